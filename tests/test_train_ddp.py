@@ -1,0 +1,158 @@
+"""Does the default workload keep its promises: it learns, at any world size the same, and goes on where it stopped?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "train_ddp.py"
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+pytestmark = pytest.mark.train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What one finished training left: its metrics, what it said beside them, and its weights."""
+
+    metrics: list[dict[str, Any]]
+    stderr: str
+    weights: dict[str, Any]
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.metrics[-1]["accuracy"])
+
+
+def train(folder: Path, *arguments: str, ranks: int = 1) -> Training:
+    """Train on `ranks` processes under torchrun, with the checkpoint in `folder`."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    done = run_python(*torchrun, str(SCRIPT), "--checkpoint", str(folder), *arguments)
+    assert done.returncode == 0, done.stderr
+    metrics = [json.loads(line) for line in done.stdout.splitlines()]
+    return Training(metrics=metrics, stderr=done.stderr, weights=read_checkpoint(folder)["model"])
+
+
+def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    import torch
+
+    state: dict[str, Any] = torch.load(folder / "checkpoint.pt", weights_only=True)
+    return state
+
+
+def farthest(some: dict[str, Any], others: dict[str, Any]) -> float:
+    """The largest difference between two sets of weights, element by element."""
+    assert some.keys() == others.keys()
+    return max(float((some[name] - others[name]).abs().max()) for name in some)
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    return train(tmp_path_factory.mktemp("one-rank"))
+
+
+def test_one_rank_reads_95_percent_of_the_test_images(one_rank: Training) -> None:
+    assert one_rank.accuracy >= 0.95
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_more_ranks_learn_as_well_and_the_same(one_rank: Training, tmp_path: Path, ranks: int) -> None:
+    """The ranks share out the same global batches, so the weights differ by rounding alone."""
+    several = train(tmp_path, ranks=ranks)
+
+    assert several.accuracy >= 0.95
+    assert farthest(several.weights, one_rank.weights) < 1e-3
+
+
+def test_a_world_size_that_does_not_divide_the_batch_or_the_test_images_trains_too(tmp_path: Path) -> None:
+    assert train(tmp_path, "--epochs", "1", "--batch-size", "50", ranks=3).accuracy > 0.5
+
+
+def test_metrics_are_json_lines_of_one_rank_with_growing_steps_and_falling_loss(tmp_path: Path) -> None:
+    *steps, last = train(tmp_path, "--epochs", "2", ranks=2).metrics
+
+    assert [line["step"] for line in steps] == list(range(5, 45, 5))
+    assert [line["epoch"] for line in steps] == [0] * 4 + [1] * 4
+    assert steps[-1]["loss"] < steps[0]["loss"] / 2
+    assert last.keys() == {"step", "epoch", "accuracy"}
+    assert last["step"] == 44
+
+
+def test_resume_ends_with_the_weights_of_a_training_that_never_stopped(tmp_path: Path) -> None:
+    straight = train(tmp_path / "straight", "--epochs", "2", ranks=2)
+    train(tmp_path / "stopped", "--epochs", "1", ranks=2)
+
+    resumed = train(tmp_path / "stopped", "--epochs", "2", "--resume", ranks=2)
+
+    assert resumed.metrics[0]["step"] == 25
+    assert resumed.metrics[-1] == straight.metrics[-1]
+    assert farthest(resumed.weights, straight.weights) == 0
+
+
+def test_without_resume_a_training_starts_anew_beside_an_old_checkpoint(tmp_path: Path) -> None:
+    train(tmp_path, "--epochs", "1")
+
+    assert train(tmp_path, "--epochs", "1").metrics[0]["step"] == 5
+
+
+def test_after_a_killed_rank_the_restart_goes_on_from_the_checkpoint_with_fewer_ranks(tmp_path: Path) -> None:
+    """An elastic launcher starts the same command again, without --resume, and says so in the environment."""
+    dying = tmp_path / "dying.py"
+    dying.write_text(
+        "import os, runpy, signal, sys\n"
+        "from torch.optim.optimizer import register_optimizer_step_pre_hook\n"
+        "sys.argv.pop(0)\n"
+        "steps = 0\n"
+        "def die_at_the_30th(*_):\n"
+        "    global steps\n"
+        "    steps += 1\n"
+        "    if steps == 30 and os.environ['RANK'] == '1':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "register_optimizer_step_pre_hook(die_at_the_30th)\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    arguments = (str(SCRIPT), "--checkpoint", str(tmp_path), "--epochs", "3")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+    killed = run_python(*torchrun, str(dying), *arguments)
+    restarted = run_python(*arguments, **ALONE, TORCHELASTIC_RESTART_COUNT="1")
+
+    assert [json.loads(line)["step"] for line in killed.stdout.splitlines()] == [5, 10, 15, 20, 25]
+    assert killed.returncode != 0
+    assert restarted.returncode == 0, restarted.stderr
+    assert [json.loads(line)["step"] for line in restarted.stdout.splitlines()] == [*range(25, 70, 5), 66]
+    assert read_checkpoint(tmp_path)["epochs_done"] == 3
+
+
+def test_a_plain_process_says_nothing_but_its_metrics(tmp_path: Path) -> None:
+    """Started with the environment alone, without a launcher: no warning reaches the person."""
+    done = run_python(str(SCRIPT), "--epochs", "1", "--checkpoint", str(tmp_path), **ALONE)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(json.loads(line)["step"] for line in done.stdout.splitlines())
+
+
+def test_checkpoints_go_to_the_runs_shared_folder(tmp_path: Path) -> None:
+    done = run_python(str(SCRIPT), "--epochs", "1", **ALONE, COMPOSESIM_SHARED=str(tmp_path / "shared"))
+
+    assert done.returncode == 0, done.stderr
+    assert [file.name for file in (tmp_path / "shared").iterdir()] == ["checkpoint.pt"]

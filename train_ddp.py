@@ -1,0 +1,150 @@
+"""How well do N ranks together learn to read handwritten digits? A whole DistributedDataParallel script, to copy from.
+
+    composesim up --nodes 4 train_ddp.py
+    torchrun --nproc-per-node 4 train_ddp.py
+
+Every rank runs this file; the environment that the launcher sets tells them apart. RANK is unique in the whole job and
+decides who speaks and saves, LOCAL_RANK is unique on its node and picks the GPU. Each step takes the same images at any
+world size, so 1, 2 and 4 ranks learn the same weights, up to rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import gzip
+import json
+import os
+import warnings
+from pathlib import Path
+
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does without, but says so at import
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Adam, Optimizer
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)  # before NCCL starts, or every rank of a node lands on GPU 0
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    train(arguments, device)
+    gc.collect()  # torch 2.13 on CPU can abort at exit when a DDP model outlives its group; train()'s is gone now
+    dist.destroy_process_group()
+
+
+def parse_arguments() -> argparse.Namespace:
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by an elastic launcher, after a failure
+    shared = Path(os.environ.get("COMPOSESIM_SHARED", "checkpoints"))
+    parser = argparse.ArgumentParser(description="Train a small CNN on handwritten digits.")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=64, help="images a step, all ranks together")
+    parser.add_argument("--lr", type=float, default=5e-3, help="learning rate")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint", type=Path, default=shared, metavar="DIR", help="a folder that all nodes share")
+    parser.add_argument("--resume", action="store_true", default=restarted, help="go on from the checkpoint in DIR")
+    return parser.parse_args()
+
+
+def train(arguments: argparse.Namespace, device: torch.device) -> None:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(arguments.seed)  # the same on all ranks: nothing random here may differ between them
+    training, test = load_digits()
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(training, seed=arguments.seed)
+    # Equal shares and no ragged last batch: the mean of the ranks' gradients is the gradient of the whole batch.
+    loader = DataLoader(training, max(1, arguments.batch_size // world_size), sampler=sampler, drop_last=True)
+    model = DistributedDataParallel(build_model().to(device))
+    optimizer = Adam(model.parameters(), lr=arguments.lr)
+    checkpoint = arguments.checkpoint / "checkpoint.pt"
+    epochs_done, step = begin(checkpoint, model.module, optimizer, arguments.resume, device)
+
+    for epoch in range(epochs_done, arguments.epochs):
+        sampler.set_epoch(epoch)  # else every epoch has the same order
+        model.train()
+        for images, labels in loader:
+            loss = cross_entropy(model(images.to(device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step % 5 == 0:
+                mean_loss = loss.detach() / world_size
+                dist.all_reduce(mean_loss)  # every rank takes part in a collective, and then one of them prints
+                report(step=step, epoch=epoch, loss=round(mean_loss.item(), 4))
+        if rank == 0:
+            save_checkpoint(checkpoint, model.module, optimizer, epoch + 1, step)
+    report(step=step, epoch=arguments.epochs, accuracy=round(evaluate(model.module, test, device), 4))
+
+
+def load_digits() -> tuple[TensorDataset, TensorDataset]:
+    """(training, test), every fifth image for the test. Images are float32 (1, 8, 8) in 0..1, labels int64."""
+    with gzip.open(Path(__file__).resolve().parent / "data" / "digits.csv.gz", "rt") as file:
+        rows = torch.tensor([[int(value) for value in row] for row in csv.reader(file)])
+    images, labels = rows[:, :64].view(-1, 1, 8, 8) / 16, rows[:, 64]
+    is_test = torch.arange(len(rows)) % 5 == 0
+    return TensorDataset(images[~is_test], labels[~is_test]), TensorDataset(images[is_test], labels[is_test])
+
+
+def build_model() -> nn.Module:
+    convolutions = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 4 * 4, 10))
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, test: TensorDataset, device: torch.device) -> float:
+    """The share of test images read right."""
+    model.eval()
+    # Each image on one rank: a DistributedSampler would pad uneven shares, and count some images twice.
+    images, labels = test[dist.get_rank() :: dist.get_world_size()]
+    right = model(images.to(device)).argmax(dim=1) == labels.to(device)
+    counts = torch.tensor([int(right.sum()), len(labels)], device=device)
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+def begin(path: Path, model: nn.Module, optimizer: Optimizer, resume: bool, device: torch.device) -> tuple[int, int]:
+    """(epochs done, steps done): 0 and 0, or where the checkpoint left off."""
+    epochs_done, step = 0, 0
+    if resume and path.exists():
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        epochs_done, step = state["epochs_done"], state["step"]
+    elif dist.get_rank() == 0:  # an unwritable folder fails now, and a restart never meets an older run's checkpoint
+        save_checkpoint(path, model, optimizer, epochs_done, step)
+    first = torch.tensor(epochs_done, device=device)
+    dist.broadcast(first, src=0)
+    if first != epochs_done:  # without this check the ranks would wait for each other for ever
+        raise SystemExit(f"{path} has {epochs_done} epochs here, {int(first)} on rank 0: is DIR a shared folder?")
+    return epochs_done, step
+
+
+def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, epochs_done: int, step: int) -> None:
+    """Replace the checkpoint in one move: a crash leaves the old one or the new one, never half of one."""
+    # No random state is in it: the order of the images depends on seed and epoch alone, nothing else is random.
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs_done": epochs_done, "step": step}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def report(**metrics: float) -> None:
+    if dist.get_rank() == 0:
+        print(json.dumps(metrics), flush=True)
+
+
+if __name__ == "__main__":
+    main()
