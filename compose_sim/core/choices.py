@@ -1,0 +1,103 @@
+"""Where the person said `auto`: which engine, image and backend, and why?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compose_sim.core.inventory import Host
+from compose_sim.core.spec import ClusterSpec
+from compose_sim.errors import EnvironmentMissingError, SpecError
+
+DEFAULT_IMAGE = "composesim:latest"  # what `composesim image build` makes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One decision, in words: `engine docker: Docker Engine 26.1.5 answers`."""
+
+    what: str
+    value: str
+    why: str
+
+
+def choose_engine(spec: ClusterSpec, host: Host, *, portable: bool = False) -> Choice:
+    """Docker where an engine answers, else the local engine; a `portable` document is always for Docker."""
+    docker = host.docker
+    if portable:
+        return Choice(what="engine", value="docker", why="a rendered file is for Docker Compose")
+    if spec.engine == "docker":
+        if not docker.available:
+            raise EnvironmentMissingError(docker.reason, hint=docker.hint)
+        return Choice(what="engine", value="docker", why=f"asked for; {docker.reason}")
+    if spec.engine == "local":
+        return Choice(what="engine", value="local", why="asked for")
+    if docker.available:
+        return Choice(what="engine", value="docker", why=docker.reason)
+    wants_docker = _needs_containers(spec)
+    if wants_docker:
+        raise EnvironmentMissingError(
+            f"{wants_docker} needs the docker engine: {docker.reason}", hint=docker.hint or "composesim doctor"
+        )
+    return Choice(what="engine", value="local", why=f"plain processes on this machine, since {docker.reason}")
+
+
+def choose_image(spec: ClusterSpec, host: Host, *, engine: str) -> tuple[Choice, str]:
+    """The image of the nodes and the Python they run."""
+    python = host.python
+    if engine == "local":
+        _require_no_container_options(spec)
+        return Choice(what="image", value="host", why="the local engine runs this machine's Python"), _own_python(spec, host)
+    if spec.image == "host" or (spec.image == "auto" and python and python.has_torch and host.system == "Linux"):
+        executable = _own_python(spec, host)
+        version = f" with torch {python.torch_version}" if python and python.torch_version else ""
+        return Choice(what="image", value="host", why=f"{executable}{version}, mounted read-only"), executable
+    if spec.image == "auto":
+        why = "no Python with torch was found on this machine"
+        return Choice(what="image", value=DEFAULT_IMAGE, why=why), spec.python or "python3"
+    return Choice(what="image", value=spec.image, why="asked for"), spec.python or "python3"
+
+
+def choose_backend(spec: ClusterSpec, host: Host) -> Choice:
+    """What torch.distributed backend the nodes are set up for."""
+    if spec.backend == "nccl" and not host.has_nvidia_gpu:
+        raise SpecError(
+            "backend 'nccl' needs an NVIDIA GPU and this machine has none",
+            hint="composesim up --backend gloo …",
+        )
+    if spec.backend != "auto":
+        return Choice(what="backend", value=spec.backend, why="asked for")
+    if host.has_nvidia_gpu:
+        return Choice(what="backend", value="nccl", why="this machine has an NVIDIA GPU")
+    return Choice(what="backend", value="gloo", why="this machine has no NVIDIA GPU")
+
+
+def _own_python(spec: ClusterSpec, host: Host) -> str:
+    if host.python is None or not (host.python.has_torch or spec.recipe != "ddp"):
+        found = f"'{host.python.executable}' has no torch" if host.python else "no python3 was found"
+        raise EnvironmentMissingError(
+            f"no Python with torch on this machine: {found}",
+            hint="pip install torch, or name one: composesim up --python /path/to/python …",
+        )
+    return host.python.executable
+
+
+def _needs_containers(spec: ClusterSpec) -> str | None:
+    for option, is_set in (
+        ("--image", spec.image not in ("auto", "host")),
+        ("--memory", spec.memory is not None or any(node.memory for node in spec.node_specs)),
+        ("--cpus", spec.cpus is not None or any(node.cpus for node in spec.node_specs)),
+        ("--mount", bool(spec.mounts)),
+        ("--subnet", spec.subnet is not None),
+    ):
+        if is_set:
+            return option
+    return None
+
+
+def _require_no_container_options(spec: ClusterSpec) -> None:
+    option = _needs_containers(spec)
+    if option:
+        raise SpecError(
+            f"the local engine cannot do {option}: its nodes are plain processes that share this machine",
+            hint=f"leave {option} out, or use containers: composesim up --engine docker …",
+        )

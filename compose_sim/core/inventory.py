@@ -1,0 +1,46 @@
+"""What does composesim know of the machine it plans for? Facts only, gathered once by `engine/inspect.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonFacts:
+    """A Python interpreter that nodes can run."""
+
+    executable: str
+    prefixes: tuple[str, ...]  # folders a process needs to see to run it: the virtual environment and its base
+    has_torch: bool
+    torch_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerFacts:
+    """The Docker engine that answers, or why none does."""
+
+    available: bool
+    reason: str  # "Docker Engine 26.1.5, Compose 2.26.1", or what is missing
+    hint: str = ""
+    version: str = ""
+    compose_version: str = ""
+    used_subnets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """This machine, as far as a plan depends on it. Sizes in bytes."""
+
+    name: str
+    system: str  # "Linux"
+    cpus: int
+    memory_bytes: int
+    folder: str  # the working directory: mounted on all nodes at its own path
+    user_id: int  # nodes run as the caller, or as the folder's owner where the caller is root
+    group_id: int
+    user_name: str
+    has_nvidia_gpu: bool
+    python: PythonFacts | None
+    docker: DockerFacts
+    system_paths: tuple[str, ...] = field(default=())  # what `--image host` mounts beside the Python prefixes
+    host_subnets: tuple[str, ...] = field(default=())

@@ -1,0 +1,94 @@
+"""What was the run worth? The report: verdict, cause, nodes, timings and versions, as one JSON value with a fixed schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from compose_sim.core.events import Event
+from compose_sim.core.plan import Plan
+from compose_sim.core.state import ClusterState, Failure, fold, initial_state
+from compose_sim.core.verdict import Verdict, judge
+
+SCHEMA_VERSION = 1
+
+
+def make_report(
+    plan: Plan, state: ClusterState, *, host: Mapping[str, Any], image_digest: str = "", outputs: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The report of a run that is over; `host` names the machine and the engine."""
+    verdict = judge(state, outputs)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run": plan.run,
+        "engine": plan.engine,
+        "image": plan.image,
+        "recipe": plan.recipe,
+        "verdict": verdict.word,
+        "exit_code": verdict.exit_code,
+        "cause": _cause(verdict),
+        "world_size": plan.world_size,
+        "nodes": [_node(plan_node.name, plan_node.ranks, state) for plan_node in plan.nodes],
+        "timings": _timings(state),
+        "checks": [],
+        "faults": [],
+        "metrics": dict(state.metrics),
+        "restarts": state.restarts,
+        "program": plan.program,
+        "backend": plan.backend,
+        "launcher": plan.launcher,
+        "versions": {**state.versions, "image_digest": image_digest, **host},
+        "choices": [{"what": choice.what, "value": choice.value, "why": choice.why} for choice in plan.choices],
+    }
+
+
+def fold_all(plan: Plan, events: list[Event]) -> ClusterState:
+    """The last state of a run, from its events alone."""
+    state = initial_state(plan)
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+def _cause(verdict: Verdict) -> dict[str, Any] | None:
+    failure: Failure | None = verdict.cause
+    if failure is None:
+        return None
+    return {
+        "node": failure.node,
+        "rank": failure.rank,
+        "kind": failure.kind,
+        "message": failure.message,
+        "traceback": failure.traceback or None,
+    }
+
+
+def _node(name: str, ranks: tuple[int, ...], state: ClusterState) -> dict[str, Any]:
+    node = state.nodes[name]
+    usage = node.usage
+    return {
+        "name": name,
+        "ranks": list(ranks),
+        "gpus": [],
+        "exit_code": node.exit_code,
+        "attempts": node.attempts,
+        "steps": max((state.ranks[rank].step or 0 for rank in ranks if rank in state.ranks), default=0),
+        "cpu_seconds": round(usage.cpu_seconds, 2) if usage else None,
+        "peak_memory_bytes": usage.peak_memory_bytes if usage else None,
+        "received_bytes": usage.received_bytes if usage else None,
+        "sent_bytes": usage.sent_bytes if usage else None,
+    }
+
+
+def _timings(state: ClusterState) -> dict[str, float | None]:
+    start = state.started_at
+
+    def since_start(moment: float | None) -> float | None:
+        return round(moment - start, 3) if moment is not None and start is not None else None
+
+    return {
+        "create_s": since_start(state.first_node_at),
+        "rendezvous_s": since_start(state.rendezvous_at),
+        "first_step_s": since_start(state.first_step_at),
+        "total_s": since_start(state.last_t),
+    }

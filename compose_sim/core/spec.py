@@ -1,0 +1,147 @@
+"""What did the person ask for? A ClusterSpec: everything that flags and `composesim.yaml` can hold, checked once.
+
+Nothing behind this module validates again or sees the text that a value was written as.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+
+from compose_sim.core.quantities import parse_bytes, parse_seconds
+
+MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    Field(ge=6 << 20),  # Docker refuses a memory limit below 6 MiB
+    WithJsonSchema({"type": ["string", "integer"], "examples": ["512m", "2g"]}),
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_seconds),
+    Field(gt=0),
+    WithJsonSchema({"type": ["string", "number"], "examples": ["90s", "10m"]}),
+]
+Cpus = Annotated[float, Field(gt=0)]
+Ranks = Annotated[int, Field(ge=1, le=1024)]
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value)]
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class NodeSpec(BaseModel):
+    """What one node has of its own; what is left out comes from the cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nproc_per_node: Ranks | None = Field(None, description="Ranks on this node")
+    cpus: Cpus | None = Field(None, description="CPUs this node may use, such as 0.5")
+    memory: Size | None = Field(None, description="Memory limit of this node, such as 2g")
+    env: dict[str, Text] = Field(default_factory=dict, description="Environment variables of this node")
+
+    @field_validator("env")
+    @classmethod
+    def _environment(cls, env: dict[str, str]) -> dict[str, str]:
+        return check_environment(env)
+
+
+class ClusterSpec(BaseModel):
+    """One request for a cluster. Field names are the keys of `composesim.yaml` and, with dashes, the flags of `up`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", title="composesim.yaml")
+
+    name: str | None = Field(None, description="Name of the run; made from the script when left out")
+    nodes: Annotated[int, Field(ge=1)] | tuple[NodeSpec, ...] = Field(
+        2, description="Number of nodes, or a list with what each node has of its own"
+    )
+    nproc_per_node: Ranks = Field(1, description="Ranks on each node")
+    recipe: Literal["ddp"] = Field("ddp", description="How the framework starts on a node")
+    engine: Literal["auto", "docker", "local"] = Field("auto", description="What executes the nodes")
+    image: str = Field("auto", min_length=1, description="auto, host (this machine's Python environment) or an image tag")
+    python: str | None = Field(None, description="Python interpreter that the nodes run")
+    backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="torch.distributed backend nodes are set up for")
+    launcher: Literal["warm", "torchrun", "env"] = Field("warm", description="How ranks are started on a node")
+    master: Literal["service", "node-0"] = Field("service", description="Who answers at MASTER_ADDR")
+    master_port: int | None = Field(None, ge=1024, le=65535, description="MASTER_PORT of the first round")
+    max_restarts: int = Field(0, ge=0, description="How often a failed or lost node may be replaced by a new round")
+    env: dict[str, Text] = Field(default_factory=dict, description="Environment variables of every node")
+    env_file: tuple[str, ...] = Field((), description="Files of environment variables, read in order")
+    mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET[:ro], folders or files of this machine")
+    memory: Size | None = Field(None, description="Memory limit of each node, such as 2g")
+    cpus: Cpus | None = Field(None, description="CPUs each node may use, such as 0.5")
+    shm_size: Size = Field(parse_bytes("1g"), description="Size of /dev/shm in each node", validate_default=True)
+    subnet: str | None = Field(None, description="Subnet of the run's network, such as 10.210.0.0/24; chosen when left out")
+    timeout: Duration | None = Field(None, description="The run is stopped after this time, such as 10m")
+    keep: bool = Field(False, description="Leave nodes and network in place after the run")
+    script: str | None = Field(None, description="Python file that every rank runs; train_ddp.py when left out")
+    module: str | None = Field(None, description="Python module that every rank runs, instead of a script")
+    args: tuple[Text, ...] = Field((), description="Arguments of the script")
+
+    @field_validator("nodes", mode="before")
+    @classmethod
+    def _nodes(cls, nodes: Any) -> Any:
+        if isinstance(nodes, str) and not re.fullmatch(r"[+-]?[0-9]+", nodes.strip()):
+            raise ValueError(f"'{nodes}' is not a number of nodes")
+        return int(nodes) if isinstance(nodes, str) else nodes
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str | None) -> str | None:
+        if name is not None and not _NAME.fullmatch(name):
+            raise ValueError(f"'{name}' is not a run name: lower-case letters, digits, - and _, 48 at most")
+        return name
+
+    @field_validator("env")
+    @classmethod
+    def _environment(cls, env: dict[str, str]) -> dict[str, str]:
+        return check_environment(env)
+
+    @field_validator("subnet")
+    @classmethod
+    def _subnet(cls, subnet: str | None) -> str | None:
+        from ipaddress import ip_network
+
+        if subnet is not None and ip_network(subnet).version != 4:
+            raise ValueError(f"'{subnet}' is not an IPv4 network")
+        return subnet
+
+    @field_validator("mounts")
+    @classmethod
+    def _mounts(cls, mounts: tuple[str, ...]) -> tuple[str, ...]:
+        for mount in mounts:
+            parts = mount.split(":")
+            if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
+                raise ValueError(f"'{mount}' is not SOURCE:TARGET or SOURCE:TARGET:ro")
+            if not parts[1].startswith("/"):
+                raise ValueError(f"the target of '{mount}' must be an absolute path")
+        return mounts
+
+    @model_validator(mode="after")
+    def _one_program(self) -> Self:
+        if self.script is not None and self.module is not None:
+            raise ValueError(f"script '{self.script}' and module '{self.module}' cannot both run")
+        if self.nodes == ():
+            raise ValueError("nodes is an empty list: a cluster has at least one node")
+        return self
+
+    @property
+    def node_specs(self) -> tuple[NodeSpec, ...]:
+        """One NodeSpec a node, in node order."""
+        return self.nodes if isinstance(self.nodes, tuple) else (NodeSpec(),) * self.nodes
+
+
+def check_environment(env: dict[str, str]) -> dict[str, str]:
+    """The same mapping, or ValueError for a name or a value that no process can be given."""
+    for name, value in env.items():
+        if not _ENVIRONMENT_NAME.fullmatch(name):
+            raise ValueError(f"'{name}' is not a name of an environment variable")
+        if "\0" in value:
+            raise ValueError(f"the value of '{name}' holds a NUL character, which no environment can carry")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError(f"the value of '{name}' is not valid UTF-8")
+    return env

@@ -1,0 +1,157 @@
+"""Was the run good, and if not, what went wrong first? And when is there nothing left to wait for?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compose_sim.core.plan import Plan
+from compose_sim.core.state import ClusterState, Failure
+
+EXIT_CODES = {"passed": 0, "failed": 1, "inconclusive": 3, "hung": 124, "timeout": 124, "interrupted": 130}
+PEERS_MUST_END_WITHIN_S = 5.0
+_CONSEQUENCE_WITHIN_S = 5.0
+
+# What a rank says when another one has gone: never the cause while something else failed about the same time.
+_CONSEQUENCE = re.compile(
+    r"closed by peer|reset by peer|[Bb]roken pipe|[Cc]onnection (?:was |has been )?(?:closed|refused|reset|aborted)"
+    r"|remote process exited|peer.*(?:exited|closed)|DistNetworkError|DistBackendError|recvValue failed|socket.*(?:closed|timed out)"
+    r"|was lost"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a run ended: the word, the exit code of `up`, and the first failure."""
+
+    word: str
+    cause: Failure | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit status that `up` and `wait` end with."""
+        return EXIT_CODES[self.word]
+
+
+def is_over(state: ClusterState) -> bool:
+    """Whether every node has ended."""
+    return all(node.phase == "exited" for node in state.nodes.values())
+
+
+def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> str:
+    """Why composesim itself should stop the run now; empty while it may go on."""
+    if plan.timeout_s and state.started_at and now - state.started_at > plan.timeout_s:
+        return "timeout"
+    if find_deadlock(state):
+        return "hang"
+    # Nodes stop one another through the master; this is for those that do not listen.
+    out_of_restarts = state.restarts >= plan.max_restarts
+    if state.failures and out_of_restarts and now - state.failures[-1].t > PEERS_MUST_END_WITHIN_S:
+        return "failure"
+    return ""
+
+
+def find_deadlock(state: ClusterState) -> Failure | None:
+    """A rank that ended well without ever joining the group, while others wait for it there: that wait cannot end."""
+    waiting = [rank.rank for rank in state.ranks.values() if rank.in_init]
+    gone = [
+        rank
+        for rank in state.ranks.values()
+        if rank.phase == "exited" and rank.exit_code == 0 and not rank.joined_group
+    ]
+    if not (waiting and gone):
+        return None
+    first = min(gone, key=lambda rank: rank.rank)
+    others = ", ".join(str(rank) for rank in sorted(waiting))
+    return Failure(
+        t=state.last_t,
+        kind="hang",
+        node=first.node,
+        rank=first.rank,
+        message=f"rank {first.rank} ended without calling init_process_group, in which rank {others} waits for it",
+    )
+
+
+def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Failure | None:
+    """The failure that the others followed from. `outputs` holds the last lines of nodes that ended before any rank started."""
+    failures = [_explain_lost_node(failure, state) for failure in state.failures]
+    failures += _silent_nodes(state, failures, outputs or {})
+    if not failures:
+        return None
+    failures.sort(key=lambda failure: failure.t)
+    causes = [failure for failure in failures if not _CONSEQUENCE.search(failure.message)]
+    if causes and causes[0].t <= failures[0].t + _CONSEQUENCE_WITHIN_S:
+        return causes[0]
+    return failures[0]
+
+
+def judge(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Verdict:
+    """The verdict on a run that is over, from what its nodes and the engine said."""
+    deadlock = find_deadlock(state)
+    if state.stopping == "interrupted":
+        return Verdict(word="interrupted")
+    if state.stopping == "timeout":
+        where = _where_it_stands(state)
+        return Verdict(word="timeout", cause=Failure(t=state.last_t, kind="timeout", message=f"out of time; {where}"))
+    if deadlock:
+        return Verdict(word="hung", cause=deadlock)
+    if state.stopping == "engine":
+        message = "the engine stopped answering while the run went on"
+        return Verdict(word="inconclusive", cause=Failure(t=state.last_t, kind="engine", message=message))
+    if is_over(state) and all(node.exit_code == 0 for node in state.nodes.values()):
+        return Verdict(word="passed")
+    cause = first_cause(state, outputs)
+    if cause is None and not is_over(state):
+        unknown = ", ".join(name for name, node in state.nodes.items() if node.phase != "exited")
+        message = f"how {unknown} ended is not known"
+        return Verdict(word="inconclusive", cause=Failure(t=state.last_t, kind="engine", message=message))
+    return Verdict(word="failed", cause=cause)
+
+
+def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
+    node = state.nodes.get(failure.node or "")
+    if failure.rank is not None or not node or not node.exit_code:
+        return failure
+    kind, how = _how_node_ended(node.exit_code, oom=node.oom_killed)
+    return Failure(t=failure.t, kind=kind, node=node.name, message=f"{node.name} {how}")
+
+
+def _how_node_ended(exit_code: int, *, oom: bool) -> tuple[str, str]:
+    if oom:
+        return "oom", "was killed: it ran out of memory"
+    if exit_code == 137:
+        return "signal", "was killed (SIGKILL)"
+    if exit_code > 128:
+        return "signal", f"was ended by signal {exit_code - 128}"
+    return "exit", f"ended with status {exit_code}"
+
+
+def _silent_nodes(state: ClusterState, known: list[Failure], outputs: Mapping[str, str]) -> list[Failure]:
+    """Nodes that ended badly without a word: their agent never came up, or was killed."""
+    told = {failure.node for failure in known}
+    failures = []
+    for node in state.nodes.values():
+        if node.name in told or node.exit_code in (None, 0, 143):
+            continue
+        ranks = [rank for rank in state.ranks.values() if rank.node == node.name]
+        never_started = all(rank.phase == "starting" for rank in ranks)
+        kind, how = _how_node_ended(node.exit_code or 0, oom=node.oom_killed)
+        message = f"{node.name} {how}" + (" before its ranks started" if never_started else "")
+        failures.append(
+            Failure(
+                t=state.last_t,
+                kind="start" if never_started and kind == "exit" else kind,
+                node=node.name,
+                message=message,
+                traceback=outputs.get(node.name, ""),
+            )
+        )
+    return failures
+
+
+def _where_it_stands(state: ClusterState) -> str:
+    phases: dict[str, list[str]] = {}
+    for node in state.nodes.values():
+        phases.setdefault(node.phase, []).append(node.name)
+    return "; ".join(f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''}: {phase}" for phase, names in phases.items())

@@ -1,0 +1,142 @@
+"""What lies in a run's folder, and how is it written so that a crash never leaves half a file?"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from compose_sim import assets
+from compose_sim.core.events import Event
+from compose_sim.core.plan import Plan, plan_from_dict
+from compose_sim.errors import SpecError
+
+_NODE_FOLDERS = ("events", "logs", "shared", "debug")  # what nodes write to
+
+
+def runs_folder(project: Path) -> Path:
+    """The folder of all runs of a project folder."""
+    return project / ".composesim" / "runs"
+
+
+class RunFolder:
+    """One run's folder: plan, compose file, node code, events, logs, shared storage, report."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def document(self) -> Path:
+        """The compose file."""
+        return self.path / "docker-compose.yml"
+
+    @property
+    def report_file(self) -> Path:
+        """The report, there when the run is over."""
+        return self.path / "report.json"
+
+    def claim(self) -> None:
+        """Make the folder and hold it for this process, which is the run's; SpecError while another one holds it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        ignore = self.path.parent.parent / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise SpecError(
+                f"a run named '{self.name}' is under way",
+                hint=f"take another --name, or end it: composesim down --run {self.name}",
+            ) from None
+        self._lock = lock
+
+    def is_claimed(self) -> bool:
+        """Whether some process (this one too) is running this run."""
+        try:
+            probe = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(probe)
+        return False
+
+    def clear(self, user_id: int, group_id: int) -> None:
+        """Empty the folder of an earlier run of this name, all but its shared storage, and lay out a new one."""
+        for name in ("events", "logs", "debug", "node", "identity"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in ("report.json", "plan.json", "docker-compose.yml", ".env"):
+            (self.path / name).unlink(missing_ok=True)
+        lay_out(self.path, user_id, group_id)
+
+    def write_plan(self, plan: Plan) -> None:
+        """`plan.json`: only its owner may read it, since the environment may hold secrets."""
+        write_file(self.path / "plan.json", json.dumps(plan.to_dict(), indent=1), mode=0o600)
+
+    def read_plan(self) -> Plan:
+        """The plan of this run; SpecError where the folder is not a run's."""
+        try:
+            return plan_from_dict(json.loads((self.path / "plan.json").read_text()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SpecError(f"'{self.path}' is not the folder of a run: {error}", hint="composesim ps --all") from None
+
+    def append(self, kind: str, *, node: str | None = None, t: float | None = None, **data: Any) -> None:
+        """Add an event of composesim's own."""
+        event = Event(t=time.time() if t is None else t, kind=kind, node=node, data=data)
+        with (self.path / "events" / "composesim.jsonl").open("a") as file:
+            file.write(event.to_json(self.name) + "\n")
+
+    def write_report(self, report: Mapping[str, Any]) -> None:
+        """`report.json`."""
+        write_file(self.report_file, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+    def read_report(self) -> dict[str, Any] | None:
+        """The report, or None while the run goes on."""
+        try:
+            report: dict[str, Any] = json.loads(self.report_file.read_text())
+        except FileNotFoundError:
+            return None
+        return report
+
+
+def lay_out(path: Path, user_id: int, group_id: int) -> None:
+    """The folders that nodes need: their code, and what they may write to as the user they run as."""
+    shutil.copytree(assets.node_code(), path / "node", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    for name in _NODE_FOLDERS:
+        folder = path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chown(folder, user_id, group_id)
+
+
+def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a whole file or none: a temporary file beside it, then a rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
