@@ -181,18 +181,18 @@ def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
 
 def _failure_of(rank: RankState, event: Event) -> Failure:
     exit_code, signal = event.data.get("exit_code"), event.data.get("signal")
-    where = {"t": event.t, "node": rank.node, "rank": rank.rank}
-    if event.data.get("oom"):
-        return Failure(kind="oom", message=f"rank {rank.rank} was killed: {rank.node} ran out of memory", **where)
-    if signal:
-        name = _SIGNALS.get(signal, f"signal {signal}")
-        if rank.script_exit_code == 0:
-            message = f"rank {rank.rank} crashed in teardown, after training ended ({name})"
-            return Failure(kind="teardown", message=message, **where)
-        return Failure(kind="signal", message=f"rank {rank.rank} was ended by {name}", **where)
-    if rank.exception:
+    if rank.exception and not signal:
         return rank.exception
-    return Failure(kind="exit", message=f"rank {rank.rank} exited with status {exit_code}", **where)
+    name = _SIGNALS.get(signal or 0, f"signal {signal}")
+    if event.data.get("oom"):
+        kind, message = "oom", f"rank {rank.rank} was killed: {rank.node} ran out of memory"
+    elif signal and rank.script_exit_code == 0:
+        kind, message = "teardown", f"rank {rank.rank} crashed in teardown, after training ended ({name})"
+    elif signal:
+        kind, message = "signal", f"rank {rank.rank} was ended by {name}"
+    else:
+        kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}"
+    return Failure(t=event.t, kind=kind, node=rank.node, rank=rank.rank, message=message)
 
 
 def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:

@@ -1,0 +1,113 @@
+"""What does `composesim VERB` do? This group finds the verb's file, runs it, and turns an error into words in one place."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from importlib import import_module
+
+import click
+
+from compose_sim import __version__
+from compose_sim.errors import ComposesimError
+
+# Verb -> its one line in `--help`. A verb's module is imported only when it runs, so that `--help` stays quick.
+VERBS = {
+    "up": "Run a script on a cluster of nodes, and end with a verdict.",
+    "plan": "Show what `up` would run, and why.",
+    "render": "Write a folder that runs with plain `docker compose up`.",
+    "ps": "List runs and their nodes.",
+    "logs": "Show what the ranks printed.",
+    "exec": "Run a command inside a node.",
+    "attach": "Join the debugger prompt of a rank that waits at breakpoint().",
+    "wait": "Wait for a run to end, and end with its exit code.",
+    "stats": "Show CPU, memory and network of each node.",
+    "down": "End a run and remove its nodes and network.",
+    "prune": "Remove what crashed runs left behind.",
+    "report": "Show the report of a run.",
+    "doctor": "Check this machine, and say how to mend it.",
+    "init": "Write a composesim.yaml and a small DDP script to start from.",
+    "image": "Build the image that nodes run.",
+    "completion": "Print the shell completion script for bash, zsh or fish.",
+}
+
+
+class Verbs(click.Group):
+    """Verbs by name, each from `cli/cmd_<verb>.py`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order of use."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's command, its module imported now."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"compose_sim.cli.cmd_{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of verbs for `--help`, without importing one."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="composesim")
+def group() -> None:
+    """Turn this machine into an N-node PyTorch training cluster.
+
+    \b
+    composesim up --nodes 4 train.py      four nodes, one rank each
+    composesim up --nodes 2 --nproc-per-node 2 train.py --epochs 3
+    """
+
+
+def main() -> None:
+    """The `composesim` command: every error becomes words and an exit code here, and nowhere else."""
+    try:
+        group.main(standalone_mode=False)
+    except click.exceptions.Exit as leave:
+        sys.exit(leave.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        _say(_usage_text(error), error.format_message(), exit_code=2)
+    except ComposesimError as error:
+        parts = [f"Error: {error.message}", _indented(error.evidence), f"Try: {error.hint}" if error.hint else ""]
+        _say("\n".join(part for part in parts if part), error.message, error.evidence, error.hint, error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output has gone; Python would complain once more while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception:
+        text = f"This is a bug in composesim {__version__}:\n{traceback.format_exc()}"
+        _say(text + "Try: report it with the lines above", "bug in composesim", traceback.format_exc(), exit_code=70)
+
+
+def _say(text: str, message: str, evidence: str = "", hint: str = "", exit_code: int = 1) -> None:
+    """The error on stderr, or on stdout as JSON where the person asked for JSON."""
+    if _wants_json():
+        error = {"message": message, "evidence": evidence, "hint": hint, "exit_code": exit_code}
+        click.echo(json.dumps({"schema_version": 1, "error": error}))
+    else:
+        click.echo(text, err=True)
+    sys.exit(exit_code)
+
+
+def _wants_json() -> bool:
+    own = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    return "--json" in own
+
+
+def _usage_text(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    usage = f"{context.get_usage()}\nTry: {context.command_path} --help\n\n" if context else ""
+    return f"{usage}Error: {error.format_message()}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
