@@ -208,7 +208,8 @@ def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
 
 def _on_node_exited(state: ClusterState, event: Event) -> ClusterState:
     node = state.nodes.get(event.node or "")
-    return _with_node(state, replace(node, phase="exited", exit_code=event.data.get("exit_code"))) if node else state
+    # Only the engine's word makes a node "exited"; this is the node's own, a moment earlier.
+    return _with_node(state, replace(node, phase="ended", exit_code=event.data.get("exit_code"))) if node else state
 
 
 def _on_node_stopped(state: ClusterState, event: Event) -> ClusterState:

@@ -82,3 +82,10 @@ def on_terminal(argv: Sequence[str]) -> int:
 def die_with_parent() -> None:
     """In a child, before exec: end when the thread that started us ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def feed(argv: Sequence[str], data: bytes) -> None:
+    """Run a program on these bytes as its stdin; CommandError where it ends badly."""
+    done = subprocess.run(argv, input=data, capture_output=True, check=False)
+    if done.returncode:
+        raise CommandError(argv, done.returncode, done.stderr.decode("utf-8", "replace"))

@@ -1,0 +1,156 @@
+"""Which values does a YAML text hold, and on which line does each stand? All scalars stay text, `${NAME}` is filled in.
+
+What YAML leaves to taste is refused: a key given twice, a variable that is not set. An empty scalar means "not given".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from compose_sim.errors import SpecError
+
+Path = tuple[str | int, ...]  # ("nodes", 1, "memory"): keys and list indexes from the top
+
+_REFERENCE = re.compile(
+    r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<other>\{[^}]*\}?|.|$))",
+    re.DOTALL,
+)
+_DEEPEST = 8  # a spec is three levels deep; an alias that holds itself has no end
+_MOST = 1_000_000  # values: aliases of aliases can make a small text expand to any size
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class YamlText:
+    """A text read once: its values, and the line of each (from 1)."""
+
+    source: str
+    values: dict[str, Any]
+    lines: Mapping[Path, int]
+    text: str = field(repr=False, default="")
+
+    def line_of(self, path: Path) -> int:
+        """The line of a value, or of the innermost one around it that has a line."""
+        return self.lines[path] if path in self.lines or not path else self.line_of(path[:-1])
+
+    def error(self, path: Path, problem: str, *, hint: str = "", more: str = "") -> SpecError:
+        """A SpecError about the value at that path: file, line, key, and the line itself as evidence."""
+        return _error(self.source, self.text, self.line_of(path), problem, hint=hint, more=more)
+
+
+def read_yaml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
+    """
+    The values of a YAML mapping; `source` is the file's name and `variables` are what `${NAME}` may refer to.
+
+    Raises SpecError with file and line for what is not YAML or not such a mapping.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = f"not valid YAML: {error.problem or error.context}"
+        raise _error(source, text, mark.line + 1 if mark else 1, problem, hint=_yaml_hint(problem)) from None
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise _error(source, text, line, f"not valid YAML: character #x{error.character:02x} is not allowed") from None
+    except RecursionError:
+        raise _error(source, text, 1, "not a spec: it is nested too deeply") from None
+    reader = _Reader(source=source, text=text, variables=variables, lines={(): 1})
+    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
+        return YamlText(source, {}, reader.lines, text)
+    if not isinstance(root, yaml.MappingNode):
+        raise reader.error(root, "a spec is a mapping such as 'nodes: 2'")
+    return YamlText(source, reader.mapping(root, ()), reader.lines, text)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Walks the nodes of a YAML text and notes their lines."""
+
+    source: str
+    text: str
+    variables: Mapping[str, str]
+    lines: dict[Path, int]
+
+    def error(self, node: yaml.Node, problem: str, *, hint: str = "") -> SpecError:
+        return _error(self.source, self.text, node.start_mark.line + 1, problem, hint=hint)
+
+    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self.error(key_node, "a key must be a word")
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if key in seen:
+                raise self.error(key_node, f"key '{key}' is given twice, first on line {seen[key]}", hint="keep one of the two")
+            seen[key] = line
+            inner = (*path, key)
+            self.lines[inner] = line
+            value = self.value(value_node, inner)
+            if value is not _ABSENT:
+                values[key] = value
+            elif path[-1:] == ("env",):
+                raise self.error(key_node, f"{_dotted(inner)} has no value", hint=f'{key}: ""')
+        return values
+
+    def sequence(self, node: yaml.SequenceNode, path: Path) -> list[Any]:
+        values = []
+        for index, item in enumerate(node.value):
+            inner = (*path, index)
+            self.lines[inner] = item.start_mark.line + 1
+            value = self.value(item, inner)
+            if value is _ABSENT:
+                raise self.error(item, f"{_dotted(inner)} is empty", hint="{}" if path == ("nodes",) else '""')
+            values.append(value)
+        return values
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        if len(path) > _DEEPEST:
+            raise self.error(node, f"{_dotted(path[:2])} is nested too deeply")
+        if len(self.lines) > _MOST:
+            raise self.error(node, f"the text expands to more than {_MOST:,} values")
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return self.sequence(node, path)
+        assert isinstance(node, yaml.ScalarNode)
+        text = _REFERENCE.sub(lambda match: self.resolve(match, node, path), node.value)
+        return _ABSENT if not text and node.style is None else text
+
+    def resolve(self, match: re.Match[str], node: yaml.Node, path: Path) -> str:
+        if match["dollar"]:
+            return "$"
+        if match["other"] is not None:
+            name = re.match(r"[A-Za-z_][A-Za-z0-9_]*", node.value[match.start() + 1 :])
+            hint = f"${{{name[0]}}} for a variable, $${name[0]} for the text itself" if name else "$$ for the sign itself"
+            problem = f"{_dotted(path)}: '${match['other']}' is not ${{NAME}} or ${{NAME:-default}}"
+            raise self.error(node, problem, hint=hint)
+        value = self.variables.get(match["name"])
+        if match["default"] is not None:
+            return value or match["default"]
+        if value is None:
+            problem = f"{_dotted(path)}: the variable '{match['name']}' is not set"
+            raise self.error(node, problem, hint=f"{match['name']}=… composesim up, or ${{{match['name']}:-default}} in the file")
+        return value
+
+
+def _dotted(path: Path) -> str:
+    """`nodes[1].memory`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def _error(source: str, text: str, line: int, problem: str, *, hint: str = "", more: str = "") -> SpecError:
+    lines = text.splitlines()
+    shown = f"{line} | {lines[line - 1].rstrip()[:160]}" if 0 < line <= len(lines) else ""
+    evidence = "\n".join(part for part in (shown, more) if part)
+    return SpecError(f"{source}, line {line}: {problem}", evidence=evidence, hint=hint)
+
+
+def _yaml_hint(problem: str) -> str:
+    return "indent with spaces, not tabs" if "'\\t'" in problem else ""

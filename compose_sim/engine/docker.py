@@ -1,0 +1,230 @@
+"""How are nodes executed as containers? Through the docker command and its Compose plugin, which share one endpoint.
+
+The run is found by its labels, so every verb works from any shell and after any crash.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from compose_sim.core.choices import DEFAULT_IMAGE
+from compose_sim.core.document import project_name
+from compose_sim.core.plan import Plan
+from compose_sim.engine.process import (
+    feed,
+    lines_of,
+    on_terminal,
+    output_of,
+    run_bound,
+    try_output_of,
+)
+from compose_sim.engine.protocol import NodeStatus, Progress
+from compose_sim.engine.rundir import RunFolder
+from compose_sim.errors import CommandError, EngineError, EnvironmentMissingError
+
+HOST_IMAGE = "composesim-host:1"
+_RUN_LABEL = "composesim.run"
+
+
+class DockerEngine:
+    """Containers on a bridge network, one a node."""
+
+    name = "docker"
+
+    def describe(self) -> str:
+        """The engine's version, as the daemon tells it."""
+        return f"Docker Engine {output_of(['docker', 'version', '--format', '{{.Server.Version}}']).strip()}"
+
+    def prepare(self, plan: Plan, progress: Progress) -> str:
+        """The tag to run, made or pulled where it is not here yet."""
+        tag = HOST_IMAGE if plan.image == "host" else plan.image
+        if try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", tag])[0] == 0:
+            return tag
+        if tag == HOST_IMAGE:
+            feed(["docker", "import", "-", tag], _host_image())
+        elif tag == DEFAULT_IMAGE:
+            raise EnvironmentMissingError(
+                f"the image '{tag}' has not been built yet, and no Python with torch was found on this machine to run instead",
+                hint="composesim image build",
+            )
+        else:
+            _pull(tag, progress)
+        return tag
+
+    def image_digest(self, image: str) -> str:
+        """The image's id."""
+        status, output = try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", image])
+        return output.strip() if status == 0 else ""
+
+    def start(self, plan: Plan, folder: RunFolder) -> None:
+        """`docker compose up`, all services at once."""
+        argv = ["docker", "compose", "--project-directory", str(folder.path), "--file", str(folder.document)]
+        argv += ["--env-file", str(folder.path / ".env"), "--project-name", project_name(plan.run)]
+        run_bound([*argv, "--progress", "plain", "up", "--detach", "--no-build"])
+
+    def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
+        """Deaths from the daemon's own event stream, from the start of the run on, so that none is missed."""
+        argv = ["docker", "events", "--since", "24h", "--format", "{{json .}}"]
+        argv += ["--filter", f"label={_RUN_LABEL}={plan.run}"]
+        argv += [word for event in ("start", "die", "oom", "destroy") for word in ("--filter", f"event={event}")]
+        running = {"master", *(node.name for node in plan.nodes)}
+        out_of_memory: set[str] = set()
+        events, lines = lines_of(argv)
+        try:
+            for line in lines:
+                fields = _json_or_none(line)
+                if fields is None:
+                    raise EngineError(f"docker events said: {line.strip()}", hint="composesim doctor")
+                attributes = fields["Actor"]["Attributes"]
+                name = attributes.get("composesim.node") or attributes.get("composesim.role", "")
+                action = fields["Action"]
+                if action == "start":
+                    running.add(name)
+                    out_of_memory.discard(name)
+                elif action == "oom":
+                    out_of_memory.add(name)
+                elif action == "die":
+                    running.discard(name)
+                    yield _died(plan, name, attributes, out_of_memory)
+                if not running:
+                    return
+            raise EngineError("docker events ended while nodes were running", hint="composesim doctor")
+        finally:
+            events.kill()
+            events.wait()
+
+    def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
+        """What `docker inspect` says of each labelled container, the master first, then by node number."""
+        ids = _ids(run)
+        if not ids:
+            return ()
+        status, output = try_output_of(["docker", "inspect", "--type", "container", *ids])
+        if status and not output.lstrip().startswith("["):
+            raise CommandError(["docker", "inspect"], status, output, hint="composesim doctor")
+        # A container removed since it was listed leaves a line of complaint behind the JSON.
+        containers = json.JSONDecoder().raw_decode(output.lstrip())[0]
+        statuses = [_status(container) for container in containers]
+        return tuple(sorted(statuses, key=lambda each: (each.run, each.role == "node", len(each.node), each.node)))
+
+    def stop(self, run: str, *, grace_s: float) -> None:
+        """`docker stop`: SIGTERM to every node at once, SIGKILL after the grace."""
+        ids = _ids(run)
+        if ids:
+            output_of(["docker", "stop", "--time", str(max(0, round(grace_s))), *ids])
+
+    def remove(self, run: str) -> None:
+        """Containers first, in parallel, then the network that they hold."""
+        ids = _ids(run)
+        if ids:
+            _tolerating_absence(["docker", "rm", "--force", "--volumes", *ids])
+        networks = output_of(["docker", "network", "ls", "--quiet", "--filter", f"label={_RUN_LABEL}={run}"]).split()
+        if networks:
+            _tolerating_absence(["docker", "network", "rm", *networks])
+
+    def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
+        """`docker exec`, with a terminal where we have one."""
+        flags = ["--interactive", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
+        return on_terminal(["docker", "exec", *flags, _container(run, node), *argv])
+
+    def output(self, run: str, node: str, *, lines: int = 20) -> str:
+        """`docker logs`."""
+        return try_output_of(["docker", "logs", "--tail", str(lines), _container(run, node)])[1]
+
+    def runs_left(self) -> tuple[str, ...]:
+        """Runs of which a container or a network is left."""
+        label = f'{{{{.Label "{_RUN_LABEL}"}}}}'
+        containers = output_of(["docker", "ps", "--all", "--filter", f"label={_RUN_LABEL}", "--format", label])
+        networks = output_of(["docker", "network", "ls", "--filter", f"label={_RUN_LABEL}", "--format", label])
+        return tuple(sorted({*containers.split(), *networks.split()}))
+
+
+def _ids(run: str | None) -> list[str]:
+    wanted = f"{_RUN_LABEL}={run}" if run else _RUN_LABEL
+    return output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={wanted}"]).split()
+
+
+def _container(run: str, node: str) -> str:
+    return f"{project_name(run)}-{node}-1"
+
+
+def _status(container: dict[str, Any]) -> NodeStatus:
+    labels, state = container["Config"]["Labels"], container["State"]
+    role = labels.get("composesim.role", "node")
+    running = bool(state["Running"])
+    return NodeStatus(
+        run=labels[_RUN_LABEL],
+        node=labels.get("composesim.node", role),
+        role=role,
+        running=running,
+        exit_code=None if running or state["Status"] == "created" else state["ExitCode"],
+        oom_killed=bool(state.get("OOMKilled")),
+        paused=bool(state.get("Paused")),
+        ranks=labels.get("composesim.ranks", ""),
+        folder=labels.get("composesim.folder", ""),
+        since=state.get("StartedAt", ""),
+        handle=container["Id"],
+    )
+
+
+def _died(plan: Plan, name: str, attributes: dict[str, str], out_of_memory: set[str]) -> NodeStatus:
+    return NodeStatus(
+        run=plan.run,
+        node=name,
+        role="master" if name == "master" else "node",
+        running=False,
+        exit_code=int(attributes.get("exitCode", "0")),
+        oom_killed=name in out_of_memory,
+    )
+
+
+def _pull(tag: str, progress: Progress) -> None:
+    progress(f"pulling image {tag}")
+    puller, lines = lines_of(["docker", "pull", tag])
+    said = []
+    for line in lines:
+        said.append(line.rstrip())
+        progress(line.rstrip())
+    if puller.wait():
+        raise EnvironmentMissingError(
+            f"the image '{tag}' is not on this machine and could not be pulled",
+            evidence="\n".join(said[-3:]),
+            hint="composesim up --image host … runs this machine's own Python; composesim image build makes an image",
+        )
+
+
+def _tolerating_absence(argv: Sequence[str]) -> None:
+    """Run a removal; what another process removed first is no failure."""
+    status, output = try_output_of(argv)
+    complaints = [line for line in output.splitlines() if "Error" in line or "error" in line]
+    serious = [line for line in complaints if "No such" not in line and "not found" not in line and "already in progress" not in line]
+    if status and serious:
+        raise CommandError(argv, status, "\n".join(serious), hint="composesim prune")
+
+
+def _host_image() -> bytes:
+    """An image with nothing in it but the places where this machine's own folders are mounted."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        # docker-init is put into /sbin, which therefore cannot be a link into the read-only /usr.
+        for folder in ("dev", "etc", "home", "proc", "sbin", "sys", "tmp", "usr", "var"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
+        for link in ("bin", "lib", "lib64"):
+            entry = tarfile.TarInfo(link)
+            entry.type, entry.linkname = tarfile.SYMTYPE, f"usr/{link}"
+            archive.addfile(entry)
+    return buffer.getvalue()
+
+
+def _json_or_none(line: str) -> dict[str, Any] | None:
+    try:
+        fields = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return fields if isinstance(fields, dict) and "Actor" in fields else None

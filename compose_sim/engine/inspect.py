@@ -1,0 +1,197 @@
+"""What is this machine? The facts that a plan depends on, gathered once."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import pwd
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+from compose_sim.core.inventory import DockerFacts, Host, PythonFacts
+from compose_sim.engine.process import output_of, try_output_of
+from compose_sim.errors import EnvironmentMissingError
+
+MINIMUM_COMPOSE = (2, 20)
+# What a program from this machine's /usr needs outside it: the linker's cache, certificates, the clock's zone, name lookup.
+_SYSTEM_PATHS = (
+    "/usr",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/ssl",
+)
+_PROBE = (
+    "import importlib.metadata as m, importlib.util as u, json, sys;"
+    "t = u.find_spec('torch') is not None;"
+    "print(json.dumps([sys.prefix, sys.base_prefix, sys.path, t and m.version('torch')]))"
+)
+
+
+def inspect_host(folder: Path, *, python: str | None = None, with_docker: bool = True) -> Host:
+    """This machine, seen from a working folder. `python` names the interpreter for nodes, where the person chose one."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        docker = pool.submit(docker_facts) if with_docker else None
+        python_facts = find_python(python)
+        user_id, group_id = _node_user(folder)
+        return Host(
+            name=platform.node(),
+            system=platform.system(),
+            cpus=len(os.sched_getaffinity(0)),
+            memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            folder=str(folder),
+            user_id=user_id,
+            group_id=group_id,
+            user_name=_user_name(user_id),
+            has_nvidia_gpu=Path("/dev/nvidiactl").exists(),
+            python=python_facts,
+            docker=docker.result() if docker else DockerFacts(available=False, reason="it was not asked for"),
+            system_paths=tuple(path for path in _SYSTEM_PATHS if os.path.exists(path)),
+            host_subnets=_host_subnets(),
+        )
+
+
+def docker_facts() -> DockerFacts:
+    """Whether a Docker engine can run nodes here; if not, what is missing and how to mend it."""
+    if shutil.which("docker") is None:
+        return DockerFacts(available=False, reason="the docker command is not installed", hint="make engine, or see your distribution")
+    endpoint = os.environ.get("DOCKER_HOST") or _context_endpoint()
+    if endpoint and not endpoint.startswith("unix://"):
+        return DockerFacts(
+            available=False,
+            reason=f"the Docker endpoint '{endpoint}' is not on this machine, whose folders nodes mount",
+            hint="docker context use default, or unset DOCKER_HOST",
+        )
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        version = pool.submit(try_output_of, ["docker", "version", "--format", "{{.Server.Version}}"])
+        compose = pool.submit(try_output_of, ["docker", "compose", "version", "--short"])
+        subnets = pool.submit(_used_subnets)
+        status, text = version.result()
+        if status:
+            return _unreachable(text, endpoint)
+        compose_status, compose_text = compose.result()
+        if compose_status or _numbers(compose_text) < MINIMUM_COMPOSE:
+            return _without_compose(compose_status, compose_text.strip())
+        engine_version, compose_version = text.strip(), compose_text.strip()
+        return DockerFacts(
+            available=True,
+            reason=f"Docker Engine {engine_version} with Compose {compose_version} answers",
+            version=engine_version,
+            compose_version=compose_version,
+            used_subnets=subnets.result(),
+        )
+
+
+def find_python(wanted: str | None = None) -> PythonFacts | None:
+    """The interpreter that nodes run: the named one, the active virtual environment's, our own, or the first with torch on PATH."""
+    if wanted:
+        path = shutil.which(wanted)
+        if path is None:
+            raise EnvironmentMissingError(f"'{wanted}' is not a Python interpreter", hint="composesim up --python python3 …")
+        return _probe(os.path.abspath(path))
+    candidates = [f"{os.environ['VIRTUAL_ENV']}/bin/python"] if os.environ.get("VIRTUAL_ENV") else []
+    candidates += [sys.executable]
+    candidates += [f"{folder}/python3" for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    found: PythonFacts | None = None
+    for executable in dict.fromkeys(candidates):
+        if os.access(executable, os.X_OK):
+            facts = _probe(executable)
+            if facts and facts.has_torch:
+                return facts
+            found = found or facts
+    return found
+
+
+def _probe(executable: str) -> PythonFacts | None:
+    if executable == sys.executable:
+        has_torch = importlib.util.find_spec("torch") is not None
+        version = importlib.metadata.version("torch") if has_torch else None
+        prefix, base, path = sys.prefix, sys.base_prefix, [entry for entry in sys.path if entry]
+    else:
+        status, output = try_output_of([executable, "-c", _PROBE])
+        if status:
+            return None
+        prefix, base, path, version = json.loads(output.splitlines()[-1])
+        has_torch = bool(version)
+    # An editable install or a .pth file may put folders outside the prefixes on the path.
+    outside = [entry for entry in path if os.path.isdir(entry) and entry != os.getcwd()]
+    return PythonFacts(
+        executable=executable,
+        prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
+        has_torch=has_torch,
+        torch_version=version or None,
+    )
+
+
+def _context_endpoint() -> str:
+    status, output = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
+    return output.strip() if status == 0 else ""
+
+
+def _used_subnets() -> tuple[str, ...]:
+    status, output = try_output_of(["docker", "network", "ls", "--quiet"])
+    if status or not output.split():
+        return ()
+    template = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
+    return tuple(
+        subnet
+        for subnet in try_output_of(["docker", "network", "inspect", "--format", template, *output.split()])[1].split()
+        if subnet.count(".") == 3 and "/" in subnet
+    )
+
+
+def _unreachable(text: str, endpoint: str) -> DockerFacts:
+    last = text.strip().splitlines()[-1] if text.strip() else "no answer"
+    if "permission denied" in text:
+        reason = f"this user may not use the Docker socket '{endpoint}'"
+        return DockerFacts(available=False, reason=reason, hint="sudo usermod -aG docker $USER, then log in again")
+    if "Cannot connect" in text or "failed to connect" in text:
+        reason = f"no Docker daemon answers at '{endpoint}'"
+        return DockerFacts(available=False, reason=reason, hint="sudo systemctl start docker, or make engine")
+    return DockerFacts(available=False, reason=f"docker version failed: {last}", hint="docker version")
+
+
+def _without_compose(status: int, text: str) -> DockerFacts:
+    hint = "install Compose v2 (docker-compose-plugin, docker-compose-v2), or make engine"
+    if status == 0:
+        return DockerFacts(available=False, reason=f"Compose {text} is older than 2.20", hint=hint)
+    if shutil.which("docker-compose"):
+        return DockerFacts(available=False, reason="only Compose v1 (docker-compose) is installed, not v2 (docker compose)", hint=hint)
+    return DockerFacts(available=False, reason="Docker has no Compose plugin", hint=hint)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.strip().lstrip("v").split("-")[0].split(".")
+    return tuple(int(part) for part in parts if part.isdigit())
+
+
+def _node_user(folder: Path) -> tuple[int, int]:
+    if os.geteuid() != 0:
+        return os.geteuid(), os.getegid()
+    owner = folder.stat()
+    return owner.st_uid, owner.st_gid
+
+
+def _user_name(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return "node"
+
+
+def _host_subnets() -> tuple[str, ...]:
+    """The networks that this machine's own interfaces are in."""
+    if shutil.which("ip") is None:
+        return ()
+    interfaces = json.loads(output_of(["ip", "-json", "-4", "address"]) or "[]")
+    addresses = [entry for interface in interfaces for entry in interface.get("addr_info", [])]
+    return tuple(str(IPv4Interface(f"{entry['local']}/{entry['prefixlen']}").network) for entry in addresses)

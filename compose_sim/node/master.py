@@ -1,0 +1,202 @@
+"""Who brings the nodes together? This process: it accepts their connections and performs what the rendezvous decides."""
+
+from __future__ import annotations
+
+if __name__ == "__main__" and not __package__:
+    import as_package  # type: ignore[import-not-found]
+
+    __package__ = as_package.NAME
+
+import argparse
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Dict, Optional
+
+from .emit import Events, events_of
+from .rendezvous import Act, Drop, Note, OpenStore, Rendezvous, Send
+from .wire import Connection
+
+TICK_SECONDS = 0.25
+
+
+class Master:
+    """The sockets around a rendezvous."""
+
+    def __init__(self, rendezvous: Rendezvous, listener: socket.socket, stores: Stores, events: Events) -> None:
+        """Listen on `listener`; the rendezvous decides, `stores` makes the rounds' stores."""
+        self._rendezvous = rendezvous
+        self._listener = listener
+        self._stores = stores
+        self._events = events
+        self._connections: Dict[int, Connection] = {}
+        self._selector = selectors.DefaultSelector()
+        self._next_peer = 0
+
+    def run(self) -> int:
+        """Serve until the run has ended and the last node has left. 0: every node was done."""
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._events.emit("master-started", port=self._listener.getsockname()[1], pid=os.getpid())
+        self._perform(self._rendezvous.begin())
+        while not self._rendezvous.finished:
+            for key, _ in self._selector.select(TICK_SECONDS):
+                if key.data is None:
+                    self._accept()
+                elif key.data == "stores":
+                    self._store_opened()
+                else:
+                    self._read(key.data)
+            # After reading: what came in while this process itself was held up is not silence.
+            self._perform(self._rendezvous.tick(time.monotonic()))
+        return 0 if self._rendezvous.outcome else 1
+
+    def _accept(self) -> None:
+        link, _ = self._listener.accept()
+        peer, self._next_peer = self._next_peer, self._next_peer + 1
+        self._connections[peer] = Connection(link)
+        self._selector.register(self._connections[peer], selectors.EVENT_READ, peer)
+        self._perform(self._rendezvous.connected(peer, time.monotonic()))
+
+    def _read(self, peer: int) -> None:
+        connection = self._connections.get(peer)
+        if connection is None:  # dropped a moment ago, in the same turn
+            return
+        for message in connection.receive():
+            try:
+                acts = self._rendezvous.received(peer, message, time.monotonic())
+            except (KeyError, TypeError, ValueError):
+                connection.closed = f"it does not speak our protocol: {message!r:.80}"
+                break
+            self._perform(acts)
+        if connection.closed:
+            self._lose(peer, connection.closed)
+
+    def _lose(self, peer: int, reason: str) -> None:
+        self._drop(peer)
+        self._perform(self._rendezvous.gone(peer, reason, time.monotonic()))
+
+    def _perform(self, acts: list[Act]) -> None:
+        for act in acts:
+            if isinstance(act, Note):
+                self._events.of(generation=self._rendezvous.generation).emit(act.kind, **act.data)
+            elif isinstance(act, OpenStore):
+                self._open_store()
+            elif isinstance(act, Drop):
+                self._drop(act.peer)
+            elif act.peer in self._connections:
+                self._connections[act.peer].send(act.message)
+
+    def _drop(self, peer: int) -> None:
+        connection = self._connections.pop(peer, None)
+        if connection is not None:
+            self._selector.unregister(connection)
+            connection.close()
+
+    def _open_store(self) -> None:
+        descriptor = self._stores.ask()
+        if descriptor is None:
+            host, port = self._stores.opened()
+            self._perform(self._rendezvous.store_opened(host, port, time.monotonic()))
+        else:
+            self._selector.register(descriptor, selectors.EVENT_READ, "stores")
+
+    def _store_opened(self) -> None:
+        self._selector.unregister(self._stores.answers)
+        host, port = self._stores.opened()
+        self._perform(self._rendezvous.store_opened(host, port, time.monotonic()))
+
+
+class Stores:
+    """The process that serves the stores (store.py), or, without a `host`, only free ports for a first rank that listens itself."""
+
+    def __init__(self, host: str | None, port: int) -> None:
+        """The first store shall listen on `port`, later ones on any."""
+        self._host, self._port = host, port
+        self._process: Optional[subprocess.Popen[str]] = None
+        self._command = [sys.executable, "-u", str(Path(__file__).with_name("store.py"))]
+
+    @property
+    def answers(self) -> int:
+        """The descriptor on which an answer arrives."""
+        assert self._process is not None and self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def ask(self) -> int | None:
+        """Begin to open a store. The descriptor on which the answer will arrive; None where there is nothing to wait for."""
+        if self._host is None:
+            return None
+        if self._process is None:
+            self._start(*self._command)
+        self._write()
+        return self.answers
+
+    def opened(self) -> tuple[str | None, int]:
+        """The address of the store asked for. Raises RuntimeError, in words, when torch cannot serve one."""
+        if self._host is None:
+            return None, self._port or _free_port()
+        answer = self._answer()
+        if not answer:  # it died: torch's C extension does not stand alone here
+            self._start(*self._command, "--whole")
+            self._write()
+            answer = self._answer()
+        if not answer.isdigit():
+            raise RuntimeError(f"no TCPStore on port {self._port}: {answer or 'see the messages of store.py above'}")
+        self._port = 0  # the next round's store listens elsewhere: ranks of this one may still be reading
+        return self._host, int(answer)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait()
+
+    def _start(self, *command: str) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def _write(self) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(f"open {self._port}\n")
+
+    def _answer(self) -> str:
+        assert self._process is not None and self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def main() -> int:
+    """The master's command line."""
+    parser = argparse.ArgumentParser(prog="master.py", description="The rendezvous master of one run.")
+    parser.add_argument("--nodes", type=int, required=True, help="nodes that take part")
+    parser.add_argument("--min-nodes", type=int, help="begin with fewer, once nobody else joined for a second")
+    parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--port", type=int, required=True, help="where nodes connect; 0: any free port")
+    parser.add_argument("--store-host", default="master", help="the name under which ranks reach the store")
+    parser.add_argument("--store-port", type=int, default=0)
+    parser.add_argument("--no-store", action="store_true", help="the first rank listens itself, on the store's port")
+    options = parser.parse_args()
+    rendezvous = Rendezvous(
+        nodes=options.nodes, min_nodes=options.min_nodes or options.nodes, max_restarts=options.max_restarts
+    )
+    stores = Stores(None if options.no_store else options.store_host, options.store_port)
+    try:
+        listener = socket.create_server(("", options.port), backlog=1024)
+        return Master(rendezvous, listener, stores, events_of({"COMPOSESIM_NODE": "master", **os.environ})).run()
+    except (OSError, RuntimeError) as error:
+        print(f"composesim master: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        stores.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""What did the ranks print? Their pipes, copied byte for byte into one log file a rank, and line by line onto the node's own output."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from pathlib import Path
+from typing import Dict
+
+_READ_BYTES = 1 << 16
+_MOST_PENDING = 1 << 20  # when the node's output is read slower than ranks print, they wait, as they would without us
+_LONGEST_LINE = 1 << 20
+_WRITE_BYTES = 4096  # a pipe reported as writable takes so much (PIPE_BUF) without blocking
+
+
+class RankOutput:
+    """One rank's pipe and log file."""
+
+    def __init__(self, log: Path, echo: Echo) -> None:
+        """Copy into `log`, after what is already in it, and onto `echo`."""
+        self._pipe, self.write_end = os.pipe()
+        os.set_blocking(self._pipe, False)
+        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._echo = echo
+        self._unfinished = b""  # the start of a line: ranks' lines are never mixed on the node's output
+        self.ended = False
+
+    def fileno(self) -> int:
+        return self._pipe
+
+    def read(self) -> bool:
+        """Copy what is there, at most one read; False when there is nothing more for now, or for ever (`ended`)."""
+        try:
+            data = os.read(self._pipe, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        self.ended = not data
+        _write_all(self._log, data)
+        lines, newline, rest = data.rpartition(b"\n")
+        if newline:
+            self._echo.add(self._unfinished + lines + newline)
+            self._unfinished = rest
+        else:
+            self._unfinished += rest
+        if len(self._unfinished) > _LONGEST_LINE or (self.ended and self._unfinished):
+            self._echo.add(self._unfinished + b"\n")
+            self._unfinished = b""
+        return bool(data)
+
+    def drain(self) -> None:
+        """Copy all that has been written. After the rank's end that is all it wrote, even while a child of it holds the pipe open."""
+        while not self.ended and self.read():
+            pass
+
+    def close(self) -> None:
+        self.drain()
+        if self._unfinished:
+            self._echo.add(self._unfinished + b"\n")
+        os.close(self._pipe)
+        os.close(self._log)
+
+
+class Echo:
+    """The node's own output: whole lines of its ranks, written without ever blocking the agent."""
+
+    def __init__(self, descriptor: int, selector: selectors.BaseSelector, *, wanted: bool) -> None:
+        """Write on `descriptor`; nothing is kept where it is not `wanted`."""
+        self._descriptor, self._selector, self._wanted = descriptor, selector, wanted
+        self._pending = bytearray()
+        self._watched = False
+
+    @property
+    def full(self) -> bool:
+        return len(self._pending) > _MOST_PENDING
+
+    def add(self, lines: bytes) -> None:
+        if self._wanted:
+            self._pending += lines
+            self._watch()
+
+    def write(self) -> None:
+        """Write some of what is pending; the descriptor is ready for it."""
+        try:
+            written = os.write(self._descriptor, self._pending[:_WRITE_BYTES])
+        except BlockingIOError:
+            return
+        except OSError:  # nobody reads our output any more; the log files remain
+            self._wanted, written = False, len(self._pending)
+        del self._pending[:written]
+        self._watch()
+
+    def flush(self, seconds: float) -> None:
+        """Write all that is pending, unless the reader lets us wait so long."""
+        with selectors.DefaultSelector() as selector:
+            if self._watched:
+                selector.register(self._descriptor, selectors.EVENT_WRITE)
+            while self._watched and selector.select(seconds):
+                self.write()
+
+    def _watch(self) -> None:
+        if bool(self._pending) == self._watched:
+            return
+        if self._watched:
+            self._selector.unregister(self._descriptor)
+            self._watched = False
+            return
+        try:
+            self._selector.register(self._descriptor, selectors.EVENT_WRITE, self.write)
+            self._watched = True
+        except PermissionError:  # a plain file cannot be watched, and never blocks
+            pending, self._pending = bytes(self._pending), bytearray()
+            _write_all(self._descriptor, pending)
+
+
+class Outputs:
+    """The outputs of all ranks of a node, read whenever they have something to say."""
+
+    def __init__(self, folder: Path, node: str, selector: selectors.BaseSelector, *, echo: bool) -> None:
+        """Keep `<node>.<rank>.log` files in `folder`."""
+        self._folder, self._node, self._selector = folder, node, selector
+        self._echo = Echo(1, selector, wanted=echo)
+        self._outputs: Dict[int, RankOutput] = {}
+        self._reading = True
+
+    def open(self, rank: int) -> int:
+        """Begin to read a rank's output. The descriptor it is to write to: hand it over, then close it."""
+        output = RankOutput(self._folder / f"{self._node}.{rank}.log", self._echo)
+        self._outputs[rank] = output
+        self._watch(output)
+        return output.write_end
+
+    def drain(self, rank: int) -> None:
+        """Copy all that the rank, which has ended, wrote."""
+        output = self._outputs[rank]
+        output.drain()
+        self._forget_if_ended(rank, output)
+
+    def hold(self) -> None:
+        """Stop reading while too much is pending, and read again when it is written."""
+        if self._reading == self._echo.full:
+            self._reading = not self._echo.full
+            for output in self._outputs.values():
+                self._watch(output) if self._reading else self._selector.unregister(output)
+
+    def close_round(self) -> None:
+        """All ranks have ended: let go of pipes that their children still hold."""
+        for output in self._outputs.values():
+            if self._reading:
+                self._selector.unregister(output)
+            output.close()
+        self._outputs.clear()
+
+    def finish(self, seconds: float) -> None:
+        self.close_round()
+        self._echo.flush(seconds)
+
+    def _watch(self, output: RankOutput) -> None:
+        if self._reading:
+            self._selector.register(output, selectors.EVENT_READ, lambda: self._read(output))
+
+    def _read(self, output: RankOutput) -> None:
+        output.read()
+        for rank in [rank for rank, its in self._outputs.items() if its is output]:
+            self._forget_if_ended(rank, output)
+
+    def _forget_if_ended(self, rank: int, output: RankOutput) -> None:
+        if output.ended:
+            if self._reading:
+                self._selector.unregister(output)
+            output.close()
+            del self._outputs[rank]
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,134 @@
+"""Who forks the ranks? This process: for the warm launcher it imports torch once, and each rank begins with torch already there.
+
+It never touches CUDA, starts no thread, and stays in one short loop; a forked rank leaves that loop by returning from it, down
+to the last lines of this file, and runs the person's script from there, with nothing of ours left on the stack to unwind.
+
+    starter.py PARENT_PID CHANNEL_DESCRIPTOR warm|env -- [-m] SCRIPT ARGS...
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__" and not __package__:
+    import as_package  # type: ignore[import-not-found]
+
+    __package__ = as_package.NAME
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import warnings
+from typing import Dict, Optional
+
+from . import channel, parent, probe, rank
+
+
+def import_torch() -> None:
+    """Import what a training script will ask for. A script without torch does without it."""
+    # The collector finds nothing to free while modules load, and costs a fifth of their time.
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning that the script would cause, it will not cause from here
+            import torch.distributed
+            import torch.nn.parallel  # DistributedDataParallel
+            import torch._dynamo  # noqa: F401  (it imports this in its constructor: 0.8 s in every rank)
+    except ImportError:
+        if "torch" in sys.modules:
+            raise
+    finally:
+        gc.freeze()  # so that a rank's first collection does not touch, and thereby copy, all those pages
+        gc.enable()
+
+
+class Starter:
+    """Forks ranks as the agent asks for them, and tells it how they end."""
+
+    def __init__(self, link: socket.socket) -> None:
+        """Speak with the agent over `link`."""
+        self._link = link
+        self._wakeup_read, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._ranks: Dict[int, int] = {}  # local rank of a process
+
+    def serve(self) -> Optional[Dict[str, str]]:
+        """Serve until the agent hangs up: None. In a forked rank: the variables it was given."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._link, selectors.EVENT_READ)
+            selector.register(self._wakeup_read, selectors.EVENT_READ)
+            while True:
+                ready = {key.fd for key, _ in selector.select()}
+                if self._wakeup_read in ready:
+                    os.read(self._wakeup_read, 512)
+                    self._reap()
+                if self._link.fileno() in ready:
+                    received = channel.receive(self._link)
+                    if received is None:
+                        return None
+                    packet, outputs = received
+                    variables = self._start(packet["ranks"], outputs)
+                    if variables is not None:
+                        return variables
+
+    def _start(self, ranks: list[dict[str, str]], outputs: list[int]) -> Optional[Dict[str, str]]:
+        starter = os.getpid()
+        for variables, output in zip(ranks, outputs):
+            process = os.fork()
+            if process == 0:
+                self._become_rank(starter, output, outputs)
+                return variables
+            local_rank = int(variables["LOCAL_RANK"])
+            self._ranks[process] = local_rank
+            channel.send(self._link, {"started": local_rank, "pid": process})
+        for output in outputs:
+            os.close(output)
+        return None
+
+    def _become_rank(self, starter: int, output: int, outputs: list[int]) -> None:
+        """Make the forked process what a new one would be: a session of its own, default signals, standard streams, no descriptors of ours."""
+        os.setsid()
+        parent.die_with(starter)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for descriptor in (*outputs, self._wakeup_read, self._wakeup_write):
+            os.close(descriptor)
+        self._link.close()
+
+    def _reap(self) -> None:
+        while self._ranks:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if process == 0:
+                return
+            local_rank = self._ranks.pop(process, None)
+            if local_rank is not None:
+                channel.send(self._link, {"ended": local_rank, "status": _code(status)})
+
+
+def _code(status: int) -> int:
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _begin() -> Optional[Dict[str, str]]:
+    agent, descriptor, launcher = sys.argv[1:4]
+    parent.die_with(int(agent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from a terminal is for the agent, who knows what it means
+    if launcher == "warm":
+        probe.install()
+        import_torch()
+    return Starter(socket.socket(fileno=int(descriptor))).serve()
+
+
+if __name__ == "__main__":
+    _variables = _begin()
+    if _variables is not None:
+        os.environ.update(_variables)
+        _program = rank.Program.from_arguments(sys.argv[5:])
+        if sys.argv[3] == "env":
+            _program.execute()
+        rank.run(_program)

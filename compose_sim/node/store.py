@@ -1,0 +1,58 @@
+"""Where do ranks find each other's addresses? In a TCPStore, served by this process for the master, one store a round.
+
+A process of its own, because torch is only half imported here: torch's C extension alone gives a TCPStore in 0.2 s instead of 1 s,
+but should a torch not like that, it can abort, and must not take the master with it. The master then starts this again with `--whole`.
+
+Reads `open PORT` lines, answers each with a line `PORT` (the port that the new store listens on) or `error TEXT`; ends with its input.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import sys
+from types import ModuleType
+from typing import Any
+
+
+def main(arguments: list[str]) -> int:
+    """Serve stores until standard input ends."""
+    # An interrupt from a terminal is for the master, who ends us when the last node has left.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    make_store = whole_torch() if "--whole" in arguments else torch_extension()
+    stores = []  # kept to the end: ranks of an ended round may still be reading theirs
+    for line in sys.stdin:
+        try:
+            stores.append(make_store("0.0.0.0", int(line.split()[1]), None, True, wait_for_workers=False))
+            print(stores[-1].port, flush=True)
+        except (RuntimeError, OSError) as error:  # torch's DistNetworkError is a RuntimeError
+            print("error", " ".join(str(error).split()), flush=True)
+    return 0
+
+
+def torch_extension() -> Any:
+    """The class TCPStore, from torch's C extension without the 0.8 s of torch's Python code."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None:
+        raise ModuleNotFoundError("No module named 'torch'")
+    # The extension asks for these while it initialises, and only needs that they exist.
+    _stand_in("torch").__path__ = list(spec.submodule_search_locations or ())
+    _stand_in("torch.distributed")
+    _stand_in("torch.futures").Future = type("Future", (), {})  # type: ignore[attr-defined]
+    extension = importlib.import_module("torch._C")
+    extension._c10d_init()
+    return importlib.import_module("torch._C._distributed_c10d").TCPStore
+
+
+def whole_torch() -> Any:
+    """The class TCPStore, as documented."""
+    return importlib.import_module("torch.distributed").TCPStore
+
+
+def _stand_in(name: str) -> ModuleType:
+    sys.modules[name] = ModuleType(name)
+    return sys.modules[name]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,198 @@
+"""How does a plan become a report? The corridor, walked once from left to right: document, engine, events, verdict, report."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import jinja2
+
+from compose_sim import __version__, assets
+from compose_sim.core.document import render_document, render_identity, render_settings
+from compose_sim.core.events import Event
+from compose_sim.core.inventory import Host
+from compose_sim.core.plan import Plan
+from compose_sim.core.report import make_report
+from compose_sim.core.state import ClusterState, fold, initial_state
+from compose_sim.core.verdict import first_cause, is_over, judge, reason_to_stop
+from compose_sim.engine.follow import Follower, pause_after
+from compose_sim.engine.protocol import Engine
+from compose_sim.engine.rundir import RunFolder, write_file
+from compose_sim.engine.supervisor import start_supervisor
+from compose_sim.errors import ComposesimError, SpecError
+
+STOP_GRACE_S = 3.0
+
+
+class Listener(Protocol):
+    """Who watches a run: told what is new, and where the cluster stands."""
+
+    def progress(self, text: str) -> None:
+        """One line about something slow that happens before the nodes start."""
+        ...
+
+    def show(self, events: list[Event], state: ClusterState) -> None:
+        """What happened since the last call (an empty list when nothing did), and the state after it."""
+        ...
+
+    def close(self) -> None:
+        """The run is over: leave the screen in order."""
+        ...
+
+
+def run_cluster(
+    plan: Plan, engine: Engine, folder: RunFolder, host: Host, listener: Listener, *, dotenv: str = "", replan: Callable[[], Plan] | None = None
+) -> dict[str, Any]:
+    """
+    Run a plan to its end and return the report; nothing of the run but its folder is left, unless the plan says keep.
+
+    `replan` makes a fresh plan where another run took the subnet between planning and starting.
+    Raises ComposesimError where the run could not be started at all.
+    """
+    folder.claim()
+    if engine.statuses(plan.run):
+        raise SpecError(
+            f"nodes of a run named '{plan.run}' exist already",
+            hint=f"take another --name, or remove them: composesim down --run {plan.run}",
+        )
+    folder.clear(host.user_id, host.group_id)
+    with _signals_interrupt(), start_supervisor(engine.name, plan.run, folder.path):
+        try:
+            image = engine.prepare(plan, listener.progress)
+            plan = _start(plan, engine, folder, image=image, dotenv=dotenv, replan=replan)
+            state = _follow(plan, engine, folder, listener)
+            listener.close()
+            report = _report(plan, engine, folder, host, state, image=image)
+        finally:
+            listener.close()
+            if not plan.keep:
+                engine.remove(plan.run)
+    folder.write_report(report)
+    return report
+
+
+def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> str:
+    """Write the compose file and what it refers to into a folder; returns the file's text. Secrets stay readable to the owner alone."""
+    loader = jinja2.FileSystemLoader(assets.root())
+    text = render_document(plan, loader=loader, folder=str(path))
+    write_file(path / "docker-compose.yml", text, mode=0o600)
+    write_file(path / ".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
+    for name, content in render_identity(plan).items():
+        write_file(path / "identity" / name, content)
+    return text
+
+
+def _start(
+    plan: Plan, engine: Engine, folder: RunFolder, *, image: str, dotenv: str, replan: Callable[[], Plan] | None
+) -> Plan:
+    for attempts_left in (2, 1, 0):
+        folder.write_plan(plan)
+        if engine.name == "docker":
+            write_documents(plan, folder.path, image=image, dotenv=dotenv)
+        folder.append("started", version=__version__)
+        try:
+            engine.start(plan, folder)
+        except ComposesimError as error:
+            # Another run took the subnet since this plan was made.
+            if not (replan and attempts_left and "Pool overlaps" in error.evidence):
+                raise
+            engine.remove(plan.run)
+            plan = replan()
+        else:
+            break
+    return plan
+
+
+def _follow(plan: Plan, engine: Engine, folder: RunFolder, listener: Listener) -> ClusterState:
+    """Watch until every node has ended, stopping the run where there is a reason to; the last state."""
+    state = initial_state(plan)
+    follower = Follower(folder.path)
+    news = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(plan, engine, folder, news), daemon=True)
+    watcher.start()
+    try:
+        while not is_over(state) and not (state.stopping == "engine" and not watcher.is_alive()):
+            looked = time.monotonic()
+            try:
+                state = _look(state, follower.poll(), listener)
+                reason = "" if state.stopping else reason_to_stop(state, plan, now=time.time())
+                if reason:
+                    _stop(plan, engine, folder, reason)
+                elif not is_over(state) and news.wait(pause_after(looked)):
+                    news.clear()
+            except KeyboardInterrupt:
+                listener.progress("Stopping the nodes; once more to kill them.")
+                _stop(plan, engine, folder, "interrupted")
+        return _look(state, follower.finish(), listener)
+    finally:
+        follower.close()
+
+
+def _look(state: ClusterState, events: list[Event], listener: Listener) -> ClusterState:
+    for event in events:
+        state = fold(state, event)
+    listener.show(events, state)
+    return state
+
+
+def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: threading.Event) -> None:
+    """In a thread: the engine's word on each node that stops, written where all other events are."""
+    try:
+        for status in engine.stopped(plan):
+            folder.append("node-stopped", node=status.node, exit_code=status.exit_code, oom=status.oom_killed)
+            news.set()
+    except (ComposesimError, OSError) as error:
+        folder.append("stopping", reason="engine", error=str(error))
+        news.set()
+
+
+def _stop(plan: Plan, engine: Engine, folder: RunFolder, reason: str) -> None:
+    folder.append("stopping", reason=reason)
+    try:
+        engine.stop(plan.run, grace_s=STOP_GRACE_S)
+    except KeyboardInterrupt:
+        engine.stop(plan.run, grace_s=0)
+
+
+def _report(
+    plan: Plan, engine: Engine, folder: RunFolder, host: Host, state: ClusterState, *, image: str
+) -> dict[str, Any]:
+    outputs = {} if first_cause(state) and judge(state).word != "failed" else _last_words(plan, engine, folder, state)
+    facts = {"host": host.name, "cpus": host.cpus, "memory_bytes": host.memory_bytes, "engine": engine.describe()}
+    digest = engine.image_digest(image)
+    verdict = judge(state, outputs)
+    folder.append("verdict", verdict=verdict.word)
+    return make_report(plan, state, host=facts, image_digest=digest, outputs=outputs)
+
+
+def _last_words(plan: Plan, engine: Engine, folder: RunFolder, state: ClusterState) -> dict[str, str]:
+    """What nodes that ended badly without starting a rank wrote last: the evidence of a start that failed."""
+    words = {}
+    for node in state.nodes.values():
+        ranks = [rank for rank in state.ranks.values() if rank.node == node.name]
+        if node.exit_code not in (None, 0, 143) and all(rank.phase == "starting" for rank in ranks):
+            own_log = folder.path / "logs" / f"{node.name}.log"
+            with suppress(FileNotFoundError):
+                words[node.name] = "\n".join(own_log.read_text(errors="replace").splitlines()[-20:])
+            words[node.name] = words.get(node.name) or engine.output(plan.run, node.name)
+    return words
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a run as Ctrl-C does: nodes stopped, report written, nothing left."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
