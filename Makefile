@@ -1,0 +1,52 @@
+# What can be done with this checkout? `make help` says it.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo engine check lint format test fast bench clean
+
+# How torch is chosen, and which Python: see the end of `make help`.
+export PYTHON TORCH TORCH_INDEX
+
+BIN := .venv/bin
+ARGS :=
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  Variables of make setup:"
+	@echo "  TORCH=torch==2.13.0   the torch to install; left out: what .venv has, else this one"
+	@echo "  TORCH_INDEX=URL       one more package index. PyTorch's own has smaller builds for machines without a GPU,"
+	@echo "                        and builds for each CUDA: its address is on PyTorch's page 'Get Started'"
+	@echo "  PYTHON=python3.12     the interpreter of .venv, 3.11 or newer"
+	@echo "  Variable of make test and make fast: ARGS='-k digits -x' goes to pytest"
+
+setup: ## Make .venv with the command .venv/bin/composesim, the tools and torch; quick when nothing changed
+	@scripts/setup.sh
+
+demo: setup ## Train on four nodes: on Docker if an engine answers, else as plain processes
+	$(BIN)/composesim up --nodes 4 train_ddp.py
+
+engine: ## Install and start Docker Engine and Compose v2 where none answers (as root)
+	@scripts/engine.sh
+
+lint: setup ## Rules of style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+check: lint ## Lint, and types
+	$(BIN)/mypy
+
+format: setup ## Format the code, and fix what can be fixed without thinking
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+test: check ## All tests that this machine can run; says in its last lines which it could not
+	@scripts/test.sh $(ARGS)
+
+fast: setup ## The tests that start no training, no engine: seconds
+	$(BIN)/python -m pytest -m 'not train and not docker and not gpu' $(ARGS)
+
+bench: setup ## Measure, side by side with the tools beside us
+	$(BIN)/python -m bench
+
+clean: ## Remove what builds and checks left; .venv and runs stay
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Which image do the docker tests build on, where no registry answers? One made here, from the distribution's packages.
+#
+#   scripts/base_image.sh    makes composesim-test-base:1 if it is not there (about 20 s, as root), and prints its name
+set -euo pipefail
+
+TAG=composesim-test-base:1
+PACKAGES=python3,python3-venv,python3-pip,python-is-python3,ca-certificates
+
+if docker image inspect "$TAG" >/dev/null 2>&1; then
+    echo "$TAG"
+    exit
+fi
+if ! command -v mmdebstrap >/dev/null; then
+    apt-get update -q </dev/null >&2
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends mmdebstrap </dev/null >&2
+fi
+
+# The release and the mirror that this machine's own packages come from: the first in apt's configuration.
+read -r mirror release origin < <(
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)' 'Created-By: Packages' |
+        awk '$3 == "main" && ($4 == "Debian" || $4 == "Ubuntu") && $2 !~ /-/ && !done { print $1, $2, $4; done = 1 }'
+)
+components=main
+if [ "$origin" = Ubuntu ]; then components=main,universe; fi # there python3-pip is in universe
+
+# Made whole before it is imported: a failure in a pipe would leave an image that looks finished.
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mmdebstrap --quiet --variant=minbase --components="$components" --include="$PACKAGES" \
+    --aptopt='Acquire::Languages "none"' \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+    "$release" "$folder/base.tar" "$mirror" >&2
+docker import --change 'CMD ["/bin/bash"]' "$folder/base.tar" "$TAG" >/dev/null
+echo "$TAG"

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Is .venv ready: the project (editable), its tools, and a torch that suits this machine? Makes it so; quick when it is.
+#
+#   PYTHON       the interpreter to make .venv with (default: the first python3 that is 3.11 or newer)
+#   TORCH        what to install as torch (default: what .venv has already, else torch==2.13.0)
+#   TORCH_INDEX  address of one more package index, such as that of PyTorch's CPU builds
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV=.venv
+STAMP=$VENV/composesim-setup
+DEFAULT_TORCH=torch==2.13.0
+
+main() {
+    local wanted
+    wanted=$(fingerprint)
+    if [ -x "$VENV/bin/composesim" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$wanted" ]; then return; fi
+    make_venv
+    echo "Installing composesim and its tools into $VENV ..."
+    pip install 'pip>=25.1' # the first with --group
+    pip install --editable . --group dev
+    install_torch
+    echo "$wanted" >"$STAMP"
+    echo "Ready: $VENV/bin/composesim, $("$VENV/bin/python" -W ignore -c 'import sys, torch
+print("Python", sys.version.split()[0] + ", torch", torch.__version__)')"
+}
+
+# Everything that would make another .venv.
+fingerprint() {
+    { cat pyproject.toml scripts/setup.sh; echo "$PWD ${PYTHON:-} ${TORCH:-} ${TORCH_INDEX:-}"; } | sha256sum | cut -d ' ' -f 1
+}
+
+make_venv() {
+    if [ -x "$VENV/bin/python" ] && is_new_enough "$VENV/bin/python"; then return; fi
+    local python
+    python=$(find_python)
+    "$python" -m venv --clear "$VENV" && return
+    rm -rf "$VENV" # half a venv would look like a whole one the next time
+    fail "'$python -m venv' failed; on Debian and Ubuntu it needs a package: apt-get install $(basename "$python")-venv"
+}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
+        if is_new_enough "$candidate"; then echo "$candidate"; return; fi
+    done
+    fail "no Python 3.11 or newer (tried: ${PYTHON:-python3, python3.11 to 3.14}). Type: make setup PYTHON=/path/to/python3"
+}
+
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+install_torch() {
+    if [ -z "${TORCH:-}" ] && "$VENV/bin/python" -W ignore -c 'import torch' 2>/dev/null; then return; fi
+    if [ -z "${TORCH_INDEX:-}" ] && ! [ -e /proc/driver/nvidia/version ]; then
+        echo "No NVIDIA GPU here, and TORCH_INDEX is not set: if the package index gives torch's CUDA build, that works too, but is some GB larger (make help)."
+    fi
+    pip install "${TORCH:-$DEFAULT_TORCH}" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"}
+}
+
+pip() { "$VENV/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@"; }
+
+fail() {
+    echo "setup.sh: $1" >&2
+    exit 1
+}
+
+main "$@"

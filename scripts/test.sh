@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Do the tests pass? Runs every tier that this machine can run, and ends by saying which it could not.
+#
+#   scripts/test.sh [PYTEST ARGUMENTS]    with CI=true a missing Docker Engine is a failure
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tiers="true" # an expression of pytest -m that all tests meet
+not_run=()
+
+leave_out() {
+    tiers="not $1 and $tiers"
+    not_run+=("$2")
+}
+
+if ! engine=$(scripts/engine.sh --check 2>&1); then
+    if [ "${CI:-}" = true ]; then
+        echo "test.sh: CI=true asks for all tiers, and there is no engine for the docker tier. Type: make engine"
+        echo "$engine"
+        exit 1
+    fi
+    leave_out docker "docker: ${engine##*$'\n'} To run it: make engine (as root), then make test"
+fi
+if ! [ -e /proc/driver/nvidia/version ]; then
+    leave_out gpu "gpu: this machine has no NVIDIA GPU."
+fi
+
+status=0
+.venv/bin/python -m pytest -m "${tiers% and true}" "$@" || status=$?
+if [ ${#not_run[@]} -gt 0 ]; then
+    echo "Not run:"
+    printf '  %s\n' "${not_run[@]}"
+fi
+exit "$status"
