@@ -7,13 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, Protocol
 
-import jinja2
-
-from compose_sim import __version__, assets
-from compose_sim.core.document import render_document, render_identity, render_settings
+from compose_sim import __version__
 from compose_sim.core.events import Event
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan
@@ -22,9 +18,10 @@ from compose_sim.core.state import ClusterState, fold, initial_state
 from compose_sim.core.verdict import first_cause, is_over, judge, reason_to_stop
 from compose_sim.engine.follow import Follower, pause_after
 from compose_sim.engine.protocol import Engine
-from compose_sim.engine.rundir import RunFolder, write_file
+from compose_sim.engine.rundir import RunFolder
 from compose_sim.engine.supervisor import start_supervisor
 from compose_sim.errors import ComposesimError, SpecError
+from compose_sim.render import write_documents
 
 STOP_GRACE_S = 3.0
 
@@ -74,17 +71,6 @@ def run_cluster(
                 engine.remove(plan.run)
     folder.write_report(report)
     return report
-
-
-def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> str:
-    """Write the compose file and what it refers to into a folder; returns the file's text. Secrets stay readable to the owner alone."""
-    loader = jinja2.FileSystemLoader(assets.root())
-    text = render_document(plan, loader=loader, folder=str(path))
-    write_file(path / "docker-compose.yml", text, mode=0o600)
-    write_file(path / ".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
-    for name, content in render_identity(plan).items():
-        write_file(path / "identity" / name, content)
-    return text
 
 
 def _start(

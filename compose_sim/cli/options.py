@@ -14,7 +14,7 @@ import click
 
 from compose_sim import assets
 from compose_sim.core.inventory import Host
-from compose_sim.core.plan import Mount, Plan, Program, make_plan
+from compose_sim.core.plan import Mount, Plan, Program, make_plan, portable_program
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.core.specfile import make_spec, parse_spec_text
 from compose_sim.engine.inspect import inspect_host
@@ -70,13 +70,13 @@ class Request:
         """The plan for this machine as it is now."""
         with_docker = self.spec.engine != "local" and not portable
         host = host or inspect_host(self.folder, python=self.spec.python, with_docker=with_docker)
-        program = find_program(self.spec, self.folder, portable=portable)
+        program = find_program(self.spec, self.folder)
         plan = make_plan(
             self.spec,
             host,
             run=run,
             run_folder=str(run_folder),
-            program=program,
+            program=portable_program(program) if portable else program,
             dotenv=self.variables,
             portable=portable,
         )
@@ -109,17 +109,19 @@ def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -
     return Request(spec=spec, folder=folder, dotenv=dotenv, variables=variables)
 
 
-def find_program(spec: ClusterSpec, folder: Path, *, portable: bool = False) -> Program:
+def find_program(spec: ClusterSpec, folder: Path) -> Program:
     """The script or module to run, checked to be one; `train_ddp.py` of composesim where none is named."""
+    own = Mount(source=str(folder), target=str(folder))
     if spec.module:
-        return Program(target=spec.module, is_module=True, arguments=spec.args, folder=str(folder))
+        return Program(target=spec.module, is_module=True, arguments=spec.args, folder=str(folder), mounts=(own,))
     named = spec.script or ("train_ddp.py" if (folder / "train_ddp.py").is_file() else None)
     script = Path(named) if named else assets.root() / "train_ddp.py"
     path = folder / script
     _check_script(path, str(script))
-    inside = path.resolve().is_relative_to(folder.resolve())
-    mounts = () if inside else (Mount(source=str(path.parent), target=str(path.parent), read_only=True),)
-    return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=mounts)
+    if path.resolve().is_relative_to(folder.resolve()):
+        return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own,))
+    beside = Mount(source=str(path.parent), target=str(path.parent), read_only=True)
+    return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own, beside))
 
 
 def new_name(spec: ClusterSpec) -> str:

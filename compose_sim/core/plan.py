@@ -6,7 +6,7 @@ Every choice that was left to composesim is made here and leaves with its reason
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,6 +18,7 @@ from compose_sim.core.spec import ClusterSpec
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder as containers see it
 CONTAINER_HOME = "/home/node"
+WORKSPACE = "/workspace"  # where the copied code of a rendered document lies
 RENDEZVOUS_PORT = 29400  # torchrun's default for its own rendezvous
 STORE_PORT = 29500  # torch's default MASTER_PORT
 
@@ -39,7 +40,7 @@ class Program:
     is_module: bool = False
     arguments: tuple[str, ...] = ()
     folder: str  # the nodes' working directory
-    mounts: tuple[Mount, ...] = ()  # what the program needs to see beside the working directory
+    mounts: tuple[Mount, ...] = ()  # what nodes must see of the person's files: the working directory first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,15 @@ def make_plan(
     )
 
 
+def portable_program(program: Program) -> Program:
+    """The same program, its files copied into the folder of a rendered document: `./code` there, `/workspace` on nodes."""
+    target = PurePosixPath(program.target)
+    if not program.is_module and target.is_absolute():
+        target = PurePosixPath(target.name)
+    mount = Mount(source="./code", target=WORKSPACE)
+    return replace(program, target=str(target), folder=WORKSPACE, mounts=(mount,))
+
+
 def _master(spec: ClusterSpec, recipe: Recipe, *, python: str, folder: str, contained: bool) -> PlannedMaster:
     # The local engine shares this machine's ports with everybody, so it takes free ones.
     port = RENDEZVOUS_PORT if contained else 0
@@ -233,7 +243,7 @@ def _nodes(
 def _mounts(spec: ClusterSpec, host: Host, program: Program, *, image: str, contained: bool) -> tuple[Mount, ...]:
     if not contained:
         return ()
-    mounts = [Mount(source=host.folder, target=host.folder), *program.mounts]
+    mounts = list(program.mounts)
     if image == "host" and host.python:
         paths = (*host.system_paths, *host.python.prefixes)
         outermost = [path for path in paths if not any(_is_below(path, other) for other in paths if other != path)]

@@ -5,7 +5,7 @@ Every error names where the value stands: file, line and key, or the flag.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -101,31 +101,100 @@ class _Problem:
     nearest: str = ""
     hint: str = ""
 
+    @property
+    def with_key(self) -> str:
+        """`memory: 'lots' is not a size`."""
+        keys = [part for part in self.path if isinstance(part, str)]
+        return f"{keys[-1]}: {self.text}" if keys and not self.text.startswith("unknown key") else self.text
+
 
 def _error_in_file(read: YamlText, problems: list[_Problem]) -> SpecError:
-    problems = sorted((_narrowed(problem, read) for problem in problems), key=lambda problem: read.line_of(problem.path))
-    first, *others = problems
-    more = "\n".join(f"and on line {read.line_of(other.path)}: {_with_key(other)}" for other in others)
-    return read.error(first.path, _with_key(first), hint=first.hint, more=more)
+    placed = sorted(((_entry(problem, read), problem) for problem in problems), key=lambda pair: read.line_of(pair[0]))
+    path, first = placed[0]
+    more = "\n".join(f"and on line {read.line_of(other)}: {problem.with_key}" for other, problem in placed[1:])
+    return read.error(path, first.with_key, hint=first.hint, more=more)
 
 
-def _with_key(problem: _Problem) -> str:
-    keys = [str(part) for part in problem.path if not isinstance(part, int)]
-    return f"{keys[-1]}: {problem.text}" if keys and not problem.text.startswith("unknown key") else problem.text
-
-
-def _narrowed(problem: _Problem, read: YamlText) -> _Problem:
-    """The same problem at the entry it quotes, where the check was of a whole list or mapping."""
+def _entry(problem: _Problem, read: YamlText) -> Path:
+    """The path of the entry that a problem quotes, where the check was of a whole list or mapping."""
+    if not problem.path:
+        return ("script",) if "script" in problem.text else ("nodes",)
     value: Any = read.values
     for part in problem.path:
-        value = value.get(part) if isinstance(value, dict) else value[int(part)] if isinstance(value, list) else None
-    entries: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        entries = ((key, key) for key in value)
-    elif isinstance(value, list):
-        entries = enumerate(value)
-    for key, quoted in entries:
-        if problem.path and f"'{quoted}'" in problem.text:
-            line_path = (*problem.path, key)
-            return _Problem(path=line_path, text=problem.text, hint=problem.hint) if isinstance(key, int) else problem_at(problem, line_path)
-    return problem
+        value = value[part] if isinstance(value, dict | list) and (part in value or isinstance(value, list)) else None
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, entry in entries:
+        if f"'{key if isinstance(key, str) else entry}'" in problem.text:
+            return (*problem.path, key)
+    return problem.path
+
+
+def _problems(error: ValidationError) -> list[_Problem]:
+    """Every problem once: where `nodes` may be a number or a list, only what is wrong with the kind that was written."""
+    details = error.errors(include_url=False)
+    written = [detail for detail in details if detail["type"] not in ("int_type", "tuple_type") or detail["loc"][:1] != ("nodes",)]
+    return [_problem(detail) for detail in written or details[:1]]
+
+
+def _problem(detail: ErrorDetails) -> _Problem:
+    path, given = _path(detail["loc"]), detail["input"]
+    key = str(path[-1]) if path else ""
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown_key(path, key, given)
+    if kind == "literal_error":
+        choices = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
+        nearest = next(iter(get_close_matches(str(given), choices, n=1)), choices[0])
+        text = f"'{given}' is none of {', '.join(choices)}"
+        return _Problem(path=path, text=text, nearest=nearest, hint=f"{key}: {nearest}")
+    return _Problem(path=path, text=_words(kind, key, given, context, detail["msg"]), hint=_example(kind, key, given))
+
+
+def _words(kind: str, key: str, given: Any, context: Mapping[str, Any], otherwise: str) -> str:
+    match kind:
+        case "value_error" if not isinstance(given, dict | list) or key in ("env", "mounts", ""):
+            return str(context["error"])
+        case "int_parsing" | "int_type" | "int_from_float":
+            return f"'{given}' is not a whole number"
+        case "float_parsing" | "float_type":
+            return f"'{given}' is not a number"
+        case "bool_parsing" | "bool_type":
+            return f"'{given}' is neither true nor false"
+        case "dict_type" | "model_type":
+            return f"'{given}' is not a mapping"
+        case "tuple_type":
+            return f"'{given}' is not a list"
+        case "string_type" | "value_error":
+            return f"'{given}' is not a single value"
+        case "string_too_short":
+            return "is empty"
+        case "greater_than_equal":
+            return f"'{given}' is too small: at least {_limit(key, context['ge'])}"
+        case "greater_than":
+            return f"'{given}' is too small: more than {_limit(key, context['gt'])}"
+        case "less_than_equal":
+            return f"'{given}' is too large: at most {_limit(key, context['le'])}"
+    return f"'{given}': {otherwise}"
+
+
+def _example(kind: str, key: str, given: Any) -> str:
+    if kind == "tuple_type" and isinstance(given, str):
+        return f"{key}: [{', '.join(given.split())}]"
+    return f"{key}: {_EXAMPLES[key]}" if kind == "dict_type" and key in _EXAMPLES else ""
+
+
+def _unknown_key(path: Path, key: str, given: Any) -> _Problem:
+    known = [*(NodeSpec if len(path) > 1 else ClusterSpec).model_fields]
+    nearest = next(iter(get_close_matches(key.replace("-", "_").lower(), known, n=1)), "")
+    text = f"unknown key '{key}'" + (f"; did you mean '{nearest}'?" if nearest else f"; there are {', '.join(known)}")
+    written = f" {given}" if isinstance(given, str) else ""
+    return _Problem(path=path, text=text, nearest=nearest, hint=f"{nearest}:{written}" if nearest else "")
+
+
+def _path(location: tuple[int | str, ...]) -> Path:
+    """Where in the spec: without the name that pydantic gives to one way of writing `nodes`."""
+    return (location[0], *location[2:]) if location[:1] == ("nodes",) and len(location) > 1 else location
+
+
+def _limit(key: str, limit: float) -> str:
+    return format_bytes(limit) if key in _SIZES else f"{limit:g}"

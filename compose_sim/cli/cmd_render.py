@@ -1,0 +1,36 @@
+"""What does `composesim render` do? It leaves a folder that runs with plain `docker compose up`, without composesim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compose_sim.cli.console import print_json, say
+from compose_sim.cli.options import CONTEXT_SETTINGS, cluster_options, find_program, new_name, read_request
+from compose_sim.render import render_folder
+
+
+@click.command("render", context_settings=CONTEXT_SETTINGS)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@cluster_options
+@click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+def command(folder: Path, file: Path | None, program: tuple[str, ...], force: bool, as_json: bool, **flags: Any) -> None:
+    """Write DIR: the compose file, its settings, the code of the nodes and a copy of yours."""
+    request = read_request(file=file, program=program, **flags)
+    run = new_name(request.spec)
+    plan, host = request.plan(run=run, run_folder=folder.absolute(), portable=True)
+    program = find_program(request.spec, request.folder)
+    script = None if program.is_module else request.folder / program.target
+    size = render_folder(
+        plan, folder.absolute(), code=request.folder, script=script, host=host, dotenv=request.dotenv, force=force
+    )
+    if as_json:
+        print_json({"schema_version": 1, "run": run, "folder": str(folder), "nodes": len(plan.nodes), "bytes": size})
+        return
+    say(f"{folder}/docker-compose.yml: {len(plan.nodes)} nodes, {plan.world_size} ranks of {plan.program}")
+    if plan.image == "host":
+        say("It runs this machine's own Python, so it is bound to this machine; --image TAG makes one that travels.")
+    say(f"Try: cd {folder} && docker compose up --abort-on-container-exit --exit-code-from master")

@@ -1,0 +1,69 @@
+"""What does `composesim up` do? It runs a script on a cluster, to a verdict and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compose_sim.cli.console import print_json, say
+from compose_sim.cli.live import DetachedListener, make_listener
+from compose_sim.cli.options import CONTEXT_SETTINGS, cluster_options, new_name, read_request
+from compose_sim.cli.report_text import print_report
+from compose_sim.core.plan import Plan
+from compose_sim.engine.background import continue_in_background
+from compose_sim.engine.engines import make_engine
+from compose_sim.engine.rundir import RunFolder, runs_folder
+from compose_sim.run import Listener, run_cluster
+
+
+@click.command("up", context_settings=CONTEXT_SETTINGS)
+@cluster_options
+@click.option("--keep", is_flag=True, default=None, help="Leave nodes and network in place after the run.")
+@click.option("--detach", is_flag=True, help="Return once the nodes run; see logs, wait, down.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and nothing else there.")
+def command(file: Path | None, program: tuple[str, ...], detach: bool, as_json: bool, **flags: Any) -> None:
+    """Run SCRIPT (train_ddp.py when left out) on every rank of a cluster, and end with a verdict.
+
+    What follows SCRIPT is the script's own. Exit code: 0 passed, 1 the run failed, 2 bad usage, 3 inconclusive,
+    4 something is missing on this machine, 124 hang or timeout, 130 interrupted.
+    """
+    request = read_request(file=file, program=program, **flags)
+    run = new_name(request.spec)
+    folder = RunFolder(runs_folder(request.folder) / run)
+    plan, host = request.plan(run=run, run_folder=folder.path)
+    if not as_json:
+        _announce(plan)
+    engine = make_engine(plan.engine)
+    listener = _detached(folder, as_json=as_json) if detach else make_listener(plan, quiet=as_json)
+    replan = None if request.spec.subnet else lambda: request.plan(run=run, run_folder=folder.path)[0]
+    report = run_cluster(plan, engine, folder, host, listener, dotenv=request.dotenv, replan=replan)
+    if as_json and not detach:
+        print_json(report)
+    elif not as_json:
+        print_report(report, err=True)
+    sys.exit(report["exit_code"])
+
+
+def _detached(folder: RunFolder, *, as_json: bool) -> Listener:
+    arrived = continue_in_background(folder.path / "composesim.log")
+
+    def announce() -> None:
+        if as_json:
+            print_json({"schema_version": 1, "run": folder.name, "folder": str(folder.path)})
+        else:
+            click.echo(folder.name)
+            say(f"It goes on in the background: composesim logs -f --run {folder.name}, wait, down")
+        arrived()
+
+    return DetachedListener(announce)
+
+
+def _announce(plan: Plan) -> None:
+    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
+    nodes = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
+    say(f"run {plan.run}: {nodes}, {ranks} of {plan.program}")
+    for choice in plan.choices:
+        say(f"  {choice.what} {choice.value}: {choice.why}")

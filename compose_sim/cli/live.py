@@ -1,0 +1,177 @@
+"""What does a person see while a run goes on? One merged log, and on a terminal a status line for each node below it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from compose_sim.cli.console import is_terminal, node_prefix, say
+from compose_sim.core.events import Event
+from compose_sim.core.plan import Plan
+from compose_sim.core.quantities import format_bytes, format_seconds
+from compose_sim.core.state import ClusterState, NodeState
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MOST_STATUS_LINES = 12
+_PHASE_COLOURS = {"running": "green", "ended": "green", "exited": "dim", "lost": "red", "creating": "dim"}
+
+
+class QuietListener:
+    """Shows nothing: for `--json` and for runs in the background."""
+
+    def progress(self, text: str) -> None:
+        """Nothing."""
+
+    def show(self, events: list[Event], state: ClusterState) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class DetachedListener(QuietListener):
+    """Says once that the nodes have started, then lets the terminal go."""
+
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self._announce: Callable[[], None] | None = announce
+
+    def show(self, events: list[Event], state: ClusterState) -> None:
+        """The first call comes when every node has been started."""
+        if self._announce:
+            self._announce()
+            self._announce = None
+
+
+class PlainListener:
+    """The merged log on stdout, milestones as plain lines on stderr: for files, pipes and CI."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._many = {node.name for node in plan.nodes if node.nproc > 1}
+        self._width = max(len(node.name) for node in plan.nodes) + (3 if self._many else 0)
+        self._told: set[str] = set()
+
+    def progress(self, text: str) -> None:
+        """The line as it is."""
+        say(text)
+
+    def show(self, events: list[Event], state: ClusterState) -> None:
+        """Log lines in one write; each milestone once."""
+        lines = [self._log_line(event) for event in events if event.kind == "log"]
+        if lines:
+            self.write("\n".join(lines) + "\n")
+        for event in events:
+            if event.kind == "breakpoint":
+                data = event.data
+                self.progress(
+                    f"rank {event.rank} waits at {data.get('file')}:{data.get('line')}; join it: composesim attach --rank {event.rank}"
+                )
+        self.milestones(state)
+
+    def write(self, text: str) -> None:
+        """Ranks' output."""
+        click.echo(text, nl=False)
+
+    def milestones(self, state: ClusterState) -> None:
+        """What the cluster as a whole has reached."""
+        start = state.started_at or 0.0
+        if state.rendezvous_at:
+            self._tell("rendezvous", f"all nodes have met after {format_seconds(state.rendezvous_at - start)}")
+        if state.first_step_at:
+            self._tell("first step", f"first step after {format_seconds(state.first_step_at - start)}")
+        for failure in state.failures:
+            self._tell(failure.message, failure.message)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _tell(self, key: str, text: str) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            self.progress(text)
+
+    def _log_line(self, event: Event) -> str:
+        node = event.node or ""
+        return node_prefix(node, event.rank if node in self._many else None, self._width) + str(event.data["line"])
+
+
+class LiveListener(PlainListener):
+    """The merged log with a status line a node below it, redrawn in place."""
+
+    def __init__(self, plan: Plan) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        super().__init__(plan)
+        self._console = Console(stderr=True, highlight=False)
+        # One terminal shows both streams: what goes above the status must pass through its console.
+        self._shares_screen = sys.stdout.isatty()
+        self._live = Live(console=self._console, refresh_per_second=8, transient=True)
+        self._live.start()
+
+    def progress(self, text: str) -> None:
+        """A line above the status."""
+        self._console.print(text, style="dim", markup=False)
+
+    def write(self, text: str) -> None:
+        """Ranks' output, above the status where both are on one screen."""
+        if self._shares_screen:
+            from rich.text import Text
+
+            self._console.print(Text.from_ansi(text.rstrip("\n")), soft_wrap=True)
+        else:
+            super().write(text)
+
+    def show(self, events: list[Event], state: ClusterState) -> None:
+        """The new lines, then the status as it is now."""
+        super().show(events, state)
+        self._live.update(_status(state))
+
+    def milestones(self, state: ClusterState) -> None:
+        """The status lines tell them."""
+
+    def close(self) -> None:
+        """Take the status off the screen."""
+        self._live.stop()
+
+
+def make_listener(plan: Plan, *, quiet: bool) -> QuietListener | PlainListener:
+    """The listener that suits where we write to."""
+    if quiet:
+        return QuietListener()
+    return LiveListener(plan) if is_terminal() else PlainListener(plan)
+
+
+def _status(state: ClusterState) -> Table:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    nodes = list(state.nodes.values())
+    for node in nodes[:_MOST_STATUS_LINES]:
+        table.add_row(*_cells(node, state))
+    if len(nodes) > _MOST_STATUS_LINES:
+        rest = nodes[_MOST_STATUS_LINES:]
+        phases = {phase: sum(node.phase == phase for node in rest) for phase in dict.fromkeys(node.phase for node in rest)}
+        table.add_row(f"and {len(rest)} more", ", ".join(f"{count} {phase}" for phase, count in phases.items()))
+    return table
+
+
+def _cells(node: NodeState, state: ClusterState) -> list[str]:
+    ranks = [rank for rank in state.ranks.values() if rank.node == node.name]
+    step = max((rank.step or 0 for rank in ranks), default=0)
+    loss = next((rank.metric["loss"] for rank in ranks if isinstance(rank.metric.get("loss"), int | float)), None)
+    usage = node.usage
+    colour = _PHASE_COLOURS.get(node.phase, "yellow")
+    return [
+        f"[bold]{node.name}[/]",
+        f"[{colour}]{node.phase}[/]",
+        f"step {step}" if step else "",
+        f"loss {loss:.4g}" if loss is not None else "",
+        f"{usage.cpus:.1f} CPU" if usage and usage.cpus is not None else "",
+        format_bytes(usage.memory_bytes) if usage else "",
+        f"↓{format_bytes(usage.received_bytes)} ↑{format_bytes(usage.sent_bytes or 0)}" if usage and usage.received_bytes else "",
+    ]

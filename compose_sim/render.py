@@ -1,0 +1,92 @@
+"""How does a plan become files that Compose runs? The document and its settings; and, for `render`, all that they need to travel."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import jinja2
+
+from compose_sim import assets
+from compose_sim.core.compose_schema import check_document
+from compose_sim.core.document import render_document, render_identity, render_settings
+from compose_sim.core.inventory import Host
+from compose_sim.core.plan import Plan
+from compose_sim.core.quantities import format_bytes
+from compose_sim.engine.docker import HOST_IMAGE
+from compose_sim.engine.process import try_output_of
+from compose_sim.engine.rundir import lay_out, write_file
+from compose_sim.errors import SpecError
+
+_MOST_CODE_BYTES = 200 << 20
+_NOT_CODE = {".git", ".hg", ".venv", "venv", "__pycache__", ".composesim", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+
+
+def render_folder(plan: Plan, folder: Path, *, code: Path, script: Path | None, host: Host, dotenv: str, force: bool) -> int:
+    """
+    Write everything that `docker compose up` needs into a folder; returns the size of the copied code in bytes.
+
+    `code` is the project; where the script lies outside it, the script's own folder is copied instead.
+    Raises SpecError where the folder holds other files, or the code is too much to copy.
+    """
+    if folder.exists() and any(folder.iterdir()) and not force and not (folder / "docker-compose.yml").exists():
+        raise SpecError(f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder")
+    image = HOST_IMAGE if plan.image == "host" else plan.image
+    text = write_documents(plan, folder, image=image, dotenv=dotenv)
+    check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
+    lay_out(folder, host.user_id, host.group_id)
+    return _copy_code(list(_code_files(code, script, besides=folder)), folder / "code")
+
+
+def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> str:
+    """Write the compose file and what it refers to into a folder; returns the file's text. Secrets stay readable to the owner alone."""
+    loader = jinja2.FileSystemLoader(assets.root())
+    text = render_document(plan, loader=loader, folder=str(path))
+    write_file(path / "docker-compose.yml", text, mode=0o600)
+    write_file(path / ".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
+    for name, content in render_identity(plan).items():
+        write_file(path / "identity" / name, content)
+    return text
+
+
+def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[tuple[Path, str]]:
+    """Each file to copy, with its name below the copy."""
+    root = code
+    if script and not script.resolve().is_relative_to(code.resolve()):
+        root = script.parent
+        if root == assets.root():
+            yield script, script.name
+            yield from ((path, str(path.relative_to(root))) for path in sorted((root / "data").iterdir()))
+            return
+    for name in _names_below(root):
+        path = root / name
+        if path.is_file() and not path.resolve().is_relative_to(besides.resolve()) and path.name != ".env":
+            yield path, name
+
+
+def _names_below(root: Path) -> list[str]:
+    """What git knows or does not ignore, where the folder is a checkout; else all that is not plainly somebody else's."""
+    status, output = try_output_of(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+    if status == 0:
+        return [name for name in output.split("\0") if name]
+    return [
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if not _NOT_CODE.intersection(path.relative_to(root).parts)
+    ]
+
+
+def _copy_code(files: list[tuple[Path, str]], target: Path) -> int:
+    size = sum(path.stat().st_size for path, _ in files)
+    if size > _MOST_CODE_BYTES:
+        largest = max(files, key=lambda each: each[0].stat().st_size)[1]
+        raise SpecError(
+            f"the code to copy is {format_bytes(size)}, more than {format_bytes(_MOST_CODE_BYTES)}; the largest file is '{largest}'",
+            hint="add data to .gitignore, and let nodes see it: --mount /path/to/data:/data:ro",
+        )
+    for path, name in files:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target / name)
+    return size
