@@ -12,7 +12,26 @@ from compose_sim.cli.options import CONTEXT_SETTINGS, cluster_options, find_prog
 from compose_sim.render import render_folder
 
 
-@click.command("render", context_settings=CONTEXT_SETTINGS)
+class _FolderFirst(click.Command):
+    """A command whose first word is its own; options may follow it, up to SCRIPT."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move DIR behind the options that follow it."""
+        before = self._count_options(args)
+        after = self._count_options(args[before + 1 :])
+        options, rest = args[before + 1 :][:after], args[before + 1 :][after:]
+        return super().parse_args(ctx, [*args[:before], *options, *args[before : before + 1], *rest])
+
+    def _count_options(self, args: list[str]) -> int:
+        """How many of the first words are options and their values."""
+        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts} | {"-h", "--help"}
+        count = 0
+        while count < len(args) and args[count].startswith("-") and args[count] != "--":
+            count += 1 if args[count] in flags or "=" in args[count] else 2
+        return min(count, len(args))
+
+
+@click.command("render", cls=_FolderFirst, context_settings=CONTEXT_SETTINGS)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @cluster_options
 @click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
@@ -22,8 +41,8 @@ def command(folder: Path, file: Path | None, program: tuple[str, ...], force: bo
     request = read_request(file=file, program=program, **flags)
     run = new_name(request.spec)
     plan, host = request.plan(run=run, run_folder=folder.absolute(), portable=True)
-    program = find_program(request.spec, request.folder)
-    script = None if program.is_module else request.folder / program.target
+    target = find_program(request.spec, request.folder)
+    script = None if target.is_module else request.folder / target.target
     size = render_folder(
         plan, folder.absolute(), code=request.folder, script=script, host=host, dotenv=request.dotenv, force=force
     )
