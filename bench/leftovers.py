@@ -1,0 +1,31 @@
+"""What of ours is still on the engine, after a failure or a Ctrl-C, and how does it go away?"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+# The labels are searched too: TorchX shortens names and Compose names a network after its project.
+_KINDS = (
+    (["ps", "--all", "--no-trunc", "--format", "{{.ID}}\t{{.Names}}\t{{.Labels}}"], ["rm", "--force", "--volumes"]),
+    (["network", "ls", "--format", "{{.ID}}\t{{.Name}}\t{{.Labels}}"], ["network", "rm"]),
+    (["volume", "ls", "--format", "{{.Name}}\t{{.Name}}\t{{.Labels}}"], ["volume", "rm"]),
+)
+
+
+def sweep(prefix: str) -> list[str]:
+    """Remove every container, network and volume whose name or label begins with `prefix`; returns what they were."""
+    if shutil.which("docker") is None:
+        return []
+    found = []
+    ours = re.compile(rf"\b{re.escape(prefix)}(?!\d)")  # bench-7-1 is not bench-7-12
+    for listing, removal in _KINDS:
+        answer = subprocess.run(["docker", *listing], capture_output=True, text=True)
+        if answer.returncode != 0:  # no engine, so nothing is on it
+            return []
+        lines = [line.split("\t") for line in answer.stdout.splitlines() if ours.search(line)]
+        if lines:
+            subprocess.run(["docker", *removal, *(line[0] for line in lines)], capture_output=True)
+            found += [line[1] for line in lines]
+    return found

@@ -1,0 +1,43 @@
+"""Which machine and which versions do the figures belong to?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def describe() -> dict[str, str]:
+    """What must be the same for two rows to stand in one table."""
+    return {
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "engine": _ask("docker", "version", "--format", "{{.Server.Version}}"),
+        "compose": _ask("docker", "compose", "version", "--short"),
+        "torch": _version("torch"),
+        "python": platform.python_version(),
+    }
+
+
+def commit() -> str:
+    """The commit that was measured, with a `+` if files differ from it."""
+    changed = _ask("git", "status", "--porcelain", "--untracked-files=no")
+    return _ask("git", "rev-parse", "--short", "HEAD") + ("" if changed in ("", "none") else "+")
+
+
+def _ask(*command: str) -> str:
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
+    except FileNotFoundError:
+        return "none"
+    return answer.stdout.strip() if answer.returncode == 0 else "none"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,102 @@
+"""How long do these commands take, from the first start to the last exit, and did they end well?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PATIENCE_S = 300.0  # for one command; the slowest contestant needs a tenth of it on an idle machine
+GRACE_S = 15.0  # between the polite signal and the last one, when a measurement is broken off
+
+
+class RunFailedError(Exception):
+    """A command that was measured ended badly; the text says which, how, and its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    seconds: float
+    output: str  # stdout and stderr of all commands, one after the other
+
+
+def run_together(
+    commands: Sequence[Sequence[str]], *, folder: Path, environment: Mapping[str, str], expect: str = ""
+) -> Finished:
+    """Start all commands at once in `folder` and time them up to the last exit.
+
+    Raises:
+        RunFailedError: one of them exits with another code than 0, takes over PATIENCE_S, or `expect` is not in
+            what they write.
+    """
+    with tempfile.TemporaryDirectory(prefix="composesim-bench-") as logs:
+        paths = [Path(logs, f"{number}.log") for number in range(len(commands))]
+        started = time.monotonic()
+        processes = [_start(*pair, folder, environment) for pair in zip(commands, paths, strict=True)]
+        late = threading.Event()
+        watchdog = threading.Timer(PATIENCE_S, lambda: (late.set(), _kill(processes)))
+        watchdog.start()
+        try:
+            # Without a timeout: wait(timeout) polls, up to 50 ms at a time, which is half of a `--help`.
+            codes = [process.wait() for process in processes]
+            seconds = time.monotonic() - started
+        except BaseException:  # Ctrl-C above all: the commands have sessions of their own and did not hear it
+            _stop(processes)
+            raise
+        finally:
+            watchdog.cancel()
+        output = "".join(path.read_text(errors="replace") for path in paths)
+        _check(commands, codes, output, expect, late=late.is_set())
+        return Finished(seconds, output)
+
+
+def _start(command: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as file:  # a file, not a pipe: nobody has to read along while the time runs
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _check(commands: Sequence[Sequence[str]], codes: Sequence[int], output: str, expect: str, *, late: bool) -> None:
+    last_words = " | ".join(output.strip().splitlines()[-12:])[-1200:]
+    what = " ".join(map(str, commands[0]))
+    if late:
+        raise RunFailedError(f"`{what}` was killed after {PATIENCE_S:.0f} s: {last_words}")
+    if any(codes):
+        raise RunFailedError(f"`{what}` exited with {', '.join(map(str, codes))}: {last_words}")
+    if expect not in output:
+        raise RunFailedError(f"`{what}` exited with 0 but never wrote {expect!r}: {last_words}")
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End them as a person would, so that they clean up after themselves, and for good if they don't."""
+    _signal(processes, signal.SIGINT)
+    deadline = time.monotonic() + GRACE_S
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+    _kill(processes)
+
+
+def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    _signal(processes, signal.SIGKILL)
+
+
+def _signal(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+    for process in processes:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)

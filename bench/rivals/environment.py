@@ -1,0 +1,31 @@
+"""Where do a rival's own packages live? In a virtual environment of its own, made once and kept in bench/.cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from measure import NotMeasurableError
+from setting import CACHE
+
+
+def install(name: str, *requirements: str) -> Path:
+    """The environment's folder of programs, with `requirements` installed.
+
+    Raises:
+        NotMeasurableError: the package index does not have them, or does not answer.
+    """
+    folder = CACHE / name
+    done = folder / "installed.txt"
+    wanted = "\n".join(requirements)
+    if not (done.exists() and done.read_text() == wanted):
+        print(f"  installing {', '.join(requirements)}", file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements]
+        answer = subprocess.run(command, capture_output=True, text=True)
+        if answer.returncode != 0:
+            reason = (answer.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+            raise NotMeasurableError(f"cannot be installed from the package index: {reason}")
+        done.write_text(wanted)
+    return folder / "bin"

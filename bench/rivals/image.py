@@ -1,0 +1,48 @@
+"""Which image do the rivals run? bench/image.sh's, and for those that mount nothing the same with the script in it."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from measure import NotMeasurableError
+from setting import BENCH, Setting
+
+BASE = "composesim-bench:1"
+WITH_SCRIPT = "composesim-bench:script"
+SCRIPT = "/bench/train_ddp.py"  # where WITH_SCRIPT has it
+
+
+def build(setting: Setting) -> None:
+    """Make BASE, unless it is there.
+
+    Raises:
+        NotMeasurableError: it cannot be made here; the text is the builder's last line.
+    """
+    setting.require_engine()
+    with tempfile.TemporaryFile("w+") as errors:
+        code = subprocess.run(["sh", BENCH / "image.sh", setting.python], stderr=errors).returncode
+        errors.seek(0)
+        lines = errors.read().strip().splitlines()
+    if code != 0:
+        raise NotMeasurableError(f"{BASE} cannot be built: {lines[-1] if lines else f'image.sh exited with {code}'}")
+
+
+def remove_script() -> None:
+    subprocess.run(["docker", "image", "rm", WITH_SCRIPT], capture_output=True)
+
+
+def add_script(setting: Setting) -> str:
+    """Make WITH_SCRIPT from BASE, and return its id: given a tag, TorchX would first ask a registry for it."""
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder, "Dockerfile")
+        recipe.write_text(f"FROM {BASE}\nCOPY train_ddp.py {SCRIPT}\nCOPY data {Path(SCRIPT).parent / 'data'}\n")
+        command = ["docker", "build", "--quiet", "--tag", WITH_SCRIPT, "--file", recipe, setting.folder]
+        answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode != 0:
+        raise NotMeasurableError(f"{WITH_SCRIPT} cannot be built: {answer.stderr.strip()[-300:]}")
+    shown = subprocess.run(
+        ["docker", "image", "inspect", "--format", "{{.Id}}", WITH_SCRIPT], capture_output=True, text=True, check=True
+    )
+    return shown.stdout.strip()

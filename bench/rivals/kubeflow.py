@@ -1,0 +1,36 @@
+"""How long does the Kubeflow SDK take with its container backend?"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from leftovers import sweep
+from measure import Contestant
+from process import run_together
+from setting import BENCH, CACHE, Setting
+
+from rivals import environment, image
+
+NAME = "Kubeflow SDK containers"
+
+
+def contestant(setting: Setting) -> Contestant:
+    """The SDK at its best: no runtime to fetch, its shortest poll, its removal not timed."""
+    programs = environment.install("kubeflow", "kubeflow[docker]==0.5.0")
+
+    def measure() -> float:
+        name = setting.new_name()
+        home = tempfile.mkdtemp(prefix="home.", dir=CACHE)  # it keeps every job's folder below HOME
+        # -I: else this folder comes first on the path, and `import kubeflow` finds the file you are reading.
+        command = [str(programs / "python"), "-I", str(Path(BENCH, "rivals", "kubeflow_job.py")), name]
+        command += [image.WITH_SCRIPT, image.SCRIPT, str(setting.threads)]
+        own = {**setting.environment, "HOME": home}
+        try:
+            return run_together([command], folder=setting.folder, environment=own, expect='"accuracy"').seconds
+        finally:
+            sweep(name)
+            shutil.rmtree(home, ignore_errors=True)
+
+    return Contestant(name=NAME, measure=measure)

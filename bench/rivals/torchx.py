@@ -1,0 +1,41 @@
+"""How long does TorchX take with its local_docker scheduler?"""
+
+from __future__ import annotations
+
+import subprocess
+
+from leftovers import sweep
+from measure import Contestant, NotMeasurableError
+from setting import Setting
+
+from rivals import environment, image
+
+NAME = "TorchX local_docker"
+_NETWORK = "torchx"  # one for all its jobs, and never removed by it
+
+
+def contestant(setting: Setting, image_id: str) -> Contestant:
+    """TorchX at its best: no workspace to build into an image, no registry to ask, its removal not timed."""
+    torchx = environment.install("torchx", "torchx==0.7.0", "docker>=7")
+    had_network = _has_network()
+
+    def measure() -> float:
+        name = setting.new_name()
+        command = [str(torchx / "torchx"), "run", "--scheduler", "local_docker", "--wait", "--workspace", ""]
+        command += ["dist.ddp", "-j", "4x1", "--name", f"/{name}", "--image", image_id, "--memMB", "4096"]
+        command += ["--env", f"OMP_NUM_THREADS={setting.threads}", "--script", image.SCRIPT]
+        try:
+            return setting.run(command, expect='"accuracy"').seconds
+        finally:
+            sweep(name)
+            if not had_network:
+                subprocess.run(["docker", "network", "rm", _NETWORK], capture_output=True)
+
+    return Contestant(name=NAME, measure=measure)
+
+
+def _has_network() -> bool:
+    answer = subprocess.run(["docker", "network", "ls", "--format", "{{.Name}}"], capture_output=True, text=True)
+    if answer.returncode != 0:
+        raise NotMeasurableError(f"docker network ls: {answer.stderr.strip()}")
+    return _NETWORK in answer.stdout.split()

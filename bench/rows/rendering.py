@@ -1,0 +1,66 @@
+"""Row 5: how long does it take to render a large cluster, and does that grow with its size alone?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from goals import Goal, Row
+from measure import Contestant, NotMeasurableError, alternate
+from process import RunFailedError
+from setting import Setting
+
+KEYS = ("5",)
+THOUSAND = "composesim render, 1,000 nodes"
+TEN_THOUSAND = "composesim render, 10,000 nodes"
+CHECK = "docker compose config -q of the 1,000"
+
+
+def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
+    row = Row(
+        key="5",
+        title="`render`, validated against the compose-spec schema",
+        goals=[
+            Goal(text="1,000 nodes ≤ 1.5 s", mine=THOUSAND, allowance=1.5),
+            Goal(text="10,000 nodes ≤ 10 × 1,000 (linear)", mine=TEN_THOUSAND, rival=THOUSAND, factor=10),
+        ],
+    )
+    kept = Path(setting.folder, "thousand")
+    try:
+        composesim = setting.composesim()
+        _render(setting, composesim, 1000, kept)  # the first one also compiles composesim's modules
+    except (NotMeasurableError, RunFailedError) as error:
+        row.missing = dict.fromkeys((THOUSAND, TEN_THOUSAND, CHECK), str(error))
+        yield row
+        return
+    contestants = [
+        Contestant(name=THOUSAND, measure=lambda: _render_and_drop(setting, composesim, 1000)),
+        Contestant(name=TEN_THOUSAND, measure=lambda: _render_and_drop(setting, composesim, 10_000), rounds=3),
+    ]
+    if shutil.which("docker"):
+        contestants.append(Contestant(name=CHECK, measure=lambda: _check(setting, kept), rounds=3))
+    row.samples = alternate(contestants, setting.repeats)
+    shutil.rmtree(kept)
+    yield row
+
+
+def _render_and_drop(setting: Setting, composesim: str, nodes: int) -> float:
+    folder = Path(setting.folder, f"rendered-{nodes}")
+    try:
+        return _render(setting, composesim, nodes, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _render(setting: Setting, composesim: str, nodes: int, folder: Path) -> float:
+    command = [composesim, "render", str(folder), "--nodes", str(nodes), "--engine", "docker", "--image", "host"]
+    seconds = setting.run([*command, "idle.py"]).seconds
+    text = Path(folder, "docker-compose.yml").read_text()
+    if f"node-{nodes - 1}" not in text:
+        raise RunFailedError(f"the rendered file has no node-{nodes - 1}")
+    return seconds
+
+
+def _check(setting: Setting, folder: Path) -> float:
+    return setting.run(["docker", "compose", "config", "--quiet"], folder=folder).seconds
