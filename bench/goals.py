@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from measure import Samples
+from bench.measure import Samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from process import RunFailedError
+from bench.process import RunFailedError
 
 FAILURES_ALLOWED = 3  # of one contestant; after that it has no figure, only a reason
 

@@ -2,7 +2,7 @@
 Is composesim as fast as it promised? Measures every row of the specification and writes results.md and results.json.
 
     make bench
-    .venv/bin/python bench/run.py --only 1,2 --repeats 3
+    .venv/bin/python -m bench --only 1,2 --repeats 3
 
 A row is measured in one go, its contestants in turn. The other rows of results.json are kept, so that a benchmark that
 was broken off goes on with `--only`, unless they come from another machine or other versions.
@@ -20,12 +20,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import machine
-from goals import Row
-from leftovers import sweep
-from rows import overhead, rendering, startup, teardown, training
-from setting import BENCH, Setting, prepared
-from table import as_markdown
+from bench import machine
+from bench.goals import Row
+from bench.leftovers import sweep
+from bench.rows import overhead, rendering, startup, teardown, training
+from bench.setting import BENCH, Setting, prepared
+from bench.table import as_markdown
 
 MODULES = (startup, rendering, teardown, overhead, training)  # the quick ones first: a mistake shows early
 KEYS = sorted(key for module in MODULES for key in module.KEYS)
@@ -49,7 +49,9 @@ def main() -> int:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure composesim beside what else could do its work.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure composesim beside what else could do its work."
+    )
     parser.add_argument("--only", action="append", type=_keys, metavar="ROW[,ROW]", help=f"rows, of {', '.join(KEYS)}")
     parser.add_argument("--repeats", type=_positive, default=5, help="rounds of each row (default: 5)")
     parser.add_argument("--results", type=Path, default=BENCH, metavar="DIR", help="where the two files go")
@@ -105,7 +107,3 @@ def _keep(row: Row, load: float, results: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     (folder / "results.md").write_text(as_markdown(results))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measure import NotMeasurableError
-from process import Finished, run_together
+from bench.measure import NotMeasurableError
+from bench.process import Finished, run_together
 
 BENCH = Path(__file__).resolve().parent
 REPOSITORY = BENCH.parent

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from measure import NotMeasurableError
-from setting import CACHE
+from bench.measure import NotMeasurableError
+from bench.setting import CACHE
 
 
 def install(name: str, *requirements: str) -> Path:

@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from measure import NotMeasurableError
-from setting import BENCH, Setting
+from bench.measure import NotMeasurableError
+from bench.setting import BENCH, Setting
 
 BASE = "composesim-bench:1"
 WITH_SCRIPT = "composesim-bench:script"

@@ -6,12 +6,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from leftovers import sweep
-from measure import Contestant
-from process import run_together
-from setting import BENCH, CACHE, Setting
-
-from rivals import environment, image
+from bench.leftovers import sweep
+from bench.measure import Contestant
+from bench.process import run_together
+from bench.rivals import environment, image
+from bench.setting import BENCH, CACHE, Setting
 
 NAME = "Kubeflow SDK containers"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import socket
 
-from measure import Contestant, NotMeasurableError
-from process import run_together
-from setting import Setting
+from bench.measure import Contestant, NotMeasurableError
+from bench.process import run_together
+from bench.setting import Setting
 
 NAME = "4 × torchrun"
 NAME_AS_TYPED = "4 × torchrun, threads left to torch"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 
-from leftovers import sweep
-from measure import Contestant, NotMeasurableError
-from setting import Setting
-
-from rivals import environment, image
+from bench.leftovers import sweep
+from bench.measure import Contestant, NotMeasurableError
+from bench.rivals import environment, image
+from bench.setting import Setting
 
 NAME = "TorchX local_docker"
 _NETWORK = "torchx"  # one for all its jobs, and never removed by it

@@ -6,13 +6,12 @@ import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from goals import Goal, Row
-from leftovers import sweep
-from measure import Contestant, NotMeasurableError, alternate
-from process import RunFailedError
-from setting import Setting
-
-from rows.raw_compose import RawCompose
+from bench.goals import Goal, Row
+from bench.leftovers import sweep
+from bench.measure import Contestant, NotMeasurableError, alternate
+from bench.process import RunFailedError
+from bench.rows.raw_compose import RawCompose
+from bench.setting import Setting
 
 KEYS = ("3",)
 SIZES = (4, 32)

@@ -7,9 +7,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from leftovers import sweep
-from process import RunFailedError
-from setting import Setting
+from bench.leftovers import sweep
+from bench.process import RunFailedError
+from bench.setting import Setting
 
 
 class RawCompose:

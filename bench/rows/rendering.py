@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from goals import Goal, Row
-from measure import Contestant, NotMeasurableError, alternate
-from process import RunFailedError
-from setting import Setting
+from bench.goals import Goal, Row
+from bench.measure import Contestant, NotMeasurableError, alternate
+from bench.process import RunFailedError
+from bench.setting import Setting
 
 KEYS = ("5",)
 THOUSAND = "composesim render, 1,000 nodes"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator, Sequence
 
-from goals import Goal, Row
-from measure import Contestant, NotMeasurableError, alternate
-from setting import Setting
+from bench.goals import Goal, Row
+from bench.measure import Contestant, NotMeasurableError, alternate
+from bench.setting import Setting
 
 KEYS = ("6",)
 HELP = "composesim --help"

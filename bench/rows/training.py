@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 
-from goals import Goal, Row
-from leftovers import sweep
-from measure import Contestant, NotMeasurableError, Samples, alternate
-from rivals import image, kubeflow, torchrun, torchx
-from setting import Setting
+from bench.goals import Goal, Row
+from bench.leftovers import sweep
+from bench.measure import Contestant, NotMeasurableError, Samples, alternate
+from bench.rivals import image, kubeflow, torchrun, torchx
+from bench.setting import Setting
 
 KEYS = ("1", "2")
 
