@@ -38,7 +38,7 @@ format: setup ## Format the code, and fix what can be fixed without thinking
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-test: check ## All tests that this machine can run; says in its last lines which it could not
+test: setup ## Check, and all tests that this machine can run; its last lines say which it could not
 	@scripts/test.sh $(ARGS)
 
 fast: setup ## The tests that start no training, no engine: seconds

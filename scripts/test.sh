@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Do the tests pass? Runs every tier that this machine can run, and ends by saying which it could not.
+# Do lint, types and tests pass? Runs every tier that this machine can run, and ends by saying which it could not.
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]    with CI=true a missing Docker Engine is a failure
 set -euo pipefail
@@ -25,10 +25,12 @@ if ! [ -e /proc/driver/nvidia/version ]; then
     leave_out gpu "gpu: this machine has no NVIDIA GPU."
 fi
 
-status=0
+checked=0 status=0
+make --no-print-directory check || checked=$? # the tests run all the same: one answer to all questions
 .venv/bin/python -m pytest -m "${tiers% and true}" "$@" || status=$?
 if [ ${#not_run[@]} -gt 0 ]; then
     echo "Not run:"
     printf '  %s\n' "${not_run[@]}"
 fi
-exit "$status"
+if [ "$checked" -ne 0 ]; then echo "make check failed; what it found is above the tests."; fi
+exit $((status ? status : checked))
