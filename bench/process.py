@@ -41,7 +41,12 @@ def run_together(
         started = time.monotonic()
         processes = [_start(*pair, folder, environment) for pair in zip(commands, paths, strict=True)]
         late = threading.Event()
-        watchdog = threading.Timer(PATIENCE_S, lambda: (late.set(), _kill(processes)))
+
+        def give_up() -> None:
+            late.set()
+            _kill(processes)
+
+        watchdog = threading.Timer(PATIENCE_S, give_up)
         watchdog.start()
         try:
             # Without a timeout: wait(timeout) polls, up to 50 ms at a time, which is half of a `--help`.

@@ -49,9 +49,8 @@ def main() -> int:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure composesim beside what else could do its work."
-    )
+    description = "Measure composesim beside what else could do its work."
+    parser = argparse.ArgumentParser(prog="python -m bench", description=description)
     parser.add_argument("--only", action="append", type=_keys, metavar="ROW[,ROW]", help=f"rows, of {', '.join(KEYS)}")
     parser.add_argument("--repeats", type=_positive, default=5, help="rounds of each row (default: 5)")
     parser.add_argument("--results", type=Path, default=BENCH, metavar="DIR", help="where the two files go")

@@ -49,7 +49,8 @@ def _contestant_line(name: str, figures: dict[str, Any]) -> str:
 
 def _figures(figures: dict[str, Any]) -> str:
     seconds = figures["seconds"]
-    return f"{median(seconds):.2f} s [{min(seconds):.2f}–{max(seconds):.2f}]"
+    digits = 3 if max(seconds) < 1 else 2
+    return f"{median(seconds):.{digits}f} s [{min(seconds):.{digits}f}–{max(seconds):.{digits}f}]"
 
 
 def _cell(text: str) -> str:

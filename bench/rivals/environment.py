@@ -22,7 +22,7 @@ def install(name: str, *requirements: str) -> Path:
     if not (done.exists() and done.read_text() == wanted):
         print(f"  installing {', '.join(requirements)}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements]
+        command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *requirements]
         answer = subprocess.run(command, capture_output=True, text=True)
         if answer.returncode != 0:
             reason = (answer.stderr.strip().splitlines() or ["pip says nothing"])[-1]

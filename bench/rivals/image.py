@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def build(setting: Setting) -> None:
         NotMeasurableError: it cannot be made here; the text is the builder's last line.
     """
     setting.require_engine()
+    print(f"  making {BASE}, unless it is there; about a minute", file=sys.stderr, flush=True)
     with tempfile.TemporaryFile("w+") as errors:
         code = subprocess.run(["sh", BENCH / "image.sh", setting.python], stderr=errors).returncode
         errors.seek(0)
@@ -38,7 +40,7 @@ def add_script(setting: Setting) -> str:
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder, "Dockerfile")
         recipe.write_text(f"FROM {BASE}\nCOPY train_ddp.py {SCRIPT}\nCOPY data {Path(SCRIPT).parent / 'data'}\n")
-        command = ["docker", "build", "--quiet", "--tag", WITH_SCRIPT, "--file", recipe, setting.folder]
+        command = ["docker", "build", "--quiet", "--tag", WITH_SCRIPT, "--file", str(recipe), str(setting.folder)]
         answer = subprocess.run(command, capture_output=True, text=True)
     if answer.returncode != 0:
         raise NotMeasurableError(f"{WITH_SCRIPT} cannot be built: {answer.stderr.strip()[-300:]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from bench.goals import Goal, Row
 from bench.measure import Contestant, NotMeasurableError, alternate
@@ -32,12 +33,15 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
     for command in commands.values():
         setting.run(command)  # compiles the modules, once for all later starts
     contestants = [
-        Contestant(name=name, measure=lambda command=command: setting.run(command).seconds)
-        for name, command in commands.items()
+        Contestant(name=name, measure=partial(_seconds, setting, command)) for name, command in commands.items()
     ]
     row.samples = alternate(contestants, max(setting.repeats, ROUNDS))
     row.notes = [_what_is_imported(setting)]
     yield row
+
+
+def _seconds(setting: Setting, command: Sequence[str]) -> float:
+    return setting.run(command).seconds
 
 
 def _what_is_imported(setting: Setting) -> str:
