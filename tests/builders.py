@@ -1,0 +1,58 @@
+"""Values for tests, valid by default: a test names only what it is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compose_sim.core.events import Event
+from compose_sim.core.inventory import DockerFacts, Host, PythonFacts
+from compose_sim.core.plan import Mount, Plan, Program, make_plan
+from compose_sim.core.spec import ClusterSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def a_host(**changes: Any) -> Host:
+    """A workstation with two cores, Docker, and torch in a virtual environment."""
+    values: dict[str, Any] = {
+        "name": "workstation",
+        "system": "Linux",
+        "cpus": 2,
+        "memory_bytes": 16 << 30,
+        "folder": "/home/ada/project",
+        "user_id": 1000,
+        "group_id": 1000,
+        "user_name": "ada",
+        "has_nvidia_gpu": False,
+        "python": PythonFacts(
+            executable="/home/ada/venv/bin/python",
+            prefixes=("/home/ada/venv", "/usr"),
+            has_torch=True,
+            torch_version="2.13.0",
+        ),
+        "docker": DockerFacts(available=True, reason="Docker Engine 26.1.5 with Compose 2.26.1 answers", used_subnets=()),
+        "system_paths": ("/usr", "/etc/ssl"),
+    }
+    return Host(**{**values, **changes})
+
+
+def no_docker(reason: str = "the docker command is not installed") -> DockerFacts:
+    """A machine without an engine."""
+    return DockerFacts(available=False, reason=reason, hint="make engine")
+
+
+def a_plan(host: Host | None = None, *, run: str = "demo", portable: bool = False, **spec: Any) -> Plan:
+    """The plan of `up --nodes 2 train.py` with changes to the spec."""
+    host = host or a_host()
+    own = Mount(source=host.folder, target=host.folder)
+    cluster = ClusterSpec.model_validate({"script": "train.py", **spec})
+    program = Program(target=cluster.script or "train.py", arguments=cluster.args, folder=host.folder, mounts=(own,))
+    return make_plan(cluster, host, run=run, run_folder="/home/ada/project/.composesim/runs/demo", program=program, portable=portable)
+
+
+def an_event(kind: str, t: float = 0.0, *, rank: int | None = None, node: str | None = None, **data: Any) -> Event:
+    """An event of rank `rank`, on the node of that number unless another is named."""
+    if node is None and rank is not None:
+        node = f"node-{rank}"
+    return Event(t=t, kind=kind, node=node, rank=rank, generation=0, data=data)

@@ -1,0 +1,115 @@
+"""How plans read as Compose documents: golden files, quoting that loses nothing, and the published schema."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compose_sim.core.compose_schema import InvalidDocumentError, check_document
+from compose_sim.core.document import quote, render_document, render_settings
+from compose_sim.core.plan import Plan
+from tests.builders import ROOT, a_host, a_plan
+
+GOLDEN = ROOT / "tests" / "golden"
+SCHEMA = json.loads((ROOT / "templates" / "schema" / "compose-spec.json").read_text())
+
+# Each case: a folder in tests/golden, owned by the test of the same name.
+CASES: dict[str, dict[str, Any]] = {
+    "two-nodes": {},
+    "limits-and-mounts": {"nodes": 3, "memory": "2g", "cpus": 0.5, "mounts": ["/data:/data:ro"], "shm_size": "256m"},
+    "unequal-nodes": {"nodes": [{"nproc_per_node": 2, "memory": "4g"}, {"env": {"ROLE": "small"}}]},
+    "an-image": {"image": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime", "nproc_per_node": 2},
+    "awkward-values": {
+        "env": {"PRICE": "$5 ${HOME} $$", "YES": "on", "NO": "no", "QUOTES": "a'b\"c\\", "LINES": "a\nb\n", "HASH": "a #b"},
+        "args": ["--name", "Ærøskøbing 🚲", "--flag=$x", ""],
+    },
+    "torchrun-launcher": {"launcher": "torchrun", "max_restarts": 3, "nproc_per_node": 4},
+    "bare-processes": {"launcher": "env", "nodes": 4},
+    "rendered": {"portable": True, "image": "torch:1", "nodes": 2},
+}
+
+
+def document(plan: Plan) -> str:
+    return render_document(plan, loader=jinja2.FileSystemLoader(ROOT), folder="/home/ada/project/.composesim/runs/demo")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_document_is_as_reviewed(case: str, update_golden: bool) -> None:
+    """The file is the product: every change to it is read as a diff."""
+    text = document(a_plan(**CASES[case]))
+    golden = GOLDEN / case / "docker-compose.yml"
+    if update_golden:
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(text)
+
+    assert text == golden.read_text()
+
+
+def test_every_golden_folder_is_owned() -> None:
+    assert {folder.name for folder in GOLDEN.iterdir()} == set(CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_document_obeys_the_compose_schema(case: str) -> None:
+    check_document(document(a_plan(**CASES[case])), SCHEMA)
+
+
+def test_an_unknown_key_breaks_the_schema() -> None:
+    text = document(a_plan()).replace("    hostname: node-1\n", "    hostnam: node-1\n")
+
+    with pytest.raises(InvalidDocumentError):
+        check_document(text, SCHEMA)
+
+
+def test_least_privilege_holds_for_every_service() -> None:
+    """No capability, no new privilege, read-only root, nothing published, no host namespace."""
+    services = yaml.safe_load(document(a_plan()))["services"]
+
+    for service in services.values():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["read_only"] is True
+        assert not {"ports", "privileged", "cap_add", "network_mode", "pid", "ipc", "devices"} & set(service)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_quoted_text_comes_back_from_yaml(text: str) -> None:
+    """Compose halves every `$$` once YAML has read the scalar."""
+    assert yaml.safe_load(quote(text)).replace("$$", "$") == text
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="asks the docker command, which needs no daemon for this")
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=40, max_size=40))
+def test_values_come_back_from_docker_compose(tmp_path: Path, values: list[str]) -> None:
+    """What goes in as environment or argument comes back from `docker compose config`, character for character."""
+    values += ["on", "no", "null", "~", "1e3", "0x1f", "'", '"', "$", "$$", "${A}", "#", " #", "\n", "\t", "\\", "🚲", "\u2028", "\x85", ""]
+    environment = {f"V{number}": value for number, value in enumerate(values)}
+    plan = a_plan(nodes=1, env=environment, args=values, image="torch:1")
+    (tmp_path / "docker-compose.yml").write_text(document(plan), newline="")
+    (tmp_path / ".env").write_text(render_settings(plan, image="torch:1"))
+    argv = ["docker", "compose", "--project-directory", str(tmp_path), "config", "--format", "json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    node = json.loads(done.stdout)["services"]["node-0"]
+
+    # `config` prints a document again, in which every dollar sign is doubled once more.
+    assert {name: node["environment"][name].replace("$$", "$") for name in environment} == environment
+    assert [word.replace("$$", "$") for word in node["command"][-len(values) :]] == values
+
+
+def test_a_thousand_nodes_share_what_is_equal() -> None:
+    """The part that every node has in common stands in the file once."""
+    text = document(a_plan(a_host(), nodes=1000))
+
+    assert text.count("cap_drop") == 1
+    assert len(text) < 700 * 1000

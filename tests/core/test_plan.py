@@ -1,0 +1,153 @@
+"""Which nodes, ranks and environments a spec leads to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from compose_sim.core.inventory import DockerFacts, PythonFacts
+from compose_sim.core.plan import plan_from_dict
+from compose_sim.core.spec import ClusterSpec
+from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError
+from tests.builders import a_host, a_plan, no_docker
+
+
+def test_ranks_follow_node_numbers() -> None:
+    """Nodes of unequal size get consecutive ranks in node order."""
+    plan = a_plan(nodes=[{"nproc_per_node": 2}, {}, {"nproc_per_node": 3}])
+
+    assert [node.ranks for node in plan.nodes] == [(0, 1), (2,), (3, 4, 5)]
+    assert plan.world_size == 6
+
+
+def test_a_plan_comes_back_from_its_record() -> None:
+    """plan.json holds everything that report and logs need."""
+    plan = a_plan(nodes=3, env={"A": "1"}, memory="1g", mounts=["/data:/data:ro"])
+
+    assert plan_from_dict(plan.to_dict()) == plan
+
+
+def test_auto_takes_docker_where_it_answers() -> None:
+    assert a_plan().engine == "docker"
+
+
+def test_auto_falls_back_to_the_local_engine_and_says_why() -> None:
+    plan = a_plan(a_host(docker=no_docker()))
+
+    assert plan.engine == "local"
+    assert "the docker command is not installed" in plan.choices[0].why
+
+
+@pytest.mark.parametrize("option", [{"memory": "1g"}, {"cpus": 0.5}, {"mounts": ["/a:/a"]}, {"image": "torch:1"}, {"subnet": "10.1.0.0/24"}])
+def test_the_local_engine_refuses_what_it_cannot_simulate(option: dict[str, Any]) -> None:
+    """Plain processes have no limits, mounts or network of their own."""
+    with pytest.raises(SpecError, match="the local engine cannot do --"):
+        a_plan(engine="local", **option)
+
+
+def test_auto_without_docker_names_the_option_that_needs_it() -> None:
+    with pytest.raises(EnvironmentMissingError, match="--memory needs the docker engine: the docker command is not installed"):
+        a_plan(a_host(docker=no_docker()), memory="1g")
+
+
+def test_docker_asked_for_and_absent_is_an_environment_error() -> None:
+    with pytest.raises(EnvironmentMissingError) as caught:
+        a_plan(a_host(docker=no_docker("no Docker daemon answers at 'unix:///run/docker.sock'")), engine="docker")
+
+    assert caught.value.exit_code == 4
+    assert caught.value.hint == "make engine"
+
+
+def test_without_torch_on_the_machine_auto_takes_the_built_image() -> None:
+    plan = a_plan(a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), has_torch=False)))
+
+    assert (plan.image, plan.python) == ("composesim:latest", "python3")
+
+
+def test_the_host_image_without_torch_is_refused() -> None:
+    with pytest.raises(EnvironmentMissingError, match="'/usr/bin/python3' has no torch"):
+        a_plan(a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), has_torch=False)), image="host")
+
+
+def test_nccl_without_a_gpu_is_refused() -> None:
+    with pytest.raises(SpecError, match="backend 'nccl' needs an NVIDIA GPU"):
+        a_plan(backend="nccl")
+
+
+def test_more_nodes_than_a_bridge_holds_are_refused_but_rendered() -> None:
+    with pytest.raises(SpecError, match="1001 nodes are too many: one Linux bridge holds at most 1000"):
+        a_plan(nodes=1001)
+
+    assert len(a_plan(nodes=1001, portable=True).nodes) == 1001
+
+
+def test_more_memory_than_the_machine_has_is_refused() -> None:
+    with pytest.raises(SpecError, match="memory of 64 GiB is more than this machine's 16 GiB"):
+        a_plan(memory="64g")
+
+
+def test_a_free_subnet_is_chosen_beside_taken_ones() -> None:
+    docker = DockerFacts(available=True, reason="yes", used_subnets=("10.210.0.0/24", "10.210.1.0/24"))
+
+    assert a_plan(a_host(docker=docker)).subnet == "10.210.2.0/24"
+
+
+def test_a_large_cluster_gets_a_large_subnet() -> None:
+    assert a_plan(nodes=1000).subnet == "10.210.0.0/22"
+
+
+def test_a_taken_subnet_is_refused_with_the_network_that_has_it() -> None:
+    docker = DockerFacts(available=True, reason="yes", used_subnets=("172.17.0.0/16",))
+
+    with pytest.raises(SpecError, match=r"subnet '172\.17\.5\.0/24' overlaps '172\.17\.0\.0/16'"):
+        a_plan(a_host(docker=docker), subnet="172.17.5.0/24")
+
+
+def test_the_persons_environment_wins_over_ours() -> None:
+    plan = a_plan(env={"OMP_NUM_THREADS": "7"})
+
+    assert plan.environment["OMP_NUM_THREADS"] == "7"
+
+
+def test_threads_are_shared_among_the_ranks_of_one_machine() -> None:
+    assert a_plan(a_host(cpus=16), nodes=4).environment["OMP_NUM_THREADS"] == "4"
+
+
+def test_every_node_is_a_host_of_its_own_for_nccl() -> None:
+    plan = a_plan(nodes=3)
+
+    assert len({node.environment["NCCL_HOSTID"] for node in plan.nodes}) == 3
+
+
+def test_mounts_inside_other_mounts_of_the_environment_are_left_out() -> None:
+    """A virtual environment under /usr is seen with /usr."""
+    python = PythonFacts(executable="/usr/v/bin/python", prefixes=("/usr/v", "/usr"), has_torch=True)
+    targets = [mount.target for mount in a_plan(a_host(python=python)).mounts]
+
+    assert "/usr" in targets
+    assert "/usr/v" not in targets
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"nodes": 0}, "greater than or equal to 1"),
+        ({"nodes": -1}, "greater than or equal to 1"),
+        ({"nodes": "abc"}, "'abc' is not a number of nodes"),
+        ({"nodes": []}, "empty list"),
+        ({"memory": "lots"}, "'lots' is not a size"),
+        ({"timeout": "soon"}, "'soon' is not a duration"),
+        ({"name": "Bad Name"}, "'Bad Name' is not a run name"),
+        ({"env": {"1A": "x"}}, "'1A' is not a name of an environment variable"),
+        ({"env": {"A": "a\0b"}}, "NUL"),
+        ({"mounts": ["data"]}, "'data' is not SOURCE:TARGET"),
+        ({"mounts": ["a:b"]}, "must be an absolute path"),
+        ({"script": "a.py", "module": "b"}, "cannot both run"),
+        ({"subnet": "fd00::/64"}, "not an IPv4 network"),
+    ],
+)
+def test_a_wrong_value_is_quoted(values: dict[str, Any], word: str) -> None:
+    with pytest.raises((ValidationError, ComposesimError), match=word):
+        ClusterSpec.model_validate(values)

@@ -1,0 +1,142 @@
+"""What the verdict says: the first failure is the cause, not the peers that fell over it."""
+
+from __future__ import annotations
+
+from compose_sim.core.events import Event
+from compose_sim.core.report import fold_all
+from compose_sim.core.verdict import find_deadlock, first_cause, is_over, judge, reason_to_stop
+from tests.builders import a_plan, an_event
+
+PLAN = a_plan(nodes=3)
+
+
+def started() -> list[Event]:
+    """Three nodes whose ranks run."""
+    events = [an_event("started", 0.0)]
+    for rank in range(3):
+        events += [
+            an_event("node-started", 1.0, node=f"node-{rank}"),
+            an_event("rendezvous", 2.0, node=f"node-{rank}", world_size=3),
+            an_event("rank-started", 3.0, rank=rank),
+        ]
+    return events
+
+
+def ended(codes: dict[int, int], t: float = 9.0) -> list[Event]:
+    """The engine's word on each node."""
+    return [an_event("node-stopped", t, node=f"node-{number}", exit_code=code) for number, code in codes.items()]
+
+
+def test_all_nodes_ending_with_0_is_passed() -> None:
+    state = fold_all(PLAN, started() + ended({0: 0, 1: 0, 2: 0}))
+
+    assert is_over(state)
+    assert judge(state).word == "passed"
+    assert judge(state).exit_code == 0
+
+
+def test_the_first_exception_is_the_cause() -> None:
+    """Its peers' 'connection closed' is a consequence, even where it was written first."""
+    events = started() + [
+        an_event("exception", 5.00, rank=0, type="RuntimeError", message="Connection closed by peer [10.0.0.3]:5"),
+        an_event("rank-exited", 5.01, rank=0, exit_code=1),
+        an_event("exception", 5.02, rank=2, type="ValueError", message="bad batch", traceback="Traceback…"),
+        an_event("rank-exited", 5.03, rank=2, exit_code=1),
+        *ended({0: 1, 1: 143, 2: 1}),
+    ]
+    verdict = judge(fold_all(PLAN, events))
+
+    assert verdict.word == "failed"
+    assert verdict.cause is not None
+    assert (verdict.cause.rank, verdict.cause.kind, verdict.cause.message) == (2, "exception", "ValueError: bad batch")
+    assert verdict.cause.traceback == "Traceback…"
+
+
+def test_a_crash_after_the_script_ended_is_named_teardown() -> None:
+    events = started() + [
+        an_event("script-ended", 5.0, rank=1, exit_code=0),
+        an_event("rank-exited", 5.1, rank=1, exit_code=None, signal=6),
+        *ended({0: 0, 1: 134, 2: 0}),
+    ]
+    cause = first_cause(fold_all(PLAN, events))
+
+    assert cause is not None
+    assert cause.kind == "teardown"
+    assert cause.message == "rank 1 crashed in teardown, after training ended (SIGABRT)"
+
+
+def test_a_rank_out_of_memory_is_named() -> None:
+    events = [*started(), an_event("rank-exited", 5.0, rank=1, signal=9, oom=True), *ended({0: 143, 1: 137, 2: 143})]
+    cause = first_cause(fold_all(PLAN, events))
+
+    assert cause is not None
+    assert (cause.kind, cause.rank) == ("oom", 1)
+
+
+def test_a_killed_node_is_the_cause() -> None:
+    events = [
+        *started(),
+        Event(t=5.0, kind="node-lost", node="master", data={"node": "node-1", "reason": "its connection ended"}),
+        *ended({0: 143, 1: 137, 2: 143}),
+    ]
+    verdict = judge(fold_all(PLAN, events))
+
+    assert verdict.cause is not None
+    assert (verdict.cause.node, verdict.cause.message) == ("node-1", "node-1 was killed (SIGKILL)")
+
+
+def test_a_node_that_never_came_up_is_a_failed_start_with_its_last_words() -> None:
+    events = [an_event("started", 0.0), *ended({0: 143, 1: 127, 2: 143})]
+    cause = first_cause(fold_all(PLAN, events), {"node-1": "exec: python3: not found"})
+
+    assert cause is not None
+    assert cause.kind == "start"
+    assert cause.message == "node-1 ended with status 127 before its ranks started"
+    assert "python3: not found" in cause.traceback
+
+
+def test_a_rank_stopped_because_of_others_is_no_failure() -> None:
+    events = [*started(), an_event("rank-exited", 5.0, rank=0, signal=15, stopped=True)]
+
+    assert fold_all(PLAN, events).failures == ()
+
+
+def test_a_failure_that_a_restart_healed_does_not_fail_the_run() -> None:
+    events = [*started(), an_event("rank-exited", 5.0, rank=0, exit_code=1), *ended({0: 0, 1: 0, 2: 0})]
+
+    assert judge(fold_all(PLAN, events)).word == "passed"
+
+
+def test_a_rank_gone_before_the_others_meet_is_a_deadlock() -> None:
+    """The others wait in init_process_group for one that has ended; no time-out is needed to know that."""
+    events = started() + [
+        an_event("init", 4.0, rank=0, phase="started"),
+        an_event("rank-exited", 5.0, rank=1, exit_code=0),
+    ]
+    state = fold_all(PLAN, events)
+    deadlock = find_deadlock(state)
+
+    assert deadlock is not None
+    assert deadlock.message == "rank 1 ended without calling init_process_group, in which rank 0 waits for it"
+    assert reason_to_stop(state, PLAN, now=5.0) == "hang"
+    assert judge(state).exit_code == 124
+
+
+def test_the_timeout_stops_the_run() -> None:
+    plan = a_plan(nodes=3, timeout="10s")
+    state = fold_all(plan, started())
+
+    assert reason_to_stop(state, plan, now=9.9) == ""
+    assert reason_to_stop(state, plan, now=10.1) == "timeout"
+
+
+def test_interrupted_is_said_plainly() -> None:
+    events = [*started(), an_event("stopping", 5.0, reason="interrupted"), *ended({0: 143, 1: 143, 2: 143})]
+
+    assert judge(fold_all(PLAN, events)).exit_code == 130
+
+
+def test_an_engine_that_went_away_is_inconclusive() -> None:
+    events = [*started(), an_event("stopping", 5.0, reason="engine")]
+
+    assert judge(fold_all(PLAN, events)).exit_code == 3
