@@ -21,10 +21,23 @@ from compose_sim.engine.rundir import lay_out, write_file
 from compose_sim.errors import SpecError
 
 _MOST_CODE_BYTES = 200 << 20
-_NOT_CODE = {".git", ".hg", ".venv", "venv", "__pycache__", ".composesim", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+_NOT_CODE = {
+    ".git",
+    ".hg",
+    ".venv",
+    "venv",
+    "__pycache__",
+    ".composesim",
+    "node_modules",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+}
 
 
-def render_folder(plan: Plan, folder: Path, *, code: Path, script: Path | None, host: Host, dotenv: str, force: bool) -> int:
+def render_folder(
+    plan: Plan, folder: Path, *, code: Path, script: Path | None, host: Host, dotenv: str, force: bool
+) -> int:
     """
     Write everything that `docker compose up` needs into a folder; returns the size of the copied code in bytes.
 
@@ -32,7 +45,9 @@ def render_folder(plan: Plan, folder: Path, *, code: Path, script: Path | None, 
     Raises SpecError where the folder holds other files, or the code is too much to copy.
     """
     if folder.exists() and any(folder.iterdir()) and not force and not (folder / "docker-compose.yml").exists():
-        raise SpecError(f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder")
+        raise SpecError(
+            f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder"
+        )
     image = HOST_IMAGE if plan.image == "host" else plan.image
     text = write_documents(plan, folder, image=image, dotenv=dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
@@ -68,7 +83,9 @@ def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[t
 
 def _names_below(root: Path) -> list[str]:
     """What git knows or does not ignore, where the folder is a checkout; else all that is not plainly somebody else's."""
-    status, output = try_output_of(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+    status, output = try_output_of(
+        ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    )
     if status == 0:
         return [name for name in output.split("\0") if name]
     return [

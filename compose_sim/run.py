@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 from compose_sim import __version__
 from compose_sim.core.events import Event
+from compose_sim.core.fold import fold
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan
 from compose_sim.core.report import make_report
-from compose_sim.core.state import ClusterState, fold, initial_state
-from compose_sim.core.verdict import first_cause, is_over, judge, reason_to_stop
+from compose_sim.core.state import ClusterState, initial_state
+from compose_sim.core.verdict import StopReason, first_cause, is_over, judge, reason_to_stop
 from compose_sim.engine.follow import Follower, pause_after
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.rundir import RunFolder
@@ -43,7 +44,14 @@ class Listener(Protocol):
 
 
 def run_cluster(
-    plan: Plan, engine: Engine, folder: RunFolder, host: Host, listener: Listener, *, dotenv: str = "", replan: Callable[[], Plan] | None = None
+    plan: Plan,
+    engine: Engine,
+    folder: RunFolder,
+    host: Host,
+    listener: Listener,
+    *,
+    dotenv: str = "",
+    replan: Callable[[], Plan] | None = None,
 ) -> dict[str, Any]:
     """
     Run a plan to its end and return the report; nothing of the run but its folder is left, unless the plan says keep.
@@ -106,14 +114,14 @@ def _follow(plan: Plan, engine: Engine, folder: RunFolder, listener: Listener) -
             looked = time.monotonic()
             try:
                 state = _look(state, follower.poll(), listener)
-                reason = "" if state.stopping else reason_to_stop(state, plan, now=time.time())
-                if reason:
-                    _stop(plan, engine, folder, reason)
+                stop = None if state.stopping else reason_to_stop(state, plan, now=time.time())
+                if stop:
+                    _stop(plan, engine, folder, stop)
                 elif not is_over(state) and news.wait(pause_after(looked)):
                     news.clear()
             except KeyboardInterrupt:
                 listener.progress("Stopping the nodes; once more to kill them.")
-                _stop(plan, engine, folder, "interrupted")
+                _stop(plan, engine, folder, StopReason(reason="interrupted"))
         return _look(state, follower.finish(), listener)
     finally:
         follower.close()
@@ -133,12 +141,18 @@ def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: threading.Event)
             folder.append("node-stopped", node=status.node, exit_code=status.exit_code, oom=status.oom_killed)
             news.set()
     except (ComposesimError, OSError) as error:
-        folder.append("stopping", reason="engine", error=str(error))
+        folder.append("stopping", reason="engine", cause="engine", message=str(error))
         news.set()
 
 
-def _stop(plan: Plan, engine: Engine, folder: RunFolder, reason: str) -> None:
-    folder.append("stopping", reason=reason)
+def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason) -> None:
+    cause = stop.cause
+    if cause:
+        folder.append(
+            "stopping", node=cause.node, rank=cause.rank, reason=stop.reason, cause=cause.kind, message=cause.message
+        )
+    else:
+        folder.append("stopping", reason=stop.reason)
     try:
         engine.stop(plan.run, grace_s=STOP_GRACE_S)
     except KeyboardInterrupt:

@@ -31,7 +31,9 @@ def a_host(**changes: Any) -> Host:
             has_torch=True,
             torch_version="2.13.0",
         ),
-        "docker": DockerFacts(available=True, reason="Docker Engine 26.1.5 with Compose 2.26.1 answers", used_subnets=()),
+        "docker": DockerFacts(
+            available=True, reason="Docker Engine 26.1.5 with Compose 2.26.1 answers", used_subnets=()
+        ),
         "system_paths": ("/usr", "/etc/ssl"),
     }
     return Host(**{**values, **changes})
@@ -48,7 +50,9 @@ def a_plan(host: Host | None = None, *, run: str = "demo", portable: bool = Fals
     own = Mount(source=host.folder, target=host.folder)
     cluster = ClusterSpec.model_validate({"script": "train.py", **spec})
     program = Program(target=cluster.script or "train.py", arguments=cluster.args, folder=host.folder, mounts=(own,))
-    return make_plan(cluster, host, run=run, run_folder="/home/ada/project/.composesim/runs/demo", program=program, portable=portable)
+    return make_plan(
+        cluster, host, run=run, run_folder="/home/ada/project/.composesim/runs/demo", program=program, portable=portable
+    )
 
 
 def an_event(kind: str, t: float = 0.0, *, rank: int | None = None, node: str | None = None, **data: Any) -> Event:

@@ -11,7 +11,19 @@ from tests.builders import ROOT
 
 PACKAGE = ROOT / "compose_sim"
 FILES = sorted(PACKAGE.rglob("*.py"))
-IMPURE = {"os", "subprocess", "socket", "time", "threading", "click", "pathlib", "random", "shutil", "tempfile", "docker"}
+IMPURE = {
+    "os",
+    "subprocess",
+    "socket",
+    "time",
+    "threading",
+    "click",
+    "pathlib",
+    "random",
+    "shutil",
+    "tempfile",
+    "docker",
+}
 
 
 def imports(path: Path) -> set[str]:
@@ -35,8 +47,14 @@ def test_core_touches_nothing(path: Path) -> None:
     modules = {module for module in imports(path) if module.split(".")[0] in IMPURE}
     if modules == {"pathlib"}:
         text = path.read_text()
-        modules = set() if "import PurePosixPath\n" in text and "Path(" not in text.replace("PurePosixPath(", "") else modules
-    outside = {module for module in imports(path) if module.startswith(("compose_sim.engine", "compose_sim.cli", "compose_sim.node"))}
+        modules = (
+            set() if "import PurePosixPath\n" in text and "Path(" not in text.replace("PurePosixPath(", "") else modules
+        )
+    outside = {
+        module
+        for module in imports(path)
+        if module.startswith(("compose_sim.engine", "compose_sim.cli", "compose_sim.node"))
+    }
 
     assert modules | outside == set()
 
@@ -55,7 +73,11 @@ def test_node_code_stands_alone(path: Path) -> None:
     allowed = set(sys.stdlib_module_names) | {"torch"} | {file.stem for file in (PACKAGE / "node").glob("*.py")}
 
     assert {module.split(".")[0] for module in imports(path)} - allowed <= {"compose_sim"}
-    assert {module for module in imports(path) if module.startswith("compose_sim") and not module.startswith("compose_sim.node")} == set()
+    assert {
+        module
+        for module in imports(path)
+        if module.startswith("compose_sim") and not module.startswith("compose_sim.node")
+    } == set()
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
@@ -73,6 +95,8 @@ def test_help_imports_no_heavy_library() -> None:
     import sys
 
     code = "import sys; import compose_sim.cli; print(*{m.split('.')[0] for m in sys.modules})"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
 
     assert loaded & {"torch", "pydantic", "docker", "rich", "jinja2", "yaml", "jsonschema", "psutil"} == set()

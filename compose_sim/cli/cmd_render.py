@@ -9,6 +9,8 @@ import click
 
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.options import CONTEXT_SETTINGS, cluster_options, find_program, new_name, read_request
+from compose_sim.engine.docker import DockerEngine
+from compose_sim.engine.inspect import docker_facts
 from compose_sim.render import render_folder
 
 
@@ -24,7 +26,10 @@ class _FolderFirst(click.Command):
 
     def _count_options(self, args: list[str]) -> int:
         """How many of the first words are options and their values."""
-        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts} | {"-h", "--help"}
+        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts} | {
+            "-h",
+            "--help",
+        }
         count = 0
         while count < len(args) and args[count].startswith("-") and args[count] != "--":
             count += 1 if args[count] in flags or "=" in args[count] else 2
@@ -36,7 +41,9 @@ class _FolderFirst(click.Command):
 @cluster_options
 @click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
-def command(folder: Path, file: Path | None, program: tuple[str, ...], force: bool, as_json: bool, **flags: Any) -> None:
+def command(
+    folder: Path, file: Path | None, program: tuple[str, ...], force: bool, as_json: bool, **flags: Any
+) -> None:
     """Write DIR: the compose file, its settings, the code of the nodes and a copy of yours."""
     request = read_request(file=file, program=program, **flags)
     run = new_name(request.spec)
@@ -46,10 +53,12 @@ def command(folder: Path, file: Path | None, program: tuple[str, ...], force: bo
     size = render_folder(
         plan, folder.absolute(), code=request.folder, script=script, host=host, dotenv=request.dotenv, force=force
     )
+    if plan.image == "host" and docker_facts().available:
+        DockerEngine().prepare(plan, say)
     if as_json:
         print_json({"schema_version": 1, "run": run, "folder": str(folder), "nodes": len(plan.nodes), "bytes": size})
         return
     say(f"{folder}/docker-compose.yml: {len(plan.nodes)} nodes, {plan.world_size} ranks of {plan.program}")
     if plan.image == "host":
         say("It runs this machine's own Python, so it is bound to this machine; --image TAG makes one that travels.")
-    say(f"Try: cd {folder} && docker compose up --abort-on-container-exit --exit-code-from master")
+    say(f"Try: cd {folder} && docker compose up")

@@ -31,7 +31,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, err:
     right = [bool(rows) and all(isinstance(row[column], int | float) for row in rows) for column in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        padded = (cell.rjust(width) if end else cell.ljust(width) for cell, width, end in zip(row, widths, right, strict=True))
+        padded = (
+            cell.rjust(width) if end else cell.ljust(width) for cell, width, end in zip(row, widths, right, strict=True)
+        )
         return "  ".join(padded).rstrip()
 
     click.secho(line(list(header)), bold=True, err=err)

@@ -155,7 +155,9 @@ def _status(state: ClusterState) -> Table:
         table.add_row(*_cells(node, state))
     if len(nodes) > _MOST_STATUS_LINES:
         rest = nodes[_MOST_STATUS_LINES:]
-        phases = {phase: sum(node.phase == phase for node in rest) for phase in dict.fromkeys(node.phase for node in rest)}
+        phases = {
+            phase: sum(node.phase == phase for node in rest) for phase in dict.fromkeys(node.phase for node in rest)
+        }
         table.add_row(f"and {len(rest)} more", ", ".join(f"{count} {phase}" for phase, count in phases.items()))
     return table
 
@@ -173,5 +175,7 @@ def _cells(node: NodeState, state: ClusterState) -> list[str]:
         f"loss {loss:.4g}" if loss is not None else "",
         f"{usage.cpus:.1f} CPU" if usage and usage.cpus is not None else "",
         format_bytes(usage.memory_bytes) if usage else "",
-        f"↓{format_bytes(usage.received_bytes)} ↑{format_bytes(usage.sent_bytes or 0)}" if usage and usage.received_bytes else "",
+        f"↓{format_bytes(usage.received_bytes)} ↑{format_bytes(usage.sent_bytes or 0)}"
+        if usage and usage.received_bytes
+        else "",
     ]

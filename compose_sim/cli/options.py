@@ -66,7 +66,9 @@ class Request:
     dotenv: str  # the text of `.env` beside the spec
     variables: Mapping[str, str]  # the variables of `.env` and of the env files
 
-    def plan(self, *, run: str, run_folder: Path, host: Host | None = None, portable: bool = False) -> tuple[Plan, Host]:
+    def plan(
+        self, *, run: str, run_folder: Path, host: Host | None = None, portable: bool = False
+    ) -> tuple[Plan, Host]:
         """The plan for this machine as it is now."""
         with_docker = self.spec.engine != "local" and not portable
         host = host or inspect_host(self.folder, python=self.spec.python, with_docker=with_docker)
@@ -100,7 +102,9 @@ def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -
     for name in spec.env_file:
         path = folder / name
         if not path.is_file():
-            raise SpecError(f"the env file '{name}' does not exist in '{folder}'", hint="leave --env-file out, or create it")
+            raise SpecError(
+                f"the env file '{name}' does not exist in '{folder}'", hint="leave --env-file out, or create it"
+            )
         variables |= _parse_dotenv(path.read_text())
     for mount in spec.mounts:
         source = folder / os.path.expanduser(mount.split(":")[0])
@@ -147,7 +151,9 @@ def _check_script(path: Path, name: str) -> None:
         compile(path.read_bytes(), name, "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f"{name}, line {error.lineno}: {(error.text or '').strip()}"
-        raise SpecError(f"the script '{name}' is not valid Python: {error.msg}", evidence=where, hint=f"python -m py_compile {name}") from None
+        raise SpecError(
+            f"the script '{name}' is not valid Python: {error.msg}", evidence=where, hint=f"python -m py_compile {name}"
+        ) from None
     except ValueError as error:
         raise SpecError(f"the script '{name}' is not Python source: {error}") from None
 
@@ -166,7 +172,9 @@ def _env_flag(text: str) -> tuple[str, str]:
     if equals:
         return name, value
     if name not in os.environ:
-        raise SpecError(f"--env '{name}' has no value, and there is no such variable to take it from", hint=f"--env {name}=VALUE")
+        raise SpecError(
+            f"--env '{name}' has no value, and there is no such variable to take it from", hint=f"--env {name}=VALUE"
+        )
     return name, os.environ[name]
 
 

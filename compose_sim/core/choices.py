@@ -46,7 +46,9 @@ def choose_image(spec: ClusterSpec, host: Host, *, engine: str) -> tuple[Choice,
     python = host.python
     if engine == "local":
         _require_no_container_options(spec)
-        return Choice(what="image", value="host", why="the local engine runs this machine's Python"), _own_python(spec, host)
+        return Choice(what="image", value="host", why="the local engine runs this machine's Python"), _own_python(
+            spec, host
+        )
     if spec.image == "host" or (spec.image == "auto" and python and python.has_torch and host.system == "Linux"):
         executable = _own_python(spec, host)
         version = f" with torch {python.torch_version}" if python and python.torch_version else ""

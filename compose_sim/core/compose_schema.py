@@ -24,7 +24,7 @@ def check_document(text: str, schema: Mapping[str, Any]) -> None:
     A thousand nodes are one service a thousand times over, in other words: services with the same keys and the same values
     but for their text are checked once. Patterns in the schema bind only names, which are all checked.
     """
-    document = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - the safe loader, in C
+    document = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     services = document["services"]
     distinct = {_shape(service): name for name, service in services.items()}
     sample = {**document, "services": {name: services[name] for name in distinct.values()}}
@@ -34,7 +34,9 @@ def check_document(text: str, schema: Mapping[str, Any]) -> None:
         error = jsonschema.exceptions.best_match(validator.iter_errors(part))
         if error:
             where = ".".join(str(step) for step in error.absolute_path)
-            raise InvalidDocumentError(f"the rendered document breaks the Compose schema at '{where}'", evidence=error.message)
+            raise InvalidDocumentError(
+                f"the rendered document breaks the Compose schema at '{where}'", evidence=error.message
+            )
 
 
 def _shape(mapping: Mapping[str, Any]) -> str:

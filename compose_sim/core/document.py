@@ -17,9 +17,7 @@ _OWN_MOUNTS = [
     Mount(source="./node", target=f"{CONTAINER_FOLDER}/node", read_only=True),
     *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}") for name in ("events", "logs", "shared", "debug")),
 ]
-_IDENTITY = [
-    Mount(source=f"./identity/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")
-]
+_IDENTITY = [Mount(source=f"./identity/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")]
 # Characters that YAML does not allow unescaped in a double-quoted scalar, or would take for a line break.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
@@ -29,7 +27,7 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
     environment = jinja2.Environment(
         loader=loader,
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - this is YAML; every value goes through `quote`
+        autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -32,7 +32,8 @@ def check_limits(spec: ClusterSpec, host: Host, *, engine: str, portable: bool) 
     cpus = max(node.cpus or spec.cpus or 0 for node in spec.node_specs)
     if engine == "docker" and cpus > host.cpus:
         raise SpecError(
-            f"a node's {cpus:g} CPUs are more than this machine's {host.cpus}", hint=f"composesim up --cpus {host.cpus} …"
+            f"a node's {cpus:g} CPUs are more than this machine's {host.cpus}",
+            hint=f"composesim up --cpus {host.cpus} …",
         )
 
 

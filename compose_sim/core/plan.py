@@ -261,9 +261,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 def plan_from_dict(values: Mapping[str, Any]) -> Plan:
     """The plan that `to_dict` made these values from; KeyError or TypeError where they are not one's."""
-    nodes = tuple(
-        PlannedNode(**{**node, "command": tuple(node["command"])}) for node in values["nodes"]
-    )
+    nodes = tuple(PlannedNode(**{**node, "command": tuple(node["command"])}) for node in values["nodes"])
     master = PlannedMaster(**{**values["master"], "command": tuple(values["master"]["command"])})
     mounts = tuple(Mount(**mount) for mount in values["mounts"])
     choices = tuple(Choice(**choice) for choice in values["choices"])

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from compose_sim.core.events import Event
 from compose_sim.core.plan import Plan
-from compose_sim.core.state import ClusterState, Failure, fold, initial_state
+from compose_sim.core.state import ClusterState, Failure
 from compose_sim.core.verdict import Verdict, judge
 
 SCHEMA_VERSION = 1
 
 
 def make_report(
-    plan: Plan, state: ClusterState, *, host: Mapping[str, Any], image_digest: str = "", outputs: Mapping[str, str] | None = None
+    plan: Plan,
+    state: ClusterState,
+    *,
+    host: Mapping[str, Any],
+    image_digest: str = "",
+    outputs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The report of a run that is over; `host` names the machine and the engine."""
     verdict = judge(state, outputs)
@@ -40,14 +44,6 @@ def make_report(
         "versions": {**state.versions, "image_digest": image_digest, **host},
         "choices": [{"what": choice.what, "value": choice.value, "why": choice.why} for choice in plan.choices],
     }
-
-
-def fold_all(plan: Plan, events: list[Event]) -> ClusterState:
-    """The last state of a run, from its events alone."""
-    state = initial_state(plan)
-    for event in events:
-        state = fold(state, event)
-    return state
 
 
 def _cause(verdict: Verdict) -> dict[str, Any] | None:

@@ -62,9 +62,13 @@ class ClusterSpec(BaseModel):
     nproc_per_node: Ranks = Field(1, description="Ranks on each node")
     recipe: Literal["ddp"] = Field("ddp", description="How the framework starts on a node")
     engine: Literal["auto", "docker", "local"] = Field("auto", description="What executes the nodes")
-    image: str = Field("auto", min_length=1, description="auto, host (this machine's Python environment) or an image tag")
+    image: str = Field(
+        "auto", min_length=1, description="auto, host (this machine's Python environment) or an image tag"
+    )
     python: str | None = Field(None, description="Python interpreter that the nodes run")
-    backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="torch.distributed backend nodes are set up for")
+    backend: Literal["auto", "nccl", "gloo"] = Field(
+        "auto", description="torch.distributed backend nodes are set up for"
+    )
     launcher: Literal["warm", "torchrun", "env"] = Field("warm", description="How ranks are started on a node")
     master: Literal["service", "node-0"] = Field("service", description="Who answers at MASTER_ADDR")
     master_port: int | None = Field(None, ge=1024, le=65535, description="MASTER_PORT of the first round")
@@ -75,7 +79,9 @@ class ClusterSpec(BaseModel):
     memory: Size | None = Field(None, description="Memory limit of each node, such as 2g")
     cpus: Cpus | None = Field(None, description="CPUs each node may use, such as 0.5")
     shm_size: Size = Field(parse_bytes("1g"), description="Size of /dev/shm in each node", validate_default=True)
-    subnet: str | None = Field(None, description="Subnet of the run's network, such as 10.210.0.0/24; chosen when left out")
+    subnet: str | None = Field(
+        None, description="Subnet of the run's network, such as 10.210.0.0/24; chosen when left out"
+    )
     timeout: Duration | None = Field(None, description="The run is stopped after this time, such as 10m")
     keep: bool = Field(False, description="Leave nodes and network in place after the run")
     script: str | None = Field(None, description="Python file that every rank runs; train_ddp.py when left out")

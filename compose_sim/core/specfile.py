@@ -22,6 +22,7 @@ _FLAGS = {"mounts": "--mount", "module": "-m", "script": "SCRIPT", "args": "ARGS
 _PROGRAM = ("script", "module", "args")
 _OF_EACH_NODE = ("nproc_per_node", "cpus", "memory")
 _SIZES = ("memory", "shm_size")
+_NOT_OF_THE_KIND = ("int_type", "tuple_type")
 _EXAMPLES = {"env": "{NAME: value}", "nodes": "{memory: 2g}"}
 
 
@@ -43,8 +44,8 @@ def make_spec(values_of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> Cl
     """
     The request of a spec file and of flags together. `flags` holds only those that were given, by field name.
 
-    A flag wins over the file, over what single nodes have of their own too. Environments are merged by name, mounts and
-    environment files of the flags come after those of the file, and a script or module named by flag has its own arguments.
+    A flag wins over the file, and over what single nodes have of their own. Environments are merged by name; mounts and
+    environment files of the flags come after those of the file; a script or module named by flag has its own arguments.
     Raises SpecError naming the flag.
     """
     _check_flags(flags)
@@ -121,7 +122,7 @@ def _entry(problem: _Problem, read: YamlText) -> Path:
         return ("script",) if "script" in problem.text else ("nodes",)
     value: Any = read.values
     for part in problem.path:
-        value = value[part] if isinstance(value, dict | list) and (part in value or isinstance(value, list)) else None
+        value = value[part]
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, entry in entries:
         if f"'{key if isinstance(key, str) else entry}'" in problem.text:
@@ -130,9 +131,12 @@ def _entry(problem: _Problem, read: YamlText) -> Path:
 
 
 def _problems(error: ValidationError) -> list[_Problem]:
-    """Every problem once: where `nodes` may be a number or a list, only what is wrong with the kind that was written."""
+    """Every problem once; where `nodes` is a number, nothing about it not being a list, and the other way round."""
     details = error.errors(include_url=False)
-    written = [detail for detail in details if detail["type"] not in ("int_type", "tuple_type") or detail["loc"][:1] != ("nodes",)]
+    other_kind = [
+        detail for detail in details if detail["loc"][:1] == ("nodes",) and detail["type"] in _NOT_OF_THE_KIND
+    ]
+    written = [detail for detail in details if detail not in other_kind]
     return [_problem(detail) for detail in written or details[:1]]
 
 
@@ -151,30 +155,31 @@ def _problem(detail: ErrorDetails) -> _Problem:
 
 
 def _words(kind: str, key: str, given: Any, context: Mapping[str, Any], otherwise: str) -> str:
+    shown = "a list" if isinstance(given, list | tuple) else "a mapping" if isinstance(given, dict) else f"'{given}'"
     match kind:
         case "value_error" if not isinstance(given, dict | list) or key in ("env", "mounts", ""):
             return str(context["error"])
         case "int_parsing" | "int_type" | "int_from_float":
-            return f"'{given}' is not a whole number"
+            return f"{shown} is not a whole number" + (" or a list of nodes" if key == "nodes" else "")
         case "float_parsing" | "float_type":
-            return f"'{given}' is not a number"
+            return f"{shown} is not a number"
         case "bool_parsing" | "bool_type":
-            return f"'{given}' is neither true nor false"
+            return f"{shown} is neither true nor false"
         case "dict_type" | "model_type":
-            return f"'{given}' is not a mapping"
+            return f"{shown} is not a mapping"
         case "tuple_type":
-            return f"'{given}' is not a list"
+            return f"{shown} is not a list"
         case "string_type" | "value_error":
-            return f"'{given}' is not a single value"
+            return f"{shown} is not a single value"
         case "string_too_short":
             return "is empty"
         case "greater_than_equal":
-            return f"'{given}' is too small: at least {_limit(key, context['ge'])}"
+            return f"{shown} is too small: at least {_limit(key, context['ge'])}"
         case "greater_than":
-            return f"'{given}' is too small: more than {_limit(key, context['gt'])}"
+            return f"{shown} is too small: more than {_limit(key, context['gt'])}"
         case "less_than_equal":
-            return f"'{given}' is too large: at most {_limit(key, context['le'])}"
-    return f"'{given}': {otherwise}"
+            return f"{shown} is too large: at most {_limit(key, context['le'])}"
+    return f"{shown}: {otherwise}"
 
 
 def _example(kind: str, key: str, given: Any) -> str:

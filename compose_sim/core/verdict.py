@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compose_sim.core.plan import Plan
+from compose_sim.core.quantities import format_seconds
 from compose_sim.core.state import ClusterState, Failure
 
 EXIT_CODES = {"passed": 0, "failed": 1, "inconclusive": 3, "hung": 124, "timeout": 124, "interrupted": 130}
+_STOPPED = {"interrupted": "interrupted", "timeout": "timeout", "hang": "hung", "engine": "inconclusive"}
 PEERS_MUST_END_WITHIN_S = 5.0
 _CONSEQUENCE_WITHIN_S = 5.0
 
@@ -39,17 +41,27 @@ def is_over(state: ClusterState) -> bool:
     return all(node.phase == "exited" for node in state.nodes.values())
 
 
-def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> str:
-    """Why composesim itself should stop the run now; empty while it may go on."""
-    if plan.timeout_s and state.started_at and now - state.started_at > plan.timeout_s:
-        return "timeout"
-    if find_deadlock(state):
-        return "hang"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReason:
+    """Why composesim ends a run itself, with what was the matter where that is not a failure of its own."""
+
+    reason: str  # timeout, hang, failure
+    cause: Failure | None = None
+
+
+def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> StopReason | None:
+    """Why the run should be stopped now; None while it may go on."""
+    if plan.timeout_s and state.started_at is not None and now - state.started_at > plan.timeout_s:
+        message = f"not done after {format_seconds(plan.timeout_s)}: {_where_it_stands(state)}"
+        return StopReason(reason="timeout", cause=Failure(t=now, kind="timeout", message=message))
+    deadlock = find_deadlock(state)
+    if deadlock:
+        return StopReason(reason="hang", cause=deadlock)
     # Nodes stop one another through the master; this is for those that do not listen.
     out_of_restarts = state.restarts >= plan.max_restarts
     if state.failures and out_of_restarts and now - state.failures[-1].t > PEERS_MUST_END_WITHIN_S:
-        return "failure"
-    return ""
+        return StopReason(reason="failure")
+    return None
 
 
 def find_deadlock(state: ClusterState) -> Failure | None:
@@ -88,17 +100,9 @@ def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -
 
 def judge(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Verdict:
     """The verdict on a run that is over, from what its nodes and the engine said."""
-    deadlock = find_deadlock(state)
-    if state.stopping == "interrupted":
-        return Verdict(word="interrupted")
-    if state.stopping == "timeout":
-        where = _where_it_stands(state)
-        return Verdict(word="timeout", cause=Failure(t=state.last_t, kind="timeout", message=f"out of time; {where}"))
-    if deadlock:
-        return Verdict(word="hung", cause=deadlock)
-    if state.stopping == "engine":
-        message = "the engine stopped answering while the run went on"
-        return Verdict(word="inconclusive", cause=Failure(t=state.last_t, kind="engine", message=message))
+    word = _STOPPED.get(state.stopping)
+    if word:
+        return Verdict(word=word, cause=state.stop_cause)
     if is_over(state) and all(node.exit_code == 0 for node in state.nodes.values()):
         return Verdict(word="passed")
     cause = first_cause(state, outputs)
@@ -154,4 +158,6 @@ def _where_it_stands(state: ClusterState) -> str:
     phases: dict[str, list[str]] = {}
     for node in state.nodes.values():
         phases.setdefault(node.phase, []).append(node.name)
-    return "; ".join(f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''}: {phase}" for phase, names in phases.items())
+    return "; ".join(
+        f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''}: {phase}" for phase, names in phases.items()
+    )

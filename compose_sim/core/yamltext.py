@@ -16,8 +16,9 @@ from compose_sim.errors import SpecError
 
 Path = tuple[str | int, ...]  # ("nodes", 1, "memory"): keys and list indexes from the top
 
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _REFERENCE = re.compile(
-    r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<other>\{[^}]*\}?|.|$))",
+    rf"\$(?:(?P<dollar>\$)|\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|(?P<other>\{{[^}}]*\}}?|{_NAME}|.|$))",
     re.DOTALL,
 )
 _DEEPEST = 8  # a spec is three levels deep; an alias that holds itself has no end
@@ -88,7 +89,7 @@ class _Reader:
                 raise self.error(key_node, "a key must be a word")
             key, line = key_node.value, key_node.start_mark.line + 1
             if key in seen:
-                raise self.error(key_node, f"key '{key}' is given twice, first on line {seen[key]}", hint="keep one of the two")
+                raise self.error(key_node, f"key '{key}' is given twice, first on line {seen[key]}")
             seen[key] = line
             inner = (*path, key)
             self.lines[inner] = line
@@ -127,17 +128,22 @@ class _Reader:
         if match["dollar"]:
             return "$"
         if match["other"] is not None:
-            name = re.match(r"[A-Za-z_][A-Za-z0-9_]*", node.value[match.start() + 1 :])
-            hint = f"${{{name[0]}}} for a variable, $${name[0]} for the text itself" if name else "$$ for the sign itself"
-            problem = f"{_dotted(path)}: '${match['other']}' is not ${{NAME}} or ${{NAME:-default}}"
-            raise self.error(node, problem, hint=hint)
-        value = self.variables.get(match["name"])
-        if match["default"] is not None:
-            return value or match["default"]
+            raise self.error(
+                node, f"{_dotted(path)}: '{match[0]}' is not ${{NAME}} or ${{NAME:-default}}", hint=_dollars(match)
+            )
+        name, default = match["name"], match["default"]
+        value = self.variables.get(name)
+        if default is not None:
+            return value or str(default)
         if value is None:
-            problem = f"{_dotted(path)}: the variable '{match['name']}' is not set"
-            raise self.error(node, problem, hint=f"{match['name']}=… composesim up, or ${{{match['name']}:-default}} in the file")
+            hint = f"{name}=… composesim up, or ${{{name}:-default}} in the file"
+            raise self.error(node, f"{_dotted(path)}: the variable '{name}' is not set", hint=hint)
         return value
+
+
+def _dollars(match: re.Match[str]) -> str:
+    name = re.fullmatch(_NAME, match["other"])
+    return f"${{{name[0]}}} for a variable, $${name[0]} for the text itself" if name else "$$ for the sign itself"
 
 
 def _dotted(path: Path) -> str:

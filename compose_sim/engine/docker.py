@@ -201,7 +201,11 @@ def _tolerating_absence(argv: Sequence[str]) -> None:
     """Run a removal; what another process removed first is no failure."""
     status, output = try_output_of(argv)
     complaints = [line for line in output.splitlines() if "Error" in line or "error" in line]
-    serious = [line for line in complaints if "No such" not in line and "not found" not in line and "already in progress" not in line]
+    serious = [
+        line
+        for line in complaints
+        if "No such" not in line and "not found" not in line and "already in progress" not in line
+    ]
     if status and serious:
         raise CommandError(argv, status, "\n".join(serious), hint="composesim prune")
 

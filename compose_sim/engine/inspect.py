@@ -63,7 +63,9 @@ def inspect_host(folder: Path, *, python: str | None = None, with_docker: bool =
 def docker_facts() -> DockerFacts:
     """Whether a Docker engine can run nodes here; if not, what is missing and how to mend it."""
     if shutil.which("docker") is None:
-        return DockerFacts(available=False, reason="the docker command is not installed", hint="make engine, or see your distribution")
+        return DockerFacts(
+            available=False, reason="the docker command is not installed", hint="make engine, or see your distribution"
+        )
     endpoint = os.environ.get("DOCKER_HOST") or _context_endpoint()
     if endpoint and not endpoint.startswith("unix://"):
         return DockerFacts(
@@ -96,7 +98,9 @@ def find_python(wanted: str | None = None) -> PythonFacts | None:
     if wanted:
         path = shutil.which(wanted)
         if path is None:
-            raise EnvironmentMissingError(f"'{wanted}' is not a Python interpreter", hint="composesim up --python python3 …")
+            raise EnvironmentMissingError(
+                f"'{wanted}' is not a Python interpreter", hint="composesim up --python python3 …"
+            )
         return _probe(os.path.abspath(path))
     candidates = [f"{os.environ['VIRTUAL_ENV']}/bin/python"] if os.environ.get("VIRTUAL_ENV") else []
     candidates += [sys.executable]
@@ -165,7 +169,9 @@ def _without_compose(status: int, text: str) -> DockerFacts:
     if status == 0:
         return DockerFacts(available=False, reason=f"Compose {text} is older than 2.20", hint=hint)
     if shutil.which("docker-compose"):
-        return DockerFacts(available=False, reason="only Compose v1 (docker-compose) is installed, not v2 (docker compose)", hint=hint)
+        return DockerFacts(
+            available=False, reason="only Compose v1 (docker-compose) is installed, not v2 (docker compose)", hint=hint
+        )
     return DockerFacts(available=False, reason="Docker has no Compose plugin", hint=hint)
 
 

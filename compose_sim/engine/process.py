@@ -13,9 +13,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 
 
-def output_of(argv: Sequence[str], *, hint: str = "", text_input: str | None = None, env: Mapping[str, str] | None = None) -> str:
+def output_of(
+    argv: Sequence[str], *, hint: str = "", text_input: str | None = None, env: Mapping[str, str] | None = None
+) -> str:
     """What a program printed on stdout; CommandError, with what it said on stderr, where it ends badly."""
-    done = subprocess.run(argv, input=text_input, capture_output=True, text=True, errors="replace", env=env, check=False)
+    done = subprocess.run(
+        argv, input=text_input, capture_output=True, text=True, errors="replace", env=env, check=False
+    )
     if done.returncode:
         raise CommandError(argv, done.returncode, done.stderr or done.stdout, hint=hint)
     return done.stdout
@@ -24,7 +28,9 @@ def output_of(argv: Sequence[str], *, hint: str = "", text_input: str | None = N
 def try_output_of(argv: Sequence[str]) -> tuple[int, str]:
     """Status and all output of a program that may well fail; 127 where it is not installed."""
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+        )
     except (FileNotFoundError, PermissionError) as error:
         return 127, str(error)
     return done.returncode, done.stdout

@@ -98,9 +98,9 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SpecError(f"'{self.path}' is not the folder of a run: {error}", hint="composesim ps --all") from None
 
-    def append(self, kind: str, *, node: str | None = None, t: float | None = None, **data: Any) -> None:
+    def append(self, kind: str, *, node: str | None = None, rank: int | None = None, **data: Any) -> None:
         """Add an event of composesim's own."""
-        event = Event(t=time.time() if t is None else t, kind=kind, node=node, data=data)
+        event = Event(t=time.time(), kind=kind, node=node, rank=rank, data=data)
         with (self.path / "events" / "composesim.jsonl").open("a") as file:
             file.write(event.to_json(self.name) + "\n")
 

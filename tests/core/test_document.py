@@ -29,7 +29,14 @@ CASES: dict[str, dict[str, Any]] = {
     "unequal-nodes": {"nodes": [{"nproc_per_node": 2, "memory": "4g"}, {"env": {"ROLE": "small"}}]},
     "an-image": {"image": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime", "nproc_per_node": 2},
     "awkward-values": {
-        "env": {"PRICE": "$5 ${HOME} $$", "YES": "on", "NO": "no", "QUOTES": "a'b\"c\\", "LINES": "a\nb\n", "HASH": "a #b"},
+        "env": {
+            "PRICE": "$5 ${HOME} $$",
+            "YES": "on",
+            "NO": "no",
+            "QUOTES": "a'b\"c\\",
+            "LINES": "a\nb\n",
+            "HASH": "a #b",
+        },
         "args": ["--name", "Ærøskøbing 🚲", "--flag=$x", ""],
     },
     "torchrun-launcher": {"launcher": "torchrun", "max_restarts": 3, "nproc_per_node": 4},
@@ -92,7 +99,28 @@ def test_quoted_text_comes_back_from_yaml(text: str) -> None:
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=40, max_size=40))
 def test_values_come_back_from_docker_compose(tmp_path: Path, values: list[str]) -> None:
     """What goes in as environment or argument comes back from `docker compose config`, character for character."""
-    values += ["on", "no", "null", "~", "1e3", "0x1f", "'", '"', "$", "$$", "${A}", "#", " #", "\n", "\t", "\\", "🚲", "\u2028", "\x85", ""]
+    values += [
+        "on",
+        "no",
+        "null",
+        "~",
+        "1e3",
+        "0x1f",
+        "'",
+        '"',
+        "$",
+        "$$",
+        "${A}",
+        "#",
+        " #",
+        "\n",
+        "\t",
+        "\\",
+        "🚲",
+        "\u2028",
+        "\x85",
+        "",
+    ]
     environment = {f"V{number}": value for number, value in enumerate(values)}
     plan = a_plan(nodes=1, env=environment, args=values, image="torch:1")
     (tmp_path / "docker-compose.yml").write_text(document(plan), newline="")

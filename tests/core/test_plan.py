@@ -40,7 +40,9 @@ def test_auto_falls_back_to_the_local_engine_and_says_why() -> None:
     assert "the docker command is not installed" in plan.choices[0].why
 
 
-@pytest.mark.parametrize("option", [{"memory": "1g"}, {"cpus": 0.5}, {"mounts": ["/a:/a"]}, {"image": "torch:1"}, {"subnet": "10.1.0.0/24"}])
+@pytest.mark.parametrize(
+    "option", [{"memory": "1g"}, {"cpus": 0.5}, {"mounts": ["/a:/a"]}, {"image": "torch:1"}, {"subnet": "10.1.0.0/24"}]
+)
 def test_the_local_engine_refuses_what_it_cannot_simulate(option: dict[str, Any]) -> None:
     """Plain processes have no limits, mounts or network of their own."""
     with pytest.raises(SpecError, match="the local engine cannot do --"):
@@ -48,7 +50,9 @@ def test_the_local_engine_refuses_what_it_cannot_simulate(option: dict[str, Any]
 
 
 def test_auto_without_docker_names_the_option_that_needs_it() -> None:
-    with pytest.raises(EnvironmentMissingError, match="--memory needs the docker engine: the docker command is not installed"):
+    with pytest.raises(
+        EnvironmentMissingError, match="--memory needs the docker engine: the docker command is not installed"
+    ):
         a_plan(a_host(docker=no_docker()), memory="1g")
 
 
@@ -68,7 +72,9 @@ def test_without_torch_on_the_machine_auto_takes_the_built_image() -> None:
 
 def test_the_host_image_without_torch_is_refused() -> None:
     with pytest.raises(EnvironmentMissingError, match="'/usr/bin/python3' has no torch"):
-        a_plan(a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), has_torch=False)), image="host")
+        a_plan(
+            a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), has_torch=False)), image="host"
+        )
 
 
 def test_nccl_without_a_gpu_is_refused() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compose_sim.core.events import Event
-from compose_sim.core.report import fold_all
-from compose_sim.core.verdict import find_deadlock, first_cause, is_over, judge, reason_to_stop
+from compose_sim.core.fold import fold_all
+from compose_sim.core.verdict import StopReason, find_deadlock, first_cause, is_over, judge, reason_to_stop
 from tests.builders import a_plan, an_event
 
 PLAN = a_plan(nodes=3)
@@ -118,16 +118,35 @@ def test_a_rank_gone_before_the_others_meet_is_a_deadlock() -> None:
 
     assert deadlock is not None
     assert deadlock.message == "rank 1 ended without calling init_process_group, in which rank 0 waits for it"
-    assert reason_to_stop(state, PLAN, now=5.0) == "hang"
-    assert judge(state).exit_code == 124
+    assert reason_to_stop(state, PLAN, now=5.0) == StopReason(reason="hang", cause=deadlock)
 
 
 def test_the_timeout_stops_the_run() -> None:
     plan = a_plan(nodes=3, timeout="10s")
     state = fold_all(plan, started())
 
-    assert reason_to_stop(state, plan, now=9.9) == ""
-    assert reason_to_stop(state, plan, now=10.1) == "timeout"
+    stop = reason_to_stop(state, plan, now=10.1)
+
+    assert reason_to_stop(state, plan, now=9.9) is None
+    assert stop is not None
+    assert stop.cause is not None
+    assert stop.cause.message == "not done after 10.0 s: node-0, node-1, node-2: starting"
+
+
+def test_the_cause_of_a_stop_is_kept_from_the_moment_of_the_decision() -> None:
+    """Once everything has been stopped, nobody can tell any more who waited for whom."""
+    stop = Event(
+        t=5.0,
+        kind="stopping",
+        node="node-1",
+        rank=1,
+        data={"reason": "hang", "cause": "hang", "message": "rank 1 ended"},
+    )
+    verdict = judge(fold_all(PLAN, [*started(), stop, *ended({0: 143, 1: 0, 2: 143})]))
+
+    assert verdict.exit_code == 124
+    assert verdict.cause is not None
+    assert (verdict.cause.rank, verdict.cause.message) == (1, "rank 1 ended")
 
 
 def test_interrupted_is_said_plainly() -> None:
