@@ -68,8 +68,8 @@ class Setting:
 def prepared(repeats: int) -> Iterator[Setting]:
     """The setting, with a work folder that goes when the benchmark ends."""
     CACHE.mkdir(exist_ok=True)
-    # Below bench/ and not in /tmp, which is private to every node.
-    with tempfile.TemporaryDirectory(prefix="work.", dir=CACHE) as folder:
+    # Not in /tmp, which is private to every node; not in bench/.cache, which git ignores, so `render` would copy nothing.
+    with tempfile.TemporaryDirectory(prefix="composesim-bench.", dir="/var/tmp") as folder:
         path = Path(folder)
         path.chmod(0o755)
         shutil.copy(REPOSITORY / "train_ddp.py", path)

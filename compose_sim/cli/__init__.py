@@ -57,7 +57,7 @@ class Verbs(click.Group):
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="composesim")
 def group() -> None:
-    """Turn this machine into an N-node PyTorch training cluster.
+    r"""Turn this machine into an N-node PyTorch training cluster.
 
     \b
     composesim up --nodes 4 train.py      four nodes, one rank each
@@ -83,7 +83,7 @@ def main() -> None:
         # The reader of our output has gone; Python would complain once more while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except Exception:
+    except Exception:  # noqa: BLE001 - the one place where a bug of ours becomes words
         text = f"This is a bug in composesim {__version__}:\n{traceback.format_exc()}"
         _say(text + "Try: report it with the lines above", "bug in composesim", traceback.format_exc(), exit_code=70)
 

@@ -107,7 +107,7 @@ def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -
             )
         variables |= _parse_dotenv(path.read_text())
     for mount in spec.mounts:
-        source = folder / os.path.expanduser(mount.split(":")[0])
+        source = folder / Path(mount.split(":")[0]).expanduser()
         if not source.exists():
             raise SpecError(f"the source '{source}' of mount '{mount}' does not exist", hint=f"mkdir -p {source}")
     return Request(spec=spec, folder=folder, dotenv=dotenv, variables=variables)

@@ -28,7 +28,7 @@ def check_document(text: str, schema: Mapping[str, Any]) -> None:
     services = document["services"]
     distinct = {_shape(service): name for name, service in services.items()}
     sample = {**document, "services": {name: services[name] for name in distinct.values()}}
-    names = {**document, "services": dict.fromkeys(services, {})}
+    names = {**document, "services": {name: {} for name in services}}
     validator = jsonschema.Draft7Validator(schema)
     for part in (sample, names):
         error = jsonschema.exceptions.best_match(validator.iter_errors(part))

@@ -7,7 +7,7 @@ from typing import Any
 
 from compose_sim.core.events import Event
 from compose_sim.core.plan import Plan
-from compose_sim.core.state import ClusterState, Failure, RankState, Usage, initial_state
+from compose_sim.core.state import ClusterState, Failure, NodeState, RankState, Usage, initial_state
 
 
 def fold_all(plan: Plan, events: list[Event]) -> ClusterState:

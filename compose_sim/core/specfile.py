@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from compose_sim.core.quantities import format_bytes
 from compose_sim.core.spec import ClusterSpec, NodeSpec
-from compose_sim.core.yamltext import Path, YamlText, read_yaml
+from compose_sim.core.yamltext import KeyPath, YamlText, read_yaml
 from compose_sim.errors import SpecError
 
 _FLAGS = {"mounts": "--mount", "module": "-m", "script": "SCRIPT", "args": "ARGS"}  # where the name is not the field's
@@ -97,7 +97,7 @@ def _without(node: Any, flags: Mapping[str, Any]) -> Any:
 class _Problem:
     """One wrong value: where it stands, and what is wrong with it in our words."""
 
-    path: Path
+    path: KeyPath
     text: str
     nearest: str = ""
     hint: str = ""
@@ -116,7 +116,7 @@ def _error_in_file(read: YamlText, problems: list[_Problem]) -> SpecError:
     return read.error(path, first.with_key, hint=first.hint, more=more)
 
 
-def _entry(problem: _Problem, read: YamlText) -> Path:
+def _entry(problem: _Problem, read: YamlText) -> KeyPath:
     """The path of the entry that a problem quotes, where the check was of a whole list or mapping."""
     if not problem.path:
         return ("script",) if "script" in problem.text else ("nodes",)
@@ -188,7 +188,7 @@ def _example(kind: str, key: str, given: Any) -> str:
     return f"{key}: {_EXAMPLES[key]}" if kind == "dict_type" and key in _EXAMPLES else ""
 
 
-def _unknown_key(path: Path, key: str, given: Any) -> _Problem:
+def _unknown_key(path: KeyPath, key: str, given: Any) -> _Problem:
     known = [*(NodeSpec if len(path) > 1 else ClusterSpec).model_fields]
     nearest = next(iter(get_close_matches(key.replace("-", "_").lower(), known, n=1)), "")
     text = f"unknown key '{key}'" + (f"; did you mean '{nearest}'?" if nearest else f"; there are {', '.join(known)}")
@@ -196,7 +196,7 @@ def _unknown_key(path: Path, key: str, given: Any) -> _Problem:
     return _Problem(path=path, text=text, nearest=nearest, hint=f"{nearest}:{written}" if nearest else "")
 
 
-def _path(location: tuple[int | str, ...]) -> Path:
+def _path(location: tuple[int | str, ...]) -> KeyPath:
     """Where in the spec: without the name that pydantic gives to one way of writing `nodes`."""
     return (location[0], *location[2:]) if location[:1] == ("nodes",) and len(location) > 1 else location
 

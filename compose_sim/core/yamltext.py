@@ -14,7 +14,7 @@ import yaml
 
 from compose_sim.errors import SpecError
 
-Path = tuple[str | int, ...]  # ("nodes", 1, "memory"): keys and list indexes from the top
+KeyPath = tuple[str | int, ...]  # ("nodes", 1, "memory"): keys and list indexes from the top
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _REFERENCE = re.compile(
@@ -32,14 +32,14 @@ class YamlText:
 
     source: str
     values: dict[str, Any]
-    lines: Mapping[Path, int]
+    lines: Mapping[KeyPath, int]
     text: str = field(repr=False, default="")
 
-    def line_of(self, path: Path) -> int:
+    def line_of(self, path: KeyPath) -> int:
         """The line of a value, or of the innermost one around it that has a line."""
         return self.lines[path] if path in self.lines or not path else self.line_of(path[:-1])
 
-    def error(self, path: Path, problem: str, *, hint: str = "", more: str = "") -> SpecError:
+    def error(self, path: KeyPath, problem: str, *, hint: str = "", more: str = "") -> SpecError:
         """A SpecError about the value at that path: file, line, key, and the line itself as evidence."""
         return _error(self.source, self.text, self.line_of(path), problem, hint=hint, more=more)
 
@@ -76,12 +76,12 @@ class _Reader:
     source: str
     text: str
     variables: Mapping[str, str]
-    lines: dict[Path, int]
+    lines: dict[KeyPath, int]
 
     def error(self, node: yaml.Node, problem: str, *, hint: str = "") -> SpecError:
         return _error(self.source, self.text, node.start_mark.line + 1, problem, hint=hint)
 
-    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
         seen: dict[str, int] = {}
         for key_node, value_node in node.value:
@@ -100,7 +100,7 @@ class _Reader:
                 raise self.error(key_node, f"{_dotted(inner)} has no value", hint=f'{key}: ""')
         return values
 
-    def sequence(self, node: yaml.SequenceNode, path: Path) -> list[Any]:
+    def sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[Any]:
         values = []
         for index, item in enumerate(node.value):
             inner = (*path, index)
@@ -111,7 +111,7 @@ class _Reader:
             values.append(value)
         return values
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
+    def value(self, node: yaml.Node, path: KeyPath) -> Any:
         if len(path) > _DEEPEST:
             raise self.error(node, f"{_dotted(path[:2])} is nested too deeply")
         if len(self.lines) > _MOST:
@@ -124,7 +124,7 @@ class _Reader:
         text = _REFERENCE.sub(lambda match: self.resolve(match, node, path), node.value)
         return _ABSENT if not text and node.style is None else text
 
-    def resolve(self, match: re.Match[str], node: yaml.Node, path: Path) -> str:
+    def resolve(self, match: re.Match[str], node: yaml.Node, path: KeyPath) -> str:
         if match["dollar"]:
             return "$"
         if match["other"] is not None:
@@ -146,7 +146,7 @@ def _dollars(match: re.Match[str]) -> str:
     return f"${{{name[0]}}} for a variable, $${name[0]} for the text itself" if name else "$$ for the sign itself"
 
 
-def _dotted(path: Path) -> str:
+def _dotted(path: KeyPath) -> str:
     """`nodes[1].memory`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,7 +81,7 @@ class Follower:
     def _open_tails(self, name: str, suffix: str) -> Iterator[_Tail]:
         folder = self._folder / name
         try:
-            names = sorted(entry for entry in os.listdir(folder) if entry.endswith(suffix))
+            names = sorted(entry.name for entry in folder.iterdir() if entry.suffix == suffix)
         except FileNotFoundError:
             return
         for entry in names:

@@ -55,7 +55,7 @@ def inspect_host(folder: Path, *, python: str | None = None, with_docker: bool =
             has_nvidia_gpu=Path("/dev/nvidiactl").exists(),
             python=python_facts,
             docker=docker.result() if docker else DockerFacts(available=False, reason="it was not asked for"),
-            system_paths=tuple(path for path in _SYSTEM_PATHS if os.path.exists(path)),
+            system_paths=tuple(path for path in _SYSTEM_PATHS if Path(path).exists()),
             host_subnets=_host_subnets(),
         )
 
@@ -127,7 +127,7 @@ def _probe(executable: str) -> PythonFacts | None:
         prefix, base, path, version = json.loads(output.splitlines()[-1])
         has_torch = bool(version)
     # An editable install or a .pth file may put folders outside the prefixes on the path.
-    outside = [entry for entry in path if os.path.isdir(entry) and entry != os.getcwd()]
+    outside = [entry for entry in path if Path(entry).is_dir() and Path(entry) != Path.cwd()]
     return PythonFacts(
         executable=executable,
         prefixes=tuple(dict.fromkeys([prefix, base, *outside])),

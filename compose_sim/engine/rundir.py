@@ -134,9 +134,9 @@ def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)
-        os.chmod(name, mode)
-        os.replace(name, path)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+            Path(name).unlink()
         raise

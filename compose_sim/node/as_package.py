@@ -22,13 +22,14 @@ def _name_the_folder() -> None:
     # Python puts the folder of the script it runs first, unless it was told not to (PYTHONSAFEPATH).
     if sys.path and Path(sys.path[0]).resolve() == folder:
         del sys.path[0]
-    spec = importlib.util.spec_from_file_location(NAME, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    spec = importlib.util.spec_from_file_location(
+        NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
     if spec is None or spec.loader is None:
         raise ImportError(f"{folder} holds no __init__.py: copy the whole folder")
     package = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = package
     spec.loader.exec_module(package)
-    del sys.modules[__name__]
 
 
 _name_the_folder()

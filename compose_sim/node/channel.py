@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import Any, Dict, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
-Packet = Dict[str, Any]
+Packet = dict[str, Any]
 _LONGEST = 1 << 17
 _MOST_DESCRIPTORS = 250  # the kernel's own limit is 253 a packet
 
@@ -31,7 +32,7 @@ def send(channel: socket.socket, packet: Packet, descriptors: Sequence[int] = ()
         channel.send(data)
 
 
-def receive(channel: socket.socket) -> Optional[Tuple[Packet, list[int]]]:
+def receive(channel: socket.socket) -> tuple[Packet, list[int]] | None:
     """The next packet and the descriptors that came with it; None when the other end is gone."""
     try:
         data, descriptors, _, _ = socket.recv_fds(channel, _LONGEST, _MOST_DESCRIPTORS)

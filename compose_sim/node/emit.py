@@ -6,9 +6,10 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Events:
     folder: Path
     run: str
     node: str
-    rank: Optional[int] = None
-    generation: Optional[int] = None
+    rank: int | None = None
+    generation: int | None = None
 
     def of(self, *, rank: int | None = None, generation: int | None = None) -> Events:
         """The same file, for the events of one rank or round."""

@@ -15,10 +15,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Dict, Optional
 
 from .emit import Events, events_of
-from .rendezvous import Act, Drop, Note, OpenStore, Rendezvous, Send
+from .rendezvous import Act, Drop, Note, OpenStore, Rendezvous
 from .wire import Connection
 
 TICK_SECONDS = 0.25
@@ -33,7 +32,7 @@ class Master:
         self._listener = listener
         self._stores = stores
         self._events = events
-        self._connections: Dict[int, Connection] = {}
+        self._connections: dict[int, Connection] = {}
         self._selector = selectors.DefaultSelector()
         self._next_peer = 0
 
@@ -117,7 +116,7 @@ class Stores:
     def __init__(self, host: str | None, port: int) -> None:
         """The first store shall listen on `port`, later ones on any."""
         self._host, self._port = host, port
-        self._process: Optional[subprocess.Popen[str]] = None
+        self._process: subprocess.Popen[str] | None = None
         self._command = [sys.executable, "-u", str(Path(__file__).with_name("store.py"))]
 
     @property

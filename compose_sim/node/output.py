@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import selectors
 from pathlib import Path
-from typing import Dict
 
 _READ_BYTES = 1 << 16
 _MOST_PENDING = 1 << 20  # when the node's output is read slower than ranks print, they wait, as they would without us
@@ -119,56 +118,59 @@ class Outputs:
         """Keep `<node>.<rank>.log` files in `folder`."""
         self._folder, self._node, self._selector = folder, node, selector
         self._echo = Echo(1, selector, wanted=echo)
-        self._outputs: Dict[int, RankOutput] = {}
+        self._outputs: dict[int, RankOutput] = {}
         self._reading = True
 
     def open(self, rank: int) -> int:
         """Begin to read a rank's output. The descriptor it is to write to: hand it over, then close it."""
         output = RankOutput(self._folder / f"{self._node}.{rank}.log", self._echo)
         self._outputs[rank] = output
-        self._watch(output)
+        self._watch(rank)
         return output.write_end
 
     def drain(self, rank: int) -> None:
         """Copy all that the rank, which has ended, wrote."""
-        output = self._outputs[rank]
-        output.drain()
-        self._forget_if_ended(rank, output)
+        if rank in self._outputs:
+            self._outputs[rank].drain()
+            self._forget_if_ended(rank)
 
     def hold(self) -> None:
         """Stop reading while too much is pending, and read again when it is written."""
         if self._reading == self._echo.full:
             self._reading = not self._echo.full
-            for output in self._outputs.values():
-                self._watch(output) if self._reading else self._selector.unregister(output)
+            for rank, output in self._outputs.items():
+                if self._reading:
+                    self._watch(rank)
+                else:
+                    self._selector.unregister(output)
 
     def close_round(self) -> None:
         """All ranks have ended: let go of pipes that their children still hold."""
-        for output in self._outputs.values():
-            if self._reading:
-                self._selector.unregister(output)
-            output.close()
-        self._outputs.clear()
+        for rank in list(self._outputs):
+            self._forget(rank)
 
     def finish(self, seconds: float) -> None:
         self.close_round()
         self._echo.flush(seconds)
 
-    def _watch(self, output: RankOutput) -> None:
+    def _watch(self, rank: int) -> None:
         if self._reading:
-            self._selector.register(output, selectors.EVENT_READ, lambda: self._read(output))
+            self._selector.register(self._outputs[rank], selectors.EVENT_READ, lambda: self._read(rank))
 
-    def _read(self, output: RankOutput) -> None:
-        output.read()
-        for rank in [rank for rank, its in self._outputs.items() if its is output]:
-            self._forget_if_ended(rank, output)
+    def _read(self, rank: int) -> None:
+        if rank in self._outputs:  # else it was drained a moment ago, in the same turn
+            self._outputs[rank].read()
+            self._forget_if_ended(rank)
 
-    def _forget_if_ended(self, rank: int, output: RankOutput) -> None:
-        if output.ended:
-            if self._reading:
-                self._selector.unregister(output)
-            output.close()
-            del self._outputs[rank]
+    def _forget_if_ended(self, rank: int) -> None:
+        if self._outputs[rank].ended:
+            self._forget(rank)
+
+    def _forget(self, rank: int) -> None:
+        output = self._outputs.pop(rank)
+        if self._reading:
+            self._selector.unregister(output)
+        output.close()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -6,7 +6,7 @@ Inputs are what happened to a peer (a connection) and the time in seconds on any
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Union
 
 from .wire import SILENCE_SECONDS, Message
 
@@ -38,7 +38,7 @@ class Note:
     """Write down what happened."""
 
     kind: str
-    data: Dict[str, Any]
+    data: dict[str, Any]
 
 
 Act = Union[Send, Drop, OpenStore, Note]
@@ -64,9 +64,9 @@ class Rendezvous:
     max_restarts: int
     generation: int = -1
     restart_count: int = 0
-    outcome: Optional[bool] = None  # True: all nodes are done; False: the run has failed
-    _members: Dict[int, _Member] = field(default_factory=dict)
-    _store: Optional[Message] = None
+    outcome: bool | None = None  # True: all nodes are done; False: the run has failed
+    _members: dict[int, _Member] = field(default_factory=dict)
+    _store: Message | None = None
     _store_asked: bool = True
     _latest_join: float = 0.0
     _end: Message = field(default_factory=dict)
@@ -96,7 +96,8 @@ class Rendezvous:
         if kind == "done" and member.phase == "running":
             return self._done(member)
         # A failure in a round that has already ended (another node failed first) is no news.
-        if kind == "failed" and member.phase == "running":
+        if kind == "failed" and member.phase in ("running", "waiting"):
+            member.phase = "running"  # one that failed while it waited has to be called again too
             return self._failed(member.node, _words(member.node, message))
         return []
 
@@ -107,7 +108,7 @@ class Rendezvous:
             return []
         if not member.node or self.outcome is not None or member.phase == "done":
             return self._close_round(now)
-        acts: List[Act] = [Note("node-lost", {"node": member.node, "reason": reason})]
+        acts: list[Act] = [Note("node-lost", {"node": member.node, "reason": reason})]
         # Between the call to rejoin and its answer a loss is a consequence of the failure that led to the call.
         if member.phase != "called":
             acts += self._failed(member.node, f"{member.node} was lost: {reason}")
@@ -115,7 +116,7 @@ class Rendezvous:
 
     def tick(self, now: float) -> list[Act]:
         """Time has passed: give up silent nodes, and close a round whose last call is over."""
-        acts: List[Act] = []
+        acts: list[Act] = []
         for peer in [peer for peer, member in self._members.items() if now - member.heard > SILENCE_SECONDS]:
             acts += [Drop(peer), *self.gone(peer, f"silent for {SILENCE_SECONDS:.0f} s", now)]
         return acts + self._close_round(now)
@@ -128,7 +129,7 @@ class Rendezvous:
     def _joined(self, peer: int, member: _Member, message: Message, now: float) -> list[Act]:
         if self.outcome is not None:
             return [Send(peer, self._end)]
-        acts: List[Act] = []
+        acts: list[Act] = []
         node = str(message["node"])
         for other in [other for other, its in self._members.items() if its.node == node and other != peer]:
             acts += [Drop(other), *self.gone(other, "started again", now)]
@@ -156,7 +157,7 @@ class Rendezvous:
 
     def _rejoin(self, reason: str) -> list[Act]:
         """Call all nodes of the present round together again, behind a store that nothing of that round has touched."""
-        acts: List[Act] = []
+        acts: list[Act] = []
         for peer, member in self._members.items():
             if member.phase in ("running", "done"):
                 member.phase = "called"
@@ -168,7 +169,7 @@ class Rendezvous:
 
     def _finish(self, passed: bool, message: Message, reason: str) -> list[Act]:
         self.outcome, self._end = passed, message
-        acts: List[Act] = [Note("ended", {"passed": passed, "reason": reason, "node": message.get("node")})]
+        acts: list[Act] = [Note("ended", {"passed": passed, "reason": reason, "node": message.get("node")})]
         return acts + [Send(peer, message) for peer, member in self._members.items() if member.node]
 
     def _close_round(self, now: float) -> list[Act]:
@@ -196,7 +197,7 @@ class Rendezvous:
             "nodes": [member.node for _, member in ordered],
             **store,
         }
-        acts: List[Act] = [Note("round", {key: value for key, value in common.items() if key != "type"})]
+        acts: list[Act] = [Note("round", {key: value for key, value in common.items() if key != "type"})]
         first_rank = 0
         for group_rank, (peer, member) in enumerate(ordered):
             member.phase = "running"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
-Message = Dict[str, Any]
+Message = dict[str, Any]
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 5.0  # without a byte for so long, the other side counts as gone
