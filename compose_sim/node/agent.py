@@ -1,0 +1,275 @@
+"""What does a node do, from joining to leaving? It starts its ranks when the master says so, watches them, and stops them in time.
+
+One loop over everything that can happen: the master speaks, a rank starts, prints or ends, a signal arrives, time passes.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Callable
+
+from . import usage
+from .channel import Packet
+from .emit import Events
+from .launchers import Launch, Starter, rank_variables
+from .output import Outputs
+from .wire import BEAT_SECONDS, Connection, Message
+
+GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
+STOPPED = 128 + signal.SIGTERM
+
+
+@dataclass
+class _Rank:
+    """A rank process of the present round; `pid` is 0 until it has started, and is its process group too."""
+
+    rank: int
+    pid: int = 0
+    ended: bool = False
+
+
+class Agent:
+    """One node of one run."""
+
+    def __init__(
+        self,
+        *,
+        launch: Launch,
+        node_rank: int,
+        events: Events,
+        outputs: Outputs,
+        selector: selectors.BaseSelector,
+        say: Callable[[str], None],
+        contained: bool,
+    ) -> None:
+        """Start nothing yet but the process that will start the ranks."""
+        self._launch, self._node_rank, self._events = launch, node_rank, events
+        self._outputs, self._selector, self._say, self._contained = outputs, selector, say, contained
+        self._master: Connection | None = None
+        self._round: Message = {}
+        self._ranks: list[_Rank] = []
+        self._stop_reason = ""
+        self._interrupted = False
+        self._kill_at = float("inf")
+        self._next: Callable[[], None] | None = None  # what to do once all ranks have ended; else tell the master
+        self._failure_code = 0
+        self._exit_code: int | None = None
+        self._out_of_memory_kills = usage.out_of_memory_kills() if contained else 0
+        self._starter = self._start_starter()
+
+    def run(self, master: Connection) -> int:
+        """Take part in the run. The node's exit code: its first failing rank's, 143 when it was stopped because of others."""
+        self._master = master
+        self._selector.register(master, selectors.EVENT_READ, self._hear_master)
+        self._join()
+        beat_at = time.monotonic()
+        while self._exit_code is None:
+            now = time.monotonic()
+            if now >= beat_at:
+                beat_at = now + BEAT_SECONDS
+                self._beat()
+            if now >= self._kill_at:
+                self._kill_at = float("inf")
+                self._signal_ranks(signal.SIGKILL)
+            for key, _ in self._selector.select(max(0.0, min(beat_at, self._kill_at) - now)):
+                key.data()
+            self._outputs.hold()
+        return self._exit_code
+
+    def close(self) -> None:
+        """Leave nothing behind: no rank, no child of one, no process of ours."""
+        self._signal_ranks(signal.SIGKILL)
+        self._stop_starter()
+
+    def interrupt(self, signals: bytes) -> None:
+        """A person or the engine wants this node to end; the second time at once."""
+        for number in signals:
+            name = signal.Signals(number).name
+            self._say(f"stopping: {name}")
+            if self._interrupted:
+                self._kill_at = 0.0
+            self._interrupted = True
+            self._next = partial(self._leave, 128 + number)
+            self._stop_ranks(f"the node received {name}")
+
+    # What the master says
+
+    def _hear_master(self) -> None:
+        assert self._master is not None
+        for message in self._master.receive():
+            kind = message["type"]
+            if kind == "round":
+                self._start_round(message)
+            elif kind == "rejoin":
+                self._stop_and(self._rejoin, f"joining again: {message['reason']}")
+            elif kind == "stop":
+                self._stop_and(partial(self._leave, STOPPED), f"stopping: {message['reason']}")
+            elif kind == "end":
+                self._leave(0)
+        if self._master.closed and self._exit_code is None:
+            self._selector.unregister(self._master)
+            reason = f"stopping: lost the connection to the master ({self._master.closed})"
+            self._stop_and(partial(self._leave, STOPPED), reason)
+
+    def _start_round(self, round_: Message) -> None:
+        if self._stop_reason:  # told to stop while the round was on its way
+            return
+        self._round = round_
+        launch, first = self._launch, round_["first_rank"]
+        variables = [rank_variables(launch, round_, local_rank) for local_rank in range(launch.nproc)]
+        address, port = variables[0]["MASTER_ADDR"], int(variables[0]["MASTER_PORT"])
+        told = {key: round_[key] for key in ("world_size", "nodes", "restart_count")}
+        self._of_round().emit("rendezvous", master_addr=address, master_port=port, **told)
+        self._ranks = [_Rank(rank) for rank in range(first, first + launch.nproc)]
+        self._starter.start(variables, [self._outputs.open(rank.rank) for rank in self._ranks])
+
+    def _join(self) -> None:
+        self._ranks, self._stop_reason, self._next, self._failure_code = [], "", None, 0
+        self._kill_at = float("inf")
+        self._send(
+            {"type": "join", "node": self._events.node, "node_rank": self._node_rank, "nproc": self._launch.nproc}
+        )
+
+    def _rejoin(self) -> None:
+        if self._launch.launcher == "torchrun":  # one a round: this one may be waiting for nodes that were lost
+            self._stop_starter()
+        if self._starter.closed:
+            self._starter = self._start_starter()
+        self._join()
+
+    # What the ranks do
+
+    def _hear_starter(self) -> None:
+        packet = {} if self._starter.closed else self._starter.receive()
+        if packet is None:
+            self._starter_ended()
+        elif "started" in packet:
+            self._rank_started(self._ranks[packet["started"]], packet)
+        elif "ended" in packet:
+            self._rank_ended(self._ranks[packet["ended"]], packet["status"])
+            self._look_if_all_ended()
+
+    def _rank_started(self, rank: _Rank, packet: Packet) -> None:
+        rank.pid = packet["pid"]
+        self._of_round(rank.rank).emit("rank-started", pid=rank.pid, local_rank=packet["started"])
+        if self._stop_reason:  # it was on its way when the others were stopped
+            self._signal_rank(rank, signal.SIGTERM)
+
+    def _rank_ended(self, rank: _Rank, status: int, reason: str = "") -> None:
+        rank.ended = True
+        self._outputs.drain(rank.rank)
+        code, killed_by = (None, -status) if status < 0 else (status, None)
+        stopped = bool(self._stop_reason)
+        self._of_round(rank.rank).emit(
+            "rank-exited",
+            exit_code=code,
+            signal=killed_by,
+            oom=self._was_out_of_memory(status),
+            stopped=stopped,
+            reason=self._stop_reason
+            or reason
+            or (signal.Signals(killed_by).name if killed_by else f"exit code {code}"),
+        )
+        if status != 0 and not stopped:
+            self._failed(rank.rank, code, killed_by)
+
+    def _failed(self, rank: int | None, code: int | None, killed_by: int | None) -> None:
+        self._failure_code = 128 + killed_by if killed_by else code or 1
+        self._send({"type": "failed", "rank": rank, "exit_code": code, "signal": killed_by, "t": time.time()})
+        self._stop_ranks(f"rank {rank} on {self._events.node} failed")
+
+    def _starter_ended(self) -> None:
+        """Its ranks, if it had any, were killed with it."""
+        status = self._stop_starter()
+        self._say(f"the {self._launch.launcher} launcher's process ended ({_ending(status)}); its messages stand above")
+        running = [rank for rank in self._ranks if not rank.ended]
+        for rank in running:
+            self._rank_ended(rank, -signal.SIGKILL, "the process that started it ended")
+        if not running:
+            self._failed(None, None if status < 0 else status or 1, -status if status < 0 else None)
+        self._look_if_all_ended()
+
+    def _look_if_all_ended(self) -> None:
+        if any(not rank.ended for rank in self._ranks):
+            return
+        if self._stop_reason:
+            self._signal_ranks(signal.SIGKILL)  # what their children still do is of no use any more
+        self._outputs.close_round()
+        if self._next is not None:
+            self._next()
+        elif not self._failure_code:
+            self._send({"type": "done"})
+
+    # Stopping and leaving
+
+    def _stop_and(self, then: Callable[[], None], reason: str) -> None:
+        if self._interrupted:  # leaving already, and nobody is asked
+            return
+        self._say(reason)
+        self._next = then
+        self._stop_ranks(reason.partition(": ")[2])
+
+    def _stop_ranks(self, reason: str) -> None:
+        """Stop all ranks; when the last has ended, what comes next follows."""
+        if not self._stop_reason:
+            self._stop_reason = reason
+            self._signal_ranks(signal.SIGTERM)
+            self._kill_at = time.monotonic() + GRACE_SECONDS
+        self._look_if_all_ended()
+
+    def _signal_ranks(self, signal_number: int) -> None:
+        for rank in self._ranks:
+            self._signal_rank(rank, signal_number)
+
+    def _signal_rank(self, rank: _Rank, signal_number: int) -> None:
+        if not rank.pid:
+            return
+        try:
+            os.killpg(rank.pid, signal_number)
+        except ProcessLookupError:
+            # The whole group has ended, or the rank was forked this instant and has no group of its own yet.
+            if not rank.ended:
+                os.kill(rank.pid, signal_number)
+
+    def _leave(self, code: int) -> None:
+        self._exit_code = self._failure_code or code
+
+    # Small acts
+
+    def _start_starter(self) -> Starter:
+        starter = Starter(self._launch)
+        self._selector.register(starter.link, selectors.EVENT_READ, self._hear_starter)
+        return starter
+
+    def _stop_starter(self) -> int:
+        if not self._starter.closed:
+            self._selector.unregister(self._starter.link)
+        return self._starter.close()
+
+    def _send(self, message: Message) -> None:
+        assert self._master is not None
+        self._master.send(message)
+
+    def _beat(self) -> None:
+        self._send({"type": "beat"})
+        self._events.of(generation=self._round.get("generation")).emit(
+            "usage", **usage.sample(os.getpid(), contained=self._contained)
+        )
+
+    def _of_round(self, rank: int | None = None) -> Events:
+        return self._events.of(rank=rank, generation=self._round["generation"])
+
+    def _was_out_of_memory(self, status: int) -> bool:
+        if status != -signal.SIGKILL or not self._contained:
+            return False
+        before, self._out_of_memory_kills = self._out_of_memory_kills, usage.out_of_memory_kills()
+        return self._out_of_memory_kills > before
+
+
+def _ending(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"exit code {status}"

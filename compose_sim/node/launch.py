@@ -1,0 +1,138 @@
+"""Where does a node begin? Here: the command that each node of a run executes, and what it reads from its environment.
+
+launch.py --launcher warm|torchrun|env [--master-address NAME] [--module] -- SCRIPT ARGS...
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__" and not __package__:
+    import as_package  # type: ignore[import-not-found]
+
+    __package__ = as_package.NAME
+
+import argparse
+import os
+import platform
+import selectors
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Callable
+
+from .agent import Agent
+from .emit import events_of
+from .launchers import LAUNCHERS, Launch
+from .output import Outputs
+from .wire import connect
+
+Say = Callable[[str], None]
+
+CONNECT_SECONDS = 120.0
+_FLUSH_SECONDS = 5.0
+
+
+class Signals:
+    """SIGTERM and SIGINT, as something to wait for."""
+
+    def __init__(self) -> None:
+        """From now on neither ends this process."""
+        self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, unless a signal arrives: True."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self, selectors.EVENT_READ)
+            return bool(selector.select(seconds))
+
+    def received(self) -> bytes:
+        """The numbers of the signals that have arrived, in order."""
+        try:
+            return os.read(self._read, 64)
+        except BlockingIOError:
+            return b""
+
+
+def main() -> int:
+    """Run one node; its exit code."""
+    options = _options()
+    environment = os.environ
+    events = events_of(environment)
+    log = events.folder / "logs" / f"{events.node}.log"
+    launch = Launch(
+        launcher=options.launcher,
+        program=(*(["-m"] if options.module else []), options.script, *options.arguments),
+        run=events.run,
+        nproc=int(environment.get("COMPOSESIM_NPROC", "1")),
+        master_address=options.master_address,
+    )
+    events.emit(
+        "node-started",
+        pid=os.getpid(),
+        hostname=socket.gethostname(),
+        launcher=launch.launcher,
+        python=platform.python_version(),
+        executable=sys.executable,
+    )
+    exit_code = 1
+    try:
+        exit_code = _take_part(launch, environment["COMPOSESIM_MASTER"], lambda text: _say(log, text))
+    finally:
+        events.emit("node-exited", exit_code=exit_code)
+    return exit_code
+
+
+def _take_part(launch: Launch, master: str, say: Say) -> int:
+    events, signals = events_of(os.environ), Signals()
+    with selectors.DefaultSelector() as selector:
+        echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"
+        outputs = Outputs(events.folder / "logs", events.node, selector, echo=echo)
+        agent = Agent(
+            launch=launch,
+            node_rank=int(os.environ["COMPOSESIM_NODE_RANK"]),
+            events=events,
+            outputs=outputs,
+            selector=selector,
+            say=say,
+            contained=os.getppid() <= 1,  # a container's init, or none at all: every process here is this node's
+        )
+        try:
+            connection = connect(master, timeout=CONNECT_SECONDS, pause=signals.wait)
+            selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
+            return agent.run(connection)
+        except ConnectionError as error:
+            say(str(error))
+            return next((128 + number for number in signals.received()), 1)
+        finally:
+            agent.close()
+            outputs.finish(_FLUSH_SECONDS)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="launch.py", description="One node of a composesim run.")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default="warm")
+    parser.add_argument(
+        "--master-address", help="the host where the first rank listens itself, without the master's store"
+    )
+    parser.add_argument("--module", action="store_true", help="SCRIPT is a module's name, as after python -m")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
+    return parser.parse_args()
+
+
+def _say(log: Path, text: str) -> None:
+    line = f"composesim {os.environ['COMPOSESIM_NODE']}: {text}\n"
+    sys.stderr.write(line)
+    with log.open("a") as file:
+        file.write(f"{time.strftime('%H:%M:%S')} {line}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""How does each launcher start a node's ranks, and with what variables? A process of its own starts them; this is its handle.
+
+`warm` forks ranks from a Python that has imported torch; `env` starts a new Python for each; `torchrun` is the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import channel
+from .wire import Message
+
+LAUNCHERS = ("warm", "torchrun", "env")
+_SECONDS_TO_LEAVE = 2.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What this node was asked to run: `program` is the words after `python`, `master_address` the host where rank 0 listens itself."""
+
+    launcher: str
+    program: tuple[str, ...]
+    run: str
+    nproc: int
+    master_address: str | None = None
+
+
+def rank_variables(launch: Launch, round_: Message, local_rank: int) -> dict[str, str]:
+    """The environment variables of one rank in a round, on top of the node's own."""
+    rank = round_["first_rank"] + local_rank
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": round_["world_size"],
+        "LOCAL_WORLD_SIZE": launch.nproc,
+        "GROUP_RANK": round_["group_rank"],
+        "NODE_RANK": round_["group_rank"],
+        "MASTER_ADDR": launch.master_address or round_["store_host"] or round_["nodes"][0],
+        "MASTER_PORT": round_["store_port"],
+        "COMPOSESIM_GENERATION": round_["generation"],
+    }
+    if launch.launcher != "env":
+        variables.update(_torchrun_variables(launch, round_, rank))
+    return {name: str(value) for name, value in variables.items()}
+
+
+def _torchrun_variables(launch: Launch, round_: Message, rank: int) -> dict[str, object]:
+    """What torchrun gives its ranks beyond the variables that torch.distributed itself reads."""
+    listens_itself = launch.master_address or round_["store_host"] is None
+    return {
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": round_["world_size"],
+        "GROUP_WORLD_SIZE": round_["group_world_size"],
+        "TORCHELASTIC_RUN_ID": launch.run,
+        "TORCHELASTIC_RESTART_COUNT": round_["restart_count"],
+        "TORCHELASTIC_MAX_RESTARTS": round_["max_restarts"],
+        "TORCHELASTIC_USE_AGENT_STORE": not listens_itself,
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+
+
+class Starter:
+    """The process that starts the ranks (starter.py, or torchrun.py), and the channel to it."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Begin at once: what it imports, it imports while the nodes still find each other."""
+        file = "torchrun.py" if launch.launcher == "torchrun" else "starter.py"
+        self.link, theirs = channel.pair()
+        self.link.setblocking(False)
+        words = (str(os.getpid()), str(theirs.fileno()), launch.launcher, "--", *launch.program)
+        command = [sys.executable, "-u", str(Path(__file__).with_name(file)), *words]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+
+    def start(self, ranks: Sequence[dict[str, str]], outputs: Sequence[int]) -> None:
+        """Start these ranks; each writes to its output, which is ours no longer."""
+        packet = {"ranks": ranks}
+        try:
+            channel.send(self.link, packet, outputs)
+        except OSError:  # it has died: the channel's end, which is read next, says so
+            return
+        finally:
+            for output in outputs:
+                os.close(output)
+
+    def receive(self) -> channel.Packet | None:
+        """What it reports, nothing if nothing after all; None when it has ended."""
+        try:
+            received = channel.receive(self.link)
+        except BlockingIOError:
+            return {}
+        return received and received[0]
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was let go."""
+        return self.link.fileno() < 0
+
+    def close(self) -> int:
+        """Let it go, by force if need be. Its exit code, or minus the signal that ended it."""
+        self.link.close()
+        try:
+            return self._process.wait(_SECONDS_TO_LEAVE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()

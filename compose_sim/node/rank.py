@@ -1,0 +1,151 @@
+"""What surrounds the person's script in a rank? Before it the probe, after it the news of how it ended, and otherwise nothing it could see.
+
+Launchers that start a new Python for each rank run this file in the script's place: `rank.py [-m] SCRIPT ARGS...`
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__" and not __package__:
+    import as_package  # type: ignore[import-not-found]
+
+    __package__ = as_package.NAME
+
+import builtins
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, NoReturn
+
+from . import parent, probe
+from .emit import Events, events_of
+
+_OUR_FOLDER = str(Path(__file__).parent) + os.sep
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a rank runs: a script or, with `is_module`, a module as after `python -m`."""
+
+    name: str
+    is_module: bool
+    arguments: tuple[str, ...]
+
+    @staticmethod
+    def from_arguments(arguments: list[str]) -> Program:
+        is_module = arguments[:1] == ["-m"]
+        name, *rest = arguments[1:] if is_module else arguments
+        return Program(name=name, is_module=is_module, arguments=tuple(rest))
+
+    @property
+    def words(self) -> list[str]:
+        """The program as it stands on Python's command line."""
+        return [*(["-m"] if self.is_module else []), self.name, *self.arguments]
+
+    def execute(self) -> NoReturn:
+        """Become a new Python that runs this program in this file."""
+        os.execv(sys.executable, [sys.executable, "-u", __file__, *self.words])
+
+    def run(self) -> None:
+        """Run the program as Python's `__main__`; raises whatever it raises."""
+        main = ModuleType("__main__")
+        main.__builtins__ = builtins  # type: ignore[attr-defined]
+        sys.modules["__main__"] = main
+        sys.orig_argv = [sys.executable, "-u", *self.words]
+        if self.is_module:
+            self._run_module()
+        else:
+            self._run_script(main)
+
+    def _run_module(self) -> None:
+        import runpy
+
+        sys.argv = ["-m", *self.arguments]
+        _put_first_on_path(str(Path.cwd()))
+        # Not public, but it is what `python -m` itself calls, under this name since Python 2.5; the public run_module puts
+        # the module into a namespace that is taken away again when its main code ends, before its threads and exit handlers.
+        runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
+
+    def _run_script(self, main: ModuleType) -> None:
+        sys.argv = [self.name, *self.arguments]
+        path = os.path.abspath(self.name)
+        _put_first_on_path(str(Path(path).resolve().parent))
+        try:
+            source = Path(path).read_bytes()
+        except OSError as error:
+            print(
+                f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr
+            )
+            raise SystemExit(2) from None
+        main.__file__ = path
+        main.__loader__ = SourceFileLoader("__main__", path)
+        main.__cached__ = None  # type: ignore[attr-defined]
+        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def run(program: Program) -> None:
+    """Run `program` as this process's rank; ends as it ends, for the interpreter to exit as after any script."""
+    events = events_of(os.environ)
+    events = events.of(rank=int(os.environ["RANK"]), generation=int(os.environ["COMPOSESIM_GENERATION"]))
+    probe.begin(events, first=os.environ["LOCAL_RANK"] == "0")
+    try:
+        program.run()
+    except SystemExit as error:
+        _ended(events, _exit_code(error.code))
+        raise
+    except BaseException as error:
+        _tell_exception(events, error)
+        _hide_our_frames()
+        _ended(events, 130 if isinstance(error, KeyboardInterrupt) else 1)
+        raise
+    _ended(events, 0)
+
+
+def _ended(events: Events, exit_code: int) -> None:
+    probe.end()
+    events.emit("script-ended", exit_code=exit_code)
+
+
+def _exit_code(code: Any) -> int:
+    """The exit code that Python makes of `sys.exit(code)`."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _tell_exception(events: Events, error: BaseException) -> None:
+    told = traceback.TracebackException(type(error), error, _without_our_frames(error.__traceback__))
+    events.emit("exception", type=type(error).__name__, message=str(told), traceback="".join(told.format()))
+
+
+def _hide_our_frames() -> None:
+    """Let whatever shows the exception, Python or the person's own `sys.excepthook`, show it without the frames of this file."""
+    hook = sys.excepthook
+
+    def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = hook
+        trace = _without_our_frames(trace)
+        hook(kind, value.with_traceback(trace), trace)
+
+    sys.excepthook = excepthook
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    if trace is None:
+        return None
+    trace.tb_next = _without_our_frames(trace.tb_next)
+    return trace.tb_next if trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER) else trace
+
+
+def _put_first_on_path(folder: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):  # Python 3.11, PYTHONSAFEPATH
+        sys.path.insert(0, folder)
+
+
+if __name__ == "__main__":
+    parent.die_with(os.getppid())
+    probe.install()
+    run(Program.from_arguments(sys.argv[1:]))

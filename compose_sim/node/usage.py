@@ -1,0 +1,103 @@
+"""How much does a node use? CPU seconds, memory and network bytes, from its cgroup in a container, else from its processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where v2 writes "max"
+
+Sample = dict[str, Optional[float]]
+
+
+def sample(root: int, *, contained: bool) -> Sample:
+    """What has been used until now: by this container, or by the process `root` and all below it."""
+    return _of_container() if contained else _of_processes(root)
+
+
+def out_of_memory_kills() -> int:
+    """How often the kernel has killed a process of this container for want of memory; 0 where it cannot be known."""
+    for line in _lines("memory.events") or _lines("memory/memory.oom_control"):
+        name, _, count = line.partition(" ")
+        if name == "oom_kill":
+            return int(count)
+    return 0
+
+
+def _of_container() -> Sample:
+    received, sent = _network()
+    return {
+        "cpu_s": _cpu_seconds(),
+        "memory_bytes": _number("memory.current", "memory/memory.usage_in_bytes"),
+        "memory_limit_bytes": _limit(_number("memory.max", "memory/memory.limit_in_bytes")),
+        "received_bytes": received,
+        "sent_bytes": sent,
+    }
+
+
+def _cpu_seconds() -> float:
+    for line in _lines("cpu.stat"):
+        if line.startswith("usage_usec "):
+            return int(line.split()[1]) / 1e6
+    return (_number("cpuacct/cpuacct.usage") or 0) / 1e9
+
+
+def _network() -> tuple[int, int]:
+    received = sent = 0
+    for line in Path("/proc/self/net/dev").read_text().splitlines()[2:]:
+        interface, _, counters = line.partition(":")
+        if interface.strip() != "lo":
+            numbers = counters.split()
+            received, sent = received + int(numbers[0]), sent + int(numbers[8])
+    return received, sent
+
+
+def _of_processes(root: int) -> Sample:
+    cpu = memory = 0
+    for process in _tree(root):
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            resident, shared = Path(f"/proc/{process}/statm").read_text().split()[1:3]
+        except OSError:  # it ended while we looked
+            continue
+        cpu += sum(map(int, fields[11:15]))  # its own and its ended children's, in user and kernel mode
+        memory += (int(resident) - int(shared)) * _PAGE
+    return {
+        "cpu_s": cpu / _TICKS,
+        "memory_bytes": memory,
+        "memory_limit_bytes": None,
+        "received_bytes": None,
+        "sent_bytes": None,
+    }
+
+
+def _tree(root: int) -> Iterator[int]:
+    yield root
+    try:
+        children = Path(f"/proc/{root}/task/{root}/children").read_text().split()
+    except OSError:
+        return
+    for child in children:
+        yield from _tree(int(child))
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        return Path("/sys/fs/cgroup", name).read_text().splitlines()
+    except OSError:  # another version of cgroups
+        return []
+
+
+def _number(*names: str) -> int | None:
+    for name in names:
+        for line in _lines(name)[:1]:
+            return None if line == "max" else int(line)
+    return None
+
+
+def _limit(limit: int | None) -> int | None:
+    return limit if limit is not None and limit < _UNLIMITED else None
