@@ -80,8 +80,6 @@ def prepared(repeats: int) -> Iterator[Setting]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would make every start compile Python modules anew or speak of another virtual environment."""
-    unwanted = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS"}
-    environment = {name: value for name, value in os.environ.items() if name not in unwanted}
-    venv = Path(sys.executable).parent
-    return {**environment, "VIRTUAL_ENV": str(venv.parent), "PATH": f"{venv}{os.pathsep}{environment['PATH']}"}
+    """Ours, without what would have every start compile its Python modules anew, or change what Python finds."""
+    unwanted = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_NUM_THREADS"}
+    return {name: value for name, value in os.environ.items() if name not in unwanted}

@@ -30,7 +30,7 @@ def contestants(setting: Setting) -> list[Contestant]:
     equal = {**setting.environment, "OMP_NUM_THREADS": str(setting.threads)}
     return [
         Contestant(name=NAME, measure=lambda: measure(equal)),
-        Contestant(name=NAME_AS_TYPED, measure=lambda: measure(setting.environment), rounds=3),
+        Contestant(name=NAME_AS_TYPED, measure=lambda: measure(setting.environment), rounds=2),
     ]
 
 

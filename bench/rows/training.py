@@ -81,7 +81,7 @@ def _enter_containers(setting: Setting, field: _Field) -> None:
     except NotMeasurableError as error:
         field.missing.update(dict.fromkeys([DOCKER_SAME_IMAGE, torchx.NAME, kubeflow.NAME], str(error)))
         return
-    field.enter([DOCKER_SAME_IMAGE], lambda: [_composesim(setting, DOCKER_SAME_IMAGE, "docker", image.BASE, rounds=3)])
+    field.enter([DOCKER_SAME_IMAGE], lambda: [_composesim(setting, DOCKER_SAME_IMAGE, "docker", image.BASE, rounds=2)])
     field.enter([torchx.NAME], lambda: [torchx.contestant(setting, image_id)])
     field.enter([kubeflow.NAME], lambda: [kubeflow.contestant(setting)])
 
