@@ -1,0 +1,36 @@
+"""What does `composesim report` do? It shows what a run was worth, after a crash too, from its folder alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from compose_sim.cli.console import print_json
+from compose_sim.cli.report_text import print_report
+from compose_sim.cli.select import json_option, run_option, select_folder
+from compose_sim.engine.record import report_of
+from compose_sim.engine.rundir import RunFolder
+from compose_sim.errors import SpecError
+
+
+@click.command("report")
+@click.argument("name", required=False, metavar="[RUN]")
+@run_option
+@json_option
+def command(name: str | None, run: str | None, as_json: bool) -> None:
+    """Show the report of RUN, a name or a run's folder; the latest run of this project when left out."""
+    folder = _folder(name or run)
+    if folder.is_claimed():
+        raise SpecError(f"the run '{folder.name}' is still under way", hint=f"composesim wait --run {folder.name}")
+    report = report_of(folder)
+    if as_json:
+        print_json(report)
+    else:
+        print_report(report)
+
+
+def _folder(named: str | None) -> RunFolder:
+    if named and "/" in named:
+        return RunFolder(Path(named).resolve())
+    return select_folder(named)
