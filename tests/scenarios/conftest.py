@@ -1,0 +1,139 @@
+"""Real runs of the real command. Each scenario says what must come out, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+COMMAND = [sys.executable, "-m", "compose_sim"]
+# A rank that goes on until it is stopped, and tells when it has begun.
+FOREVER = """
+import time
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+print("begun", flush=True)
+while True:
+    time.sleep(3600)
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended, and what it said."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The report, or the error, that `--json` printed."""
+        value: dict[str, Any] = json.loads(self.stdout)
+        return value
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder to run in."""
+
+    folder: Path
+
+    def write(self, name: str, text: str) -> str:
+        """A file of the project."""
+        (self.folder / name).write_text(text)
+        return name
+
+    def run(self, *argv: str, timeout: float = 120) -> Outcome:
+        """The command, to its end."""
+        done = subprocess.run(
+            [*COMMAND, *argv],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        """The command, under way."""
+        return subprocess.Popen(
+            [*COMMAND, *argv],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """An empty project, of whose runs nothing may be left when the test ends."""
+    made = Project(tmp_path)
+    yield made
+    names = [folder.name for folder in tmp_path.glob(".composesim/runs/*")]
+    left = [process.info for process in psutil.process_iter(["pid", "cmdline"]) if _is_of(process, tmp_path)]
+    assert left == []
+    for name in names:
+        assert containers_of(name) == []
+        assert networks_of(name) == []
+
+
+@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn."""
+    return str(request.param)
+
+
+def containers_of(run: str) -> list[str]:
+    """Containers of a run, in any state."""
+    return _docker("ps", "--all", "--quiet", "--filter", f"label=composesim.run={run}")
+
+
+def networks_of(run: str) -> list[str]:
+    """Networks of a run."""
+    return _docker("network", "ls", "--quiet", "--filter", f"label=composesim.run={run}")
+
+
+def eventually(check: Callable[[], bool], *, within: float, what: str) -> None:
+    """Wait until something is so; fail with its name where it does not come about in time."""
+    import time
+
+    deadline = time.monotonic() + within
+    while not check():
+        assert time.monotonic() < deadline, f"within {within} s it did not come about that {what}"
+        time.sleep(0.1)
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str) -> None:
+    """Read the command's output up to the line that holds a text."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return
+    pytest.fail(f"'{text}' never came: {process.stderr.read() if process.stderr else ''}")
+
+
+def _docker(*argv: str) -> list[str]:
+    try:
+        return subprocess.run(["docker", *argv], capture_output=True, text=True, check=False).stdout.split()
+    except FileNotFoundError:
+        return []
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.environ().get("COMPOSESIM_DIR", "").startswith(str(folder))
+    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        return False

@@ -1,0 +1,206 @@
+"""What only containers can show: memory limits, killed nodes, kill -9 of composesim, names and subnets that are taken."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.conftest import FOREVER, Project, containers_of, eventually, networks_of, wait_for_line
+
+pytestmark = [pytest.mark.docker, pytest.mark.train]
+
+
+def test_a_rank_out_of_memory_is_the_cause(project: Project) -> None:
+    script = project.write(
+        "train.py", "import os\nhoard = []\nwhile os.environ['RANK'] == '1': hoard.append(bytearray(10**7))\n"
+    )
+    outcome = project.run("up", "--nodes", "2", "--memory", "400m", "--json", script)
+
+    assert outcome.status == 1
+    assert outcome.report["cause"]["kind"] == "oom"
+    assert outcome.report["cause"]["node"] == "node-1"
+
+
+def test_a_killed_node_is_the_cause_and_stops_the_others(project: Project) -> None:
+    script = project.write("train.py", FOREVER)
+    with project.start("up", "--nodes", "3", "--name", "killed", script) as process:
+        for _ in range(3):
+            wait_for_line(process, "begun")
+        subprocess.run(["docker", "kill", "composesim-killed-node-1-1"], check=True, capture_output=True)
+
+        assert process.wait(30) == 1
+    report = json.loads((project.folder / ".composesim/runs/killed/report.json").read_text())
+    assert (report["cause"]["node"], report["cause"]["message"]) == ("node-1", "node-1 was killed (SIGKILL)")
+
+
+def test_a_killed_node_started_by_hand_rejoins(project: Project) -> None:
+    script = project.write(
+        "train.py",
+        "import os, time, torch.distributed as dist\ndist.init_process_group('gloo')\nprint('begun', flush=True)\n"
+        "while os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': time.sleep(0.1)\n"
+        "dist.barrier()\ndist.destroy_process_group()\n",
+    )
+    with project.start("up", "--nodes", "2", "--max-restarts", "1", "--name", "rejoin", script) as process:
+        wait_for_line(process, "begun")
+        wait_for_line(process, "begun")
+        for verb in ("kill", "start"):
+            subprocess.run(["docker", verb, "composesim-rejoin-node-0-1"], check=True, capture_output=True)
+
+        assert process.wait(60) == 0
+    report = json.loads((project.folder / ".composesim/runs/rejoin/report.json").read_text())
+    assert report["verdict"] == "passed"
+    assert report["nodes"][0]["attempts"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_run_and_is_reported(project: Project, number: signal.Signals) -> None:
+    script = project.write("train.py", FOREVER)
+    with project.start("up", "--nodes", "2", script) as process:
+        wait_for_line(process, "begun")
+        process.send_signal(number)
+
+        assert process.wait(30) == 130
+
+
+@pytest.mark.parametrize("phase", ["containers", "begun"])
+def test_kill_9_of_composesim_leaves_nothing(project: Project, phase: str) -> None:
+    """The run's supervisor cleans up within 10 s, also where the containers were still being made."""
+    script = project.write("train.py", FOREVER)
+    name = f"crashed-{phase}"
+    with project.start("up", "--nodes", "2", "--name", name, script) as process:
+        if phase == "begun":
+            wait_for_line(process, "begun")
+        else:
+            eventually(lambda: networks_of(name) != [], within=30, what="the network is made")
+        process.kill()
+        process.wait()
+
+    eventually(lambda: containers_of(name) == [] == networks_of(name), within=10, what="nothing is left")
+    log = project.folder / ".composesim" / "runs" / name / "supervisor.log"
+    eventually(lambda: "nothing is left" in log.read_text(), within=20, what="the supervisor has looked twice")
+
+
+def test_two_runs_at_once_do_not_meet(project: Project) -> None:
+    script = project.write(
+        "train.py",
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\nprint(dist.get_world_size())\n",
+    )
+    with project.start("up", "--nodes", "2", script) as first, project.start("up", "--nodes", "3", script) as second:
+        outputs = [process.communicate(timeout=90)[0] for process in (first, second)]
+
+        assert [first.returncode, second.returncode] == [0, 0]
+    assert sorted(outputs[0].split()[2::3]) == ["2"] * 2
+    assert sorted(outputs[1].split()[2::3]) == ["3"] * 3
+
+
+def test_two_runs_with_one_name_are_refused(project: Project) -> None:
+    script = project.write("train.py", FOREVER)
+    with project.start("up", "--name", "twice", script) as process:
+        wait_for_line(process, "begun")
+        second = project.run("up", "--name", "twice", script)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+    assert second.status == 2
+    assert "a run named 'twice' is under way" in second.stderr
+
+
+def test_a_taken_subnet_is_refused(project: Project) -> None:
+    script = project.write("ok.py", "print('ok')\n")
+    subprocess.run(
+        ["docker", "network", "create", "--subnet", "10.213.77.0/24", "composesim-test-taken"],
+        check=True,
+        capture_output=True,
+    )
+    try:
+        outcome = project.run("up", "--subnet", "10.213.77.0/25", script)
+    finally:
+        subprocess.run(["docker", "network", "rm", "composesim-test-taken"], check=True, capture_output=True)
+
+    assert outcome.status == 2
+    assert "'10.213.77.0/24', which is in use" in outcome.stderr
+
+
+def test_an_absent_image_is_an_environment_error(project: Project) -> None:
+    outcome = project.run("up", "--image", "composesim-test/no-such-image:1", project.write("ok.py", "print('ok')\n"))
+
+    assert outcome.status == 4
+    assert "'composesim-test/no-such-image:1' is not on this machine" in outcome.stderr
+
+
+def test_awkward_values_reach_the_script_unchanged(project: Project) -> None:
+    awkward = ["$HOME ${X} $$", "a'b\"c\\", "line\nline", "on", "no", "#x", "🚲 é", ""]
+    script = project.write(
+        "show.py", "import json, os, sys\njson.dump([sys.argv[1:], os.environ['V']], open('seen.json', 'w'))\n"
+    )
+    outcome = project.run(
+        "up", "--nodes", "1", "--engine", "docker", "--env", f"V={awkward[0]}\n{awkward[1]}", script, *awkward
+    )
+
+    assert outcome.status == 0, outcome.stderr
+    assert json.loads((project.folder / "seen.json").read_text()) == [awkward, f"{awkward[0]}\n{awkward[1]}"]
+
+
+def test_a_rendered_folder_runs_without_composesim(project: Project, tmp_path: Path) -> None:
+    project.write(".env", "GREETING='hello there'\n")
+    script = project.write(
+        "train.py",
+        "import os, torch.distributed as d\nd.init_process_group('gloo')\nd.barrier()\nprint(os.environ['GREETING'], d.get_rank())\n",
+    )
+    rendered = project.run("render", "out", "--nodes", "2", "--name", "plain", script)
+    assert rendered.status == 0, rendered.stderr
+    folder = tmp_path / "out"
+    try:
+        up = subprocess.run(
+            ["docker", "compose", "up"], cwd=folder, capture_output=True, text=True, check=False, timeout=90
+        )
+        assert up.returncode == 0, up.stderr
+        assert "hello there 0" in up.stdout
+        assert "hello there 1" in up.stdout
+        waited = subprocess.run(
+            ["docker", "compose", "wait", "master"], cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert waited.returncode == 0
+    finally:
+        subprocess.run(["docker", "compose", "down"], cwd=folder, check=False, capture_output=True)
+
+
+def test_a_detached_run_is_waited_for_and_ended_from_outside(project: Project) -> None:
+    script = project.write("train.py", FOREVER)
+    started = project.run("up", "--nodes", "2", "--name", "away", "--detach", script)
+    assert started.status == 0, started.stderr
+    assert started.stdout == "away\n"
+    with project.start("wait", "--run", "away") as waiting:
+        down = project.run("down", "--run", "away")
+
+        assert down.status == 0, down.stderr
+        assert waiting.wait(30) == 130
+
+
+def test_keep_leaves_the_nodes_until_down(project: Project) -> None:
+    kept = project.run("up", "--name", "kept", "--keep", project.write("ok.py", "print('ok')\n"))
+    assert kept.status == 0, kept.stderr
+    assert len(containers_of("kept")) == 3
+
+    assert project.run("down", "--run", "kept").status == 0
+
+
+def test_nodes_are_hosts_of_their_own_with_no_privilege(project: Project) -> None:
+    script = project.write(
+        "look.py",
+        "import os, socket\n"
+        "status = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)\n"
+        "print(socket.gethostname(), status['CapEff'], status['NoNewPrivs'], os.getuid(), os.getcwd())\n"
+        "try: open('/usr/x', 'w')\nexcept OSError as error: print(error.strerror)\n",
+    )
+    outcome = project.run("up", "--nodes", "1", "--engine", "docker", script)
+
+    assert (
+        outcome.stdout.splitlines()[0]
+        == f"node-0 | node-0 0000000000000000 1 {project.folder.stat().st_uid} {project.folder}"
+    )
+    assert outcome.stdout.splitlines()[1] == "node-0 | Read-only file system"

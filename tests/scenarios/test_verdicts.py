@@ -1,0 +1,98 @@
+"""What went wrong first is what the report says, on every engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import ROOT
+from tests.scenarios.conftest import FOREVER, Project
+
+pytestmark = pytest.mark.train
+
+JOINED = "import os, sys, torch.distributed as dist\ndist.init_process_group('gloo')\nrank = dist.get_rank()\n"
+
+
+def test_the_default_workload_passes_and_learns(project: Project, engine: str) -> None:
+    outcome = project.run("up", "--engine", engine, "--nodes", "2", "--json", str(ROOT / "train_ddp.py"))
+    report = outcome.report
+
+    assert outcome.status == 0
+    assert report["verdict"] == "passed"
+    assert report["cause"] is None
+    assert report["metrics"]["accuracy"] >= 0.95
+    assert [node["exit_code"] for node in report["nodes"]] == [0, 0]
+    assert report["timings"]["first_step_s"] > 0
+
+
+def test_an_exception_is_the_cause_with_its_traceback(project: Project, engine: str) -> None:
+    script = project.write("train.py", JOINED + "if rank == 2: raise ValueError('bad batch')\ndist.barrier()\n")
+    outcome = project.run("up", "--engine", engine, "--nodes", "3", "--json", script)
+    cause = outcome.report["cause"]
+
+    assert outcome.status == 1
+    assert (cause["node"], cause["rank"], cause["kind"]) == ("node-2", 2, "exception")
+    assert cause["message"] == "ValueError: bad batch"
+    assert 'File "' in cause["traceback"]
+    assert "compose_sim" not in cause["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("sys.exit(3)", "exit", "rank 1 exited with status 3"),
+        ("import ctypes; ctypes.string_at(0)", "signal", "rank 1 was ended by SIGSEGV"),
+        ("os.abort()", "signal", "rank 1 was ended by SIGABRT"),
+        ("import atexit; atexit.register(os.abort); dist.barrier(); sys.exit()", "teardown", "rank 1 crashed in teardown, after training ended (SIGABRT)"),
+    ],
+)  # fmt: skip
+def test_how_a_rank_ended_is_told(project: Project, code: str, kind: str, message: str) -> None:
+    script = project.write("train.py", JOINED + f"if rank == 1: {code}\ndist.barrier()\n")
+    outcome = project.run("up", "--engine", "local", "--nodes", "2", "--json", script)
+    cause = outcome.report["cause"]
+
+    assert outcome.status == 1
+    assert (cause["rank"], cause["kind"], cause["message"]) == (1, kind, message)
+
+
+def test_a_rank_that_never_joins_is_found_without_a_timeout(project: Project, engine: str) -> None:
+    script = project.write("train.py", "import os, sys\nif os.environ['RANK'] == '1': sys.exit()\n" + JOINED)
+    outcome = project.run("up", "--engine", engine, "--nodes", "2", "--json", script)
+
+    assert outcome.status == 124
+    assert outcome.report["verdict"] == "hung"
+    assert outcome.report["cause"]["rank"] == 1
+
+
+def test_the_timeout_ends_the_run(project: Project, engine: str) -> None:
+    script = project.write("train.py", FOREVER)
+    outcome = project.run("up", "--engine", engine, "--nodes", "2", "--timeout", "8s", "--json", script)
+
+    assert outcome.status == 124
+    assert outcome.report["verdict"] == "timeout"
+
+
+def test_what_a_rank_prints_reaches_stdout_with_its_node(project: Project, engine: str) -> None:
+    script = project.write("hello.py", "import os\nprint('I am', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    outcome = project.run("up", "--engine", engine, "--nodes", "2", script)
+
+    assert outcome.status == 0
+    assert sorted(outcome.stdout.splitlines()) == ["node-0 | I am 0 of 2", "node-1 | I am 1 of 2"]
+    assert "passed" in outcome.stderr.splitlines()[-1]
+
+
+def test_a_module_runs_as_a_script_does(project: Project) -> None:
+    (project.folder / "package").mkdir()
+    (project.folder / "package" / "__init__.py").write_text("")
+    (project.folder / "package" / "train.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
+    outcome = project.run("up", "--engine", "local", "--nodes", "1", "-m", "package.train", "--epochs", "3")
+
+    assert outcome.stdout == "node-0 | __main__ ['--epochs', '3']\n"
+
+
+def test_a_flood_of_lines_arrives_whole(project: Project, engine: str) -> None:
+    script = project.write("flood.py", "import os\nfor n in range(50_000): print(os.environ['RANK'], n)\n")
+    outcome = project.run("up", "--engine", engine, "--nodes", "2", script)
+    lines = [line.split(" | ")[1] for line in outcome.stdout.splitlines()]
+
+    for rank in (0, 1):
+        assert [line for line in lines if line.startswith(f"{rank} ")] == [f"{rank} {n}" for n in range(50_000)]
