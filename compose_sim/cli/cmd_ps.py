@@ -1,0 +1,92 @@
+"""What does `composesim ps` do? It lists the runs of this machine and their nodes, by what the engines know of them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compose_sim.cli.console import print_json, print_table, say
+from compose_sim.cli.select import find_statuses, json_option
+from compose_sim.engine.protocol import NodeStatus
+from compose_sim.engine.record import finished_runs, report_of
+from compose_sim.engine.rundir import RunFolder
+
+
+@click.command("ps")
+@click.option("--all", "-a", "all_runs", is_flag=True, help="Finished runs of this project too, with their verdicts.")
+@json_option
+def command(all_runs: bool, as_json: bool) -> None:
+    """List runs that have nodes, on every engine, and their nodes."""
+    runs = _live_runs()
+    if all_runs:
+        known = {run["run"] for run in runs}
+        runs += [_finished(folder) for folder in finished_runs(Path.cwd()) if folder.name not in known]
+    if as_json:
+        print_json({"schema_version": 1, "runs": runs})
+        return
+    if not runs:
+        say("no run is under way" + ("" if all_runs else "; finished ones: composesim ps --all"))
+        return
+    rows = [row for run in runs for row in _rows(run)]
+    print_table(("run", "engine", "state", "node", "ranks", "node state"), rows)
+
+
+def _live_runs() -> list[dict[str, Any]]:
+    found = sorted(find_statuses(), key=lambda pair: pair[1].run)
+    runs = []
+    for run, pairs in groupby(found, key=lambda pair: pair[1].run):
+        engines, statuses = zip(*pairs, strict=True)
+        folder = next((status.folder for status in statuses if status.folder), "")
+        under_way = bool(folder) and RunFolder(Path(folder)).is_claimed()
+        runs.append(
+            {
+                "run": run,
+                "engine": engines[0].name,
+                # Nodes that nobody watches were kept on purpose, or a crash left them.
+                "state": "under way" if under_way else "left",
+                "folder": folder,
+                "nodes": [_node(status) for status in statuses],
+            }
+        )
+    return runs
+
+
+def _node(status: NodeStatus) -> dict[str, Any]:
+    return {
+        "node": status.node,
+        "role": status.role,
+        "ranks": status.ranks,
+        "state": _state(status),
+        "exit_code": status.exit_code,
+        "since": status.since,
+    }
+
+
+def _state(status: NodeStatus) -> str:
+    if status.paused:
+        return "paused"
+    if status.running:
+        return "running"
+    if status.oom_killed:
+        return "out of memory"
+    return "created" if status.exit_code is None else f"exited {status.exit_code}"
+
+
+def _finished(folder: RunFolder) -> dict[str, Any]:
+    report = report_of(folder)
+    return {
+        "run": folder.name,
+        "engine": report["engine"].split()[0],
+        "state": report["verdict"],
+        "folder": str(folder.path),
+        "nodes": [],
+    }
+
+
+def _rows(run: dict[str, Any]) -> list[tuple[str, ...]]:
+    named = (run["run"], run["engine"], run["state"])
+    rows = [(node["node"], node["ranks"], node["state"]) for node in run["nodes"]] or [("", "", "")]
+    return [(*(named if index == 0 else ("", "", "")), *row) for index, row in enumerate(rows)]

@@ -1,0 +1,42 @@
+"""What does `composesim wait` do? It blocks until a run has ended, and ends with the run's exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from compose_sim.cli.console import print_json, say
+from compose_sim.cli.report_text import final_line
+from compose_sim.cli.select import json_option, run_option, select_folder
+from compose_sim.core.quantities import format_seconds, parse_seconds
+from compose_sim.engine.record import end_of, report_of
+
+TIMED_OUT = 124
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("wait")
+@run_option
+@click.option(
+    "--timeout", callback=_seconds, metavar="TIME", help="Give up after this time, such as 10m, with exit code 124."
+)
+@json_option
+def command(run: str | None, timeout: float | None, as_json: bool) -> None:
+    """Wait for a run to end, and end with its exit code. One that is over already has its verdict told at once."""
+    folder = select_folder(run)
+    if not end_of(folder).wait(timeout):
+        say(f"the run '{folder.name}' is still under way after {format_seconds(timeout or 0)}")
+        sys.exit(TIMED_OUT)
+    report = report_of(folder)
+    if as_json:
+        print_json(report)
+    else:
+        say(final_line(report))
+    sys.exit(report["exit_code"])
