@@ -84,7 +84,7 @@ class PlainListener:
         if state.first_step_at:
             self._tell("first step", f"first step after {format_seconds(state.first_step_at - start)}")
         for failure in state.failures:
-            self._tell(failure.message, failure.message)
+            self._tell(failure.place, f"{failure.place}: {failure.message}")
 
     def close(self) -> None:
         """Nothing is open."""

@@ -84,7 +84,7 @@ class Agent:
     def close(self) -> None:
         """Leave nothing behind: no rank, no child of one, no process of ours."""
         self._signal_ranks(signal.SIGKILL)
-        self._stop_starter()
+        self._stop_starter(at_once=self._exit_code != 0)
 
     def interrupt(self, signals: bytes) -> None:
         """A person or the engine wants this node to end; the second time at once."""
@@ -137,7 +137,7 @@ class Agent:
 
     def _rejoin(self) -> None:
         if self._launch.launcher == "torchrun":  # one a round: this one may be waiting for nodes that were lost
-            self._stop_starter()
+            self._stop_starter(at_once=True)
         if self._starter.closed:
             self._starter = self._start_starter()
         self._join()
@@ -246,10 +246,10 @@ class Agent:
         self._selector.register(starter.link, selectors.EVENT_READ, self._hear_starter)
         return starter
 
-    def _stop_starter(self) -> int:
+    def _stop_starter(self, *, at_once: bool = False) -> int:
         if not self._starter.closed:
             self._selector.unregister(self._starter.link)
-        return self._starter.close()
+        return self._starter.close(at_once=at_once)
 
     def _send(self, message: Message) -> None:
         assert self._master is not None

@@ -76,7 +76,10 @@ class Starter:
         self.link.setblocking(False)
         words = (str(os.getpid()), str(theirs.fileno()), launch.launcher, "--", *launch.program)
         command = [sys.executable, "-u", str(Path(__file__).with_name(file)), *words]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        # A session of its own: an interrupt from a terminal is for the agent, who knows what it means.
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+        )
         theirs.close()
 
     def start(self, ranks: Sequence[dict[str, str]], outputs: Sequence[int]) -> None:
@@ -103,11 +106,11 @@ class Starter:
         """Whether it was let go."""
         return self.link.fileno() < 0
 
-    def close(self) -> int:
+    def close(self, *, at_once: bool = False) -> int:
         """Let it go, by force if need be. Its exit code, or minus the signal that ended it."""
         self.link.close()
         try:
-            return self._process.wait(_SECONDS_TO_LEAVE)
+            return self._process.wait(0 if at_once else _SECONDS_TO_LEAVE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()

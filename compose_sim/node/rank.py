@@ -14,13 +14,14 @@ import builtins
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from . import parent, probe
+from . import parent, probe, teardown
 from .emit import Events, events_of
 
 _OUR_FOLDER = str(Path(__file__).parent) + os.sep
@@ -91,6 +92,8 @@ def run(program: Program) -> None:
     events = events_of(os.environ)
     events = events.of(rank=int(os.environ["RANK"]), generation=int(os.environ["COMPOSESIM_GENERATION"]))
     probe.begin(events, first=os.environ["LOCAL_RANK"] == "0")
+    teardown.install()
+    sys.breakpointhook = _breakpoint_for(events)
     try:
         program.run()
     except SystemExit as error:
@@ -102,6 +105,17 @@ def run(program: Program) -> None:
         _ended(events, 130 if isinstance(error, KeyboardInterrupt) else 1)
         raise
     _ended(events, 0)
+
+
+def _breakpoint_for(events: Events) -> Callable[..., Any]:
+    def breakpointhook(*arguments: Any, **options: Any) -> Any:
+        if os.environ.get("PYTHONBREAKPOINT"):
+            return sys.__breakpointhook__(*arguments, **options)
+        from . import debugger
+
+        return debugger.stop_at(sys._getframe(1), events)
+
+    return breakpointhook
 
 
 def _ended(events: Events, exit_code: int) -> None:

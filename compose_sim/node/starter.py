@@ -87,17 +87,19 @@ class Starter:
         return None
 
     def _become_rank(self, starter: int, output: int, outputs: list[int]) -> None:
-        """Make the forked process what a new one would be: a session of its own, default signals, standard streams, no descriptors of ours."""
+        """Make the forked process what a new one would be: its own session and streams, default signals, nothing of ours."""
         os.setsid()
         parent.die_with(starter)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.dup2(output, 1)
         os.dup2(output, 2)
         for descriptor in (*outputs, self._wakeup_read, self._wakeup_write):
             os.close(descriptor)
         self._link.close()
+        numpy_random = sys.modules.get("numpy.random")
+        if numpy_random is not None:  # it was seeded once, on import: ranks that share a state would shuffle alike
+            numpy_random.seed()
 
     def _reap(self) -> None:
         while self._ranks:
@@ -116,9 +118,6 @@ def _code(status: int) -> int:
 def _begin() -> dict[str, str] | None:
     agent, descriptor, launcher = sys.argv[1:4]
     parent.die_with(int(agent))
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # an interrupt from a terminal is for the agent, who knows what it means
     if launcher == "warm":
         probe.install()
         import_torch()
@@ -127,9 +126,10 @@ def _begin() -> dict[str, str] | None:
 
 if __name__ == "__main__":
     _variables = _begin()
-    if _variables is not None:
-        os.environ.update(_variables)
-        _program = rank.Program.from_arguments(sys.argv[5:])
-        if sys.argv[3] == "env":
-            _program.execute()
-        rank.run(_program)
+    if _variables is None:
+        os._exit(0)  # nothing is left to do, and torch takes its time to leave
+    os.environ.update(_variables)
+    _program = rank.Program.from_arguments(sys.argv[5:])
+    if sys.argv[3] == "env":
+        _program.execute()
+    rank.run(_program)
