@@ -1,0 +1,25 @@
+"""What does `composesim completion` do? It prints what a shell reads to complete composesim's verbs and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+_PROGRAM = "composesim"
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(_SHELLS))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    r"""Print the completion script for SHELL.
+
+    \b
+    bash: composesim completion bash > ~/.local/share/bash-completion/completions/composesim
+    zsh:  composesim completion zsh > "${fpath[1]}/_composesim"
+    fish: composesim completion fish > ~/.config/fish/completions/composesim.fish
+    """
+    completion = get_completion_class(shell)
+    assert completion is not None  # click knows all three
+    click.echo(completion(context.find_root().command, {}, _PROGRAM, "_COMPOSESIM_COMPLETE").source())

@@ -1,0 +1,95 @@
+"""How does a person reach the debugger of a rank? Through its socket in the run's folder, text both ways."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from compose_sim.core.breakpoints import Stop, stop_after
+from compose_sim.engine.follow import Follower, pause_after
+
+_CHUNK = 65536
+
+
+class Watch:
+    """Follows where one rank stands."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._follower = Follower(folder, logs=False)
+        self.stop: Stop | None = None
+
+    def look(self) -> Stop | None:
+        """Where the rank stands now."""
+        while events := self._follower.poll():
+            for event in events:
+                self.stop = stop_after(self.stop, event, rank=self._rank)
+        return self.stop
+
+    def connect(self, over: threading.Event) -> socket.socket | None:
+        """A connection to the rank's debugger once it waits at one; None when the run is over before."""
+        while True:
+            looked = time.monotonic()
+            is_over = over.is_set()
+            stop = self.look()
+            link = _connect(self._folder / "debug", stop.socket) if stop and stop.phase == "waiting" else None
+            if link or is_over:
+                return link
+            over.wait(pause_after(looked))
+
+
+def relay(link: socket.socket, source: int, write: Callable[[str], None], watch: Watch) -> None:
+    """
+    Carry text between a file descriptor and a debugger, until the debugger closes.
+
+    Where the source has ended (Ctrl-D, or the end of a pipe), the debugger lets the rank run on, and that is the end too.
+    """
+    sources: list[socket.socket | int] = [link, source]
+    while True:
+        looked = time.monotonic()
+        ready, _, _ = select.select(sources, [], [], None if source in sources else pause_after(looked))
+        if link in ready:
+            data = _receive(link)
+            if not data:
+                return
+            write(data.decode("utf-8", "replace"))
+        if source in ready:
+            data = os.read(source, _CHUNK)
+            if data:
+                link.sendall(data)
+            else:
+                sources.remove(source)
+                link.shutdown(socket.SHUT_WR)
+        if not ready and source not in sources and not _is_stopped(watch.look()):
+            return
+
+
+def _is_stopped(stop: Stop | None) -> bool:
+    return stop is not None and stop.phase != "released"
+
+
+def _receive(link: socket.socket) -> bytes:
+    try:
+        return link.recv(_CHUNK)
+    except ConnectionResetError:  # the rank was killed
+        return b""
+
+
+def _connect(folder: Path, name: str) -> socket.socket | None:
+    """A connection to a socket, however long its path is; None while nobody listens there (yet)."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(f"/proc/self/fd/{descriptor}/{name}")
+    except (FileNotFoundError, ConnectionRefusedError):
+        link.close()
+        return None
+    finally:
+        os.close(descriptor)
+    return link
