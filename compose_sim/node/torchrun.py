@@ -36,7 +36,7 @@ def watch_ranks(link: socket.socket, ranks: list[dict[str, str]], outputs: list[
     through `subprocess.Popen`, which is public. To be called before torch is imported.
     """
 
-    class RankPopen(subprocess.Popen):
+    class RankPopen(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, args: Any, *, env: Mapping[str, str] | None = None, **options: Any) -> None:
             self._local_rank = int((env or {}).get("LOCAL_RANK", -1))
             self._code: int | None = None
@@ -50,7 +50,7 @@ def watch_ranks(link: socket.socket, ranks: list[dict[str, str]], outputs: list[
                 channel.send(link, {"started": self._local_rank, "pid": self.pid})
 
         @property
-        def returncode(self) -> int | None:  # type: ignore[override]
+        def returncode(self) -> int | None:
             return self._code
 
         @returncode.setter

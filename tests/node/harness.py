@@ -1,0 +1,107 @@
+"""A cluster of real processes on 127.0.0.1: the master and one agent a node, in a run folder of their own, without the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+NODE_CODE = Path(__file__).parents[2] / "compose_sim" / "node"
+PATIENCE_SECONDS = 60.0
+
+
+class Cluster:
+    """Nodes are numbered; `program` is what stands after `--` on a node's command line."""
+
+    def __init__(self, folder: Path, program: Sequence[str], *, launcher: str = "warm", nproc: int = 1) -> None:
+        self.folder, self.program, self.launcher, self.nproc = folder, program, launcher, nproc
+        self.module = False
+        self.cwd = folder
+        for name in ("events", "logs", "shared", "debug"):
+            (folder / name).mkdir(parents=True)
+        shutil.copytree(NODE_CODE, folder / "node", ignore=shutil.ignore_patterns("__pycache__"))
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+            **{"COMPOSESIM_RUN": "test", "COMPOSESIM_DIR": str(folder), "COMPOSESIM_SHARED": str(folder / "shared")},
+            **{"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "COMPOSESIM_ECHO": "0"},
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start_master(self, nodes: int, *options: str) -> None:
+        store = ("--no-store",) if self.launcher == "env" else ("--store-host", "127.0.0.1")
+        self._start("master", "master.py", "--nodes", str(nodes), "--port", "0", *store, *options)
+        started = self.wait_for(lambda: next(iter(self.events("master", "master-started")), None))
+        self.environment["COMPOSESIM_MASTER"] = f"127.0.0.1:{started['data']['port']}"
+
+    def start_node(self, number: int) -> None:
+        name = f"node-{number}"
+        address = ("--master-address", "127.0.0.1") if self.launcher == "env" else ()
+        module = ("--module",) if self.module else ()
+        variables = {"COMPOSESIM_NODE_RANK": str(number), "COMPOSESIM_NPROC": str(self.nproc)}
+        command = ("launch.py", "--launcher", self.launcher, *address, *module, "--", *self.program)
+        self._start(name, *command, **variables)
+
+    def start(self, nodes: int, *options: str) -> Cluster:
+        self.start_master(nodes, *options)
+        for number in range(nodes):
+            self.start_node(number)
+        return self
+
+    def exit_codes(self) -> dict[str, int]:
+        """Wait for all: the exit code of the master and of each node."""
+        return {name: process.wait(PATIENCE_SECONDS) for name, process in self.processes.items()}
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self.processes[name].send_signal(number)
+
+    def events(self, node: str, kind: str = "") -> list[dict[str, Any]]:
+        file = self.folder / "events" / f"{node}.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [event for event in map(json.loads, lines) if not kind or event["kind"] == kind]
+
+    def log(self, rank: int) -> str:
+        (file,) = (self.folder / "logs").glob(f"*.{rank}.log")
+        return file.read_text()
+
+    def wait_for(self, condition: Callable[[], Any]) -> Any:
+        """What `condition` gives once it is true."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the condition did not become true")
+            time.sleep(0.02)
+        return value
+
+    def wait_for_event(self, node: str, kind: str, **data: Any) -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            return next((it for it in self.events(node, kind) if data.items() <= it["data"].items()), None)
+
+        event: dict[str, Any] = self.wait_for(found)
+        return event
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+    def _start(self, name: str, file: str, *arguments: str, **variables: str) -> None:
+        environment = {**self.environment, "COMPOSESIM_NODE": name, **variables}
+        if name in self.processes:  # killed, and now started again
+            self.processes[name].wait()
+        with (self.folder / "logs" / f"{name}.stderr").open("ab") as errors:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, str(self.folder / "node" / file), *arguments],
+                env=environment,
+                cwd=self.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )

@@ -1,0 +1,136 @@
+"""Do nodes find each other, notice each other's end, and begin again? Real sockets and processes; the env launcher needs no torch."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.node.harness import Cluster
+
+STOPPED = 143
+PLACE = "import os; print(os.environ['RANK'], os.environ['COMPOSESIM_NODE'], os.environ['WORLD_SIZE'])"
+WAIT = """
+import os, pathlib, time
+mine = pathlib.Path(os.environ["COMPOSESIM_SHARED"], f"{os.environ['RANK']}.{os.environ['COMPOSESIM_GENERATION']}")
+mine.write_text("here")
+while not mine.with_name("go").exists(): time.sleep(0.02)
+"""
+MakeCluster = Callable[..., Cluster]
+
+
+def here(cluster: Cluster, rank: int, generation: int = 0) -> bool:
+    return bool(cluster.wait_for((cluster.folder / "shared" / f"{rank}.{generation}").exists))
+
+
+def test_ranks_follow_node_numbers(cluster: MakeCluster) -> None:
+    """Twelve nodes: by name, node-10 would be rank 2."""
+    run = cluster(PLACE, launcher="env").start(12)
+    assert set(run.exit_codes().values()) == {0}
+    assert [run.log(rank) for rank in range(12)] == [f"{rank} node-{rank} 12\n" for rank in range(12)]
+
+
+def test_each_node_may_have_several_ranks(cluster: MakeCluster) -> None:
+    run = cluster(PLACE, launcher="env", nproc=3).start(2)
+    assert set(run.exit_codes().values()) == {0}
+    assert [run.log(rank).split()[:2] for rank in (2, 3)] == [["2", "node-0"], ["3", "node-1"]]
+
+
+def test_a_rank_that_fails_stops_the_others(cluster: MakeCluster) -> None:
+    run = cluster("import os, sys\nif os.environ['RANK'] == '1': sys.exit(3)\n" + WAIT, launcher="env").start(3)
+    assert run.exit_codes() == {"master": 1, "node-0": STOPPED, "node-1": 3, "node-2": STOPPED}
+    (exited,) = run.events("node-0", "rank-exited")
+    assert exited["data"]["stopped"]
+    assert exited["data"]["reason"] == "rank 1 on node-1 ended with exit code 3"
+
+
+def test_a_rank_that_ignores_being_stopped_is_killed(cluster: MakeCluster) -> None:
+    deaf = "import os, sys, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT
+    failing = "import os, sys\nif os.environ['RANK'] == '0':\n  import time\n  time.sleep(1)\n  sys.exit(3)\n"
+    run = cluster(failing + deaf, launcher="env").start(2)
+    assert run.exit_codes() == {"master": 1, "node-0": 3, "node-1": STOPPED}
+    assert run.events("node-1", "rank-exited")[0]["data"]["signal"] == signal.SIGKILL
+
+
+def test_a_lost_node_stops_the_others(cluster: MakeCluster) -> None:
+    run = cluster(WAIT, launcher="env").start(2)
+    assert here(run, 0)
+    assert here(run, 1)
+    run.signal("node-1", signal.SIGKILL)
+    assert run.exit_codes() == {"master": 1, "node-0": STOPPED, "node-1": -signal.SIGKILL}
+    assert run.events("master", "node-lost")[0]["data"] == {"node": "node-1", "reason": "connection closed"}
+
+
+def test_a_silent_node_is_lost(cluster: MakeCluster) -> None:
+    run = cluster(WAIT, launcher="env").start(2)
+    assert here(run, 1)
+    run.signal("node-1", signal.SIGSTOP)
+    lost = run.wait_for_event("master", "node-lost")
+    assert lost["data"] == {"node": "node-1", "reason": "silent for 5 s"}
+    assert run.processes["node-0"].wait(30) == STOPPED
+    assert run.processes["master"].wait(30) == 1
+    run.signal("node-1", signal.SIGCONT)
+    assert run.processes["node-1"].wait(30) == STOPPED, "it finds its connection closed, and leaves"
+
+
+def test_a_killed_node_that_is_started_again_rejoins(cluster: MakeCluster) -> None:
+    run = cluster(WAIT, launcher="env").start(3, "--max-restarts", "1")
+    assert here(run, 1)
+    run.signal("node-1", signal.SIGKILL)
+    run.wait_for_event("master", "node-lost")
+    run.start_node(1)
+    assert here(run, 1, generation=1)
+    (run.folder / "shared" / "go").touch()
+    assert set(run.exit_codes().values()) == {0}
+    assert [event["data"]["restart_count"] for event in run.events("node-0", "rendezvous")] == [0, 1]
+
+
+def test_a_failing_rank_is_restarted(cluster: MakeCluster) -> None:
+    failing_once = "import os, sys\nif os.environ['COMPOSESIM_GENERATION'] + os.environ['RANK'] == '00': sys.exit(7)\n"
+    run = cluster(failing_once + WAIT, launcher="env").start(2, "--max-restarts", "1")
+    assert here(run, 0, generation=1)
+    (run.folder / "shared" / "go").touch()
+    assert set(run.exit_codes().values()) == {0}
+
+
+def test_fewer_nodes_than_expected_are_enough_where_allowed(cluster: MakeCluster) -> None:
+    run = cluster(PLACE, launcher="env")
+    run.start_master(3, "--min-nodes", "2")
+    run.start_node(0)
+    run.start_node(2)
+    assert set(run.exit_codes().values()) == {0}
+    assert run.log(1) == "1 node-2 2\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_node_and_its_ranks(cluster: MakeCluster, number: signal.Signals) -> None:
+    run = cluster(WAIT, launcher="env").start(1)
+    assert here(run, 0)
+    run.signal("node-0", number)
+    assert run.exit_codes() == {"master": 1, "node-0": 128 + number}
+    assert run.events("node-0", "rank-exited")[0]["data"]["stopped"]
+
+
+def test_nodes_stop_when_the_master_is_lost(cluster: MakeCluster) -> None:
+    run = cluster(WAIT, launcher="env").start(1)
+    assert here(run, 0)
+    run.signal("master", signal.SIGKILL)
+    assert run.processes["node-0"].wait(30) == STOPPED
+    assert "lost the connection to the master" in (run.folder / "logs" / "node-0.log").read_text()
+
+
+def test_a_flood_of_output_arrives_whole_and_in_order(cluster: MakeCluster) -> None:
+    flood = "import sys\nfor n in range(300_000): sys.stdout.write(f'line {n}\\n') if n % 2 else sys.stderr.write(f'line {n}\\n')"
+    run = cluster(flood, launcher="env", nproc=2).start(1)
+    assert set(run.exit_codes().values()) == {0}
+    expected = "".join(f"line {number}\n" for number in range(300_000))
+    assert run.log(0) == expected
+    assert run.log(1) == expected
+
+
+def test_a_child_that_keeps_the_output_open_does_not_hold_the_node(cluster: MakeCluster) -> None:
+    script = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\nprint('left it behind')"
+    run = cluster(script, launcher="env").start(1)
+    assert set(run.exit_codes().values()) == {0}
+    assert run.log(0) == "left it behind\n"
