@@ -1,0 +1,280 @@
+"""How are nodes executed without containers? As plain processes of this machine, each node in a session of its own.
+
+A node is found by its labels, which are environment variables (labels.py), so every verb works from any shell.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compose_sim.core.events import parse_event
+from compose_sim.core.plan import Plan
+from compose_sim.engine import labels
+from compose_sim.engine.protocol import NodeStatus, Progress
+from compose_sim.engine.rundir import RunFolder
+from compose_sim.engine.zygote import Zygote, output_file
+from compose_sim.errors import EngineError, SpecError
+
+MASTER = "master"
+_MASTER_PATIENCE_S = 60.0  # a master that has not said where it listens by then never will
+_REMOVE_PATIENCE_S = 30.0  # only a process that the kernel itself holds survives SIGKILL so long
+_LOOK_S = 0.01
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class LocalEngine:
+    """Processes of this machine, one agent a node."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._children: dict[tuple[str, str], int] = {}  # process ids by run and node
+        self._exit_codes: dict[tuple[str, str], int] = {}
+        self._folders: dict[str, Path] = {}
+        self._lock = threading.Lock()
+
+    def describe(self) -> str:
+        """What it is, since there is no version to tell."""
+        return f"plain processes on {platform.system()} {platform.release()}"
+
+    def prepare(self, plan: Plan, progress: Progress) -> str:
+        """Nothing: this machine is the image."""
+        return plan.image
+
+    def image_digest(self, image: str) -> str:
+        """There is no image."""
+        return ""
+
+    def start(self, plan: Plan, folder: RunFolder) -> None:
+        """The master first, since its port is only known when it listens, then all nodes."""
+        _adopt_orphans()
+        self._folders[plan.run] = folder.path
+        common = {**os.environ, **plan.environment, labels.ENGINE: self.name}
+        directory = plan.working_directory
+        with Zygote(plan.python, folder=folder.path, working_directory=directory, environment=common) as zygote:
+            self._start_one(zygote, plan, MASTER, plan.master.command, {**common, labels.NODE: MASTER})
+            address = f"127.0.0.1:{self._await_port(plan, folder)}"
+            for node in plan.nodes:
+                environment = {**common, **node.environment, "COMPOSESIM_MASTER": address}
+                self._start_one(zygote, plan, node.name, node.command, environment)
+
+    def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
+        """Each node when its agent ends; the exit code of one that we did not start is what it wrote down last."""
+        handles: dict[int, str] = {}
+        poll = select.poll()
+        for name in _names(plan):
+            handle = self._open(plan.run, name)
+            if handle is None:
+                yield self._status(plan.run, name, plan)
+            else:
+                handles[handle] = name
+                poll.register(handle, select.POLLIN)
+        try:
+            while handles:
+                for handle, _ in poll.poll():
+                    poll.unregister(handle)
+                    os.close(handle)
+                    yield self._status(plan.run, handles.pop(handle), plan)
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+    def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
+        """The nodes of each run of which any process is left, ended ones too."""
+        processes = labels.labelled_processes(run)
+        agents = {(process.run, process.node): process for process in processes if process.is_agent}
+        statuses = []
+        for name, folder in sorted({(process.run, process.folder) for process in processes}):
+            plan = _plan_in(folder)
+            nodes = _names(plan) if plan else sorted(node for owner, node in agents if owner == name)
+            statuses += [self._status(name, node, plan, agents.get((name, node)), folder) for node in nodes]
+        return tuple(statuses)
+
+    def stop(self, run: str, *, grace_s: float) -> None:
+        """SIGTERM to the agents, to the master once they have left; SIGKILL to all that is left after the grace."""
+        deadline = time.monotonic() + grace_s
+        agents = labels.without_kin(process for process in labels.labelled_processes(run) if process.is_agent)
+        nodes = [agent for agent in agents if agent.node != MASTER]
+        for group in (nodes, [agent for agent in agents if agent.node == MASTER]):
+            for agent in group:
+                labels.send(agent, signal.SIGTERM)
+                labels.send(agent, signal.SIGCONT)  # a paused one would not hear it
+            labels.wait_until_gone(group, seconds=max(0.0, deadline - time.monotonic()))
+        self.remove(run)
+
+    def remove(self, run: str) -> None:
+        """SIGKILL until no process has the run's label; more than once, since one may have been forking."""
+        deadline = time.monotonic() + _REMOVE_PATIENCE_S
+        while left := labels.without_kin(labels.labelled_processes(run)):
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"{len(left)} processes of run '{run}' do not end on SIGKILL",
+                    evidence="\n".join(f"process {process.pid} {process.node}" for process in left),
+                    hint=f"composesim down --run {run}",
+                )
+            for process in left:
+                labels.send(process, signal.SIGKILL)
+            labels.wait_until_gone(left, seconds=1.0)
+            self._bury(left)
+
+    def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
+        """Run a command in the node's environment and working directory; 127 where there is no such command."""
+        agent = _agent(run, node)
+        if agent is None:
+            raise EngineError(f"'{node}' of run '{run}' is not running", hint=f"composesim ps --run {run}")
+        folder = Path(f"/proc/{agent.pid}/cwd").readlink()
+        try:
+            status = subprocess.run(argv, cwd=folder, env=labels.environment_of(agent.pid), check=False).returncode
+        except FileNotFoundError:
+            return 127
+        return status if status >= 0 else 128 - status
+
+    def output(self, run: str, node: str, *, lines: int = 20) -> str:
+        """The end of `logs/NODE.out`, where the node's first process writes."""
+        folder = self._folder_of(run)
+        try:
+            words = output_file(folder, node).read_text(errors="replace") if folder else ""
+        except FileNotFoundError:
+            return ""
+        return "".join(words.splitlines(keepends=True)[-lines:])
+
+    def runs_left(self) -> tuple[str, ...]:
+        """Runs of which a process is left."""
+        return tuple(sorted({process.run for process in labels.labelled_processes()}))
+
+    def _start_one(
+        self, zygote: Zygote, plan: Plan, name: str, argv: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        key = (plan.run, name)
+        with self._lock:
+            self._exit_codes.pop(key, None)
+            self._children[key] = zygote.start(name, argv, environment)
+
+    def _await_port(self, plan: Plan, folder: RunFolder) -> int:
+        """The port that the master says it listens on; EngineError where it ends without a word."""
+        handle = os.pidfd_open(self._children[plan.run, MASTER])
+        deadline = time.monotonic() + _MASTER_PATIENCE_S
+        try:
+            while time.monotonic() < deadline:
+                has_ended = bool(select.select([handle], [], [], _LOOK_S)[0])
+                started = _last_event(folder.path, MASTER, "master-started")
+                if started:
+                    return int(started["port"])
+                if has_ended:
+                    break
+        finally:
+            os.close(handle)
+        raise EngineError(
+            f"the master of run '{plan.run}' did not start to listen",
+            evidence=self.output(plan.run, MASTER),
+            hint="composesim doctor",
+        )
+
+    def _open(self, run: str, name: str) -> int | None:
+        """A handle that is readable once the node has ended; None where it is gone already."""
+        pid = self._children.get((run, name))
+        if pid is None:
+            agent = _agent(run, name)
+            pid = agent.pid if agent else None
+        if pid is None or (run, name) in self._exit_codes:
+            return None
+        try:
+            return os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+
+    def _status(
+        self, run: str, name: str, plan: Plan | None, agent: labels.Labelled | None = None, folder: str = ""
+    ) -> NodeStatus:
+        ranks = next((node.ranks for node in plan.nodes if node.name == name), ()) if plan else ()
+        return NodeStatus(
+            run=run,
+            node=name,
+            role="master" if name == MASTER else "node",
+            running=agent is not None,
+            exit_code=None if agent else self._exit_code(run, name, folder),
+            paused=agent is not None and labels.is_paused(agent.pid),
+            ranks=",".join(map(str, ranks)),
+            folder=folder,
+            since=labels.started_at(agent.pid) if agent else "",
+            handle=str(agent.pid) if agent else "",
+        )
+
+    def _exit_code(self, run: str, name: str, folder: str) -> int | None:
+        """Of a node that has ended: from the kernel where it was our child, else what its agent wrote down."""
+        key = (run, name)
+        with self._lock:
+            if key not in self._exit_codes and key in self._children:
+                code = _reap(self._children[key])
+                if code is not None:
+                    self._exit_codes[key] = code
+            if key in self._exit_codes:
+                return self._exit_codes[key]
+        path = Path(folder) if folder else self._folder_of(run)
+        return _last_event(path, name, "node-exited").get("exit_code") if path else None
+
+    def _bury(self, processes: Sequence[labels.Labelled]) -> None:
+        """Take leave of orphans that became our children; nodes are waited for where their exit code is asked for."""
+        for process in processes:
+            if process.pid not in self._children.values():
+                _reap(process.pid)
+
+    def _folder_of(self, run: str) -> Path | None:
+        if run in self._folders:
+            return self._folders[run]
+        return next((Path(process.folder) for process in labels.labelled_processes(run)), None)
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of what loses its own below us: nodes when the zygote leaves, so that the kernel tells us their exit codes."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise EngineError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}", hint="composesim doctor")
+
+
+def _reap(pid: int) -> int | None:
+    """The exit code of a child that has ended, as a shell would give it; None where it has not, or is not ours."""
+    try:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if not ended:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _agent(run: str, node: str) -> labels.Labelled | None:
+    processes = labels.labelled_processes(run)
+    return next((process for process in processes if process.is_agent and process.node == node), None)
+
+
+def _names(plan: Plan) -> list[str]:
+    return [MASTER, *(node.name for node in plan.nodes)]
+
+
+def _plan_in(folder: str) -> Plan | None:
+    """The run's plan; None where somebody deleted its folder."""
+    try:
+        return RunFolder(Path(folder)).read_plan()
+    except SpecError:
+        return None
+
+
+def _last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
+    """The data of the latest event of a kind in a node's file; empty where there is none."""
+    try:
+        lines = (folder / "events" / f"{node}.jsonl").read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    events = (parse_event(line) for line in reversed(lines))
+    return next((event.data for event in events if event and event.kind == kind), {})

@@ -1,0 +1,81 @@
+"""How does composesim have the processes of a local run started? By one short-lived process, whose handle this is (zygote_main.py)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from compose_sim.errors import EngineError
+
+_PROGRAM = Path(__file__).with_name("zygote_main.py")
+
+
+class Zygote:
+    """Starts processes, each in a session of its own; when it leaves, they become children of composesim."""
+
+    def __init__(self, python: str, *, folder: Path, working_directory: str, environment: Mapping[str, str]) -> None:
+        """`folder` is the run's: outputs go to its logs. `working_directory` is the processes'."""
+        self._folder, self._working_directory = folder, working_directory
+        with output_file(folder, "zygote").open("w") as words:
+            try:
+                self._process = subprocess.Popen(
+                    [python, "-u", str(_PROGRAM)],
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=words,
+                    text=True,
+                    start_new_session=True,  # Ctrl-C is for composesim, which knows what to stop
+                )
+            except OSError as error:
+                raise EngineError(
+                    f"'{python}' cannot be run: {error.strerror}", hint="composesim up --python PATH …"
+                ) from None
+
+    def start(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Start a node's process; its process id. EngineError where there is no such program or working directory."""
+        output = str(output_file(self._folder, name))
+        request = {"argv": argv, "environment": environment, "folder": self._working_directory, "output": output}
+        answer = self._ask(request)
+        if "pid" not in answer:
+            raise EngineError(
+                f"'{name}' could not be started with '{argv[0]}': {answer['error']}", hint="composesim doctor"
+            )
+        return int(answer["pid"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._process.kill()
+        self._process.communicate()
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise EngineError(
+                "the process that starts the nodes has died",
+                evidence=output_file(self._folder, "zygote").read_text(errors="replace")[-2000:],
+                hint="composesim doctor",
+            )
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def output_file(folder: Path, name: str) -> Path:
+    """Where the first process of a node writes what it says itself; its ranks have logs of their own."""
+    return folder / "logs" / f"{name}.out"
