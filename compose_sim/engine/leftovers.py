@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compose_sim.engine.engines import make_engine
 from compose_sim.engine.protocol import Engine
+from compose_sim.engine.process import try_output_of
 from compose_sim.engine.rundir import RunFolder, runs_folder
 from compose_sim.errors import CommandError
 
@@ -30,8 +31,15 @@ class Leftover:
 
 
 def engines_to_ask() -> list[Engine]:
-    """Engines that may have nodes. Whether Docker answers shows when it is asked; a check beforehand would cost more calls."""
-    return [make_engine("local"), *([make_engine("docker")] if shutil.which("docker") else [])]
+    """Engines of this machine that may have nodes. Whether Docker answers shows when it is asked; asking twice takes time."""
+    with_docker = shutil.which("docker") and _docker_is_here()
+    return [make_engine("local"), *([make_engine("docker")] if with_docker else [])]
+
+
+def _docker_is_here() -> bool:
+    """Whether the docker command speaks to this machine: what other machines run is not ours to end."""
+    status, endpoint = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
+    return status == 0 and endpoint.startswith("unix://")
 
 
 def find_leftovers(project: Path) -> list[Leftover]:

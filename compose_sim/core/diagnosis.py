@@ -1,0 +1,131 @@
+"""Is this machine fit for runs, and what mends it where it is not? Facts in, checks out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from compose_sim.core.inventory import Host
+from compose_sim.core.quantities import format_bytes
+
+_RANK_BYTES = 300 << 20  # what a process with torch takes before it has a model
+_DISK_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What `doctor` looks at, beside what a plan depends on. Sizes in bytes."""
+
+    host: Host
+    python_why: str  # why nodes run this interpreter
+    default_image: bool  # whether `composesim image build` has been run
+    bridge: bool | None  # whether the kernel has bridges; None where that cannot be seen
+    free_memory_bytes: int
+    free_disk_bytes: int
+    leftovers: tuple[str, ...]  # runs that a crash left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One finding: passed, warned (some runs cannot be had) or failed (no run can), and a command that mends it."""
+
+    id: str
+    status: str
+    detail: str
+    hint: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """The check as JSON values."""
+        return asdict(self)
+
+
+def diagnose(machine: Machine) -> tuple[Check, ...]:
+    """All checks, in the order in which to mend them."""
+    checks = [_python(machine), _docker(machine)]
+    if machine.host.docker.available:
+        checks += [_bridge(machine), _image(machine)]
+    return (*checks, _gpu(machine), _memory(machine), _disk(machine), _leftovers(machine))
+
+
+def is_fit(checks: tuple[Check, ...]) -> bool:
+    """Whether any run at all can be had."""
+    return all(check.status != "failed" for check in checks)
+
+
+def _python(machine: Machine) -> Check:
+    python = machine.host.python
+    if python and python.has_torch:
+        return _passed(
+            "python", f"nodes run {python.executable} with torch {python.torch_version}: {machine.python_why}"
+        )
+    found = f"'{python.executable}' has no torch" if python else "no python3 was found"
+    if machine.host.docker.available:
+        detail = f"no Python with torch for nodes ({found}), so they need an image"
+        return Check(id="python", status="warned", detail=detail, hint="composesim image build, or pip install torch")
+    return Check(
+        id="python", status="failed", detail=f"no Python with torch for nodes: {found}", hint="pip install torch"
+    )
+
+
+def _docker(machine: Machine) -> Check:
+    docker, python = machine.host.docker, machine.host.python
+    if docker.available:
+        return _passed("docker", docker.reason)
+    if python and python.has_torch:
+        detail = f"{docker.reason}; runs take the local engine"
+        return Check(id="docker", status="warned", detail=detail, hint=docker.hint)
+    return Check(id="docker", status="failed", detail=docker.reason, hint=docker.hint)
+
+
+def _bridge(machine: Machine) -> Check:
+    if machine.bridge is False:
+        detail = "the kernel shows no bridge networks, which nodes meet on"
+        return Check(id="bridge", status="warned", detail=detail, hint="sudo modprobe bridge")
+    return _passed(
+        "bridge", "the kernel has bridge networks" if machine.bridge else "the kernel does not show its modules"
+    )
+
+
+def _image(machine: Machine) -> Check:
+    if machine.default_image:
+        return _passed("image", "composesim:latest is built")
+    if _has_torch(machine):
+        return _passed("image", "composesim:latest is not built, and not needed while nodes run this machine's Python")
+    return Check(id="image", status="warned", detail="composesim:latest is not built", hint="composesim image build")
+
+
+def _gpu(machine: Machine) -> Check:
+    return _passed(
+        "gpu", "an NVIDIA GPU" if machine.host.has_nvidia_gpu else "no NVIDIA GPU: nodes train on the CPU, with gloo"
+    )
+
+
+def _memory(machine: Machine) -> Check:
+    host, free = machine.host, machine.free_memory_bytes
+    room = free // _RANK_BYTES
+    detail = f"{host.cpus} CPUs; {format_bytes(free)} of {format_bytes(host.memory_bytes)} memory free, room for about {room} ranks"
+    if room >= 2:
+        return _passed("memory", detail)
+    return Check(id="memory", status="warned", detail=detail, hint="ps aux --sort -rss | head")
+
+
+def _disk(machine: Machine) -> Check:
+    detail = f"{format_bytes(machine.free_disk_bytes)} free where {machine.host.folder} lies"
+    if machine.free_disk_bytes >= _DISK_BYTES:
+        return _passed("disk", detail)
+    return Check(id="disk", status="warned", detail=detail, hint="composesim down --all --purge deletes finished runs")
+
+
+def _leftovers(machine: Machine) -> Check:
+    if not machine.leftovers:
+        return _passed("leftovers", "no crashed run has left anything")
+    detail = f"crashed runs have left nodes or networks: {', '.join(machine.leftovers)}"
+    return Check(id="leftovers", status="warned", detail=detail, hint="composesim prune")
+
+
+def _has_torch(machine: Machine) -> bool:
+    python = machine.host.python
+    return python is not None and python.has_torch
+
+
+def _passed(name: str, detail: str) -> Check:
+    return Check(id=name, status="passed", detail=detail)

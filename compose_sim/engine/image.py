@@ -1,0 +1,83 @@
+"""How is the image of the nodes built? By BuildKit, in a context of its own that holds nothing but what it needs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from compose_sim import assets
+from compose_sim.core.imagefile import ImageRecipe, render_dockerfile
+from compose_sim.engine.inspect import docker_facts
+from compose_sim.engine.process import on_terminal, output_of, try_output_of
+from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltImage:
+    """An image that is there now."""
+
+    tag: str
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFiles:
+    """Files and folders of this machine that a build uses."""
+
+    requirements: Path | None = None
+    ca_certificate: Path | None = None
+    wheels: Path | None = None
+
+
+def build_image(recipe: ImageRecipe, files: BuildFiles, *, tag: str, network: str | None) -> BuiltImage:
+    """
+    Build an image and tag it, with BuildKit's own progress on stderr.
+
+    Raises EnvironmentMissingError where Docker or buildx is missing, EngineError where the build failed.
+    """
+    _require_builder()
+    with tempfile.TemporaryDirectory(prefix="composesim-image-") as name:
+        context = Path(name)
+        _fill(context, recipe, files)
+        argv = ["docker", "buildx", "build", "--load", "--tag", tag]
+        argv += ["--network", network] if network else []
+        argv += ["--build-context", f"wheels={files.wheels.resolve()}"] if files.wheels else []
+        if on_terminal([*argv, str(context)]):
+            raise _failure(recipe.base, tag)
+    digest, size = output_of(["docker", "image", "inspect", "--format", "{{.Id}} {{.Size}}", tag]).split()
+    return BuiltImage(tag=tag, digest=digest, size_bytes=int(size))
+
+
+def _failure(base: str, tag: str) -> ComposesimError:
+    said = "what the build said stands above"
+    if try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", base])[0]:
+        return EnvironmentMissingError(
+            f"the image '{tag}' could not be built from '{base}', which is not on this machine; {said}",
+            hint="composesim image build --base TAG … takes an image that is; see: docker images",
+        )
+    return EngineError(
+        f"the image '{tag}' could not be built from '{base}'; {said}", hint="composesim image build --help"
+    )
+
+
+def _require_builder() -> None:
+    docker = docker_facts()
+    if not docker.available:
+        raise EnvironmentMissingError(f"an image is built by Docker: {docker.reason}", hint=docker.hint)
+    if try_output_of(["docker", "buildx", "version"])[0]:
+        hint = "install buildx (docker-buildx-plugin, docker-buildx), or make engine"
+        raise EnvironmentMissingError("Docker has no buildx plugin", hint=hint)
+
+
+def _fill(context: Path, recipe: ImageRecipe, files: BuildFiles) -> None:
+    root = assets.root()
+    (context / "Dockerfile").write_text(render_dockerfile(recipe, loader=jinja2.FileSystemLoader(root)))
+    shutil.copy(root / "templates" / "image" / ".dockerignore", context / ".dockerignore")
+    for source, name in ((files.requirements, "requirements.txt"), (files.ca_certificate, "build-ca.crt")):
+        if source:
+            shutil.copyfile(source, context / name)
