@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compose_sim.engine.engines import make_engine
-from compose_sim.engine.protocol import Engine
 from compose_sim.engine.process import try_output_of
+from compose_sim.engine.protocol import Engine
 from compose_sim.engine.rundir import RunFolder, runs_folder
 from compose_sim.errors import CommandError
 
