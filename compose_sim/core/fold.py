@@ -47,6 +47,7 @@ def _on_rendezvous(state: ClusterState, event: Event) -> ClusterState:
         state,
         generation=event.generation,
         restarts=max(state.restarts, restarts),
+        round_at=max(state.round_at, event.t),
         rendezvous_at=_earlier(state.rendezvous_at, event.t),
     )
     node = state.nodes.get(event.node or "")

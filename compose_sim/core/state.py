@@ -78,7 +78,8 @@ class ClusterState:
     failures: tuple[Failure, ...] = ()
     started_at: float | None = None
     first_node_at: float | None = None
-    rendezvous_at: float | None = None
+    rendezvous_at: float | None = None  # of the first round
+    round_at: float = 0.0  # when the present round began
     first_step_at: float | None = None
     last_t: float = 0.0
     generation: int | None = None

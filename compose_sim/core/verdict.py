@@ -59,7 +59,8 @@ def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> StopReason
         return StopReason(reason="hang", cause=deadlock)
     # Nodes stop one another through the master; this is for those that do not listen.
     out_of_restarts = state.restarts >= plan.max_restarts
-    if state.failures and out_of_restarts and now - state.failures[-1].t > PEERS_MUST_END_WITHIN_S:
+    failures = [failure for failure in state.failures if failure.t >= state.round_at]
+    if failures and out_of_restarts and now - failures[0].t > PEERS_MUST_END_WITHIN_S:
         return StopReason(reason="failure")
     return None
 

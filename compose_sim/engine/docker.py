@@ -9,6 +9,7 @@ import io
 import json
 import sys
 import tarfile
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,10 @@ class DockerEngine:
     """Containers on a bridge network, one a node."""
 
     name = "docker"
+
+    def __init__(self) -> None:
+        """Started nothing yet."""
+        self._started_at = time.time()
 
     def describe(self) -> str:
         """The engine's version, as the daemon tells it."""
@@ -63,13 +68,14 @@ class DockerEngine:
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
         """`docker compose up`, all services at once."""
+        self._started_at = time.time()
         argv = ["docker", "compose", "--project-directory", str(folder.path), "--file", str(folder.document)]
         argv += ["--env-file", str(folder.path / ".env"), "--project-name", project_name(plan.run)]
         run_bound([*argv, "--progress", "plain", "up", "--detach", "--no-build"])
 
     def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
         """Deaths from the daemon's own event stream, from the start of the run on, so that none is missed."""
-        argv = ["docker", "events", "--since", "24h", "--format", "{{json .}}"]
+        argv = ["docker", "events", "--since", f"{self._started_at:.3f}", "--format", "{{json .}}"]
         argv += ["--filter", f"label={_RUN_LABEL}={plan.run}"]
         argv += [word for event in ("start", "die", "oom", "destroy") for word in ("--filter", f"event={event}")]
         running = {"master", *(node.name for node in plan.nodes)}

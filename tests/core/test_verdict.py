@@ -149,6 +149,14 @@ def test_the_cause_of_a_stop_is_kept_from_the_moment_of_the_decision() -> None:
     assert (verdict.cause.rank, verdict.cause.message) == (1, "rank 1 ended")
 
 
+def test_a_failure_of_an_earlier_round_does_not_stop_the_next() -> None:
+    plan = a_plan(nodes=3, max_restarts=1)
+    again = [an_event("rendezvous", 7.0, node=f"node-{number}", world_size=3, restart_count=1) for number in range(3)]
+    state = fold_all(plan, [*started(), an_event("rank-exited", 5.0, rank=0, exit_code=1), *again])
+
+    assert reason_to_stop(state, plan, now=60.0) is None
+
+
 def test_interrupted_is_said_plainly() -> None:
     events = [*started(), an_event("stopping", 5.0, reason="interrupted"), *ended({0: 143, 1: 143, 2: 143})]
 

@@ -20,7 +20,7 @@ from tests.scenarios.conftest import COMMAND, Project
         (["up", "--nodes", "-1", "ok.py"], 2, ["--nodes", "'-1'"]),
         (["up", "--nodes", "abc", "ok.py"], 2, ["'abc'"]),
         (["up", "--nodes", "1001", "ok.py"], 2, ["1001 nodes are too many", "render"]),
-        (["up", "--memory", "900t", "ok.py"], 2, ["900"]),
+        (["up", "--memory", "900t", "ok.py"], 2, ["memory of", "--memory"]),
         (["up", "--backend", "nccl", "--engine", "local", "ok.py"], 2, ["nccl"]),
         (["up", "--mount", "missing:/data", "ok.py"], 2, ["missing"]),
         (["up", "--env-file", "missing.env", "ok.py"], 2, ["missing.env"]),

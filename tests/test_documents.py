@@ -1,0 +1,88 @@
+"""Everything printed in a document is what the command prints: each block under `<!-- run -->` is run here.
+
+`<!-- run: NAME -->` before a code block writes it to the file NAME first. `--update-golden` puts the new output in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.builders import ROOT
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"<!-- run(?:: (?P<file>[\w.]+))? -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+@pytest.mark.docker
+@pytest.mark.train
+@pytest.mark.parametrize(
+    "document", [path for path in DOCUMENTS if _BLOCK.search(path.read_text())], ids=lambda path: path.name
+)
+def test_blocks_print_what_they_say(document: Path, tmp_path: Path, update_golden: bool) -> None:
+    for name in ("train_ddp.py", "data"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    text = document.read_text()
+    for block in list(_BLOCK.finditer(text)):
+        if block["file"]:
+            (tmp_path / block["file"]).write_text(block["text"])
+            continue
+        printed = _run(block["text"], tmp_path)
+        if update_golden:
+            text = text.replace(block["text"], printed)
+        else:
+            assert _without_figures(printed) == _without_figures(block["text"])
+    document.write_text(text)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    broken = [target for target in _LINK.findall(document.read_text()) if not (document.parent / target).exists()]
+
+    assert broken == []
+
+
+def test_every_verb_is_in_the_readme() -> None:
+    from compose_sim.cli import VERBS
+
+    text = (ROOT / "README.md").read_text()
+
+    assert [verb for verb in VERBS if not re.search(rf"\b{verb}\b", text)] == ["completion"]
+
+
+def _run(block: str, folder: Path) -> str:
+    """The block with what its commands print now, stdout and stderr as on a terminal."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    printed = ""
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            done = subprocess.run(
+                ["bash", "-c", line[2:]],
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            printed += f"{line}\n{done.stdout}"
+    return (
+        printed.replace(str(Path(sys.executable).parent), "~/venv/bin")
+        .replace(f"{folder}/", "")
+        .replace(os.uname().nodename, "host")
+    )
+
+
+def _without_figures(text: str) -> list[str]:
+    """The lines with every figure, and every run of spaces that aligns them, made equal."""
+    plain = re.sub(r"\([0-9a-f]{12}\)", "(#)", text)
+    plain = re.sub(r"\d[\d.]*( [KMG]iB| B| min \d+ s)?", "#", plain)
+    return [" ".join(line.split()) for line in plain.splitlines()]
