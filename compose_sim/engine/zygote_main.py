@@ -2,7 +2,7 @@
 
 zygote_main.py       runs in the nodes' Python (3.9 or newer), alone, with requests as JSON lines on stdin
 
-{"argv": […], "environment": {…}, "folder": "…", "output": "…"}       ->  {"pid": 123} or {"error": "…"}
+{"argv": […], "environment": {…}, "folder": "…", "output": "…"}       ->  {"pid": 123}
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ def main() -> None:
 
 
 def _start(request: dict[str, Any]) -> dict[str, Any]:
-    news, news_of_child = os.pipe()
+    started, starting = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             _become(request)
-        except OSError as error:
-            os.write(news_of_child, str(error).encode())
+        except OSError as error:  # as a shell or a container's init would tell it
+            os.write(2, f"cannot start '{request['argv'][0]}' in '{request['folder']}': {error}\n".encode())
         os._exit(127)
-    os.close(news_of_child)
-    with os.fdopen(news, "rb") as reader:
-        complaint = reader.read()  # ends when the new program closes the pipe by having been started
-    return {"error": complaint.decode()} if complaint else {"pid": child}
+    os.close(starting)
+    os.read(started, 1)  # the end, when the new program takes over: from then on the process has its labels
+    os.close(started)
+    return {"pid": child}
 
 
 def _become(request: dict[str, Any]) -> None:
     os.setsid()
-    os.chdir(request["folder"])
     output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
+    os.chdir(request["folder"])
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and a new program would inherit that
     argv = request["argv"]
     os.execvpe(argv[0], argv, {**request["environment"], _AGENT: str(os.getpid())})
