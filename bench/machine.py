@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -26,6 +27,20 @@ def commit() -> str:
     """The commit that was measured, with a `+` if files differ from it."""
     changed = _ask("git", "status", "--porcelain", "--untracked-files=no")
     return _ask("git", "rev-parse", "--short", "HEAD") + ("" if changed in ("", "none") else "+")
+
+
+def busy_cores() -> float:
+    """How many cores something else uses, over one second; the load average would still hold our own last row."""
+    before = _cpu_ticks()
+    time.sleep(1)  # the length of the sample, not a wait for anything
+    idle, total = (later - earlier for later, earlier in zip(_cpu_ticks(), before, strict=True))
+    return (os.cpu_count() or 1) * (1 - idle / max(1, total))
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    """(idle, all), summed over the cores."""
+    ticks = [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def _ask(*command: str) -> str:

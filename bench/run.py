@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import time
@@ -92,15 +91,15 @@ def _measure_all(setting: Setting, arguments: argparse.Namespace, results: dict[
         if not wanted:
             continue
         print(f"row {', '.join(wanted)}", file=sys.stderr, flush=True)
-        load = os.getloadavg()[0]
+        busy = machine.busy_cores()
         for row in module.measure(setting, wanted):
-            _keep(row, load, results, arguments.results)
+            _keep(row, busy, results, arguments.results)
 
 
-def _keep(row: Row, load: float, results: dict[str, Any], folder: Path) -> None:
+def _keep(row: Row, busy: float, results: dict[str, Any], folder: Path) -> None:
     figures = row.as_json()
-    if load > 0.5:
-        figures["notes"].append(f"Something else was busy: the load was {load:.1f} before the first run.")
+    if busy > 0.25:
+        figures["notes"].append(f"Something else kept {busy:.1f} cores busy in the second before the first run.")
     when = {"date": time.strftime("%Y-%m-%d %H:%M"), "commit": machine.commit()}
     results["rows"][row.key] = {**when, **figures}
     folder.mkdir(parents=True, exist_ok=True)
