@@ -55,6 +55,8 @@ class Program:
         main = ModuleType("__main__")
         main.__builtins__ = builtins  # type: ignore[attr-defined]
         sys.modules["__main__"] = main
+        if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, set when it was imported
+            sys.modules["__mp_main__"] = main
         sys.orig_argv = [sys.executable, "-u", *self.words]
         if self.is_module:
             self._run_module()
@@ -70,9 +72,18 @@ class Program:
         # the module into a namespace that is taken away again when its main code ends, before its threads and exit handlers.
         runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
 
+    def _run_folder(self, folder: str) -> None:
+        import runpy
+
+        _put_first_on_path(folder)
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+
     def _run_script(self, main: ModuleType) -> None:
         sys.argv = [self.name, *self.arguments]
         path = os.path.abspath(self.name)
+        if Path(path).is_dir():
+            self._run_folder(self.name)
+            return
         _put_first_on_path(str(Path(path).resolve().parent))
         try:
             source = Path(path).read_bytes()

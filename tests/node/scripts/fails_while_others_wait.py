@@ -1,0 +1,11 @@
+"""Rank 1 raises; the others wait for it in a collective."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+if dist.get_rank() == 1:
+    raise RuntimeError("rank 1 fails")
+store = dist.distributed_c10d._get_default_store()  # waiting there, unlike in gloo, does not notice that a peer has gone
+store.wait(["never"])

@@ -1,0 +1,30 @@
+"""Says as JSON what a script can see of its place in the cluster, and takes one training step."""
+
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print(
+    json.dumps(
+        {
+            "argv": sys.argv,
+            "name": __name__,
+            "file": __file__,
+            "path": sys.path[0],
+            "cwd": os.getcwd(),
+            "environment": {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")},
+        }
+    )
+)
+dist.destroy_process_group()
