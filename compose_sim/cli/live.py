@@ -12,7 +12,7 @@ from compose_sim.cli.console import is_terminal, node_prefix, say
 from compose_sim.core.events import Event
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_bytes, format_seconds
-from compose_sim.core.state import ClusterState, NodeState
+from compose_sim.core.state import ClusterState, NodeState, initial_state
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -110,7 +110,8 @@ class LiveListener(PlainListener):
         self._console = Console(stderr=True, highlight=False)
         # One terminal shows both streams: what goes above the status must pass through its console.
         self._shares_screen = sys.stdout.isatty()
-        self._live = Live(console=self._console, refresh_per_second=8, transient=True)
+        status = _status(initial_state(plan))
+        self._live = Live(status, console=self._console, refresh_per_second=8, transient=True)
         self._live.start()
 
     def progress(self, text: str) -> None:

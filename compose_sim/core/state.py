@@ -23,7 +23,9 @@ class Failure:
     @property
     def place(self) -> str:
         """`rank 2 on node-1`, `node-1`, or nothing where it happened nowhere in particular."""
-        return " on ".join(part for part in (f"rank {self.rank}" if self.rank is not None else "", self.node or "") if part)
+        return " on ".join(
+            part for part in (f"rank {self.rank}" if self.rank is not None else "", self.node or "") if part
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

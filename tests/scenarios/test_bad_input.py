@@ -28,7 +28,7 @@ from tests.scenarios.conftest import COMMAND, Project
         (["up", "-f", "missing.yaml", "ok.py"], 2, ["missing.yaml"]),
         (["up", "--nope", "ok.py"], 2, ["--nope"]),
         (["logs", "--run", "nope"], 2, ["nope"]),
-        (["down"], 2, ["no run is under way"]),
+        (["down", "--run", "nope"], 2, ["nope"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )  # fmt: skip
