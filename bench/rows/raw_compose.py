@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -20,7 +21,9 @@ class RawCompose:
         self._name = setting.new_name()
         self._folder = Path(setting.folder, f"rendered-{self._name}")
         command = [setting.composesim(), "render", str(self._folder), "--nodes", str(nodes), "--engine", "docker"]
-        command += ["--image", "host", "--launcher", "env", "--name", self._name, script]
+        command += ["--image", "host", "--launcher", "env", "--name", self._name]
+        # Of its own: the subnet that render would choose is free now, and may be a run's when this folder is started.
+        command += ["--subnet", f"10.123.{os.getpid() % 256}.0/24", script]
         setting.run(command)
 
     def up_wait_down(self) -> float:
