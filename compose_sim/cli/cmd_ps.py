@@ -31,7 +31,8 @@ def command(all_runs: bool, as_json: bool) -> None:
         say("no run is under way" + ("" if all_runs else "; finished ones: composesim ps --all"))
         return
     rows = [row for run in runs for row in _rows(run)]
-    print_table(("run", "engine", "state", "node", "ranks", "node state"), rows)
+    columns = 6 if any(run["nodes"] for run in runs) else 3
+    print_table(("run", "engine", "state", "node", "ranks", "node state")[:columns], [row[:columns] for row in rows])
 
 
 def _live_runs() -> list[dict[str, Any]]:

@@ -25,13 +25,13 @@ def chosen_ranks(plan: Plan, *, nodes: Sequence[str], ranks: Sequence[str]) -> s
     existing = {rank: node for node in on for rank in node.ranks}
     for text in ranks:
         if not (text.isascii() and text.isdigit() and int(text) in existing):
-            raise SpecError(f"there is no rank '{text}' on {_where(on, plan)}: {_ranks(on)}", hint="composesim ps")
+            raise SpecError(f"there is no rank '{text}' {_where(on, plan)}: {_ranks(on)}", hint="composesim ps")
     wanted = [int(text) for text in ranks] or list(existing)
     return {(existing[rank].name, rank) for rank in wanted}
 
 
 def _where(on: list[PlannedNode], plan: Plan) -> str:
-    return f"the run '{plan.run}'" if len(on) == len(plan.nodes) else _listed([node.name for node in on])
+    return f"in the run '{plan.run}'" if len(on) == len(plan.nodes) else f"on {_listed([node.name for node in on])}"
 
 
 def _ranks(on: list[PlannedNode]) -> str:

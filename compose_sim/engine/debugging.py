@@ -48,30 +48,39 @@ def relay(link: socket.socket, source: int, write: Callable[[str], None], watch:
     """
     Carry text between a file descriptor and a debugger, until the debugger closes.
 
-    Where the source has ended (Ctrl-D, or the end of a pipe), the debugger lets the rank run on, and that is the end too.
+    A line is sent when the debugger asks for one, so that what comes from a pipe lasts for several breakpoints. Where the
+    source has ended (Ctrl-D, or the end of a pipe), the debugger is told, and lets the rank run on.
     """
     sources: list[socket.socket | int] = [link, source]
+    unsent, asked, told = b"", False, False
     while True:
         looked = time.monotonic()
         ready, _, _ = select.select(sources, [], [], None if source in sources else pause_after(looked))
         if link in ready:
-            data = _receive(link)
-            if not data:
+            output = _receive(link)
+            if not output:
                 return
-            write(data.decode("utf-8", "replace"))
+            write(output.decode("utf-8", "replace"))
+            asked = not output.endswith(b"\n")  # a prompt is a line without its end
         if source in ready:
-            data = os.read(source, _CHUNK)
-            if data:
-                link.sendall(data)
-            else:
+            typed = os.read(source, _CHUNK)
+            unsent += typed
+            if not typed:
                 sources.remove(source)
-                link.shutdown(socket.SHUT_WR)
-        if not ready and source not in sources and not _is_stopped(watch.look()):
+        if asked and unsent:
+            line, newline, unsent = unsent.partition(b"\n")
+            link.sendall(line + newline)
+            asked = False
+        elif asked and source not in sources and not told:
+            link.shutdown(socket.SHUT_WR)
+            told = True
+        if source not in sources and not unsent and not ready and _runs_on(watch.look(), told or os.isatty(source)):
             return
 
 
-def _is_stopped(stop: Stop | None) -> bool:
-    return stop is not None and stop.phase != "released"
+def _runs_on(stop: Stop | None, leaving: bool) -> bool:
+    """Whether the rank needs us no more: its process has ended, or it has been let go and nobody will stop it for us."""
+    return stop is None or (leaving and stop.phase == "released")
 
 
 def _receive(link: socket.socket) -> bytes:
