@@ -1,0 +1,71 @@
+"""Can a person stop one rank and look around? `breakpoint()` in a rank, and somebody at its socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+from tests.node.harness import Cluster
+
+MakeCluster = Callable[..., Cluster]
+SCRIPT = """
+import os
+secret = 41
+breakpoint()
+secret += 1
+print("secret", secret)
+breakpoint()
+print("ended")
+"""
+
+
+def attach(run: Cluster, name: str) -> socket.socket:
+    descriptor = os.open(run.folder / "debug", os.O_RDONLY)
+    link = socket.socket(socket.AF_UNIX)
+    link.settimeout(20)
+    run.wait_for((run.folder / "debug" / name).exists)
+    link.connect(f"/proc/self/fd/{descriptor}/{name}")
+    os.close(descriptor)
+    return link
+
+
+def until(link: socket.socket, text: str) -> str:
+    seen = ""
+    while text not in seen:
+        data = link.recv(4096)
+        assert data, seen
+        seen += data.decode()
+    return seen
+
+
+def test_a_breakpoint_waits_for_somebody_and_obeys(cluster: MakeCluster) -> None:
+    run = cluster(SCRIPT, launcher="env").start(1)
+    place = run.wait_for_event("node-0", "breakpoint", phase="waiting")["data"]
+    assert (place["file"], place["line"]) == (run.program[0], 4)
+    with attach(run, place["socket"]) as link:
+        assert "secret += 1" in until(link, "(Pdb) ")
+        link.sendall(b"secret = 99\np secret\n")
+        assert "99" in until(link, "99")
+        link.sendall(b"continue\n")
+        until(link, "ended")  # the line where the second breakpoint stops
+        link.sendall(b"c\n")
+    assert set(run.exit_codes().values()) == {0}
+    assert "secret 100" in run.log(0)
+    assert "composesim attach --rank 0" in run.log(0)
+
+
+def test_a_script_runs_on_when_whoever_was_attached_leaves(cluster: MakeCluster) -> None:
+    run = cluster(SCRIPT, launcher="env").start(1)
+    first = run.wait_for_event("node-0", "breakpoint", phase="waiting")["data"]["socket"]
+    attach(run, first).close()
+    run.wait_for(lambda: len(run.events("node-0", "breakpoint")) >= 4)
+    with attach(run, first) as link:
+        until(link, "(Pdb) ")
+    assert set(run.exit_codes().values()) == {0}
+    assert "ended" in run.log(0)
+
+
+def test_pythonbreakpoint_is_respected(cluster: MakeCluster) -> None:
+    run = cluster("import os\nos.environ['PYTHONBREAKPOINT'] = '0'\n" + SCRIPT, launcher="env").start(1)
+    assert set(run.exit_codes().values()) == {0}
