@@ -52,6 +52,7 @@ def render_folder(
     text = write_documents(plan, folder, image=image, dotenv=dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
     lay_out(folder, host.user_id, host.group_id)
+    (folder / "code").mkdir(exist_ok=True)
     return _copy_code(list(_code_files(code, script, besides=folder)), folder / "code")
 
 
@@ -67,7 +68,7 @@ def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> 
 
 
 def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[tuple[Path, str]]:
-    """Each file to copy, with its name below the copy."""
+    """Each file to copy, with its name below the copy; the script always."""
     root = code
     if script and not script.resolve().is_relative_to(code.resolve()):
         root = script.parent
@@ -75,24 +76,22 @@ def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[t
             yield script, script.name
             yield from ((path, str(path.relative_to(root))) for path in sorted((root / "data").iterdir()))
             return
-    for name in _names_below(root):
+    names = dict.fromkeys([*_names_below(root), *([str(script.relative_to(root))] if script else [])])
+    for name in names:
         path = root / name
         if path.is_file() and not path.resolve().is_relative_to(besides.resolve()) and path.name != ".env":
             yield path, name
 
 
 def _names_below(root: Path) -> list[str]:
-    """What git knows or does not ignore, where the folder is a checkout; else all that is not plainly somebody else's."""
-    status, output = try_output_of(
-        ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    )
-    if status == 0:
-        return [name for name in output.split("\0") if name]
-    return [
-        str(path.relative_to(root))
-        for path in root.rglob("*")
-        if not _NOT_CODE.intersection(path.relative_to(root).parts)
-    ]
+    """What git knows or does not ignore, where that is anything; else all that is not plainly somebody else's."""
+    argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    status, output = try_output_of(argv)
+    names = [name for name in output.split("\0") if name]
+    if status == 0 and names:
+        return names
+    paths = (path.relative_to(root) for path in root.rglob("*"))
+    return [str(path) for path in paths if not _NOT_CODE.intersection(path.parts)]
 
 
 def _copy_code(files: list[tuple[Path, str]], target: Path) -> int:

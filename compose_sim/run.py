@@ -163,7 +163,13 @@ def _report(
     plan: Plan, engine: Engine, folder: RunFolder, host: Host, state: ClusterState, *, image: str
 ) -> dict[str, Any]:
     outputs = {} if first_cause(state) and judge(state).word != "failed" else _last_words(plan, engine, folder, state)
-    facts = {"host": host.name, "cpus": host.cpus, "memory_bytes": host.memory_bytes, "engine": engine.describe()}
+    facts = {
+        "host": host.name,
+        "cpus": host.cpus,
+        "memory_bytes": host.memory_bytes,
+        "engine": engine.describe(),
+        "driver": host.nvidia_driver,
+    }
     digest = engine.image_digest(image)
     verdict = judge(state, outputs)
     folder.append("verdict", verdict=verdict.word)

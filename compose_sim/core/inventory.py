@@ -42,5 +42,6 @@ class Host:
     has_nvidia_gpu: bool
     python: PythonFacts | None
     docker: DockerFacts
+    nvidia_driver: str | None = None
     system_paths: tuple[str, ...] = field(default=())  # what `--image host` mounts beside the Python prefixes
     host_subnets: tuple[str, ...] = field(default=())

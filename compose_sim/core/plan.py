@@ -147,7 +147,8 @@ def make_plan(
         user=f"{host.user_id}:{host.group_id}",
         user_name=host.user_name,
         shm_bytes=spec.shm_size,
-        subnet=choose_subnet(spec, host) if contained else None,
+        # A document that travels leaves the subnet to the engine that will run it.
+        subnet=spec.subnet if portable else choose_subnet(spec, host) if contained else None,
         timeout_s=spec.timeout,
         keep=spec.keep,
         max_restarts=spec.max_restarts,

@@ -53,6 +53,7 @@ def inspect_host(folder: Path, *, python: str | None = None, with_docker: bool =
             group_id=group_id,
             user_name=_user_name(user_id),
             has_nvidia_gpu=Path("/dev/nvidiactl").exists(),
+            nvidia_driver=_nvidia_driver(),
             python=python_facts,
             docker=docker.result() if docker else DockerFacts(available=False, reason="it was not asked for"),
             system_paths=tuple(path for path in _SYSTEM_PATHS if Path(path).exists()),
@@ -127,7 +128,7 @@ def _probe(executable: str) -> PythonFacts | None:
         prefix, base, path, version = json.loads(output.splitlines()[-1])
         has_torch = bool(version)
     # An editable install or a .pth file may put folders outside the prefixes on the path.
-    outside = [entry for entry in path if Path(entry).is_dir() and Path(entry) != Path.cwd()]
+    outside = [entry for entry in path if entry and Path(entry).is_dir() and Path(entry) != Path.cwd()]
     return PythonFacts(
         executable=executable,
         prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
@@ -192,6 +193,15 @@ def _user_name(user_id: int) -> str:
         return pwd.getpwuid(user_id).pw_name
     except KeyError:
         return "node"
+
+
+def _nvidia_driver() -> str | None:
+    """The version of the kernel's NVIDIA driver, as its module tells it."""
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    except (FileNotFoundError, IndexError):
+        return None
+    return next((word for word in first.split() if word[0].isdigit() and "." in word), None)
 
 
 def _host_subnets() -> tuple[str, ...]:
