@@ -5,13 +5,11 @@ A node is found by its labels, which are environment variables (labels.py), so e
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import select
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 from compose_sim.core.events import parse_event
 from compose_sim.core.plan import Plan
 from compose_sim.engine import labels
+from compose_sim.engine.children import Children, adopt_orphans
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.engine.zygote import Zygote, output_file
@@ -29,7 +28,6 @@ MASTER = "master"
 _MASTER_PATIENCE_S = 60.0  # a master that has not said where it listens by then never will
 _REMOVE_PATIENCE_S = 30.0  # only a process that the kernel itself holds survives SIGKILL so long
 _LOOK_S = 0.01
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class LocalEngine:
@@ -38,10 +36,8 @@ class LocalEngine:
     name = "local"
 
     def __init__(self) -> None:
-        self._children: dict[tuple[str, str], int] = {}  # process ids by run and node
-        self._exit_codes: dict[tuple[str, str], int] = {}
+        self._children = Children()
         self._folders: dict[str, Path] = {}
-        self._lock = threading.Lock()
 
     def describe(self) -> str:
         """What it is, since there is no version to tell."""
@@ -57,7 +53,7 @@ class LocalEngine:
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
         """The master first, since its port is only known when it listens, then all nodes."""
-        _adopt_orphans()
+        adopt_orphans()
         self._folders[plan.run] = folder.path
         common = {**os.environ, **plan.environment, labels.ENGINE: self.name}
         directory = plan.working_directory
@@ -125,7 +121,7 @@ class LocalEngine:
             for process in left:
                 labels.send(process, signal.SIGKILL)
             labels.wait_until_gone(left, seconds=1.0)
-            self._bury(left)
+            self._children.bury(process.pid for process in left)
 
     def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
         """Run a command in the node's environment and working directory; 127 where there is no such command."""
@@ -155,25 +151,23 @@ class LocalEngine:
     def _start_one(
         self, zygote: Zygote, plan: Plan, name: str, argv: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        key = (plan.run, name)
-        with self._lock:
-            self._exit_codes.pop(key, None)
-            self._children[key] = zygote.start(name, argv, environment)
+        self._children.add((plan.run, name), zygote.start(name, argv, environment))
 
     def _await_port(self, plan: Plan, folder: RunFolder) -> int:
         """The port that the master says it listens on; EngineError where it ends without a word."""
-        handle = os.pidfd_open(self._children[plan.run, MASTER])
+        handle = self._open(plan.run, MASTER)
         deadline = time.monotonic() + _MASTER_PATIENCE_S
         try:
             while time.monotonic() < deadline:
-                has_ended = bool(select.select([handle], [], [], _LOOK_S)[0])
+                has_ended = handle is None or bool(select.select([handle], [], [], _LOOK_S)[0])
                 started = _last_event(folder.path, MASTER, "master-started")
                 if started:
                     return int(started["port"])
                 if has_ended:
                     break
         finally:
-            os.close(handle)
+            if handle is not None:
+                os.close(handle)
         raise EngineError(
             f"the master of run '{plan.run}' did not start to listen",
             evidence=self.output(plan.run, MASTER),
@@ -182,14 +176,12 @@ class LocalEngine:
 
     def _open(self, run: str, name: str) -> int | None:
         """A handle that is readable once the node has ended; None where it is gone already."""
-        pid = self._children.get((run, name))
+        pid = self._children.pid((run, name))
         if pid is None:
             agent = _agent(run, name)
             pid = agent.pid if agent else None
-        if pid is None or (run, name) in self._exit_codes:
-            return None
         try:
-            return os.pidfd_open(pid)
+            return os.pidfd_open(pid) if pid else None
         except ProcessLookupError:
             return None
 
@@ -212,45 +204,16 @@ class LocalEngine:
 
     def _exit_code(self, run: str, name: str, folder: str) -> int | None:
         """Of a node that has ended: from the kernel where it was our child, else what its agent wrote down."""
-        key = (run, name)
-        with self._lock:
-            if key not in self._exit_codes and key in self._children:
-                code = _reap(self._children[key])
-                if code is not None:
-                    self._exit_codes[key] = code
-            if key in self._exit_codes:
-                return self._exit_codes[key]
+        code = self._children.exit_code((run, name))
+        if code is not None:
+            return code
         path = Path(folder) if folder else self._folder_of(run)
         return _last_event(path, name, "node-exited").get("exit_code") if path else None
-
-    def _bury(self, processes: Sequence[labels.Labelled]) -> None:
-        """Take leave of orphans that became our children; nodes are waited for where their exit code is asked for."""
-        for process in processes:
-            if process.pid not in self._children.values():
-                _reap(process.pid)
 
     def _folder_of(self, run: str) -> Path | None:
         if run in self._folders:
             return self._folders[run]
         return next((Path(process.folder) for process in labels.labelled_processes(run)), None)
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of what loses its own below us: nodes when the zygote leaves, so that the kernel tells us their exit codes."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise EngineError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}", hint="composesim doctor")
-
-
-def _reap(pid: int) -> int | None:
-    """The exit code of a child that has ended, as a shell would give it; None where it has not, or is not ours."""
-    try:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    if not ended:
-        return None
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
 
 
 def _agent(run: str, node: str) -> labels.Labelled | None:

@@ -32,6 +32,11 @@ class Supervisor:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def release(self) -> None:
         """The run is over and as it should be: leave it alone from now on."""
         with contextlib.suppress(BrokenPipeError):  # somebody killed it

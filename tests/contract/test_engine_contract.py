@@ -2,91 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from compose_sim.core.inventory import Host
-from compose_sim.core.plan import Plan, Program, make_plan
-from compose_sim.core.spec import ClusterSpec
 from compose_sim.engine.engines import make_engine
-from compose_sim.engine.inspect import inspect_host
-from compose_sim.engine.protocol import Engine, NodeStatus
-from compose_sim.engine.rundir import RunFolder, runs_folder
-from compose_sim.render import write_documents
-
-MASTER = """
-import json, os, signal
-event = {"t": 0, "kind": "master-started", "data": {"port": 1}}
-with open(os.environ["COMPOSESIM_DIR"] + "/events/master.jsonl", "a") as file:
-    file.write(json.dumps(event) + "\\n")
-signal.pause()
-"""
-WAITS = "import signal; signal.pause()"
-DEAF = """
-import signal
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("deaf", flush=True)
-while True:
-    signal.pause()
-"""
-
-
-@dataclass
-class Bench:
-    """One engine, and the runs that a test has started on it."""
-
-    engine: Engine
-    project: Path
-    runs: list[str] = field(default_factory=list)
-
-    def start(self, *programs: str, command: tuple[str, ...] | None = None) -> Plan:
-        """Start a run with one node for each Python program, or with one node for a command."""
-        run = f"contract-{uuid4().hex[:8]}"
-        folder = RunFolder(runs_folder(self.project) / run)
-        host = self._host()
-        plan = self._plan(host, run, folder, len(programs) or 1)
-        python = plan.python
-        commands = [command] if command else [(python, "-c", program) for program in programs]
-        nodes = tuple(replace(node, command=own) for node, own in zip(plan.nodes, commands, strict=True))
-        plan = replace(plan, master=replace(plan.master, command=(python, "-c", MASTER)), nodes=nodes)
-        self.runs.append(run)
-        folder.claim()
-        folder.clear(host.user_id, host.group_id)
-        folder.write_plan(plan)
-        image = self.engine.prepare(plan, lambda text: None)
-        write_documents(plan, folder.path, image=image)
-        self.engine.start(plan, folder)
-        return plan
-
-    def ended(self, plan: Plan) -> dict[str, NodeStatus]:
-        """The nodes of a run, once all of them have ended; the master goes on until it is stopped."""
-        names = {node.name for node in plan.nodes}
-        statuses: dict[str, NodeStatus] = {}
-        for status in self.engine.stopped(plan):
-            statuses[status.node] = status
-            if names <= statuses.keys():
-                break
-        return statuses
-
-    def running(self, plan: Plan) -> list[str]:
-        return [status.node for status in self.engine.statuses(plan.run) if status.running]
-
-    def _host(self) -> Host:
-        """This machine now: each run takes a subnet."""
-        host = inspect_host(self.project, python=sys.executable, with_docker=self.engine.name == "docker")
-        assert host.python is not None
-        return replace(host, python=replace(host.python, has_torch=True))  # which no program here asks for
-
-    def _plan(self, host: Host, run: str, folder: RunFolder, nodes: int) -> Plan:
-        spec = ClusterSpec(engine=self.engine.name, image="auto", nodes=nodes)  # type: ignore[arg-type]
-        program = Program(target="none.py", folder=str(self.project))
-        return make_plan(spec, host, run=run, run_folder=str(folder.path), program=program)
+from compose_sim.engine.rundir import runs_folder
+from tests.contract.bench import DEAF, WAITS, Bench, until
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
@@ -95,14 +18,6 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     yield bench
     for run in bench.runs:
         bench.engine.remove(run)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Return as soon as the condition holds; fail after a minute."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def test_nodes_are_found_by_their_labels(bench: Bench) -> None:

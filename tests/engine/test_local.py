@@ -1,0 +1,139 @@
+"""What is particular to processes: they can leave their session, be stopped by a signal, and contain composesim itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compose_sim.core.plan import Plan
+from compose_sim.engine import labels
+from compose_sim.engine.local import LocalEngine
+from compose_sim.engine.rundir import runs_folder
+from compose_sim.errors import EngineError
+from tests.builders import ROOT
+from tests.contract.bench import WAITS, Bench, until
+
+HAS_A_DAEMON = """
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("daemon", os.getpid(), flush=True)
+        signal.pause()
+    os._exit(0)
+os.wait()
+"""
+REMOVES_ITS_OWN_RUN = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from compose_sim.engine.local import LocalEngine
+LocalEngine().remove(os.environ["COMPOSESIM_RUN"])
+print("alive", flush=True)
+"""
+WRITES_ITS_END_DOWN = """
+import json, os, sys
+event = {"t": 0, "kind": "node-exited", "data": {"exit_code": 5}}
+with open(os.environ["COMPOSESIM_DIR"] + "/events/node-0.jsonl", "a") as file:
+    file.write(json.dumps(event) + "\\n")
+sys.exit(5)
+"""
+KILLS_ITS_STARTER = """
+import os, signal
+print("round", os.environ["COMPOSESIM_GENERATION"], flush=True)
+if os.environ["COMPOSESIM_GENERATION"] == "0":
+    if os.environ["RANK"] == "1":
+        os.kill(os.getppid(), signal.SIGKILL)
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(LocalEngine(), tmp_path)
+    yield bench
+    for run in bench.runs:
+        bench.engine.remove(run)
+
+
+def test_a_daemon_that_a_node_left_behind_is_removed(bench: Bench) -> None:
+    plan = bench.start(HAS_A_DAEMON, WAITS)
+    bench.ended(plan, "node-0")
+    until(lambda: "daemon" in bench.engine.output(plan.run, "node-0"))
+    daemon = int(bench.engine.output(plan.run, "node-0").split()[1])
+    assert labels.environment_of(daemon)["COMPOSESIM_NODE"] == "node-0"
+
+    bench.engine.remove(plan.run)
+
+    assert labels.environment_of(daemon) == {}
+
+
+def test_composesim_inside_a_node_does_not_end_itself(bench: Bench) -> None:
+    plan = bench.start(REMOVES_ITS_OWN_RUN, WAITS)
+
+    ended = bench.ended(plan)
+
+    assert (ended["node-0"].exit_code, ended["node-1"].exit_code) == (0, 137)
+    assert bench.engine.output(plan.run, "node-0") == "alive\n"
+
+
+def test_a_paused_node_is_told_as_such_and_can_be_stopped(bench: Bench) -> None:
+    plan = bench.start(WAITS)
+    node = next(status for status in bench.engine.statuses(plan.run) if status.node == "node-0")
+
+    os.kill(int(node.handle), signal.SIGSTOP)
+    until(lambda: any(status.paused for status in bench.engine.statuses(plan.run)))
+    bench.engine.stop(plan.run, grace_s=10)
+
+    assert {status.node: status.exit_code for status in bench.engine.stopped(plan)} == {"master": 143, "node-0": 143}
+
+
+def test_another_shell_reads_the_exit_code_that_the_node_wrote_down(bench: Bench) -> None:
+    plan = bench.start(WRITES_ITS_END_DOWN)
+    bench.ended(plan)
+
+    codes = {status.node: status.exit_code for status in LocalEngine().statuses(plan.run)}
+
+    assert codes == {"master": None, "node-0": 5}
+
+
+def test_a_master_that_fails_is_an_error_with_its_words(bench: Bench) -> None:
+    with pytest.raises(EngineError) as caught:
+        bench.start(WAITS, master="raise SystemExit('no port is free')")
+
+    assert "no port is free" in caught.value.evidence
+
+
+def test_a_command_that_does_not_exist_is_127(bench: Bench) -> None:
+    plan = bench.start(WAITS)
+
+    assert bench.engine.execute(plan.run, "node-0", ["/no/such/command"]) == 127
+
+
+def test_a_command_in_a_node_that_is_not_there(bench: Bench) -> None:
+    with pytest.raises(EngineError, match="'node-7' of run 'none'"):
+        bench.engine.execute("none", "node-7", [sys.executable])
+
+
+def test_the_folder_of_a_run_may_be_gone(bench: Bench) -> None:
+    plan = bench.start(WAITS)
+    (runs_folder(bench.project) / plan.run / "plan.json").unlink()
+
+    assert bench.running(plan) == ["master", "node-0"]
+
+
+def test_a_node_whose_starter_is_killed_starts_another(bench: Bench) -> None:
+    plan = bench.start_script(KILLS_ITS_STARTER, nodes=2, master="node-0", max_restarts=1)
+
+    ended = bench.ended(plan)
+
+    assert {status.exit_code for status in ended.values()} == {0}
+    assert logged(bench, plan, "node-1.1").splitlines() == ["round 0", "round 1"]
+
+
+def logged(bench: Bench, plan: Plan, name: str) -> str:
+    return (runs_folder(bench.project) / plan.run / "logs" / f"{name}.log").read_text()
