@@ -1,7 +1,7 @@
-"""How do the agent and the process that starts its ranks speak? One JSON packet a message over a pair of Unix sockets, descriptors along.
+"""How do the agent and the process that starts its ranks speak? One JSON packet a message over a pair of Unix sockets.
 
-agent -> starter  `{"generation": 0, "ranks": [{NAME: VALUE, …}, …]}` start these ranks with these variables, and with them one
-                  descriptor a rank: the pipe for its output
+agent -> starter  `{"ranks": [{NAME: VALUE, …}, …]}` start these ranks with these variables; along with it comes
+                  one descriptor a rank, the pipe for its output
 starter -> agent  `{"started": LOCAL_RANK, "pid": …}` · `{"ended": LOCAL_RANK, "status": N}`, N as in `subprocess`: -signal or exit code
 Either end closing ends the other.
 """

@@ -9,6 +9,7 @@ import os
 import pdb
 import socket
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -80,7 +81,7 @@ class _Peer:
                 listener.bind(path)
                 listener.listen(1)
                 self._link, _ = listener.accept()
-                os.unlink(path)
+                Path(path).unlink()
         finally:
             os.close(descriptor)
 

@@ -122,7 +122,8 @@ class Stores:
     @property
     def answers(self) -> int:
         """The descriptor on which an answer arrives."""
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def ask(self) -> int | None:
@@ -157,11 +158,13 @@ class Stores:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def _write(self) -> None:
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         self._process.stdin.write(f"open {self._port}\n")
 
     def _answer(self) -> str:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
 

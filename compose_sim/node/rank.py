@@ -1,4 +1,4 @@
-"""What surrounds the person's script in a rank? Before it the probe, after it the news of how it ended, and otherwise nothing it could see.
+"""What surrounds the person's script in a rank? Before it the probe, after it the news of how it ended, else nothing it sees.
 
 Launchers that start a new Python for each rank run this file in the script's place: `rank.py [-m] SCRIPT ARGS...`
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from . import parent, probe, teardown
+from . import probe, process, teardown
 from .emit import Events, events_of
 
 _OUR_FOLDER = str(Path(__file__).parent) + os.sep
@@ -43,8 +43,13 @@ class Program:
 
     @property
     def words(self) -> list[str]:
-        """The program as it stands on Python's command line."""
+        """The program as it stands behind `python`."""
         return [*(["-m"] if self.is_module else []), self.name, *self.arguments]
+
+    @property
+    def command(self) -> list[str]:
+        """The command line that a new Python would have been started with."""
+        return [sys.executable, "-u", *self.words]
 
     def execute(self) -> NoReturn:
         """Become a new Python that runs this program in this file."""
@@ -57,7 +62,7 @@ class Program:
         sys.modules["__main__"] = main
         if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, set when it was imported
             sys.modules["__mp_main__"] = main
-        sys.orig_argv = [sys.executable, "-u", *self.words]
+        sys.orig_argv = self.command
         if self.is_module:
             self._run_module()
         else:
@@ -100,6 +105,7 @@ class Program:
 
 def run(program: Program) -> None:
     """Run `program` as this process's rank; ends as it ends, for the interpreter to exit as after any script."""
+    process.list_as(program.command)
     events = events_of(os.environ)
     events = events.of(rank=int(os.environ["RANK"]), generation=int(os.environ["COMPOSESIM_GENERATION"]))
     probe.begin(events, first=os.environ["LOCAL_RANK"] == "0")
@@ -171,6 +177,6 @@ def _put_first_on_path(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    parent.die_with(os.getppid())
+    process.die_with(os.getppid())
     probe.install()
     run(Program.from_arguments(sys.argv[1:]))

@@ -21,7 +21,7 @@ import socket
 import sys
 import warnings
 
-from . import channel, parent, probe, rank
+from . import channel, probe, process, rank
 
 
 def import_torch() -> None:
@@ -75,13 +75,13 @@ class Starter:
     def _start(self, ranks: list[dict[str, str]], outputs: list[int]) -> dict[str, str] | None:
         starter = os.getpid()
         for variables, output in zip(ranks, outputs):
-            process = os.fork()
-            if process == 0:
+            pid = os.fork()
+            if pid == 0:
                 self._become_rank(starter, output, outputs)
                 return variables
             local_rank = int(variables["LOCAL_RANK"])
-            self._ranks[process] = local_rank
-            channel.send(self._link, {"started": local_rank, "pid": process})
+            self._ranks[pid] = local_rank
+            channel.send(self._link, {"started": local_rank, "pid": pid})
         for output in outputs:
             os.close(output)
         return None
@@ -89,7 +89,7 @@ class Starter:
     def _become_rank(self, starter: int, output: int, outputs: list[int]) -> None:
         """Make the forked process what a new one would be: its own session and streams, default signals, nothing of ours."""
         os.setsid()
-        parent.die_with(starter)
+        process.die_with(starter)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(output, 1)
@@ -103,10 +103,10 @@ class Starter:
 
     def _reap(self) -> None:
         while self._ranks:
-            process, status = os.waitpid(-1, os.WNOHANG)
-            if process == 0:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
                 return
-            local_rank = self._ranks.pop(process, None)
+            local_rank = self._ranks.pop(pid, None)
             if local_rank is not None:
                 channel.send(self._link, {"ended": local_rank, "status": _code(status)})
 
@@ -117,7 +117,7 @@ def _code(status: int) -> int:
 
 def _begin() -> dict[str, str] | None:
     agent, descriptor, launcher = sys.argv[1:4]
-    parent.die_with(int(agent))
+    process.die_with(int(agent))
     if launcher == "warm":
         probe.install()
         import_torch()

@@ -1,6 +1,6 @@
-"""How does the real torchrun start a node's ranks? In this process, told its place by us, and watched while it starts and awaits them.
+"""How does the real torchrun start a node's ranks? In this process, told its place by us, and watched while it awaits them.
 
-    torchrun.py PARENT_PID CHANNEL_DESCRIPTOR torchrun -- [-m] SCRIPT ARGS...
+Called as `torchrun.py PARENT_PID CHANNEL_DESCRIPTOR torchrun -- [-m] SCRIPT ARGS...`
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import channel, parent
+from . import channel, process
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
@@ -122,7 +122,7 @@ def master_rendezvous(parameters: RendezvousParameters, node_rank: int) -> Rende
 def main() -> None:
     """Import torchrun, wait for the agent's word, run one round, and wait to be let go."""
     agent, descriptor = map(int, sys.argv[1:3])
-    parent.die_with(agent)
+    process.die_with(agent)
     link = socket.socket(fileno=descriptor)
     ranks: list[dict[str, str]] = []
     outputs: list[int] = []

@@ -27,7 +27,16 @@ DIFFERS = {
     "NODE_RANK": "ours: Lightning and others read it beside GROUP_RANK",
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "ours: bare torchrun of some versions leaves it",
 }
-BARE_PROCESS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+BARE_PROCESS = {
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+}
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +87,18 @@ def test_a_bare_process_gets_only_what_env_rendezvous_reads(reports: dict[str, d
     ours, bare = reports["env"]["environment"], reports["bare"]["environment"]
     assert set(ours) >= BARE_PROCESS
     assert {name for name in ours if name.startswith("TORCHELASTIC_")} == set()
-    assert {name: ours[name] for name in ours if name not in DIFFERS} == {name: bare[name] for name in ours if name not in DIFFERS}
+    assert {name: ours[name] for name in ours if name not in DIFFERS} == {
+        name: bare[name] for name in ours if name not in DIFFERS
+    }
 
 
 @pytest.mark.parametrize("launcher", ["warm", "torchrun", "env"])
 def test_every_launcher_tells_the_same_events(reports: dict[str, dict[str, Any]], launcher: str) -> None:
     told = [event["kind"] for event in reports[launcher]["events"] if event["rank"] == 1 and event["kind"] != "usage"]
     assert told == ["rank-started", "init", "init", "step", "step", "script-ended", "rank-exited"]
-    steps = [event["data"]["step"] for event in reports[launcher]["events"] if event["kind"] == "step" and event["rank"] == 1]
+    steps = [
+        event["data"]["step"] for event in reports[launcher]["events"] if event["kind"] == "step" and event["rank"] == 1
+    ]
     assert steps == [1, 3]
     (environment,) = [event for event in reports[launcher]["events"] if event["kind"] == "environment"]
     assert environment["data"]["torch"]

@@ -1,4 +1,4 @@
-"""Is a rank what the script would be under plain Python? The same script in every way that a launcher starts one, against `python -u`."""
+"""Is a rank what its script would be under plain Python? The same script, started by each launcher and by `python -u`."""
 
 from __future__ import annotations
 
@@ -125,7 +125,9 @@ def test_a_module_is_run_as_python_m_does(environment: dict[str, str], launcher:
 
 
 @pytest.mark.parametrize("name", ["no_such_script.py", "broken.py", "."])
-def test_a_script_that_cannot_run_is_refused_as_by_python(environment: dict[str, str], name: str, tmp_path: Path) -> None:
+def test_a_script_that_cannot_run_is_refused_as_by_python(
+    environment: dict[str, str], name: str, tmp_path: Path
+) -> None:
     (tmp_path / "broken.py").write_text("print('never')\ndef broken(:\n    pass\n")
     script = str(tmp_path / name) if name != "." else str(tmp_path)
     with pytest.MonkeyPatch.context() as patch:

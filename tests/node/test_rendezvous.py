@@ -70,7 +70,11 @@ def test_without_restarts_a_failure_stops_everybody() -> None:
     rendezvous = begun(2)
     join(rendezvous, 0, 1)
     acts = rendezvous.received(1, {"type": "failed", "rank": 1, "exit_code": 3, "signal": None}, 1.0)
-    assert sent(acts, "stop")[0] == {"type": "stop", "reason": "rank 1 on node-1 ended with exit code 3", "node": "node-1"}
+    assert sent(acts, "stop")[0] == {
+        "type": "stop",
+        "reason": "rank 1 on node-1 ended with exit code 3",
+        "node": "node-1",
+    }
     assert rendezvous.outcome is False
     assert sent(join(rendezvous, 2), "stop"), "one that comes too late is told at once"
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 
 class Own:
@@ -26,14 +27,19 @@ def double(own):
 
 def surroundings():
     main = sys.modules["__main__"]
-    print(sys.argv, __name__, __file__, sys.path[0], os.getcwd(), __spec__, __package__, __doc__[:10], main.__dict__ is globals())
+    print(sys.argv, __name__, __file__, sys.path[0], Path.cwd(), __spec__, __package__)
+    print(__doc__[:10], main.__dict__ is globals(), Path("/proc/self/cmdline").read_bytes().rstrip(b"\0"))
     print(sorted(set(globals()) - {"__annotations__"}), type(__loader__).__name__, __builtins__)
     print(sys.stdout.encoding, sys.stdout.errors, sys.stdout.line_buffering, sys.stdout.write_through, sys.stdout.name)
     print(sys.stderr.encoding, sys.stderr.errors, sys.stderr.line_buffering, sys.stderr.write_through, sys.stderr.name)
     print([(name, signal.getsignal(name)) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE)])
-    print(threading.current_thread(), threading.active_count(), sys.flags.unbuffered, repr(sys.stdin.read()))
+    print(threading.current_thread(), threading.active_count(), sys.flags, repr(sys.stdin.read()))
     print(sys.excepthook is sys.__excepthook__, multiprocessing.current_process().name, sys.getrecursionlimit())
-    print(os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid(), sorted(os.listdir("/proc/self/fd"))[:3])
+    print(
+        os.getsid(0) == os.getpid(),
+        os.getpgid(0) == os.getpid(),
+        sorted(file.name for file in Path("/proc/self/fd").iterdir()),
+    )
     warnings.warn("somewhere", stacklevel=1)
 
 

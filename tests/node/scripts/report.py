@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ print(
             "name": __name__,
             "file": __file__,
             "path": sys.path[0],
-            "cwd": os.getcwd(),
+            "cwd": str(Path.cwd()),
             "environment": {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")},
         }
     )
