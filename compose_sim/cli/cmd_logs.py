@@ -34,6 +34,7 @@ def command(
     plan = folder.read_plan()
     wanted = chosen_ranks(plan, nodes=nodes, ranks=ranks)
     writer = _Writer(plan, as_json=as_json)
+    follow = follow and folder.is_claimed()
     batches = _batches(folder, follow=follow)
     for events in batches if tail is None else _tailed(batches, tail, follow=follow):
         writer.write([event for event in events if (event.node, event.rank) in wanted])

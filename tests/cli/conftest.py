@@ -1,0 +1,98 @@
+"""The real command in a folder of its own, with runs that need no torch: bare processes on the local engine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "compose_sim"]
+# Bare processes: nothing imports torch, so a run takes a second.
+UP = ("up", "--engine", "local", "--launcher", "env")
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder to run the command in."""
+
+    folder: Path
+
+    def write(self, name: str, text: str) -> str:
+        """A file of the project."""
+        (self.folder / name).write_text(text)
+        return name
+
+    def run(
+        self, *argv: str, stdin: str = "", timeout: float = 60, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """The command, to its end."""
+        return subprocess.run(
+            [*COMMAND, *argv], cwd=self.folder, input=stdin, capture_output=True, text=True, timeout=timeout, env=env
+        )
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        """The command, still going on."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*COMMAND, *argv], cwd=self.folder, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def run_finished(folder: Path, script: str, *options: str) -> Project:
+    """A project with one finished run named `done`."""
+    project = Project(folder)
+    project.write("train.py", script)
+    project.run(*UP, "--name", "done", *options, "train.py")
+    assert (folder / ".composesim" / "runs" / "done" / "report.json").is_file()
+    return project
+
+
+# Each rank says a line, then waits for a word from its FIFO and ends with it as its status.
+WAITING = """
+import os, sys
+rank = os.environ["RANK"]
+print("begun", rank, flush=True)
+with open("word." + rank) as file:
+    word = file.read()
+print("told", word, flush=True)
+sys.exit(int(word))
+"""
+
+
+@dataclass(frozen=True)
+class Live:
+    """A run in the background, named after its project's folder, whose two ranks wait for a word."""
+
+    project: Project
+    run: str
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.project.folder / ".composesim" / "runs" / self.run
+
+    def tell(self, rank: int, word: str) -> None:
+        """Let a rank end with that status; returns when it has begun and read the word."""
+        (self.project.folder / f"word.{rank}").write_text(word)
+
+
+@pytest.fixture
+def live(project: Project) -> Iterator[Live]:
+    """Nothing of the run is left when the test ends, however it ends."""
+    for rank in (0, 1):
+        os.mkfifo(project.folder / f"word.{rank}")
+    project.write("train.py", WAITING)
+    run = f"live-{secrets.token_hex(3)}"  # others may use this machine's engines now
+    started = project.run(*UP, "--detach", "--name", run, "train.py")
+    assert started.stdout == f"{run}\n", started.stderr
+    yield Live(project, run)
+    project.run("down", "--run", run)

@@ -1,0 +1,58 @@
+"""Do the verbs do with real containers what they do with processes?"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.conftest import Project
+
+pytestmark = pytest.mark.docker
+FOREVER = "import signal\nprint('begun', flush=True)\nsignal.pause()\n"
+
+
+@pytest.fixture
+def run(project: Project) -> Iterator[str]:
+    """Two nodes that never end by themselves."""
+    name = f"verbs-{secrets.token_hex(3)}"
+    project.write("train.py", FOREVER)
+    started = project.run("up", "--engine", "docker", "--launcher", "env", "--detach", "--name", name, "train.py")
+    assert started.stdout == f"{name}\n", started.stderr
+    yield name
+    project.run("down", "--run", name, "--purge")
+
+
+def docker(*argv: str) -> list[str]:
+    return subprocess.run(["docker", *argv], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_containers_are_listed_entered_and_removed(project: Project, run: str) -> None:
+    runs = {each["run"]: each for each in json.loads(project.run("ps", "--json").stdout)["runs"]}
+    assert (runs[run]["engine"], runs[run]["state"]) == ("docker", "under way")
+    assert [node["node"] for node in runs[run]["nodes"]] == ["master", "node-0", "node-1"]
+
+    entered = project.run("exec", "--run", run, "1", "--", "sh", "-c", "hostname; exit 5")
+    assert (entered.returncode, entered.stdout) == (5, "node-1\n")
+
+    down = project.run("down", "--run", run)
+    assert (down.returncode, down.stderr) == (0, f"removed {run}: its nodes and network on docker\n")
+    assert docker("ps", "--all", "--quiet", "--filter", f"label=composesim.run={run}") == []
+    assert docker("network", "ls", "--quiet", "--filter", f"label=composesim.run={run}") == []
+    assert project.run("wait", "--run", run).returncode == 130
+
+
+def test_a_node_tells_its_network_traffic_and_memory(project: Project, run: str) -> None:
+    watch = project.start("stats", "--watch", "--run", run)
+    assert watch.stdout is not None
+    for line in watch.stdout:
+        if line.startswith("node-0") and line.count("iB") >= 3:
+            break
+    watch.terminate()
+    watch.communicate(timeout=30)
+
+    first = json.loads(project.run("stats", "--run", run, "--json").stdout)["nodes"][0]
+    assert min(first["memory_bytes"], first["received_bytes"], first["sent_bytes"]) > 0

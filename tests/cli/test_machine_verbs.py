@@ -1,0 +1,93 @@
+"""Do the verbs that need no run do what they say: init, completion, doctor?"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from compose_sim.cli import VERBS, group
+from tests.builders import ROOT
+from tests.cli.conftest import Project
+
+
+def test_init_writes_files_that_an_editor_and_up_understand(project: Project) -> None:
+    done = project.run("init", "new")
+
+    new = Project(project.folder / "new")
+    assert done.returncode == 0
+    assert sorted(path.name for path in new.folder.iterdir()) == [
+        "composesim.schema.json",
+        "composesim.yaml",
+        "train.py",
+    ]
+    assert (new.folder / "composesim.schema.json").read_text() == (
+        ROOT / "templates/composesim.schema.json"
+    ).read_text()
+    plan = json.loads(new.run("plan", "--engine", "local", "--json").stdout)
+    assert (plan["program"], plan["world_size"]) == ("train.py", 2)
+
+
+def test_init_writes_over_nothing_unless_told_to(project: Project) -> None:
+    project.write("train.py", "mine")
+
+    refused = project.run("init")
+    assert refused.returncode == 2
+    assert "'train.py' exists already" in refused.stderr
+    assert [path.name for path in project.folder.iterdir()] == ["train.py"]
+
+    assert project.run("init", "--force").returncode == 0
+    assert (project.folder / "train.py").read_text() != "mine"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_for_the_shell(shell: str) -> None:
+    done = CliRunner().invoke(group, ["completion", shell])
+
+    assert done.exit_code == 0
+    assert f"_COMPOSESIM_COMPLETE={shell}_complete" in done.output
+
+
+def test_verbs_and_options_are_completed() -> None:
+    def completed(words: str, index: int) -> list[str]:
+        env = {"_COMPOSESIM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(index)}
+        lines = CliRunner(env=env).invoke(group, [], prog_name="composesim").output.splitlines()
+        return [line.partition(",")[2] for line in lines]
+
+    assert completed("composesim ", 1) == list(VERBS)
+    assert completed("composesim lo", 1) == ["logs"]
+    assert "--follow" in completed("composesim logs --f", 2)
+    assert completed("composesim completion ", 2) == ["bash", "zsh", "fish"]
+
+
+def test_doctor_finds_the_python_that_tests_run_in(project: Project) -> None:
+    done = project.run("doctor", "--json")
+
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["fit"]) == (0, True)
+    assert {check["id"] for check in report["checks"]} >= {"python", "docker", "memory", "disk", "leftovers"}
+
+
+def test_doctor_fails_where_no_engine_can_run_anything(project: Project, tmp_path: Path) -> None:
+    """No docker on PATH, and an active environment without torch is all that composesim could find."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.modules['torch'] = None; from compose_sim.cli import main; sys.argv[1:] = ['doctor']; main()"
+    )
+    env = {"PATH": str(tmp_path), "PYTHONPATH": str(ROOT), "HOME": os.environ.get("HOME", "/")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "✘ docker     the docker command is not installed" in done.stdout
+
+
+def test_every_verb_has_help_that_says_what_it_does() -> None:
+    for verb in VERBS:
+        done = CliRunner().invoke(group, [verb, "--help"])
+        assert done.exit_code == 0, verb
+        assert len(done.output.splitlines()) > 3, verb

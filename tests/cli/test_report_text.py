@@ -1,0 +1,86 @@
+"""Is a report short, whatever happened, and does its last line say it all?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+
+from compose_sim.cli.report_text import cause_words, final_line, metrics_words, print_report, ranges
+from compose_sim.core.fold import fold_all
+from compose_sim.core.report import make_report
+from tests.builders import a_plan, an_event
+
+
+def a_report(nodes: int = 2, *, codes: dict[int, int] | None = None) -> dict[str, Any]:
+    """A run whose nodes ended with these codes, 0 where none is named."""
+    plan = a_plan(nodes=nodes)
+    codes = {node: (codes or {}).get(node, 0) for node in range(nodes)}
+    events = [
+        an_event("started", 0.0),
+        *(an_event("node-stopped", 9.5, rank=node, exit_code=code) for node, code in codes.items()),
+    ]
+    return make_report(plan, fold_all(plan, events), host={})
+
+
+def a_cause(**changes: Any) -> dict[str, Any]:
+    return {"node": "node-1", "rank": 3, "kind": "exit", "message": "boom", "traceback": None, **changes}
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (a_cause(message="ValueError: boom\nsecond"), "rank 3 on node-1: ValueError: boom"),
+        (a_cause(message="rank 3 was ended by SIGKILL"), "rank 3 was ended by SIGKILL (node-1)"),
+        (a_cause(message="rank 3 was killed: node-1 ran out of memory"), "rank 3 was killed: node-1 ran out of memory"),
+        (a_cause(rank=None, message="node-1 ended with status 1"), "node-1 ended with status 1"),
+        (a_cause(rank=None, node=None, message="not done after 10 s"), "not done after 10 s"),
+        (a_cause(message="x" * 500), "rank 3 on node-1: " + "x" * 159 + "…"),
+        (a_cause(message=""), "rank 3 on node-1: "),
+    ],
+)
+def test_a_cause_is_one_line_that_says_where(cause: dict[str, Any], words: str) -> None:
+    assert cause_words(cause) == words
+
+
+def test_loss_and_accuracy_come_first_and_the_step_last() -> None:
+    metrics = {
+        "step": 80,
+        "epoch": 4,
+        "time": 1.5,
+        "ok": True,
+        "name": "x",
+        "test_accuracy": 0.98765,
+        "loss": 0.00001234,
+    }
+
+    assert metrics_words(metrics) == ["loss 1.234e-05", "test_accuracy 0.9877", "time 1.5", "epoch 4", "step 80"]
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([0], "0"), ([0, 1, 2], "0-2"), ([0, 2, 3], "0, 2-3"), ([], "")])
+def test_ranks_are_told_in_ranges(numbers: list[int], text: str) -> None:
+    assert ranges(numbers) == text
+
+
+def test_of_many_nodes_those_that_ended_badly_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(a_report(100, codes={99: 3}))
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("node-")]) == 16
+    assert any(line.startswith("node-99") for line in lines)
+    assert "and 84 more: add --json" in lines
+
+
+def test_a_report_goes_to_stderr_where_stdout_is_for_data(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(a_report(), err=True)
+
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.rstrip().splitlines()[-1] == "✔ passed  2 nodes, 2 ranks of train.py in 9.50 s"
+
+
+def test_the_last_line_names_the_cause() -> None:
+    line = click.unstyle(final_line(a_report(codes={1: 137})))
+
+    assert line == "✘ failed  node-1 was killed (SIGKILL) before its ranks started"
