@@ -1,6 +1,17 @@
-"""How does `python -m compose_sim` start? As the `composesim` command does."""
+"""How does the command start? `composesim` and `python -m compose_sim` are the same."""
 
-from compose_sim.cli import main
+import sys
+
+
+def main() -> None:
+    """Import the command line and run it; Ctrl-C ends even the import quietly."""
+    try:
+        from compose_sim.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()
