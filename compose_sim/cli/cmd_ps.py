@@ -41,18 +41,24 @@ def _live_runs() -> list[dict[str, Any]]:
     for run, pairs in groupby(found, key=lambda pair: pair[1].run):
         engines, statuses = zip(*pairs, strict=True)
         folder = next((status.folder for status in statuses if status.folder), "")
-        under_way = bool(folder) and RunFolder(Path(folder)).is_claimed()
         runs.append(
             {
                 "run": run,
                 "engine": engines[0].name,
-                # Nodes that nobody watches were kept on purpose, or a crash left them.
-                "state": "under way" if under_way else "left",
+                "state": _run_state(RunFolder(Path(folder))),
                 "folder": folder,
                 "nodes": [_node(status) for status in statuses],
             }
         )
     return runs
+
+
+def _run_state(folder: RunFolder) -> str:
+    """`under way`, `passed, kept` for a run started with --keep, `crashed` where composesim was killed."""
+    if folder.is_claimed():
+        return "under way"
+    report = folder.read_report()
+    return f"{report['verdict']}, kept" if report else "crashed"
 
 
 def _node(status: NodeStatus) -> dict[str, Any]:

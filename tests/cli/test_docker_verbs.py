@@ -56,3 +56,19 @@ def test_a_node_tells_its_network_traffic_and_memory(project: Project, run: str)
 
     first = json.loads(project.run("stats", "--run", run, "--json").stdout)["nodes"][0]
     assert min(first["memory_bytes"], first["received_bytes"], first["sent_bytes"]) > 0
+
+
+def test_a_run_kept_on_purpose_survives_prune_and_not_down(project: Project) -> None:
+    name = f"kept-{secrets.token_hex(3)}"
+    project.write("train.py", "print('done')\n")
+    done = project.run("up", "--engine", "docker", "--launcher", "env", "--keep", "--name", name, "train.py")
+    assert done.returncode == 0, done.stderr
+
+    listed = {run["run"]: run["state"] for run in json.loads(project.run("ps", "--json").stdout)["runs"]}
+    assert listed[name] == "passed, kept"
+    assert f"kept {name}, as it was started with --keep" in project.run("prune").stderr
+    assert len(docker("ps", "--all", "--quiet", "--filter", f"label=composesim.run={name}")) == 3
+
+    assert project.run("down", "--run", name).returncode == 0
+    assert docker("ps", "--all", "--quiet", "--filter", f"label=composesim.run={name}") == []
+    assert docker("network", "ls", "--quiet", "--filter", f"label=composesim.run={name}") == []
