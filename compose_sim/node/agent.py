@@ -187,10 +187,12 @@ class Agent:
         """Its ranks, if it had any, were killed with it."""
         status = self._stop_starter()
         self._say(f"the {self._launch.launcher} launcher's process ended ({_ending(status)}); its messages stand above")
-        running = [rank for rank in self._ranks if not rank.ended]
-        for rank in running:
-            self._rank_ended(rank, -signal.SIGKILL, "the process that started it ended")
-        if not running:
+        started = [rank for rank in self._ranks if rank.pid and not rank.ended]
+        for rank in self._ranks:
+            if rank in started:
+                self._rank_ended(rank, -signal.SIGKILL, "the process that started it ended")
+            rank.ended = True
+        if not started and not self._stop_reason:
             self._failed(None, None if status < 0 else status or 1, -status if status < 0 else None)
         self._look_if_all_ended()
 

@@ -53,6 +53,7 @@ class _Watch:
         self.events.emit("step", step=self.steps)
 
 
+_step_hook: Any = None
 _watch: _Watch | None = None  # None until a rank begins: hooks may be set earlier, in the process that forks the ranks
 
 
@@ -87,7 +88,16 @@ def _after_torch(_: ModuleType) -> None:
 
 
 def _after_optimizer(module: ModuleType) -> None:
-    module.register_optimizer_step_post_hook(_stepped)
+    global _step_hook
+    _step_hook = module.register_optimizer_step_post_hook(_stepped)
+
+
+def _after_dynamo(_: ModuleType) -> None:
+    """Steps can be compiled from now on: have the hook called at every run of the compiled code, not seen once by the compiler."""
+    global _step_hook
+    hook = sys.modules["torch"].compiler.disable(_stepped)
+    _step_hook.remove()
+    _step_hook = sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(hook)
 
 
 def _stepped(*_: Any) -> None:
@@ -116,6 +126,7 @@ _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "torch": _after_torch,
     "torch.optim.optimizer": _after_optimizer,
     "torch.distributed.distributed_c10d": _after_distributed,
+    "torch._dynamo": _after_dynamo,
 }
 
 
@@ -141,7 +152,10 @@ def _follow(loader: Any, after: Callable[[ModuleType], None]) -> None:
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module  # nothing of ours stays on the loader
         execute(module)
-        after(module)
+        try:
+            after(module)
+        except AttributeError as error:  # a torch without what we hold on to must still train
+            print(f"composesim: steps and process groups may go unseen with this torch: {error}", file=sys.stderr)
 
     loader.exec_module = exec_module
 

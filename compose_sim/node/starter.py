@@ -13,6 +13,7 @@ if __name__ == "__main__" and not __package__:
 
     __package__ = as_package.NAME
 
+import contextlib
 import gc
 import os
 import selectors
@@ -25,21 +26,16 @@ from . import channel, probe, process, rank
 
 
 def import_torch() -> None:
-    """Import what a training script will ask for. A script without torch does without it."""
+    """Import what a training script will ask for. Where torch is not there, or broken, the script's own import will say so."""
     # The collector finds nothing to free while modules load, and costs a fifth of their time.
     gc.disable()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a warning that the script would cause, it will not cause from here
-            import torch._dynamo  # DistributedDataParallel's constructor imports it: 0.8 s in every rank otherwise
-            import torch.distributed
-            import torch.nn.parallel  # noqa: F401
-    except ImportError:
-        if "torch" in sys.modules:
-            raise
-    finally:
-        gc.freeze()  # so that a rank's first collection does not touch, and thereby copy, all those pages
-        gc.enable()
+    with warnings.catch_warnings(), contextlib.suppress(ImportError):
+        warnings.simplefilter("ignore")  # a warning that the script would cause, it will not cause from here
+        import torch._dynamo  # DistributedDataParallel's constructor imports it: 0.8 s in every rank otherwise
+        import torch.distributed
+        import torch.nn.parallel  # noqa: F401
+    gc.freeze()  # so that a rank's first collection does not touch, and thereby copy, all those pages
+    gc.enable()
 
 
 class Starter:

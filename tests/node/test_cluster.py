@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,8 @@ def test_a_lost_node_stops_the_others(cluster: MakeCluster) -> None:
     run.signal("node-1", signal.SIGKILL)
     assert run.exit_codes() == {"master": 1, "node-0": STOPPED, "node-1": -signal.SIGKILL}
     assert run.events("master", "node-lost")[0]["data"] == {"node": "node-1", "reason": "connection closed"}
+    (started,) = run.events("node-1", "rank-started")
+    run.wait_for(lambda: not Path("/proc", str(started["data"]["pid"])).exists())
 
 
 def test_a_silent_node_is_lost(cluster: MakeCluster) -> None:
@@ -134,3 +137,40 @@ def test_a_child_that_keeps_the_output_open_does_not_hold_the_node(cluster: Make
     run = cluster(script, launcher="env").start(1)
     assert set(run.exit_codes().values()) == {0}
     assert run.log(0) == "left it behind\n"
+
+
+def test_a_launcher_that_breaks_fails_the_run_in_words(cluster: MakeCluster, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('this torch is broken')")
+    run = cluster(WAIT, launcher="warm")
+    run.environment["PYTHONPATH"] = str(tmp_path)
+    run.start_master(1, "--no-store")
+    run.start_node(0)
+    assert run.exit_codes() == {"master": 1, "node-0": 1}
+    said = (run.folder / "logs" / "node-0.stderr").read_text()
+    assert "RuntimeError: this torch is broken" in said
+    assert "the warm launcher's process ended (exit code 1)" in said
+
+
+def test_without_torch_the_warm_launcher_runs_what_needs_none(cluster: MakeCluster, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('not for this machine')")
+    run = cluster(PLACE, launcher="warm")
+    run.environment["PYTHONPATH"] = str(tmp_path)
+    run.start_master(1, "--no-store")
+    run.start_node(0)
+    assert set(run.exit_codes().values()) == {0}
+    assert run.log(0) == "0 node-0 1\n"
+
+
+def test_a_node_without_a_master_can_be_told_to_leave(cluster: MakeCluster) -> None:
+    run = cluster(PLACE, launcher="env")
+    run.environment["COMPOSESIM_MASTER"] = "no-such-host.invalid:1"
+    run.start_node(0)
+    run.wait_for_event("node-0", "node-started")
+    run.wait_for(lambda: "starter.py" in _children(run.processes["node-0"].pid))
+    run.signal("node-0", signal.SIGTERM)
+    assert run.exit_codes() == {"node-0": STOPPED}
+
+
+def _children(pid: int) -> str:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return " ".join(Path(f"/proc/{child}/cmdline").read_text() for child in children)
