@@ -38,9 +38,10 @@ class Supervisor:
         return self._process.pid
 
     def release(self) -> None:
-        """The run is over and as it should be: leave it alone from now on."""
-        with contextlib.suppress(BrokenPipeError):  # somebody killed it
-            self._process.communicate(_RELEASED)
+        """The run is over and as it should be: leave it alone from now on. Once is enough, twice does no harm."""
+        if self._process.returncode is None:
+            with contextlib.suppress(BrokenPipeError):  # somebody killed it
+                self._process.communicate(_RELEASED)
 
     def __enter__(self) -> Self:
         return self
@@ -50,7 +51,9 @@ class Supervisor:
     ) -> None:
         if kind is None:
             self.release()
-        else:  # nobody knows whether all is removed: let it look, once composesim has ended
+        elif (
+            self._process.returncode is None
+        ):  # nobody knows whether all is removed: let it look, once composesim has ended
             _unreleased.append(self)
 
 

@@ -96,6 +96,18 @@ def test_a_released_run_is_left_alone(bench: Bench) -> None:
     assert bench.running(plan) == ["master", "node-0"]
 
 
+def test_a_run_that_was_removed_before_an_error_is_not_looked_after(bench: Bench) -> None:
+    plan = bench.start(WAITS)
+    folder = runs_folder(bench.project) / plan.run
+
+    with pytest.raises(KeyboardInterrupt), start_supervisor("local", plan.run, folder) as supervisor:
+        bench.engine.remove(plan.run)
+        supervisor.release()
+        raise KeyboardInterrupt
+
+    assert (folder / "supervisor.log").read_text() == ""
+
+
 def test_a_run_that_another_composesim_has_taken_over_is_left_alone(bench: Bench) -> None:
     """The bench holds the run's folder, as a new run of the same name would."""
     plan = bench.start(DEAF)
