@@ -100,10 +100,14 @@ def test_a_run_that_was_removed_before_an_error_is_not_looked_after(bench: Bench
     plan = bench.start(WAITS)
     folder = runs_folder(bench.project) / plan.run
 
-    with pytest.raises(KeyboardInterrupt), start_supervisor("local", plan.run, folder) as supervisor:
-        bench.engine.remove(plan.run)
-        supervisor.release()
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with start_supervisor("local", plan.run, folder) as supervisor:
+            bench.engine.remove(plan.run)
+            supervisor.release()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
 
     assert (folder / "supervisor.log").read_text() == ""
 
