@@ -65,7 +65,7 @@ class PlainListener:
         if lines:
             self.write("\n".join(lines) + "\n")
         for event in events:
-            if event.kind == "breakpoint":
+            if event.kind == "breakpoint" and event.data.get("phase") == "waiting":
                 data = event.data
                 self.progress(
                     f"rank {event.rank} waits at {data.get('file')}:{data.get('line')}; join it: composesim attach --rank {event.rank}"

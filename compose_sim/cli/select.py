@@ -35,18 +35,23 @@ def select_live(run: str | None) -> tuple[Engine, str, Path]:
 
 
 def select_folder(run: str | None) -> RunFolder:
-    """The folder of a run, running or over: by name, else the only running one, else the latest of this project."""
+    """The folder of a run, running or over: by name, else this project's only running or latest one, else any running one."""
     known = runs_folder(Path.cwd())
     if run is not None and (known / run / "plan.json").is_file():
         return RunFolder(known / run)
-    live = {status.run: status.folder for _, status in find_statuses(run) if status.folder}
-    if len(live) == 1:
-        return RunFolder(Path(next(iter(live.values()))))
+    live = {status.run: Path(status.folder) for _, status in find_statuses(run) if status.folder}
     if run is not None:
+        if run in live:
+            return RunFolder(live[run])
         raise SpecError(f"no run named '{run}' is known in '{Path.cwd()}'", hint="composesim ps --all")
-    if live:
-        raise SpecError(f"{len(live)} runs are under way: {', '.join(sorted(live))}", hint=f"add --run {min(live)}")
-    folders = sorted(known.glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
-    if not folders:
+    own = {name: folder for name, folder in live.items() if folder.parent == known}
+    over = sorted(known.glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
+    if not own and over:
+        return RunFolder(over[-1].parent)
+    candidates = own or live
+    if not candidates:
         raise SpecError(f"there is no run in '{Path.cwd()}'", hint="composesim up --nodes 2 train.py")
-    return RunFolder(folders[-1].parent)
+    if len(candidates) > 1:
+        names = ", ".join(sorted(candidates))
+        raise SpecError(f"{len(candidates)} runs are under way: {names}", hint=f"add --run {min(candidates)}")
+    return RunFolder(next(iter(candidates.values())))

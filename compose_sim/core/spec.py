@@ -26,9 +26,13 @@ Duration = Annotated[
     Field(gt=0),
     WithJsonSchema({"type": ["string", "number"], "examples": ["90s", "10m"]}),
 ]
-Cpus = Annotated[float, Field(gt=0)]
+Cpus = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Ranks = Annotated[int, Field(ge=1, le=1024)]
-Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value)]
+Text = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

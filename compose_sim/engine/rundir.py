@@ -72,7 +72,7 @@ class RunFolder:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two who ask do not see each other
         except BlockingIOError:
             return True
         finally:
