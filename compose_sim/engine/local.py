@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.core.events import parse_event
-from compose_sim.core.plan import Plan
+from compose_sim.core.plan import Plan, PlannedNode
 from compose_sim.engine import labels
 from compose_sim.engine.children import Children, adopt_orphans
 from compose_sim.engine.protocol import NodeStatus, Progress
@@ -59,10 +59,13 @@ class LocalEngine:
         directory = plan.working_directory
         with Zygote(plan.python, folder=folder.path, working_directory=directory, environment=common) as zygote:
             self._start_one(zygote, plan, MASTER, plan.master.command, {**common, labels.NODE: MASTER})
+            if any(_program_to_share(plan, node) for node in plan.nodes):
+                zygote.import_torch()  # while the master starts
             address = f"127.0.0.1:{self._await_port(plan, folder)}"
             for node in plan.nodes:
                 environment = {**common, **node.environment, "COMPOSESIM_MASTER": address}
-                self._start_one(zygote, plan, node.name, node.command, environment)
+                program = _program_to_share(plan, node)
+                self._start_one(zygote, plan, node.name, node.command, environment, program)
 
     def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
         """Each node when its agent ends; the exit code of one that we did not start is what it wrote down last."""
@@ -149,9 +152,15 @@ class LocalEngine:
         return tuple(sorted({process.run for process in labels.labelled_processes()}))
 
     def _start_one(
-        self, zygote: Zygote, plan: Plan, name: str, argv: Sequence[str], environment: Mapping[str, str]
+        self,
+        zygote: Zygote,
+        plan: Plan,
+        name: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        program: Sequence[str] | None = None,
     ) -> None:
-        self._children.add((plan.run, name), zygote.start(name, argv, environment))
+        self._children.add((plan.run, name), zygote.start(name, argv, environment, program=program))
 
     def _await_port(self, plan: Plan, folder: RunFolder) -> int:
         """The port that the master says it listens on; EngineError where it ends without a word."""
@@ -214,6 +223,19 @@ class LocalEngine:
         if run in self._folders:
             return self._folders[run]
         return next((Path(process.folder) for process in labels.labelled_processes(run)), None)
+
+
+def _program_to_share(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
+    """
+    What a node's ranks run, as the words after `python`, where they may be forked from one Python that serves all nodes.
+
+    A node with variables of its own gets its own Python: some, such as OMP_NUM_THREADS, are read when torch is imported.
+    """
+    own = [name for name in node.environment if not name.startswith(("COMPOSESIM_", "NCCL_"))]
+    if plan.launcher != "warm" or own or "--" not in node.command:
+        return None
+    end = node.command.index("--")
+    return (*(("-m",) if "--module" in node.command[:end] else ()), *node.command[end + 1 :])
 
 
 def _agent(run: str, node: str) -> labels.Labelled | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -36,10 +37,25 @@ class Zygote:
                     f"'{python}' cannot be run: {error.strerror}", hint="composesim up --python PATH …"
                 ) from None
 
-    def start(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Start a node's process; its process id. It ends with 127 where there is no such program or working directory."""
+    def import_torch(self) -> None:
+        """Begin to import torch, once for all nodes whose starters are forked from now on; returns at once."""
+        self._send({"warm": str(self._folder / "node")})
+
+    def start(
+        self, name: str, argv: Sequence[str], environment: Mapping[str, str], *, program: Sequence[str] | None = None
+    ) -> int:
+        """Start a node's process; its process id. It ends with 127 where there is no such program or working directory.
+
+        With `program`, the words after `python`, it gets a starter of ranks that has imported torch already.
+        """
         output = str(output_file(self._folder, name))
-        request = {"argv": argv, "environment": environment, "folder": self._working_directory, "output": output}
+        request: dict[str, Any] = {
+            "argv": argv,
+            "environment": environment,
+            "folder": self._working_directory,
+            "output": output,
+        }
+        request["program"] = program
         return int(self._ask(request)["pid"])
 
     def __enter__(self) -> Self:
@@ -52,15 +68,16 @@ class Zygote:
             self._process.kill()
         self._process.communicate()
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _send(self, request: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has died, as the answer that does not come will tell
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        self._send(request)
+        line = self._process.stdout.readline()
         if not line:
             raise EngineError(
                 "the process that starts the nodes has died",

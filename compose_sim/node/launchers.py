@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +18,7 @@ from pathlib import Path
 from . import channel
 from .wire import Message
 
+HANDED = "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for us from one that serves several nodes
 LAUNCHERS = ("warm", "torchrun", "env")
 _SECONDS_TO_LEAVE = 2.0
 
@@ -66,11 +70,41 @@ def _torchrun_variables(launch: Launch, round_: Message, rank: int) -> dict[str,
     }
 
 
+class Handed:
+    """A child that another process started for us; to wait for and kill it like a `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        """Nobody but us may wait for it."""
+        self._pid, self._handle = pid, os.pidfd_open(pid)
+        self._status: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._status is None:
+            if not select.select([self._handle], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("starter", timeout or 0.0)
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return self._status
+
+    def kill(self) -> None:
+        signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+
 class Starter:
     """The process that starts the ranks (starter.py, or torchrun.py), and the channel to it."""
 
     def __init__(self, launch: Launch) -> None:
-        """Begin at once: what it imports, it imports while the nodes still find each other."""
+        """Take over the one we were given, if we were; else begin at once: it imports while the nodes still find each other."""
+        handed = os.environ.pop(HANDED, "")  # for the first only: a later one replaces one that has died
+        self._process: subprocess.Popen[bytes] | Handed
+        if handed:
+            pid, descriptor = map(int, handed.split())
+            self.link, self._process = socket.socket(fileno=descriptor), Handed(pid)
+            self.link.setblocking(False)
+            self.link.set_inheritable(False)
+        else:
+            self._start_process(launch)
+
+    def _start_process(self, launch: Launch) -> None:
         file = "torchrun.py" if launch.launcher == "torchrun" else "starter.py"
         self.link, theirs = channel.pair()
         self.link.setblocking(False)

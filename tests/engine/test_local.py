@@ -126,6 +126,18 @@ def test_the_folder_of_a_run_may_be_gone(bench: Bench) -> None:
     assert bench.running(plan) == ["master", "node-0"]
 
 
+def test_nodes_fork_their_ranks_from_one_python_unless_they_have_variables_of_their_own(bench: Bench) -> None:
+    """Forked from one process, they share its hash seed."""
+    nodes = [{}, {}, {"env": {"OMP_NUM_THREADS": "2"}}]
+    plan = bench.start_script("print(hash('seed'))", nodes=nodes, master="node-0")
+    ended = bench.ended(plan)
+
+    seeds = [logged(bench, plan, f"node-{rank}.{rank}") for rank in range(3)]
+
+    assert {status.exit_code for status in ended.values()} == {0}
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
 def test_a_node_whose_starter_is_killed_starts_another(bench: Bench) -> None:
     plan = bench.start_script(KILLS_ITS_STARTER, nodes=2, master="node-0", max_restarts=1)
 
