@@ -66,7 +66,7 @@ def run_cluster(
             hint=f"take another --name, or remove them: composesim down --run {plan.run}",
         )
     folder.clear(host.user_id, host.group_id)
-    with _signals_interrupt(), start_supervisor(engine.name, plan.run, folder.path):
+    with _signals_interrupt(), start_supervisor(engine.name, plan.run, folder.path) as supervisor:
         try:
             image = engine.prepare(plan, listener.progress)
             plan = _start(plan, engine, folder, image=image, dotenv=dotenv, replan=replan)
@@ -77,6 +77,7 @@ def run_cluster(
             listener.close()
             if not plan.keep:
                 engine.remove(plan.run)
+            supervisor.release()
     folder.write_report(report)
     return report
 

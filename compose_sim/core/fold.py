@@ -142,7 +142,7 @@ def _on_node_exited(state: ClusterState, event: Event) -> ClusterState:
 def _on_node_stopped(state: ClusterState, event: Event) -> ClusterState:
     """The engine's own word on a node that is no longer running: it outranks what the node said of itself."""
     if event.node == "master":
-        return replace(state, master_exit_code=event.data.get("exit_code"))
+        return replace(state, master_exit_code=event.data.get("exit_code"), master_stopped_at=event.t)
     node = state.nodes.get(event.node or "")
     if not node:
         return state

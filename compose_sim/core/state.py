@@ -87,6 +87,7 @@ class ClusterState:
     generation: int | None = None
     restarts: int = 0
     master_exit_code: int | None = None
+    master_stopped_at: float | None = None
     versions: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(
         default_factory=dict

@@ -62,6 +62,9 @@ def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> StopReason
     failures = [failure for failure in state.failures if failure.t >= state.round_at]
     if failures and out_of_restarts and now - failures[0].t > PEERS_MUST_END_WITHIN_S:
         return StopReason(reason="failure")
+    if state.master_stopped_at is not None and now - state.master_stopped_at > PEERS_MUST_END_WITHIN_S:
+        message = f"the master ended with status {state.master_exit_code} while nodes needed it"
+        return StopReason(reason="engine", cause=Failure(t=now, kind="engine", node="master", message=message))
     return None
 
 

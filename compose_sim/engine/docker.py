@@ -102,7 +102,7 @@ class DockerEngine:
             raise EngineError("docker events ended while nodes were running", hint="composesim doctor")
         finally:
             events.kill()
-            events.wait()
+            events.communicate()
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """What `docker inspect` says of each labelled container, the master first, then by node number."""

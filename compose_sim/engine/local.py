@@ -9,7 +9,6 @@ import os
 import platform
 import select
 import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from compose_sim.core.events import parse_event
 from compose_sim.core.plan import Plan, PlannedNode
 from compose_sim.engine import labels
 from compose_sim.engine.children import Children, adopt_orphans
+from compose_sim.engine.process import on_terminal
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.engine.zygote import Zygote, output_file
@@ -131,12 +131,8 @@ class LocalEngine:
         agent = _agent(run, node)
         if agent is None:
             raise EngineError(f"'{node}' of run '{run}' is not running", hint=f"composesim ps --run {run}")
-        folder = Path(f"/proc/{agent.pid}/cwd").readlink()
-        try:
-            status = subprocess.run(argv, cwd=folder, env=labels.environment_of(agent.pid), check=False).returncode
-        except FileNotFoundError:
-            return 127
-        return status if status >= 0 else 128 - status
+        folder = os.readlink(f"/proc/{agent.pid}/cwd")
+        return on_terminal(argv, folder=folder, env=labels.environment_of(agent.pid))
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
         """The end of `logs/NODE.out`, where the node's first process writes."""

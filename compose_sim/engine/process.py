@@ -79,9 +79,12 @@ def lines_of(argv: Sequence[str]) -> tuple[subprocess.Popen[str], Iterator[str]]
     return child, iter(child.stdout)
 
 
-def on_terminal(argv: Sequence[str]) -> int:
-    """Run a program on this very terminal; its exit status, as a shell would give it."""
-    status = subprocess.run(argv, check=False).returncode
+def on_terminal(argv: Sequence[str], *, folder: str | None = None, env: Mapping[str, str] | None = None) -> int:
+    """Run a program on this very terminal; its exit status, as a shell would give it: 127 where there is no such program."""
+    try:
+        status = subprocess.run(argv, cwd=folder, env=env, check=False).returncode
+    except FileNotFoundError:
+        return 127
     return status if status >= 0 else 128 - status
 
 

@@ -95,7 +95,7 @@ def _become(request: dict[str, Any]) -> _Starter | None:
             os.setsid()
             os.environ.clear()
             os.environ.update(environment)
-            _node_code("parent").die_with(agent)
+            _node_code("process").die_with(agent)
             return _Starter(theirs, request["program"])
         link.set_inheritable(True)
         environment[_STARTER] = f"{starter} {link.fileno()}"

@@ -157,6 +157,16 @@ def test_a_failure_of_an_earlier_round_does_not_stop_the_next() -> None:
     assert reason_to_stop(state, plan, now=60.0) is None
 
 
+def test_nodes_do_not_wait_for_a_master_that_has_died() -> None:
+    state = fold_all(PLAN, [an_event("started", 0.0), an_event("node-stopped", 1.0, node="master", exit_code=137)])
+    stop = reason_to_stop(state, PLAN, now=6.5)
+
+    assert reason_to_stop(state, PLAN, now=5.5) is None
+    assert stop is not None
+    assert stop.cause is not None
+    assert stop.cause.message == "the master ended with status 137 while nodes needed it"
+
+
 def test_interrupted_is_said_plainly() -> None:
     events = [*started(), an_event("stopping", 5.0, reason="interrupted"), *ended({0: 143, 1: 143, 2: 143})]
 
