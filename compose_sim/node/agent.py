@@ -58,6 +58,7 @@ class Agent:
         self._kill_at = float("inf")
         self._next: Callable[[], None] | None = None  # what to do once all ranks have ended; else tell the master
         self._failure_code = 0
+        self._done = False
         self._exit_code: int | None = None
         self._out_of_memory_kills = usage.out_of_memory_kills() if contained else 0
         self._starter = self._start_starter()
@@ -74,8 +75,7 @@ class Agent:
                 beat_at = now + BEAT_SECONDS
                 self._beat()
             if now >= self._kill_at:
-                self._kill_at = float("inf")
-                self._signal_ranks(signal.SIGKILL)
+                self._kill_ranks()
             for key, _ in self._selector.select(max(0.0, min(beat_at, self._kill_at) - now)):
                 key.data()
             self._outputs.hold()
@@ -129,7 +129,8 @@ class Agent:
         self._starter.start(variables, [self._outputs.open(rank.rank) for rank in self._ranks])
 
     def _join(self) -> None:
-        self._ranks, self._stop_reason, self._next, self._failure_code = [], "", None, 0
+        self._ranks, self._stop_reason, self._next = [], "", None
+        self._failure_code, self._done = 0, False
         self._kill_at = float("inf")
         self._send(
             {"type": "join", "node": self._events.node, "node_rank": self._node_rank, "nproc": self._launch.nproc}
@@ -185,7 +186,7 @@ class Agent:
 
     def _starter_ended(self) -> None:
         """Its ranks, if it had any, were killed with it."""
-        status = self._stop_starter()
+        status = self._stop_starter(at_once=bool(self._stop_reason))
         self._say(f"the {self._launch.launcher} launcher's process ended ({_ending(status)}); its messages stand above")
         started = [rank for rank in self._ranks if rank.pid and not rank.ended]
         for rank in self._ranks:
@@ -205,6 +206,7 @@ class Agent:
         if self._next is not None:
             self._next()
         elif not self._failure_code:
+            self._done = True
             self._send({"type": "done"})
 
     # Stopping and leaving
@@ -224,6 +226,12 @@ class Agent:
             self._kill_at = time.monotonic() + GRACE_SECONDS
         self._look_if_all_ended()
 
+    def _kill_ranks(self) -> None:
+        self._kill_at = float("inf")
+        self._signal_ranks(signal.SIGKILL)
+        if any(not rank.pid for rank in self._ranks):  # asked for, but the launcher is still busy importing
+            self._starter_ended()
+
     def _signal_ranks(self, signal_number: int) -> None:
         for rank in self._ranks:
             self._signal_rank(rank, signal_number)
@@ -239,7 +247,8 @@ class Agent:
                 os.kill(rank.pid, signal_number)
 
     def _leave(self, code: int) -> None:
-        self._exit_code = self._failure_code or code
+        # Ranks that all ended well before others failed leave nothing to blame on this node.
+        self._exit_code = 0 if self._done else self._failure_code or code
 
     # Small acts
 

@@ -32,7 +32,7 @@ def _of_container() -> Sample:
     received, sent = _network()
     return {
         "cpu_s": _cpu_seconds(),
-        "memory_bytes": _number("memory.current", "memory/memory.usage_in_bytes"),
+        "memory_bytes": _memory(),
         "memory_limit_bytes": _limit(_number("memory.max", "memory/memory.limit_in_bytes")),
         "received_bytes": received,
         "sent_bytes": sent,
@@ -44,6 +44,16 @@ def _cpu_seconds() -> float:
         if line.startswith("usage_usec "):
             return int(line.split()[1]) / 1e6
     return (_number("cpuacct/cpuacct.usage") or 0) / 1e9
+
+
+def _memory() -> int:
+    """As `docker stats` counts it: without files that were read once and that the kernel may drop at any time."""
+    used = _number("memory.current", "memory/memory.usage_in_bytes") or 0
+    for line in _lines("memory.stat") or _lines("memory/memory.stat"):
+        name, _, count = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return max(0, used - int(count))
+    return used
 
 
 def _network() -> tuple[int, int]:

@@ -46,6 +46,15 @@ def test_a_rank_that_fails_stops_the_others(cluster: MakeCluster) -> None:
     assert exited["data"]["reason"] == "rank 1 on node-1 ended with exit code 3"
 
 
+def test_a_node_that_was_done_before_another_failed_ended_well(cluster: MakeCluster) -> None:
+    run = cluster(
+        "import os, sys\nif os.environ['RANK'] == '0': sys.exit()\n" + WAIT + "sys.exit(3)", launcher="env"
+    ).start(2)
+    run.wait_for_event("node-0", "rank-exited", exit_code=0)
+    (run.folder / "shared" / "go").touch()
+    assert run.exit_codes() == {"master": 1, "node-0": 0, "node-1": 3}
+
+
 def test_a_rank_that_ignores_being_stopped_is_killed(cluster: MakeCluster) -> None:
     deaf = "import os, sys, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT
     failing = "import os, sys\nif os.environ['RANK'] == '0':\n  import time\n  time.sleep(1)\n  sys.exit(3)\n"
@@ -149,6 +158,17 @@ def test_a_launcher_that_breaks_fails_the_run_in_words(cluster: MakeCluster, tmp
     said = (run.folder / "logs" / "node-0.stderr").read_text()
     assert "RuntimeError: this torch is broken" in said
     assert "the warm launcher's process ended (exit code 1)" in said
+
+
+def test_a_node_leaves_in_time_while_its_launcher_still_imports(cluster: MakeCluster, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import time; time.sleep(1000)")
+    run = cluster(WAIT, launcher="warm")
+    run.environment["PYTHONPATH"] = str(tmp_path)
+    run.start_master(1, "--no-store")
+    run.start_node(0)
+    run.wait_for_event("node-0", "rendezvous")
+    run.signal("node-0", signal.SIGTERM)
+    assert run.exit_codes() == {"master": 1, "node-0": STOPPED}
 
 
 def test_without_torch_the_warm_launcher_runs_what_needs_none(cluster: MakeCluster, tmp_path: Path) -> None:

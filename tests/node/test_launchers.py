@@ -25,7 +25,6 @@ DIFFERS = {
     "TORCHELASTIC_RUN_ID": "our run's name",
     "TORCHELASTIC_ERROR_FILE": "a file in a temporary folder, read by torchrun when it reports a failure; we have events",
     "NODE_RANK": "ours: Lightning and others read it beside GROUP_RANK",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE": "ours: bare torchrun of some versions leaves it",
 }
 BARE_PROCESS = {
     "RANK",

@@ -1,5 +1,6 @@
 """Says as JSON what a script can see of its place in the cluster, and takes one training step."""
 
+import gc
 import json
 import os
 import sys
@@ -16,16 +17,17 @@ for _ in range(3):
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-print(
-    json.dumps(
-        {
-            "argv": sys.argv,
-            "name": __name__,
-            "file": __file__,
-            "path": sys.path[0],
-            "cwd": str(Path.cwd()),
-            "environment": {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")},
-        }
-    )
+said = json.dumps(
+    {
+        "argv": sys.argv,
+        "name": __name__,
+        "file": __file__,
+        "path": sys.path[0],
+        "cwd": str(Path.cwd()),
+        "environment": {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")},
+    }
 )
+sys.stdout.write(said + "\n")  # at once: the ranks of bare torchrun share their output, and tear each other's lines
+del model, optimizer  # bare torchrun has no guard against a model that outlives its process group
+gc.collect()
 dist.destroy_process_group()
