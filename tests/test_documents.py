@@ -74,11 +74,14 @@ def _run(block: str, folder: Path) -> str:
                 check=False,
             )
             printed += f"{line}\n{done.stdout}"
-    return (
-        printed.replace(str(Path(sys.executable).parent), "~/venv/bin")
-        .replace(f"{folder}/", "")
-        .replace(os.uname().nodename, "host")
-    )
+    for named, plain in (
+        (str(Path(sys.executable).parent), "~/venv/bin"),
+        ("bin/python3", "bin/python"),
+        (f"{folder}/", ""),
+        (os.uname().nodename, "host"),
+    ):
+        printed = printed.replace(named, plain)
+    return printed
 
 
 def _without_figures(text: str) -> list[str]:

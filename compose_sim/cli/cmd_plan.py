@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from compose_sim.cli.console import print_json, print_table
-from compose_sim.cli.options import CONTEXT_SETTINGS, cluster_options, new_name, read_request
+from compose_sim.cli.options import ClusterCommand, cluster_options, new_name, read_request
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_bytes
 from compose_sim.engine.rundir import runs_folder
 
 
-@click.command("plan", context_settings=CONTEXT_SETTINGS)
+@click.command("plan", cls=ClusterCommand)
 @cluster_options
 @click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
 def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags: Any) -> None:

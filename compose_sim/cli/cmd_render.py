@@ -8,35 +8,32 @@ from typing import Any
 import click
 
 from compose_sim.cli.console import print_json, say
-from compose_sim.cli.options import CONTEXT_SETTINGS, cluster_options, find_program, new_name, read_request
+from compose_sim.cli.options import (
+    DEFAULT_SCRIPT,
+    ClusterCommand,
+    cluster_options,
+    find_program,
+    new_name,
+    read_request,
+)
 from compose_sim.engine.docker import DockerEngine
 from compose_sim.engine.inspect import docker_facts
 from compose_sim.render import render_folder
 
 
-class _FolderFirst(click.Command):
+class _FolderFirst(ClusterCommand):
     """A command whose first word is its own; options may follow it, up to SCRIPT."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move DIR behind the options that follow it."""
-        before = self._count_options(args)
-        after = self._count_options(args[before + 1 :])
-        options, rest = args[before + 1 :][:after], args[before + 1 :][after:]
-        return super().parse_args(ctx, [*args[:before], *options, *args[before : before + 1], *rest])
-
-    def _count_options(self, args: list[str]) -> int:
-        """How many of the first words are options and their values."""
-        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts} | {
-            "-h",
-            "--help",
-        }
-        count = 0
-        while count < len(args) and args[count].startswith("-") and args[count] != "--":
-            count += 1 if args[count] in flags or "=" in args[count] else 2
-        return min(count, len(args))
+        before = self.count_options(args)
+        folder, behind = args[before : before + 1], args[before + 1 :]
+        after = self.count_options(behind)
+        ctx.meta[DEFAULT_SCRIPT] = behind[after : after + 1] == ["--"]
+        return super().parse_args(ctx, [*args[:before], *behind[:after], *folder, *behind[after:]])
 
 
-@click.command("render", cls=_FolderFirst, context_settings=CONTEXT_SETTINGS)
+@click.command("render", cls=_FolderFirst)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @cluster_options
 @click.option("--force", is_flag=True, help="Write into a folder that is not empty.")

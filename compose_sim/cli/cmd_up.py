@@ -10,7 +10,7 @@ import click
 
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.live import DetachedListener, make_listener
-from compose_sim.cli.options import CONTEXT_SETTINGS, cluster_options, new_name, read_request
+from compose_sim.cli.options import ClusterCommand, cluster_options, new_name, read_request
 from compose_sim.cli.report_text import print_report
 from compose_sim.core.plan import Plan
 from compose_sim.engine.background import continue_in_background
@@ -19,7 +19,7 @@ from compose_sim.engine.rundir import RunFolder, runs_folder
 from compose_sim.run import Listener, run_cluster
 
 
-@click.command("up", context_settings=CONTEXT_SETTINGS)
+@click.command("up", cls=ClusterCommand)
 @cluster_options
 @click.option("--keep", is_flag=True, default=None, help="Leave nodes and network in place after the run.")
 @click.option("--detach", is_flag=True, help="Return once the nodes run; see logs, wait, down.")

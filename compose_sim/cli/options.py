@@ -21,6 +21,8 @@ from compose_sim.engine.inspect import inspect_host
 from compose_sim.errors import SpecError
 
 SPEC_FILE = "composesim.yaml"
+DEFAULT_SCRIPT = "composesim.default_script"  # whether a leading -- says that all words are the default script's
+_MODULE_FLAGS = ("-m", "--module")
 
 _OPTIONS = (
     click.option("--nodes", metavar="N", help="Number of nodes.  [default: 2]"),
@@ -53,8 +55,28 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), function)
 
 
-# Options stop at SCRIPT: everything after it belongs to the script, as with torchrun.
-CONTEXT_SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+class ClusterCommand(click.Command):
+    """A command whose options stop at SCRIPT, or behind `-m MODULE`: what follows is the program's own, as with torchrun."""
+
+    allow_interspersed_args = False
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """End the options behind a module's name, where click would go on."""
+        count = self.count_options(args)
+        ctx.meta.setdefault(DEFAULT_SCRIPT, args[count : count + 1] == ["--"])
+        names_module = count >= 2 and args[count - 2] in _MODULE_FLAGS
+        return super().parse_args(ctx, [*args[:count], "--", *args[count:]] if names_module else args)
+
+    def count_options(self, args: list[str]) -> int:
+        """How many of the first words are options and their values, up to and with a module's name."""
+        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
+        count = 0
+        while count < len(args) and args[count].startswith("-") and args[count] != "--":
+            word = args[count]
+            count += 1 if word in flags or word in ("-h", "--help") or "=" in word else 2
+            if word in _MODULE_FLAGS:
+                break
+        return min(count, len(args))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +117,9 @@ def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -
     if "env" in given:
         given["env"] = dict(map(_env_flag, given["env"]))
     if program:
-        # After -m every word is the module's; else the first one is the script.
-        given |= {"args": program} if "module" in given else {"script": program[0], "args": program[1:]}
+        # After -m or a leading -- every word is an argument; else the first one is the script.
+        only_arguments = "module" in given or click.get_current_context().meta[DEFAULT_SCRIPT]
+        given |= {"args": program} if only_arguments else {"script": program[0], "args": program[1:]}
     values = parse_spec_text(*_spec_text(file, folder), variables={**variables, **os.environ})
     spec = make_spec(values, given)
     for name in spec.env_file:

@@ -131,7 +131,7 @@ class LocalEngine:
         agent = _agent(run, node)
         if agent is None:
             raise EngineError(f"'{node}' of run '{run}' is not running", hint=f"composesim ps --run {run}")
-        folder = os.readlink(f"/proc/{agent.pid}/cwd")
+        folder = str(Path(f"/proc/{agent.pid}/cwd").readlink())
         return on_terminal(argv, folder=folder, env=labels.environment_of(agent.pid))
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:

@@ -42,9 +42,13 @@ def test_an_exception_is_the_cause_with_its_traceback(project: Project, engine: 
         ("sys.exit(3)", "exit", "rank 1 exited with status 3"),
         ("import ctypes; ctypes.string_at(0)", "signal", "rank 1 was ended by SIGSEGV"),
         ("os.abort()", "signal", "rank 1 was ended by SIGABRT"),
-        ("import atexit; atexit.register(os.abort); dist.barrier(); sys.exit()", "teardown", "rank 1 crashed in teardown, after training ended (SIGABRT)"),
+        (
+            "import atexit; atexit.register(os.abort); dist.barrier(); sys.exit()",
+            "teardown",
+            "rank 1 crashed in teardown, after training ended (SIGABRT)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_how_a_rank_ended_is_told(project: Project, code: str, kind: str, message: str) -> None:
     script = project.write("train.py", JOINED + f"if rank == 1: {code}\ndist.barrier()\n")
     outcome = project.run("up", "--engine", "local", "--nodes", "2", "--json", script)
@@ -87,6 +91,13 @@ def test_a_module_runs_as_a_script_does(project: Project) -> None:
     outcome = project.run("up", "--engine", "local", "--nodes", "1", "-m", "package.train", "--epochs", "3")
 
     assert outcome.stdout == "node-0 | __main__ ['--epochs', '3']\n"
+
+
+def test_words_after_two_dashes_are_the_default_scripts(project: Project) -> None:
+    outcome = project.run("up", "--engine", "local", "--nodes", "1", "--json", "--", "--epochs", "1")
+
+    assert outcome.status == 0
+    assert outcome.report["metrics"]["epoch"] == 1
 
 
 def test_a_flood_of_lines_arrives_whole(project: Project, engine: str) -> None:
