@@ -10,6 +10,7 @@ if __name__ == "__main__" and not __package__:
 import argparse
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -187,6 +188,7 @@ def main() -> int:
     rendezvous = Rendezvous(
         nodes=options.nodes, min_nodes=options.min_nodes or options.nodes, max_restarts=options.max_restarts
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     stores = Stores(None if options.no_store else options.store_host, options.store_port)
     try:
         listener = socket.create_server(("", options.port), backlog=1024)
@@ -195,7 +197,8 @@ def main() -> int:
         print(f"composesim master: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        # Compose may end all services when the first node leaves (--abort-on-container-exit): the outcome stands.
+        return 128 + signal.SIGTERM if rendezvous.outcome is None else 0 if rendezvous.outcome else 1
     finally:
         stores.close()
 

@@ -147,26 +147,37 @@ def test_awkward_values_reach_the_script_unchanged(project: Project) -> None:
 
 def test_a_rendered_folder_runs_without_composesim(project: Project, tmp_path: Path) -> None:
     project.write(".env", "GREETING='hello there'\n")
-    script = project.write(
-        "train.py",
-        "import os, torch.distributed as d\nd.init_process_group('gloo')\nd.barrier()\nprint(os.environ['GREETING'], d.get_rank())\n",
-    )
+    joined = "import os, torch.distributed as d\nd.init_process_group('gloo')\nd.barrier()\n"
+    script = project.write("train.py", joined + "print(os.environ['GREETING'], d.get_rank())\n")
     rendered = project.run("render", "out", "--nodes", "2", "--name", "plain", script)
     assert rendered.status == 0, rendered.stderr
-    folder = tmp_path / "out"
     try:
-        up = subprocess.run(
-            ["docker", "compose", "up"], cwd=folder, capture_output=True, text=True, check=False, timeout=90
-        )
+        up = _compose(tmp_path / "out", "up")
         assert up.returncode == 0, up.stderr
         assert "hello there 0" in up.stdout
         assert "hello there 1" in up.stdout
-        waited = subprocess.run(
-            ["docker", "compose", "wait", "master"], cwd=folder, capture_output=True, text=True, check=False
-        )
-        assert waited.returncode == 0
     finally:
-        subprocess.run(["docker", "compose", "down"], cwd=folder, check=False, capture_output=True)
+        _compose(tmp_path / "out", "down")
+
+
+@pytest.mark.parametrize(("last", "code"), [("", 0), ("assert d.get_rank() == 0", 1)], ids=["passes", "fails"])
+def test_a_rendered_folder_gives_ci_its_exit_code(project: Project, tmp_path: Path, last: str, code: int) -> None:
+    """The master's exit code is the run's, for those who have Compose and nothing else."""
+    script = project.write(
+        "train.py", f"import torch.distributed as d\nd.init_process_group('gloo')\n{last}\nd.barrier()\n"
+    )
+    project.run("render", "out", "--nodes", "2", "--name", f"ci-{code}", script)
+    try:
+        assert _compose(tmp_path / "out", "up", "--detach").returncode == 0
+        assert _compose(tmp_path / "out", "wait", "master").returncode == code
+    finally:
+        _compose(tmp_path / "out", "down")
+
+
+def _compose(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["docker", "compose", *argv], cwd=folder, capture_output=True, text=True, check=False, timeout=90
+    )
 
 
 def test_a_detached_run_is_waited_for_and_ended_from_outside(project: Project) -> None:
