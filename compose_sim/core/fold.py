@@ -57,10 +57,7 @@ def _on_rendezvous(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_rank_started(state: ClusterState, event: Event) -> ClusterState:
-    if event.rank is None or event.node is None:
-        return state
-    state = _with_rank(state, RankState(rank=event.rank, node=event.node, phase="starting"))
-    return _phase_of_node(state, event.node)
+    return _update_rank(state, event)
 
 
 def _on_init(state: ClusterState, event: Event) -> ClusterState:
@@ -194,10 +191,18 @@ def _with_rank(state: ClusterState, rank: RankState) -> ClusterState:
 
 
 def _update_rank(state: ClusterState, event: Event, **changes: Any) -> ClusterState:
-    if event.rank is None or event.rank not in state.ranks:
+    """
+    The rank of the event, with these changes.
+
+    The first event of a round begins the rank anew, whichever it is: a rank may speak before its agent has said that it started.
+    """
+    rank = state.ranks.get(event.rank if event.rank is not None else -1)
+    if event.generation is not None and event.rank is not None and event.node:
+        if rank is None or rank.generation is None or event.generation > rank.generation:
+            rank = RankState(rank=event.rank, node=event.node, generation=event.generation)
+    if rank is None:
         return state
-    rank = replace(state.ranks[event.rank], **changes)
-    return _phase_of_node(_with_rank(state, rank), rank.node)
+    return _phase_of_node(_with_rank(state, replace(rank, **changes)), rank.node)
 
 
 def _phase_of_node(state: ClusterState, name: str) -> ClusterState:

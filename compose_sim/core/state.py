@@ -48,6 +48,7 @@ class RankState:
 
     rank: int
     node: str
+    generation: int | None = None  # the round; None before the first
     phase: str = "starting"  # starting, init, running, ended, exited
     step: int | None = None
     metric: Mapping[str, Any] = field(default_factory=dict)

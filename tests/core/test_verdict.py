@@ -121,6 +121,13 @@ def test_a_rank_gone_before_the_others_meet_is_a_deadlock() -> None:
     assert reason_to_stop(state, PLAN, now=5.0) == StopReason(reason="hang", cause=deadlock)
 
 
+def test_a_rank_that_speaks_before_its_agent_is_heard() -> None:
+    """The agent says that a rank has started a moment after the rank itself may have begun to wait."""
+    events = [an_event("init", 2.9, rank=0, phase="started"), an_event("rank-started", 3.0, rank=0)]
+
+    assert fold_all(PLAN, events).ranks[0].in_init
+
+
 def test_the_timeout_stops_the_run() -> None:
     plan = a_plan(nodes=3, timeout="10s")
     state = fold_all(plan, started())
