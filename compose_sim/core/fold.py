@@ -197,9 +197,9 @@ def _update_rank(state: ClusterState, event: Event, **changes: Any) -> ClusterSt
     The first event of a round begins the rank anew, whichever it is: a rank may speak before its agent has said that it started.
     """
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
-    if event.generation is not None and event.rank is not None and event.node:
-        if rank is None or rank.generation is None or event.generation > rank.generation:
-            rank = RankState(rank=event.rank, node=event.node, generation=event.generation)
+    known = rank.generation if rank and rank.generation is not None else -1
+    if event.rank is not None and event.node and event.generation is not None and event.generation > known:
+        rank = RankState(rank=event.rank, node=event.node, generation=event.generation)
     if rank is None:
         return state
     return _phase_of_node(_with_rank(state, replace(rank, **changes)), rank.node)
