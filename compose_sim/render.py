@@ -44,7 +44,7 @@ def render_folder(
     `code` is the project; where the script lies outside it, the script's own folder is copied instead.
     Raises SpecError where the folder holds other files, or the code is too much to copy.
     """
-    if folder.exists() and any(folder.iterdir()) and not force and not (folder / "docker-compose.yml").exists():
+    if folder.exists() and any(folder.iterdir()) and not force and not _is_ours(folder / "docker-compose.yml"):
         raise SpecError(
             f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder"
         )
@@ -67,10 +67,15 @@ def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> 
     return text
 
 
+def _is_ours(document: Path) -> bool:
+    """Whether composesim rendered this file, and may therefore write it again."""
+    return document.is_file() and "# Written by composesim." in document.read_text(errors="replace")[:500]
+
+
 def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[tuple[Path, str]]:
     """Each file to copy, with its name below the copy; the script always."""
     root = code
-    if script and not script.resolve().is_relative_to(code.resolve()):
+    if script and not script.is_relative_to(code):
         root = script.parent
         if root == assets.root():
             yield script, script.name

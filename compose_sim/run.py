@@ -16,7 +16,7 @@ from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan
 from compose_sim.core.report import make_report
 from compose_sim.core.state import ClusterState, initial_state
-from compose_sim.core.verdict import StopReason, first_cause, is_over, judge, reason_to_stop
+from compose_sim.core.verdict import StopReason, is_over, judge, reason_to_stop
 from compose_sim.engine.follow import Follower, pause_after
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.rundir import RunFolder
@@ -66,20 +66,41 @@ def run_cluster(
             hint=f"take another --name, or remove them: composesim down --run {plan.run}",
         )
     folder.clear(host.user_id, host.group_id)
+    folder.write_plan(plan)
     with _signals_interrupt(), start_supervisor(engine.name, plan.run, folder.path) as supervisor:
         try:
             image = engine.prepare(plan, listener.progress)
+            facts = _facts(engine, host, image)
             plan = _start(plan, engine, folder, image=image, dotenv=dotenv, replan=replan)
             state = _follow(plan, engine, folder, listener)
-            listener.close()
-            report = _report(plan, engine, folder, host, state, image=image)
+            report = _report(plan, engine, folder, state, facts)
+            folder.write_report(report)
         finally:
-            listener.close()
-            if not plan.keep:
-                engine.remove(plan.run)
+            _clean_up(plan, engine, listener)
             supervisor.release()
-    folder.write_report(report)
     return report
+
+
+def _clean_up(plan: Plan, engine: Engine, listener: Listener) -> None:
+    """Remove the run, unless it is kept; an engine that has gone away must not cost the person the report."""
+    if plan.keep:
+        return
+    try:
+        engine.remove(plan.run)
+    except ComposesimError as error:
+        listener.progress(f"{error.message}; something may be left. Try: composesim prune")
+
+
+def _facts(engine: Engine, host: Host, image: str) -> dict[str, Any]:
+    """What the run is about to run on; asked now, since the engine may be gone at the end."""
+    return {
+        "host": host.name,
+        "cpus": host.cpus,
+        "memory_bytes": host.memory_bytes,
+        "engine": engine.describe(),
+        "driver": host.nvidia_driver,
+        "image_digest": engine.image_digest(image),
+    }
 
 
 def _start(
@@ -111,7 +132,7 @@ def _follow(plan: Plan, engine: Engine, folder: RunFolder, listener: Listener) -
     watcher = threading.Thread(target=_watch, args=(plan, engine, folder, news), daemon=True)
     watcher.start()
     try:
-        while not is_over(state) and not (state.stopping == "engine" and not watcher.is_alive()):
+        while not is_over(state) and watcher.is_alive():
             looked = time.monotonic()
             try:
                 state = _look(state, follower.poll(), listener)
@@ -161,20 +182,11 @@ def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason) -> No
 
 
 def _report(
-    plan: Plan, engine: Engine, folder: RunFolder, host: Host, state: ClusterState, *, image: str
+    plan: Plan, engine: Engine, folder: RunFolder, state: ClusterState, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    outputs = {} if first_cause(state) and judge(state).word != "failed" else _last_words(plan, engine, folder, state)
-    facts = {
-        "host": host.name,
-        "cpus": host.cpus,
-        "memory_bytes": host.memory_bytes,
-        "engine": engine.describe(),
-        "driver": host.nvidia_driver,
-    }
-    digest = engine.image_digest(image)
-    verdict = judge(state, outputs)
-    folder.append("verdict", verdict=verdict.word)
-    return make_report(plan, state, host=facts, image_digest=digest, outputs=outputs)
+    outputs = _last_words(plan, engine, folder, state) if judge(state).word == "failed" else {}
+    folder.append("verdict", verdict=judge(state, outputs).word)
+    return make_report(plan, state, host=facts, outputs=outputs)
 
 
 def _last_words(plan: Plan, engine: Engine, folder: RunFolder, state: ClusterState) -> dict[str, str]:

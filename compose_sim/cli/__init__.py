@@ -79,6 +79,8 @@ def main() -> None:
     except ComposesimError as error:
         parts = [f"Error: {error.message}", _indented(error.evidence), f"Try: {error.hint}" if error.hint else ""]
         _say("\n".join(part for part in parts if part), error.message, error.evidence, error.hint, error.exit_code)
+    except PermissionError as error:
+        _say(f"Error: {error.strerror}: '{error.filename}'\nTry: ls -ld {error.filename}", str(error), exit_code=4)
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain once more while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -99,8 +101,12 @@ def _say(text: str, message: str, evidence: str = "", hint: str = "", exit_code:
 
 
 def _wants_json() -> bool:
-    own = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
-    return "--json" in own
+    """Whether --json stands among our own words, not among the script's."""
+    verb, words = sys.argv[1:2], sys.argv[2:]
+    own = words[: words.index("--")] if "--" in words else words
+    command = group.get_command(click.Context(group), verb[0]) if verb and not verb[0].startswith("-") else None
+    count = getattr(command, "count_options", None)
+    return "--json" in (own[: count(own)] if count and verb != ["render"] else own)
 
 
 def _usage_text(error: click.ClickException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def command(
     run = new_name(request.spec)
     plan, host = request.plan(run=run, run_folder=folder.absolute(), portable=True)
     target = find_program(request.spec, request.folder)
-    script = None if target.is_module else request.folder / target.target
+    script = None if target.is_module else Path(os.path.abspath(request.folder / target.target))
     size = render_folder(
         plan, folder.absolute(), code=request.folder, script=script, host=host, dotenv=request.dotenv, force=force
     )

@@ -39,7 +39,10 @@ def command(file: Path | None, program: tuple[str, ...], detach: bool, as_json: 
     engine = make_engine(plan.engine)
     listener = _detached(folder, as_json=as_json) if detach else make_listener(plan, quiet=as_json)
     replan = None if request.spec.subnet else lambda: request.plan(run=run, run_folder=folder.path)[0]
-    report = run_cluster(plan, engine, folder, host, listener, dotenv=request.dotenv, replan=replan)
+    try:
+        report = run_cluster(plan, engine, folder, host, listener, dotenv=request.dotenv, replan=replan)
+    finally:
+        listener.close()
     if as_json and not detach:
         print_json(report)
     elif not as_json:

@@ -15,7 +15,7 @@ import click
 from compose_sim import assets
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Mount, Plan, Program, make_plan, portable_program
-from compose_sim.core.spec import ClusterSpec
+from compose_sim.core.spec import ClusterSpec, check_environment
 from compose_sim.core.specfile import make_spec, parse_spec_text
 from compose_sim.engine.inspect import inspect_host
 from compose_sim.errors import SpecError
@@ -86,7 +86,8 @@ class Request:
     spec: ClusterSpec
     folder: Path  # the project: mounted on all nodes, and where `.composesim` lies
     dotenv: str  # the text of `.env` beside the spec
-    variables: Mapping[str, str]  # the variables of `.env` and of the env files
+    dotenv_variables: Mapping[str, str]
+    env_files: Mapping[str, str]  # the variables of `--env-file`
 
     def plan(
         self, *, run: str, run_folder: Path, host: Host | None = None, portable: bool = False
@@ -101,7 +102,8 @@ class Request:
             run=run,
             run_folder=str(run_folder),
             program=portable_program(program) if portable else program,
-            dotenv=self.variables,
+            dotenv=self.dotenv_variables,
+            env_files=self.env_files,
             portable=portable,
         )
         return plan, host
@@ -111,8 +113,8 @@ def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -
     """Flags and `composesim.yaml` as one Request; SpecError (exit 2) says which flag, or which line and key, is wrong."""
     folder = Path(os.path.abspath(file.parent if file else "."))
     dotenv_file = folder / ".env"
-    dotenv = dotenv_file.read_text() if dotenv_file.is_file() else ""
-    variables = _parse_dotenv(dotenv)
+    dotenv = _read(dotenv_file) if dotenv_file.is_file() else ""
+    dotenv_variables = _parse_dotenv(dotenv, ".env")
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     if "env" in given:
         given["env"] = dict(map(_env_flag, given["env"]))
@@ -120,20 +122,17 @@ def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -
         # After -m or a leading -- every word is an argument; else the first one is the script.
         only_arguments = "module" in given or click.get_current_context().meta[DEFAULT_SCRIPT]
         given |= {"args": program} if only_arguments else {"script": program[0], "args": program[1:]}
-    values = parse_spec_text(*_spec_text(file, folder), variables={**variables, **os.environ})
+    values = parse_spec_text(*_spec_text(file, folder), variables={**dotenv_variables, **os.environ})
     spec = make_spec(values, given)
+    env_files: dict[str, str] = {}
     for name in spec.env_file:
-        path = folder / name
-        if not path.is_file():
+        if not (folder / name).is_file():
             raise SpecError(
                 f"the env file '{name}' does not exist in '{folder}'", hint="leave --env-file out, or create it"
             )
-        variables |= _parse_dotenv(path.read_text())
-    for mount in spec.mounts:
-        source = folder / Path(mount.split(":")[0]).expanduser()
-        if not source.exists():
-            raise SpecError(f"the source '{source}' of mount '{mount}' does not exist", hint=f"mkdir -p {source}")
-    return Request(spec=spec, folder=folder, dotenv=dotenv, variables=variables)
+        env_files |= _parse_dotenv(_read(folder / name), name)
+    spec = spec.model_copy(update={"mounts": tuple(_absolute_mount(mount, folder) for mount in spec.mounts)})
+    return Request(spec=spec, folder=folder, dotenv=dotenv, dotenv_variables=dotenv_variables, env_files=env_files)
 
 
 def find_program(spec: ClusterSpec, folder: Path) -> Program:
@@ -143,12 +142,14 @@ def find_program(spec: ClusterSpec, folder: Path) -> Program:
         return Program(target=spec.module, is_module=True, arguments=spec.args, folder=str(folder), mounts=(own,))
     named = spec.script or ("train_ddp.py" if (folder / "train_ddp.py").is_file() else None)
     script = Path(named) if named else assets.root() / "train_ddp.py"
-    path = folder / script
+    path = Path(os.path.abspath(folder / script))
     _check_script(path, str(script))
-    if path.resolve().is_relative_to(folder.resolve()):
-        return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own,))
-    beside = Mount(source=str(path.parent), target=str(path.parent), read_only=True)
-    return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own, beside))
+    real = path.resolve()  # a link may lead out of the project, where nodes must see what it leads to
+    outside = {
+        at.parent for at in (path, real) if not at.is_relative_to(folder) and not at.is_relative_to(folder.resolve())
+    }
+    besides = tuple(Mount(source=str(each), target=str(each), read_only=True) for each in sorted(outside))
+    return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own, *besides))
 
 
 def new_name(spec: ClusterSpec) -> str:
@@ -184,7 +185,7 @@ def _check_script(path: Path, name: str) -> None:
 def _spec_text(file: Path | None, folder: Path) -> tuple[str, str]:
     path = file or folder / SPEC_FILE
     if path.is_file():
-        return path.read_text(), str(file or SPEC_FILE)
+        return _read(path), str(file or SPEC_FILE)
     if file:
         raise SpecError(f"the spec file '{file}' does not exist", hint="composesim init writes one to start from")
     return "", SPEC_FILE
@@ -201,11 +202,38 @@ def _env_flag(text: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
-def _parse_dotenv(text: str) -> dict[str, str]:
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, PermissionError) as error:
+        raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
+
+
+def _absolute_mount(mount: str, folder: Path) -> str:
+    """The mount with its source as nodes' engine must name it; SpecError where there is no such thing."""
+    named, *rest = mount.split(":")
+    source = folder / Path(named).expanduser()
+    if not source.exists():
+        raise SpecError(f"the source '{source}' of mount '{mount}' does not exist", hint=f"mkdir -p {source}")
+    return ":".join([os.path.abspath(source), *rest])
+
+
+def _parse_dotenv(text: str, name: str) -> dict[str, str]:
     if not text.strip():
         return {}
     from io import StringIO
 
     from dotenv import dotenv_values
+    from dotenv.parser import parse_stream
 
-    return {name: value or "" for name, value in dotenv_values(stream=StringIO(text)).items()}
+    for binding in parse_stream(StringIO(text)):
+        if binding.error:
+            raise SpecError(
+                f"{name}, line {binding.original.line}: '{binding.original.string.strip()}' is not NAME=value",
+                hint=f"mend {name}; a line of words starts with #",
+            )
+    values = {key: value or "" for key, value in dotenv_values(stream=StringIO(text)).items()}
+    try:
+        return check_environment(values)
+    except ValueError as error:
+        raise SpecError(f"{name}: {error}") from None

@@ -62,7 +62,9 @@ def _on_rank_started(state: ClusterState, event: Event) -> ClusterState:
 
 def _on_init(state: ClusterState, event: Event) -> ClusterState:
     done = event.data.get("phase") == "done"
-    return _update_rank(state, event, phase="running" if done else "init", joined_group=True, in_init=not done)
+    asked_for = event.data.get("world_size")
+    phase = "running" if done else "init"
+    return _update_rank(state, event, phase=phase, joined_group=True, in_init=not done, init_world_size=asked_for)
 
 
 def _on_step(state: ClusterState, event: Event) -> ClusterState:
@@ -167,6 +169,11 @@ def _on_usage(state: ClusterState, event: Event) -> ClusterState:
     return _with_node(state, replace(node, usage=usage))
 
 
+def _on_ended(state: ClusterState, event: Event) -> ClusterState:
+    """The master's verdict on the rendezvous; a run that passed needs no reason."""
+    return state if event.data.get("passed") else replace(state, ended_because=str(event.data.get("reason", "")))
+
+
 def _on_stopping(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
     if state.stopping:
@@ -234,5 +241,6 @@ _HANDLERS = {
     "node-exited": _on_node_exited,
     "node-stopped": _on_node_stopped,
     "usage": _on_usage,
+    "ended": _on_ended,
     "stopping": _on_stopping,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Any
 
 from compose_sim.core.choices import Choice, choose_backend, choose_engine, choose_image
@@ -113,12 +114,14 @@ def make_plan(
     run_folder: str,
     program: Program,
     dotenv: Mapping[str, str] | None = None,
+    env_files: Mapping[str, str] | None = None,
     portable: bool = False,
 ) -> Plan:
     """
     Lower a request to a plan for this host.
 
-    `dotenv` holds the variables of `.env` and of `--env-file`, which the spec's own win over. A `portable` plan is one that
+    `dotenv` holds the variables of `.env`, `env_files` those of `--env-file`; the spec's own win over both.
+    A `portable` plan is one that
     leaves this machine (`render`): nothing is checked against what is free here now.
     Raises SpecError where the request cannot be met, EnvironmentMissingError where something must be installed first.
     """
@@ -154,7 +157,11 @@ def make_plan(
         max_restarts=spec.max_restarts,
         master=master,
         nodes=nodes,
-        environment={**environment, **(dotenv or {}), **spec.env},
+        environment={
+            **_without_dotenv(environment, dotenv or {}, contained=contained),
+            **(env_files or {}),
+            **spec.env,
+        },
         mounts=_mounts(spec, host, program, image=image.value, contained=contained),
         choices=(engine, image, backend),
     )
@@ -162,11 +169,16 @@ def make_plan(
 
 def portable_program(program: Program) -> Program:
     """The same program, its files copied into the folder of a rendered document: `./code` there, `/workspace` on nodes."""
-    target = PurePosixPath(program.target)
-    if not program.is_module and target.is_absolute():
-        target = PurePosixPath(target.name)
-    mount = Mount(source="./code", target=WORKSPACE)
-    return replace(program, target=str(target), folder=WORKSPACE, mounts=(mount,))
+    mounts = (Mount(source="./code", target=WORKSPACE),)
+    target = program.target if program.is_module else copied_name(program)
+    return replace(program, target=target, folder=WORKSPACE, mounts=mounts)
+
+
+def copied_name(program: Program) -> str:
+    """The script's name below the copied code: below the project, or alone where it lies outside of it."""
+    path = PurePosixPath(normpath(PurePosixPath(program.folder) / program.target))
+    inside = path.is_relative_to(program.folder)
+    return str(path.relative_to(program.folder)) if inside else path.name
 
 
 def _master(spec: ClusterSpec, recipe: Recipe, *, python: str, folder: str, contained: bool) -> PlannedMaster:
@@ -199,6 +211,13 @@ def _common_environment(
         # An image may not know the user that nodes run as; getpass and torch ask the environment first.
         environment |= {"HOME": CONTAINER_HOME, "USER": host.user_name, "LOGNAME": host.user_name}
     return environment
+
+
+def _without_dotenv(ours: Mapping[str, str], dotenv: Mapping[str, str], *, contained: bool) -> dict[str, str]:
+    """Our own variables as `.env` changes them: Compose reads it itself, below what stands in the document."""
+    if contained:
+        return {name: value for name, value in ours.items() if name not in dotenv}
+    return {**ours, **dotenv}
 
 
 def _nodes(

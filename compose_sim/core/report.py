@@ -17,7 +17,6 @@ def make_report(
     state: ClusterState,
     *,
     host: Mapping[str, Any],
-    image_digest: str = "",
     outputs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The report of a run that is over; `host` names the machine and the engine."""
@@ -41,7 +40,7 @@ def make_report(
         "program": plan.program,
         "backend": plan.backend,
         "launcher": plan.launcher,
-        "versions": {**state.versions, "image_digest": image_digest, **host},
+        "versions": {**state.versions, **host},
         "choices": [{"what": choice.what, "value": choice.value, "why": choice.why} for choice in plan.choices],
     }
 

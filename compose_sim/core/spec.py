@@ -120,6 +120,14 @@ class ClusterSpec(BaseModel):
             raise ValueError(f"'{subnet}' is not an IPv4 network")
         return subnet
 
+    @field_validator("script", "module", "args")
+    @classmethod
+    def _printable(cls, value: Any) -> Any:
+        for text in (value,) if isinstance(value, str) else value or ():
+            if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+                raise ValueError(f"{text!r} is not valid UTF-8")
+        return value
+
     @field_validator("mounts")
     @classmethod
     def _mounts(cls, mounts: tuple[str, ...]) -> tuple[str, ...]:
@@ -150,6 +158,8 @@ def check_environment(env: dict[str, str]) -> dict[str, str]:
     for name, value in env.items():
         if not _ENVIRONMENT_NAME.fullmatch(name):
             raise ValueError(f"'{name}' is not a name of an environment variable")
+        if name.startswith("COMPOSESIM_"):
+            raise ValueError(f"'{name}' is one of composesim's own variables, by which it finds its nodes")
         if "\0" in value:
             raise ValueError(f"the value of '{name}' holds a NUL character, which no environment can carry")
         if any("\ud800" <= character <= "\udfff" for character in value):

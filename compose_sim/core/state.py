@@ -58,6 +58,7 @@ class RankState:
     signal: int | None = None
     joined_group: bool = False  # it called init_process_group
     in_init: bool = False
+    init_world_size: int | None = None  # what the script asked for, where it did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,7 @@ class ClusterState:
     restarts: int = 0
     master_exit_code: int | None = None
     master_stopped_at: float | None = None
+    ended_because: str = ""  # the master's word on a run that failed
     versions: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(
         default_factory=dict

@@ -63,14 +63,15 @@ def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> StopReason
     if failures and out_of_restarts and now - failures[0].t > PEERS_MUST_END_WITHIN_S:
         return StopReason(reason="failure")
     if state.master_stopped_at is not None and now - state.master_stopped_at > PEERS_MUST_END_WITHIN_S:
-        message = f"the master ended with status {state.master_exit_code} while nodes needed it"
-        return StopReason(reason="engine", cause=Failure(t=now, kind="engine", node="master", message=message))
+        return StopReason(reason="engine", cause=_masters_failure(state))
     return None
 
 
 def find_deadlock(state: ClusterState) -> Failure | None:
     """A rank that ended well without ever joining the group, while others wait for it there: that wait cannot end."""
-    waiting = [rank.rank for rank in state.ranks.values() if rank.in_init]
+    # A script may make a smaller group than the world, for which nobody need be missing.
+    whole = (None, len(state.ranks))
+    waiting = [rank.rank for rank in state.ranks.values() if rank.in_init and rank.init_world_size in whole]
     gone = [
         rank
         for rank in state.ranks.values()
@@ -94,7 +95,7 @@ def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -
     failures = [_explain_lost_node(failure, state) for failure in state.failures]
     failures += _silent_nodes(state, failures, outputs or {})
     if not failures:
-        return None
+        return _masters_failure(state)
     failures.sort(key=lambda failure: failure.t)
     causes = [failure for failure in failures if not _CONSEQUENCE.search(failure.message)]
     if causes and causes[0].t <= failures[0].t + _CONSEQUENCE_WITHIN_S:
@@ -119,8 +120,8 @@ def judge(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Verd
 
 def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
     node = state.nodes.get(failure.node or "")
-    if failure.rank is not None or not node or not node.exit_code:
-        return failure
+    if failure.rank is not None or not node or node.exit_code in (None, 0, 143):
+        return failure  # a node that we stopped later tells nothing of why it was lost
     kind, how = _how_node_ended(node.exit_code, oom=node.oom_killed)
     return Failure(t=failure.t, kind=kind, node=node.name, message=f"{node.name} {how}")
 
@@ -133,6 +134,14 @@ def _how_node_ended(exit_code: int, *, oom: bool) -> tuple[str, str]:
     if exit_code > 128:
         return "signal", f"was ended by signal {exit_code - 128}"
     return "exit", f"ended with status {exit_code}"
+
+
+def _masters_failure(state: ClusterState) -> Failure | None:
+    """Where no rank and no node failed: what the master said, or that it is gone."""
+    if not state.ended_because and state.master_stopped_at is None:
+        return None
+    message = state.ended_because or f"the master ended with status {state.master_exit_code} while nodes needed it"
+    return Failure(t=state.last_t, kind="engine", node="master", message=message)
 
 
 def _silent_nodes(state: ClusterState, known: list[Failure], outputs: Mapping[str, str]) -> list[Failure]:

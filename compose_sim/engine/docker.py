@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import tarfile
 import time
@@ -71,7 +72,9 @@ class DockerEngine:
         self._started_at = time.time()
         argv = ["docker", "compose", "--project-directory", str(folder.path), "--file", str(folder.document)]
         argv += ["--env-file", str(folder.path / ".env"), "--project-name", project_name(plan.run)]
-        run_bound([*argv, "--progress", "plain", "up", "--detach", "--no-build"])
+        # What the caller's shell happens to export must not win over the settings beside the file.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")}
+        run_bound([*argv, "--progress", "plain", "up", "--detach", "--no-build"], env=environment)
 
     def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
         """Deaths from the daemon's own event stream, from the start of the run on, so that none is missed."""
@@ -82,7 +85,12 @@ class DockerEngine:
         out_of_memory: set[str] = set()
         events, lines = lines_of(argv)
         try:
-            for line in lines:
+            # The daemon replays its last 256 events only: a large cluster may have lost nodes before these.
+            for status in self.statuses(plan.run):
+                if not status.running and status.exit_code is not None:
+                    running.discard(status.node)
+                    yield status
+            for line in lines if running else ():
                 fields = _json_or_none(line)
                 if fields is None:
                     raise EngineError(f"docker events said: {line.strip()}", hint="composesim doctor")
@@ -99,6 +107,8 @@ class DockerEngine:
                     yield _died(plan, name, attributes, out_of_memory)
                 if not running:
                     return
+            if not running:
+                return
             raise EngineError("docker events ended while nodes were running", hint="composesim doctor")
         finally:
             events.kill()
@@ -121,7 +131,7 @@ class DockerEngine:
         """`docker stop`: SIGTERM to every node at once, SIGKILL after the grace."""
         ids = _ids(run)
         if ids:
-            output_of(["docker", "stop", "--time", str(max(0, round(grace_s))), *ids])
+            _tolerating_absence(["docker", "stop", "--time", str(max(0, round(grace_s))), *ids])
 
     def remove(self, run: str) -> None:
         """Containers first, in parallel, then the network that they hold."""

@@ -102,7 +102,12 @@ def find_python(wanted: str | None = None) -> PythonFacts | None:
             raise EnvironmentMissingError(
                 f"'{wanted}' is not a Python interpreter", hint="composesim up --python python3 …"
             )
-        return _probe(os.path.abspath(path))
+        facts = _probe(os.path.abspath(path))
+        if facts is None:
+            raise EnvironmentMissingError(
+                f"'{wanted}' is not a Python interpreter that runs", hint="composesim up --python python3 …"
+            )
+        return facts
     candidates = [f"{os.environ['VIRTUAL_ENV']}/bin/python"] if os.environ.get("VIRTUAL_ENV") else []
     candidates += [sys.executable]
     candidates += [f"{folder}/python3" for folder in os.environ.get("PATH", "").split(os.pathsep)]
@@ -123,9 +128,10 @@ def _probe(executable: str) -> PythonFacts | None:
         prefix, base, path = sys.prefix, sys.base_prefix, [entry for entry in sys.path if entry]
     else:
         status, output = try_output_of([executable, "-c", _PROBE])
-        if status:
+        answer = output.splitlines()[-1:]
+        if status or not (answer and answer[0].startswith("[")):  # not a Python at all
             return None
-        prefix, base, path, version = json.loads(output.splitlines()[-1])
+        prefix, base, path, version = json.loads(answer[0])
         has_torch = bool(version)
     # An editable install or a .pth file may put folders outside the prefixes on the path.
     outside = [entry for entry in path if entry and Path(entry).is_dir() and Path(entry) != Path.cwd()]
