@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from compose_sim.core.inventory import DockerFacts, PythonFacts
-from compose_sim.core.plan import plan_from_dict
+from compose_sim.core.plan import Program, make_plan, plan_from_dict, portable_program
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError
 from tests.builders import a_host, a_plan, no_docker
@@ -148,6 +148,8 @@ def test_mounts_inside_other_mounts_of_the_environment_are_left_out() -> None:
         ({"name": "Bad Name"}, "'Bad Name' is not a run name"),
         ({"env": {"1A": "x"}}, "'1A' is not a name of an environment variable"),
         ({"env": {"A": "a\0b"}}, "NUL"),
+        ({"env": {"COMPOSESIM_RUN": "x"}}, "composesim's own variables"),
+        ({"args": ["\ud800"]}, "not valid UTF-8"),
         ({"mounts": ["data"]}, "'data' is not SOURCE:TARGET"),
         ({"mounts": ["a:b"]}, "must be an absolute path"),
         ({"script": "a.py", "module": "b"}, "cannot both run"),
@@ -157,3 +159,30 @@ def test_mounts_inside_other_mounts_of_the_environment_are_left_out() -> None:
 def test_a_wrong_value_is_quoted(values: dict[str, Any], word: str) -> None:
     with pytest.raises((ValidationError, ComposesimError), match=word):
         ClusterSpec.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        ("train.py", "train.py"),
+        ("./sub/../train.py", "train.py"),
+        ("/home/ada/project/sub/t.py", "sub/t.py"),
+        ("../other/t.py", "t.py"),
+    ],
+)
+def test_a_copied_script_has_one_name(script: str, name: str) -> None:
+    """The file and the command of a rendered document agree, wherever the script lay."""
+    program = portable_program(Program(target=script, folder="/home/ada/project"))
+
+    assert (program.target, program.folder) == (name, "/workspace")
+
+
+def test_dotenv_stays_in_its_file_where_compose_reads_it() -> None:
+    """Changing `.env` beside the document must change what nodes get."""
+    own = Program(target="t.py", folder="/home/ada/project")
+    told = {"dotenv": {"OMP_NUM_THREADS": "9", "EPOCHS": "3"}, "program": own, "run": "r", "run_folder": "/r"}
+    docker = make_plan(ClusterSpec(), a_host(), **told)
+    local = make_plan(ClusterSpec(engine="local"), a_host(), **told)
+
+    assert {"OMP_NUM_THREADS", "EPOCHS"} & set(docker.environment) == set()
+    assert (local.environment["OMP_NUM_THREADS"], local.environment["EPOCHS"]) == ("9", "3")

@@ -184,3 +184,40 @@ def test_an_engine_that_went_away_is_inconclusive() -> None:
     events = [*started(), an_event("stopping", 5.0, reason="engine")]
 
     assert judge(fold_all(PLAN, events)).exit_code == 3
+
+
+def test_a_smaller_group_waits_for_nobody_who_has_left() -> None:
+    """Two of three ranks may make a group of their own."""
+    waiting = [
+        Event(
+            t=4.0, kind="init", node=f"node-{rank}", rank=rank, generation=0, data={"phase": "started", "world_size": 2}
+        )
+        for rank in (0, 1)
+    ]
+    gone = an_event("rank-exited", 5.0, rank=2, exit_code=0)
+
+    assert find_deadlock(fold_all(PLAN, [*started(), *waiting, gone])) is None
+
+
+def test_where_nobody_else_failed_the_master_is_the_cause() -> None:
+    events = [*started(), an_event("node-stopped", 4.0, node="master", exit_code=137), *ended({0: 143, 1: 143, 2: 143})]
+    cause = judge(fold_all(PLAN, events)).cause
+
+    assert cause is not None
+    assert cause.message == "the master ended with status 137 while nodes needed it"
+
+
+def test_what_the_master_said_last_is_quoted() -> None:
+    said = Event(t=1.0, kind="ended", node="master", data={"passed": False, "reason": "port 29777 is taken"})
+    cause = judge(fold_all(PLAN, [*started(), said, *ended({0: 143, 1: 143, 2: 143})])).cause
+
+    assert cause is not None
+    assert cause.message == "port 29777 is taken"
+
+
+def test_a_silent_node_is_not_explained_by_how_we_stopped_it() -> None:
+    lost = Event(t=5.0, kind="node-lost", node="master", data={"node": "node-1", "reason": "silent for 5 s"})
+    cause = first_cause(fold_all(PLAN, [*started(), lost, *ended({0: 143, 1: 143, 2: 143})]))
+
+    assert cause is not None
+    assert cause.message == "node-1 was lost: silent for 5 s"
