@@ -165,10 +165,19 @@ def _hide_our_frames() -> None:
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    if trace is None:
-        return None
-    trace.tb_next = _without_our_frames(trace.tb_next)
-    return trace.tb_next if trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER) else trace
+    """A loop, because a trace may be as deep as the recursion that ended the script."""
+    first = last = None
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
+            if last is None:
+                first = trace
+            elif last.tb_next is not trace:  # setting it walks all that follows
+                last.tb_next = trace
+            last = trace
+        trace = trace.tb_next
+    if last is not None and last.tb_next is not None:
+        last.tb_next = None
+    return first
 
 
 def _put_first_on_path(folder: str) -> None:

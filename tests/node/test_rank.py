@@ -91,8 +91,8 @@ def _read_to_end(descriptor: int) -> bytes:
 
 
 def plain(text: str) -> str:
-    """Without what differs between any two processes."""
-    return re.sub(r"0x[0-9a-f]+|\d{6,}", "N", text)
+    """Without what differs between any two processes, and the few frames that a rank has below its script."""
+    return re.sub(r"0x[0-9a-f]+|\d{6,}|(?<=repeated )\d+", "N", text)
 
 
 @pytest.mark.parametrize("case", ALL_CASES)
@@ -148,6 +148,17 @@ def test_an_exception_is_told_without_our_frames(environment: dict[str, str]) ->
     assert told[0]["data"]["message"] == "several\nlines, ünïcode"
     assert told[0]["data"]["traceback"] == output.partition("\n")[2]
     assert told[1]["data"]["exit_code"] == 1
+
+
+def test_a_recursion_without_end_is_told(environment: dict[str, str]) -> None:
+    rank_file = str(Path(launchers.__file__).with_name("rank.py"))
+    (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
+    code, output = run_python(environment, rank_file, "cases.py", case="recurses")
+    told = [event for event in _events(environment) if event["kind"] in ("exception", "script-ended")]
+    assert [event["kind"] for event in told] == ["exception", "script-ended"]
+    assert told[0]["data"]["type"] == "RecursionError"
+    assert told[0]["data"]["traceback"] == output.partition("\n")[2]
+    assert code == 1
 
 
 def _events(environment: dict[str, str]) -> list[dict[str, object]]:

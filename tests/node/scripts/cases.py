@@ -60,6 +60,10 @@ def raises():
         raise RuntimeError("several\nlines, ünïcode") from error
 
 
+def recurses():
+    recurses()
+
+
 def raises_group_of_own():
     class Unprintable(Exception):
         def __str__(self):
