@@ -118,10 +118,9 @@ class Starter:
 
     def start(self, ranks: Sequence[dict[str, str]], outputs: Sequence[int]) -> None:
         """Start these ranks; each writes to its output, which is ours no longer."""
-        packet = {"ranks": ranks}
         try:
-            channel.send(self.link, packet, outputs)
-        except OSError:  # it has died: the channel's end, which is read next, says so
+            channel.send_ranks(self.link, ranks, outputs)
+        except ConnectionError:  # it has died: the channel's end, which is read next, says so
             return
         finally:
             for output in outputs:

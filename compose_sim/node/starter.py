@@ -64,7 +64,7 @@ class Starter:
                     if received is None:
                         return None
                     packet, outputs = received
-                    variables = self._start(packet["ranks"], outputs)
+                    variables = self._start(channel.ranks_of(packet), outputs)
                     if variables is not None:
                         return variables
 

@@ -130,10 +130,13 @@ def main() -> None:
 
     import torch.distributed.run  # noqa: F401 (while the nodes still find each other)
 
-    received = channel.receive(link)
-    if received is not None:
-        ranks += received[0]["ranks"]
-        outputs += received[1]
+    more = True
+    while more and (received := channel.receive(link)):
+        packet, descriptors = received
+        ranks += channel.ranks_of(packet)
+        outputs += descriptors
+        more = packet["more"]
+    if not more:
         run_torchrun(ranks[0], len(ranks), sys.argv[5:])
         channel.receive(link)
     os._exit(0)  # nothing is left to do, and torch takes its time to leave
