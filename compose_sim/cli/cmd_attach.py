@@ -22,7 +22,7 @@ def command(rank: str, run: str | None) -> None:
 
     Ctrl-D lets the rank run on; so does leaving by Ctrl-C.
     """
-    folder = select_folder(run)
+    folder = select_folder(run, elsewhere=False)
     plan = folder.read_plan()
     ((node, number),) = chosen_ranks(plan, nodes=(), ranks=(rank,))
     over = end_of(folder)

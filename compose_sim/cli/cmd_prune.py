@@ -14,13 +14,15 @@ from compose_sim.engine.leftovers import find_leftovers
 @click.command("prune")
 @json_option
 def command(as_json: bool) -> None:
-    """Remove nodes and networks that crashed runs left. Runs under way and runs kept with --keep stay."""
+    """Remove nodes and networks that crashed runs left. Runs under way, kept with --keep, or rendered stay."""
     removed = []
     for left in find_leftovers(Path.cwd()):
-        if left.is_under_way():
-            continue
+        if left.state == "unreadable":
+            say(f"left {left.run} alone, as its plan cannot be read: composesim down --run {left.run}")
         if left.is_kept():
             say(f"kept {left.run}, as it was started with --keep: composesim down --run {left.run}")
+            continue
+        if not left.is_crashed():
             continue
         left.engine.remove(left.run)
         removed.append({"run": left.run, "engine": left.engine.name})

@@ -10,9 +10,11 @@ import click
 
 from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.cli.select import find_statuses, json_option
+from compose_sim.engine.leftovers import state_of
 from compose_sim.engine.protocol import NodeStatus
 from compose_sim.engine.record import finished_runs, report_of
 from compose_sim.engine.rundir import RunFolder
+from compose_sim.errors import SpecError
 
 
 @click.command("ps")
@@ -45,7 +47,7 @@ def _live_runs() -> list[dict[str, Any]]:
             {
                 "run": run,
                 "engine": engines[0].name,
-                "state": _run_state(RunFolder(Path(folder))),
+                "state": _run_state(Path(folder) if folder else None),
                 "folder": folder,
                 "nodes": [_node(status) for status in statuses],
             }
@@ -53,11 +55,15 @@ def _live_runs() -> list[dict[str, Any]]:
     return runs
 
 
-def _run_state(folder: RunFolder) -> str:
-    """`under way`, `passed, kept` for a run started with --keep, `crashed` where composesim was killed."""
-    if folder.is_claimed():
-        return "under way"
-    report = folder.read_report()
+def _run_state(path: Path | None) -> str:
+    """As `state_of` says; with its verdict, `passed, kept`, for a run started with --keep."""
+    state = state_of(path)
+    if state != "kept" or path is None:
+        return state
+    try:
+        report = RunFolder(path).read_report()
+    except SpecError:
+        return "unreadable"
     return f"{report['verdict']}, kept" if report else "crashed"
 
 
@@ -83,10 +89,13 @@ def _state(status: NodeStatus) -> str:
 
 
 def _finished(folder: RunFolder) -> dict[str, Any]:
-    report = report_of(folder)
+    try:
+        report = report_of(folder)
+    except SpecError:  # by another version, or half copied: the others are listed nevertheless
+        report = {"engine": "", "verdict": "unreadable"}
     return {
         "run": folder.name,
-        "engine": report["engine"].split()[0],
+        "engine": report["engine"].partition(" ")[0],
         "state": report["verdict"],
         "folder": str(folder.path),
         "nodes": [],

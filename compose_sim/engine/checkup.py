@@ -20,7 +20,7 @@ from compose_sim.engine.process import try_output_of
 def examine(folder: Path) -> Machine:
     """The machine, seen from a project folder."""
     host = inspect_host(folder)
-    crashed = (left.run for left in find_leftovers(folder) if not (left.is_under_way() or left.is_kept()))
+    crashed = (left.run for left in find_leftovers(folder) if left.is_crashed())
     return Machine(
         host=host,
         python_why=_why(host),

@@ -17,7 +17,8 @@ from compose_sim.core.plan import Plan
 from compose_sim.core.report import make_report
 from compose_sim.core.state import ClusterState
 from compose_sim.engine.follow import Follower
-from compose_sim.engine.rundir import RunFolder, runs_folder
+from compose_sim.engine.rundir import RunFolder, is_run_folder, runs_folder
+from compose_sim.errors import SpecError
 
 
 def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, ClusterState]:
@@ -50,21 +51,35 @@ def finished_runs(project: Path) -> Iterator[RunFolder]:
 def end_of(folder: RunFolder) -> threading.Event:
     """An event that is set once no process is running this run; set already where none is."""
     over = threading.Event()
-    threading.Thread(target=_wait_for_lock, args=(folder.path / "lock", over), daemon=True).start()
+    try:
+        lock = os.open(folder.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        over.set()
+        return over
+    except PermissionError as error:
+        raise SpecError(
+            f"the run '{folder.name}' is another user's: {error.strerror} for '{error.filename}'", hint="composesim ps"
+        ) from None
+    threading.Thread(target=_wait_for_lock, args=(lock, over), daemon=True).start()
     return over
 
 
 def delete(folder: RunFolder) -> None:
-    """Remove a run's folder and all that is in it."""
-    shutil.rmtree(folder.path)
-
-
-def _wait_for_lock(path: Path, over: threading.Event) -> None:
+    """Remove a run's folder and all that is in it; SpecError where it is not one, or a process is running the run."""
+    path = folder.path
+    is_run = any((path / name).is_file() for name in ("lock", "plan.json"))
+    if not (is_run_folder(path) and path.is_dir() and is_run) or path.is_symlink():
+        raise SpecError(f"'{path}' is not the folder of a run: it stays", hint="composesim ps --all")
+    if folder.is_claimed():
+        raise SpecError(f"the run '{folder.name}' is under way: its folder stays", hint="composesim ps")
+    folder.claim()  # so that no run of this name begins meanwhile
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        over.set()
-        return
+        shutil.rmtree(path)
+    finally:
+        folder.release()
+
+
+def _wait_for_lock(lock: int, over: threading.Event) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_SH)  # shared, so that those who wait do not wait for one another
     finally:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Mapping
@@ -16,14 +18,21 @@ from typing import Any
 from compose_sim import assets
 from compose_sim.core.events import Event
 from compose_sim.core.plan import Plan, plan_from_dict
-from compose_sim.errors import SpecError
+from compose_sim.errors import EngineError, SpecError
 
 _NODE_FOLDERS = ("events", "logs", "shared", "debug")  # what nodes write to
+_PROBES_TAKE_S = 0.5  # those who only ask for the lock hold it too, for a moment
+_BETWEEN_TRIES_S = 0.02
 
 
 def runs_folder(project: Path) -> Path:
     """The folder of all runs of a project folder."""
     return project / ".composesim" / "runs"
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a folder lies where `up` puts runs; one that was rendered lies anywhere, and is the person's own."""
+    return path.name not in ("", "..") and path.parts[-3:-1] == (".composesim", "runs")
 
 
 class RunFolder:
@@ -54,16 +63,21 @@ class RunFolder:
         ignore = self.path.parent.parent / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n")
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise SpecError(
-                f"a run named '{self.name}' is under way",
-                hint=f"take another --name, or end it: composesim down --run {self.name}",
-            ) from None
+        deadline = time.monotonic() + _PROBES_TAKE_S
+        while (lock := _try_lock(self.path / "lock")) is None:
+            if time.monotonic() > deadline:
+                raise SpecError(
+                    f"a run named '{self.name}' is under way",
+                    hint=f"take another --name, or end it: composesim down --run {self.name}",
+                )
+            time.sleep(_BETWEEN_TRIES_S)
         self._lock = lock
+
+    def release(self) -> None:
+        """Hold the folder no more; the end of the process does the same."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
 
     def is_claimed(self) -> bool:
         """Whether some process (this one too) is running this run."""
@@ -71,6 +85,8 @@ class RunFolder:
             probe = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
+        except PermissionError:
+            return True  # another user's: whether it is over is not ours to know
         try:
             fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two who ask do not see each other
         except BlockingIOError:
@@ -95,26 +111,64 @@ class RunFolder:
         """The plan of this run; SpecError where the folder is not a run's."""
         try:
             return plan_from_dict(json.loads((self.path / "plan.json").read_text()))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SpecError(f"'{self.path}' is not the folder of a run: {error}", hint="composesim ps --all") from None
 
     def append(self, kind: str, *, node: str | None = None, rank: int | None = None, **data: Any) -> None:
         """Add an event of composesim's own."""
         event = Event(t=time.time(), kind=kind, node=node, rank=rank, data=data)
-        with (self.path / "events" / "composesim.jsonl").open("a") as file:
-            file.write(event.to_json(self.name) + "\n")
+        _append_line(self.path / "events" / "composesim.jsonl", event.to_json(self.name))
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         """`report.json`."""
         write_file(self.report_file, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
     def read_report(self) -> dict[str, Any] | None:
-        """The report, or None while the run goes on."""
+        """The report, or None while the run goes on; SpecError where the file is not a report."""
         try:
-            report: dict[str, Any] = json.loads(self.report_file.read_text())
+            report = json.loads(self.report_file.read_text())
         except FileNotFoundError:
             return None
+        except (OSError, ValueError) as error:
+            raise SpecError(f"'{self.report_file}' cannot be read: {error}", hint="composesim ps --all") from None
+        if not isinstance(report, dict) or not {"verdict", "engine", "exit_code"} <= report.keys():
+            raise SpecError(f"'{self.report_file}' is not a report", hint="composesim ps --all")
         return report
+
+
+def _try_lock(path: Path) -> int | None:
+    """The lock of a run's folder, or None while another process holds it; SpecError where it is another user's."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except PermissionError as error:
+        raise SpecError(
+            f"the folder '{path.parent}' is another user's: {error.strerror}", hint="take another --name"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), path.stat()):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass  # held; or deleted with its folder between our opening it and our holding it
+    os.close(lock)
+    return None
+
+
+def _append_line(path: Path, line: str) -> None:
+    """One write at the end of a plain file. Nodes write to its folder: what they put in its place must lead nowhere."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise EngineError(f"'{path}' is not a plain file: a node has replaced it", hint=f"ls -l {path}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise EngineError(f"'{path}' is not a plain file: a node has replaced it", hint=f"ls -l {path}")
+        os.write(file, f"{line}\n".encode())
+    finally:
+        os.close(file)
 
 
 def lay_out(path: Path, user_id: int, group_id: int) -> None:
@@ -124,7 +178,7 @@ def lay_out(path: Path, user_id: int, group_id: int) -> None:
         folder = path / name
         folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            os.chown(folder, user_id, group_id)
+            os.chown(folder, user_id, group_id, follow_symlinks=False)
 
 
 def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
