@@ -114,12 +114,19 @@ def _after_distributed(module: ModuleType) -> None:
         watch = _in_this_process()
         backend = options.get("backend", arguments[0] if arguments else None)
         if watch is not None:
-            watch.events.emit("init", phase="started", backend=backend and str(backend), world_size=None)
+            asked = _world_size_option(arguments, options)
+            watch.events.emit("init", phase="started", backend=backend and str(backend), world_size=asked)
         original(*arguments, **options)
         if watch is not None:
             watch.events.emit("init", phase="done", backend=module.get_backend(), world_size=module.get_world_size())
 
     module.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
+def _world_size_option(arguments: tuple[Any, ...], options: dict[str, Any]) -> int | None:
+    """The size of group that the script itself asks for; None where it leaves that to its environment (-1 for torch)."""
+    size = options.get("world_size", arguments[3] if len(arguments) > 3 else None)
+    return size if isinstance(size, int) and size > 0 else None
 
 
 _AFTER: dict[str, Callable[[ModuleType], None]] = {

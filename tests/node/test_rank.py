@@ -161,6 +161,31 @@ def test_a_recursion_without_end_is_told(environment: dict[str, str]) -> None:
     assert code == 1
 
 
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        ("'gloo', store=dist.HashStore(), rank=0, world_size=1", 1),
+        ("'gloo', None, None, 1, 0, dist.HashStore()", 1),
+        ("'gloo', init_method='tcp://127.0.0.1:0?rank=0&world_size=1'", None),
+    ],
+)
+def test_a_group_is_told_with_the_size_that_the_script_asks_for(
+    environment: dict[str, str], tmp_path: Path, group: str, told: int | None
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import torch.distributed as dist\ndist.init_process_group({group})\ndist.destroy_process_group()"
+    )
+    rank_file = str(Path(launchers.__file__).with_name("rank.py"))
+    (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
+    code, output = run_python(environment, rank_file, str(script), case="")
+    assert code == 0, output
+    started, done = (event["data"] for event in _events(environment) if event["kind"] == "init")
+    assert started == {"phase": "started", "backend": "gloo", "world_size": told}
+    assert done == {"phase": "done", "backend": "gloo", "world_size": 1}
+
+
 def _events(environment: dict[str, str]) -> list[dict[str, object]]:
     import json
 
