@@ -8,6 +8,7 @@ if __name__ == "__main__" and not __package__:
     __package__ = as_package.NAME
 
 import argparse
+import errno
 import os
 import selectors
 import signal
@@ -111,12 +112,20 @@ class Master:
         self._perform(self._rendezvous.store_opened(host, port, time.monotonic()))
 
 
+class PortTaken(RuntimeError):
+    """Another process listens where we were told to."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(f"port {port} is taken")
+        self.port = port
+
+
 class Stores:
     """The process that serves the stores (store.py), or, without a `host`, only free ports for a first rank that listens itself."""
 
-    def __init__(self, host: str | None, port: int) -> None:
-        """The first store shall listen on `port`, later ones on any."""
-        self._host, self._port = host, port
+    def __init__(self, host: str | None, port: int, interface: str) -> None:
+        """The first store shall listen on `port`, later ones on any; all on the network interface with that address, "" for all."""
+        self._host, self._port, self._interface = host, port, interface
         self._process: subprocess.Popen[str] | None = None
         self._command = [sys.executable, "-u", str(Path(__file__).with_name("store.py"))]
 
@@ -137,14 +146,22 @@ class Stores:
         return self.answers
 
     def opened(self) -> tuple[str | None, int]:
-        """The address of the store asked for. Raises RuntimeError, in words, when torch cannot serve one."""
+        """
+        The address of the store asked for.
+
+        Raises:
+            PortTaken: its port is.
+            RuntimeError: torch cannot serve one; in words.
+        """
         if self._host is None:
-            return None, self._port or _free_port()
+            return None, self._port or _free_port(self._interface)
         answer = self._answer()
         if not answer:  # it died: torch's C extension does not stand alone here
             self._start(*self._command, "--whole")
             self._write()
             answer = self._answer()
+        if answer == "taken":
+            raise PortTaken(self._port)
         if not answer.isdigit():
             raise RuntimeError(f"no TCPStore on port {self._port}: {answer or 'see the messages of store.py above'}")
         self._port = 0  # the next round's store listens elsewhere: ranks of this one may still be reading
@@ -161,7 +178,7 @@ class Stores:
     def _write(self) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(f"open {self._port}\n")
+        self._process.stdin.write(f"open {self._interface or '0.0.0.0'} {self._port}\n")
 
     def _answer(self) -> str:
         assert self._process is not None
@@ -169,13 +186,21 @@ class Stores:
         return self._process.stdout.readline().strip()
 
 
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as listener:
+def _free_port(interface: str) -> int:
+    with _listen(interface, 0) as listener:
         return int(listener.getsockname()[1])
 
 
-def main() -> int:
-    """The master's command line."""
+def _listen(interface: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((interface, port), backlog=1024)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise PortTaken(port) from None
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="master.py", description="The rendezvous master of one run.")
     parser.add_argument("--nodes", type=int, required=True, help="nodes that take part")
     parser.add_argument("--min-nodes", type=int, help="begin with fewer, once nobody else joined for a second")
@@ -184,17 +209,27 @@ def main() -> int:
     parser.add_argument("--store-host", default="master", help="the name under which ranks reach the store")
     parser.add_argument("--store-port", type=int, default=0)
     parser.add_argument("--no-store", action="store_true", help="the first rank listens itself, on the store's port")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Serve one run; the exit code."""
+    options = _options()
+    events = events_of({"COMPOSESIM_NODE": "master", **os.environ})
+    # A run on this machine alone is nobody else's business.
+    interface = "127.0.0.1" if options.store_host in ("127.0.0.1", "localhost") else ""
     rendezvous = Rendezvous(
         nodes=options.nodes, min_nodes=options.min_nodes or options.nodes, max_restarts=options.max_restarts
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    stores = Stores(None if options.no_store else options.store_host, options.store_port)
+    stores = Stores(None if options.no_store else options.store_host, options.store_port, interface)
     try:
-        listener = socket.create_server(("", options.port), backlog=1024)
-        return Master(rendezvous, listener, stores, events_of({"COMPOSESIM_NODE": "master", **os.environ})).run()
+        return Master(rendezvous, _listen(interface, options.port), stores, events).run()
     except (OSError, RuntimeError) as error:
-        print(f"composesim master: {error}", file=sys.stderr)
+        hint = f": `ss -ltnp sport = :{error.port}` shows by whom" if isinstance(error, PortTaken) else ""
+        print(f"composesim master: {error}{hint}", file=sys.stderr)
+        if rendezvous.outcome is None:
+            events.emit("ended", passed=False, reason=str(error))
         return 1
     except KeyboardInterrupt:
         # Compose may end all services when the first node leaves (--abort-on-container-exit): the outcome stands.

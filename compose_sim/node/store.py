@@ -3,13 +3,15 @@
 A process of its own, because torch is only half imported here: torch's C extension alone gives a TCPStore in 0.2 s instead of 1 s,
 but should a torch not like that, it can abort, and must not take the master with it. The master then starts this again with `--whole`.
 
-Reads `open PORT` lines, answers each with a line `PORT` (the port that the new store listens on) or `error TEXT`; ends with its input.
+Reads `open HOST PORT` lines, answers each with a line: `PORT` (the one that the new store listens on), `taken` (PORT is)
+or `error TEXT`; ends with its input. HOST is 127.0.0.1, to be reached from this machine alone, or 0.0.0.0.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import signal
+import socket
 import sys
 from types import ModuleType
 from typing import Any
@@ -23,11 +25,23 @@ def main(arguments: list[str]) -> int:
     stores = []  # kept to the end: ranks of an ended round may still be reading theirs
     for line in sys.stdin:
         try:
-            stores.append(make_store("0.0.0.0", int(line.split()[1]), None, True, wait_for_workers=False))
+            _, host, port = line.split()
+            stores.append(_open(make_store, host, int(port)))
             print(stores[-1].port, flush=True)
         except (RuntimeError, OSError) as error:  # torch's DistNetworkError is a RuntimeError
-            print("error", " ".join(str(error).split()), flush=True)
+            text = " ".join(str(error).split())
+            print("taken" if "address already in use" in text.lower() else f"error {text}", flush=True)
     return 0
+
+
+def _open(make_store: Any, host: str, port: int) -> Any:
+    options: dict[str, Any] = {}
+    if host == "127.0.0.1":  # torch listens on all interfaces, unless it is handed a socket that already listens
+        listener = socket.create_server((host, port), backlog=1024)
+        port = listener.getsockname()[1]
+        # The store closes the socket with itself. Not every torch's libuv takes one.
+        options = {"master_listen_fd": listener.detach(), "use_libuv": False}
+    return make_store(host, port, None, True, wait_for_workers=False, **options)
 
 
 def torch_extension() -> Any:

@@ -35,8 +35,8 @@ class Cluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start_master(self, nodes: int, *options: str) -> None:
-        store = ("--no-store",) if self.launcher == "env" else ("--store-host", "127.0.0.1")
-        self._start("master", "master.py", "--nodes", str(nodes), "--port", "0", *store, *options)
+        store = ("--store-host", "127.0.0.1", *(("--no-store",) if self.launcher == "env" else ()))
+        self.start_process("master", "master.py", "--nodes", str(nodes), "--port", "0", *store, *options)
         started = self.wait_for(lambda: next(iter(self.events("master", "master-started")), None))
         self.environment["COMPOSESIM_MASTER"] = f"127.0.0.1:{started['data']['port']}"
 
@@ -46,7 +46,7 @@ class Cluster:
         module = ("--module",) if self.module else ()
         variables = {"COMPOSESIM_NODE_RANK": str(number), "COMPOSESIM_NPROC": str(self.nproc)}
         command = ("launch.py", "--launcher", self.launcher, *address, *module, "--", *self.program)
-        self._start(name, *command, **variables)
+        self.start_process(name, *command, **variables)
 
     def start(self, nodes: int, *options: str) -> Cluster:
         self.start_master(nodes, *options)
@@ -91,7 +91,7 @@ class Cluster:
             process.kill()
             process.wait()
 
-    def _start(self, name: str, file: str, *arguments: str, **variables: str) -> None:
+    def start_process(self, name: str, file: str, *arguments: str, **variables: str) -> None:
         environment = {**self.environment, "COMPOSESIM_NODE": name, **variables}
         if name in self.processes:  # killed, and now started again
             self.processes[name].wait()

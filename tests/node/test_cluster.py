@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,6 +190,41 @@ def test_a_node_without_a_master_can_be_told_to_leave(cluster: MakeCluster) -> N
     run.wait_for(lambda: "starter.py" in _children(run.processes["node-0"].pid))
     run.signal("node-0", signal.SIGTERM)
     assert run.exit_codes() == {"node-0": STOPPED}
+
+
+@pytest.mark.parametrize("option", ["--port", pytest.param("--store-port", marks=pytest.mark.train)])
+def test_a_port_that_is_taken_is_named(cluster: MakeCluster, option: str) -> None:
+    run = cluster(PLACE)
+    ports = {"--port": "0", "--store-port": "0"}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ports[option] = str(listener.getsockname()[1])
+        words = [word for pair in ports.items() for word in pair]
+        run.start_process("master", "master.py", "--nodes", "1", "--store-host", "127.0.0.1", *words)
+        assert run.exit_codes() == {"master": 1}
+    assert f"composesim master: port {ports[option]} is taken: " in (run.folder / "logs" / "master.stderr").read_text()
+    (ended,) = run.events("master", "ended")
+    assert ended["data"] == {"passed": False, "reason": f"port {ports[option]} is taken"}
+
+
+@pytest.mark.parametrize("launcher", ["env", pytest.param("warm", marks=pytest.mark.train)])
+def test_a_run_on_this_machine_is_not_reached_from_others(cluster: MakeCluster, launcher: str) -> None:
+    run = cluster(WAIT, launcher=launcher).start(1)
+    assert here(run, 0)
+    ports = [run.events("master", "master-started")[0]["data"]["port"]]
+    if launcher == "warm":
+        ports.append(run.events("node-0", "rendezvous")[0]["data"]["master_port"])
+    listening = [_listens_on(port) for port in ports]
+    (run.folder / "shared" / "go").touch()
+    assert listening == [["127.0.0.1"]] * len(ports)
+    assert set(run.exit_codes().values()) == {0}
+
+
+def _listens_on(port: int) -> list[str]:
+    connections = [
+        line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()
+    ]
+    addresses = [words[1].split(":") for words in connections if words[3] == "0A"]
+    return [socket.inet_ntoa(bytes.fromhex(host)[::-1][-4:]) for host, its in addresses if int(its, 16) == port]
 
 
 def _children(pid: int) -> str:
