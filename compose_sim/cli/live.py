@@ -84,7 +84,8 @@ class PlainListener:
         if state.first_step_at:
             self._tell("first step", f"first step after {format_seconds(state.first_step_at - start)}")
         for failure in state.failures:
-            self._tell(failure.place, f"{failure.place}: {failure.message}")
+            spoken = failure.message.startswith(("rank", "node"))
+            self._tell(failure.place, failure.message if spoken else f"{failure.place}: {failure.message}")
 
     def close(self) -> None:
         """Nothing is open."""

@@ -90,11 +90,11 @@ class Request:
     env_files: Mapping[str, str]  # the variables of `--env-file`
 
     def plan(
-        self, *, run: str, run_folder: Path, host: Host | None = None, portable: bool = False
+        self, *, run: str, run_folder: Path, portable: bool = False
     ) -> tuple[Plan, Host]:
         """The plan for this machine as it is now."""
         with_docker = self.spec.engine != "local" and not portable
-        host = host or inspect_host(self.folder, python=self.spec.python, with_docker=with_docker)
+        host = inspect_host(self.folder, python=self.spec.python, with_docker=with_docker)
         program = find_program(self.spec, self.folder)
         plan = make_plan(
             self.spec,
@@ -153,7 +153,7 @@ def find_program(spec: ClusterSpec, folder: Path) -> Program:
 
 
 def new_name(spec: ClusterSpec) -> str:
-    """The run's name: the person's, or the script's with four random digits."""
+    """The run's name: the person's, or the script's with four random hexadecimal digits."""
     if spec.name:
         return spec.name
     stem = (spec.module or Path(spec.script or "train_ddp").stem).rpartition(".")[2].lower()

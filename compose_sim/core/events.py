@@ -19,14 +19,14 @@ KINDS = frozenset(
         # by the master
         "master-started", "node-joined", "node-lost", "round", "ended",
         # by composesim
-        "created", "started", "node-stopped", "log", "metric", "stopping", "verdict", "note",
+        "started", "node-stopped", "log", "metric", "stopping", "verdict", "note",
     }
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened: `t` in Unix seconds, `data` by kind (the table is in docs/events.md)."""
+    """One thing that happened: `t` in Unix seconds, `data` by kind (the table is in docs/run-folder.md)."""
 
     t: float
     kind: str

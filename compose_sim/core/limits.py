@@ -53,8 +53,6 @@ def choose_subnet(spec: ClusterSpec, host: Host) -> str:
             raise SpecError(f"subnet '{wanted}' has {wanted.num_addresses} addresses; this run needs {needed}")
         return str(wanted)
     prefix = min(24, 32 - (needed - 1).bit_length())
-    if prefix < _SUBNETS.prefixlen:
-        return "10.0.0.0/8"
     for candidate in _SUBNETS.subnets(new_prefix=prefix):
         if not any(network.overlaps(candidate) for network in taken):
             return str(ip_network(candidate))

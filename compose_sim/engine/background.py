@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 
 def continue_in_background(log: Path) -> Callable[[], None]:
@@ -20,9 +23,7 @@ def continue_in_background(log: Path) -> Callable[[], None]:
     child = os.fork()
     if child:
         os.close(arrival)
-        if os.read(news, 1):
-            os._exit(0)
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        _wait_for_arrival(news, child)
     os.close(news)
     os.setsid()
 
@@ -33,7 +34,17 @@ def continue_in_background(log: Path) -> Callable[[], None]:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (file, 1), (file, 2)):
             os.dup2(source, target)
-        os.write(arrival, b"1")
+        with contextlib.suppress(BrokenPipeError):  # whoever waited has been killed
+            os.write(arrival, b"1")
         os.close(arrival)
 
     return arrived
+
+
+def _wait_for_arrival(news: int, child: int) -> NoReturn:
+    while True:
+        try:
+            has_arrived = os.read(news, 1)
+            os._exit(0 if has_arrived else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        except KeyboardInterrupt:  # the terminal no longer reaches the new session
+            os.kill(child, signal.SIGINT)

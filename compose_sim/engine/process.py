@@ -13,15 +13,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 
 
-def output_of(
-    argv: Sequence[str], *, hint: str = "", text_input: str | None = None, env: Mapping[str, str] | None = None
-) -> str:
+def output_of(argv: Sequence[str]) -> str:
     """What a program printed on stdout; CommandError, with what it said on stderr, where it ends badly."""
-    done = subprocess.run(
-        argv, input=text_input, capture_output=True, text=True, errors="replace", env=env, check=False
-    )
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        raise CommandError(argv, done.returncode, done.stderr or done.stdout, hint=hint)
+        raise CommandError(argv, done.returncode, done.stderr or done.stdout)
     return done.stdout
 
 
@@ -36,7 +32,7 @@ def try_output_of(argv: Sequence[str]) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def run_bound(argv: Sequence[str], *, folder: str | None = None, env: Mapping[str, str] | None = None) -> None:
+def run_bound(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
     """
     Run a program that must not outlive composesim: it dies with us, and Ctrl-C reaches us alone.
 
@@ -44,7 +40,6 @@ def run_bound(argv: Sequence[str], *, folder: str | None = None, env: Mapping[st
     """
     with subprocess.Popen(
         argv,
-        cwd=folder,
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -81,11 +76,20 @@ def lines_of(argv: Sequence[str]) -> tuple[subprocess.Popen[str], Iterator[str]]
 
 def on_terminal(argv: Sequence[str], *, folder: str | None = None, env: Mapping[str, str] | None = None) -> int:
     """Run a program on this very terminal; its exit status, as a shell would give it: 127 where there is no such program."""
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's, as in a shell
     try:
-        status = subprocess.run(argv, cwd=folder, env=env, check=False).returncode
+        status = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=_hear_interrupts).returncode
     except FileNotFoundError:
         return 127
+    except PermissionError:
+        return 126
+    finally:
+        signal.signal(signal.SIGINT, ours)
     return status if status >= 0 else 128 - status
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def die_with_parent() -> None:

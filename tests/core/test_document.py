@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,7 @@ def test_quoted_text_comes_back_from_yaml(text: str) -> None:
     assert yaml.safe_load(quote(text)).replace("$$", "$") == text
 
 
-@pytest.mark.skipif(shutil.which("docker") is None, reason="asks the docker command, which needs no daemon for this")
+@pytest.mark.docker
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=40, max_size=40))
 def test_values_come_back_from_docker_compose(tmp_path: Path, values: list[str]) -> None:

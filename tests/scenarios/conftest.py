@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,16 @@ class Project:
     """A folder to run in."""
 
     folder: Path
+    token: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    def named(self, name: str) -> str:
+        """A run name that no other test on this engine has."""
+        return f"{name}-{self.token}"
+
+    def report_of(self, run: str) -> dict[str, Any]:
+        """The report that a run left."""
+        report: dict[str, Any] = json.loads((self.folder / ".composesim" / "runs" / run / "report.json").read_text())
+        return report
 
     def write(self, name: str, text: str) -> str:
         """A file of the project."""

@@ -27,13 +27,15 @@ def test_a_rank_out_of_memory_is_the_cause(project: Project) -> None:
 
 def test_a_killed_node_is_the_cause_and_stops_the_others(project: Project) -> None:
     script = project.write("train.py", FOREVER)
-    with project.start("up", "--nodes", "3", "--name", "killed", script) as process:
+    with project.start("up", "--nodes", "3", "--name", project.named("killed"), script) as process:
         for _ in range(3):
             wait_for_line(process, "begun")
-        subprocess.run(["docker", "kill", "composesim-killed-node-1-1"], check=True, capture_output=True)
+        subprocess.run(
+            ["docker", "kill", f"composesim-{project.named('killed')}-node-1-1"], check=True, capture_output=True
+        )
 
         assert process.wait(30) == 1
-    report = json.loads((project.folder / ".composesim/runs/killed/report.json").read_text())
+    report = project.report_of(project.named("killed"))
     assert (report["cause"]["node"], report["cause"]["message"]) == ("node-1", "node-1 was killed (SIGKILL)")
 
 
@@ -44,14 +46,18 @@ def test_a_killed_node_started_by_hand_rejoins(project: Project) -> None:
         "while os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': time.sleep(0.1)\n"
         "dist.barrier()\ndist.destroy_process_group()\n",
     )
-    with project.start("up", "--nodes", "2", "--max-restarts", "1", "--name", "rejoin", script) as process:
+    with project.start(
+        "up", "--nodes", "2", "--max-restarts", "1", "--name", project.named("rejoin"), script
+    ) as process:
         wait_for_line(process, "begun")
         wait_for_line(process, "begun")
         for verb in ("kill", "start"):
-            subprocess.run(["docker", verb, "composesim-rejoin-node-0-1"], check=True, capture_output=True)
+            subprocess.run(
+                ["docker", verb, f"composesim-{project.named('rejoin')}-node-0-1"], check=True, capture_output=True
+            )
 
         assert process.wait(60) == 0
-    report = json.loads((project.folder / ".composesim/runs/rejoin/report.json").read_text())
+    report = project.report_of(project.named("rejoin"))
     assert report["verdict"] == "passed"
     assert report["nodes"][0]["attempts"] == 2
 
@@ -70,7 +76,7 @@ def test_an_interrupt_ends_the_run_and_is_reported(project: Project, number: sig
 def test_kill_9_of_composesim_leaves_nothing(project: Project, phase: str) -> None:
     """The run's supervisor cleans up within 10 s, also where the containers were still being made."""
     script = project.write("train.py", FOREVER)
-    name = f"crashed-{phase}"
+    name = project.named("crashed")
     with project.start("up", "--nodes", "2", "--name", name, script) as process:
         if phase == "begun":
             wait_for_line(process, "begun")
@@ -99,14 +105,14 @@ def test_two_runs_at_once_do_not_meet(project: Project) -> None:
 
 def test_two_runs_with_one_name_are_refused(project: Project) -> None:
     script = project.write("train.py", FOREVER)
-    with project.start("up", "--name", "twice", script) as process:
+    with project.start("up", "--name", project.named("twice"), script) as process:
         wait_for_line(process, "begun")
-        second = project.run("up", "--name", "twice", script)
+        second = project.run("up", "--name", project.named("twice"), script)
         process.send_signal(signal.SIGINT)
         process.wait(30)
 
     assert second.status == 2
-    assert "a run named 'twice' is under way" in second.stderr
+    assert "is under way" in second.stderr
 
 
 def test_a_taken_subnet_is_refused(project: Project) -> None:
@@ -149,7 +155,7 @@ def test_a_rendered_folder_runs_without_composesim(project: Project, tmp_path: P
     project.write(".env", "GREETING='hello there'\n")
     joined = "import os, torch.distributed as d\nd.init_process_group('gloo')\nd.barrier()\n"
     script = project.write("train.py", joined + "print(os.environ['GREETING'], d.get_rank())\n")
-    rendered = project.run("render", "out", "--nodes", "2", "--name", "plain", script)
+    rendered = project.run("render", "out", "--nodes", "2", "--name", project.named("plain"), script)
     assert rendered.status == 0, rendered.stderr
     try:
         up = _compose(tmp_path / "out", "up")
@@ -166,7 +172,7 @@ def test_a_rendered_folder_gives_ci_its_exit_code(project: Project, tmp_path: Pa
     script = project.write(
         "train.py", f"import torch.distributed as d\nd.init_process_group('gloo')\n{last}\nd.barrier()\n"
     )
-    project.run("render", "out", "--nodes", "2", "--name", f"ci-{code}", script)
+    project.run("render", "out", "--nodes", "2", "--name", project.named("ci"), script)
     try:
         assert _compose(tmp_path / "out", "up", "--detach").returncode == 0
         assert _compose(tmp_path / "out", "wait", "master").returncode == code
@@ -182,22 +188,22 @@ def _compose(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_detached_run_is_waited_for_and_ended_from_outside(project: Project) -> None:
     script = project.write("train.py", FOREVER)
-    started = project.run("up", "--nodes", "2", "--name", "away", "--detach", script)
+    started = project.run("up", "--nodes", "2", "--name", project.named("away"), "--detach", script)
     assert started.status == 0, started.stderr
-    assert started.stdout == "away\n"
-    with project.start("wait", "--run", "away") as waiting:
-        down = project.run("down", "--run", "away")
+    assert started.stdout.strip() == project.named("away")
+    with project.start("wait", "--run", project.named("away")) as waiting:
+        down = project.run("down", "--run", project.named("away"))
 
         assert down.status == 0, down.stderr
         assert waiting.wait(30) == 130
 
 
 def test_keep_leaves_the_nodes_until_down(project: Project) -> None:
-    kept = project.run("up", "--name", "kept", "--keep", project.write("ok.py", "print('ok')\n"))
+    kept = project.run("up", "--name", project.named("kept"), "--keep", project.write("ok.py", "print('ok')\n"))
     assert kept.status == 0, kept.stderr
-    assert len(containers_of("kept")) == 3
+    assert len(containers_of(project.named("kept"))) == 3
 
-    assert project.run("down", "--run", "kept").status == 0
+    assert project.run("down", "--run", project.named("kept")).status == 0
 
 
 def test_nodes_are_hosts_of_their_own_with_no_privilege(project: Project) -> None:
