@@ -1,0 +1,131 @@
+"""Does a verb act on the run that is meant, and on no other project's and no other folder?"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from compose_sim.cli.select import only_run
+from compose_sim.engine.rundir import RunFolder, runs_folder
+from compose_sim.errors import SpecError
+from tests.cli.conftest import Live, Project
+
+PROJECT = Path("/here")
+OWN = {"a": runs_folder(PROJECT) / "a"}
+TWO = {**OWN, "b": runs_folder(PROJECT) / "b"}
+OTHER = {"other": runs_folder(Path("/there")) / "other"}
+
+
+def test_this_projects_only_run_is_meant() -> None:
+    assert only_run(OWN | OTHER, PROJECT) == "a"
+    assert only_run(OWN | OTHER, PROJECT, elsewhere=True) == "a"
+
+
+def test_another_projects_run_is_meant_for_reading_alone() -> None:
+    assert only_run(OTHER, PROJECT, elsewhere=True) == "other"
+    with pytest.raises(SpecError, match="1 run is under way in other projects, and none in '/here': other") as caught:
+        only_run(OTHER, PROJECT)
+    assert caught.value.hint == "add --run other"
+
+
+def test_several_are_listed() -> None:
+    with pytest.raises(SpecError, match="2 runs are under way: a, b"):
+        only_run(TWO | OTHER, PROJECT, elsewhere=True)
+    with pytest.raises(SpecError, match="no run is under way"):
+        only_run({}, PROJECT)
+
+
+@pytest.mark.parametrize("verb", ["down", "logs", "wait"])
+def test_a_run_is_named_by_a_name_and_never_by_a_path(project: Project, verb: str) -> None:
+    victim = project.folder / "victim"
+    victim.mkdir()
+    (victim / "lock").touch()
+    runs_folder(project.folder).mkdir(parents=True)
+
+    for name in (str(victim), "../../victim", "..", ""):
+        done = project.run(verb, "--run", name, *(["--purge"] if verb == "down" else []))
+        assert (done.returncode, "is not the name of a run" in done.stderr) == (2, True), done.stderr
+    assert victim.is_dir()
+
+
+def test_down_and_exec_leave_another_projects_run_alone(live: Live, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = Project(tmp_path_factory.mktemp("other"))
+
+    for words in (("down",), ("down", "--purge"), ("exec", "0", "--", "true")):
+        done = other.run(*words)
+        assert done.returncode == 2, done.stderr
+        assert live.run in done.stderr
+
+    assert live.folder.is_dir()
+    assert live.project.run("exec", "0", "--", "true").returncode == 0
+    assert live.project.run("down").stderr == f"removed {live.run}: its nodes and network on local\n"
+
+
+def test_a_start_is_ended_before_its_folder_goes(project: Project) -> None:
+    name = f"starting-{secrets.token_hex(3)}"
+    folder = RunFolder(runs_folder(project.folder) / name)
+    folder.claim()
+    down = project.start("down", "--run", name, "--purge")
+    events = folder.path / "events"
+    events.mkdir()
+    assert folder.path.is_dir()
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        down.wait(2)
+    assert (events / "composesim.jsonl").is_file()
+    folder.release()
+
+    _, said = down.communicate(timeout=30)
+    assert said.splitlines() == [f"ended {name} while it was being started", f"deleted {folder.path}"]
+    assert not folder.path.exists()
+
+
+def test_what_was_rendered_is_no_crash(project: Project) -> None:
+    """Labelled as such a run's processes are: with a folder that is the person's own."""
+    name = f"rendered-{secrets.token_hex(3)}"
+    folder = project.folder / "rendered"
+    folder.mkdir()
+    code = (
+        "import os, sys; os.environ['COMPOSESIM_AGENT_PID'] = str(os.getpid()); os.execvp('sleep', ['sleep', '1000'])"
+    )
+    labels = {"COMPOSESIM_ENGINE": "local", "COMPOSESIM_RUN": name, "COMPOSESIM_NODE": "node-0"}
+    node = subprocess.Popen(
+        ["python3", "-c", code], env={**os.environ, **labels, "COMPOSESIM_DIR": str(folder)}, start_new_session=True
+    )
+    try:
+        while b"sleep" not in Path(f"/proc/{node.pid}/cmdline").read_bytes().split(b"\0")[0]:
+            os.sched_yield()
+        runs = {run["run"]: run["state"] for run in json.loads(project.run("ps", "--json").stdout)["runs"]}
+        assert runs[name] == "rendered"
+        assert name not in project.run("prune").stderr
+        assert name not in project.run("doctor").stdout
+        assert node.poll() is None
+
+        assert project.run("down", "--run", name, "--purge").returncode == 0
+        assert node.wait(10) != 0
+        assert folder.is_dir()
+    finally:
+        node.kill()
+
+
+def test_one_unreadable_run_does_not_hide_the_others(project: Project) -> None:
+    for name, plan, report in (("old", "[]", None), ("odd", "{}", "{"), ("good", "{}", '"verdict": "passed"')):
+        folder = runs_folder(project.folder) / name
+        folder.mkdir(parents=True)
+        (folder / "plan.json").write_text(plan)
+        if report:
+            text = '{"verdict": "passed", "engine": "local 1", "exit_code": 0}' if name == "good" else report
+            (folder / "report.json").write_text(text)
+
+    runs = {run["run"]: run["state"] for run in json.loads(project.run("ps", "--all", "--json").stdout)["runs"]}
+
+    assert {name: runs[name] for name in ("old", "odd", "good")} == {
+        "old": "unreadable",
+        "odd": "unreadable",
+        "good": "passed",
+    }

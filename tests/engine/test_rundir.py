@@ -1,0 +1,140 @@
+"""Does a run's folder stay whole, and does nothing else get deleted or written, whatever paths and links point at it?"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from compose_sim.engine.leftovers import end, state_of
+from compose_sim.engine.record import delete
+from compose_sim.engine.rundir import RunFolder, is_run_folder, lay_out, runs_folder
+from compose_sim.errors import EngineError, SpecError
+
+# Another process that holds a run's folder until it is told to end.
+HOLDER = """
+import sys
+from pathlib import Path
+from compose_sim.engine.rundir import RunFolder
+folder = RunFolder(Path(sys.argv[1]))
+folder.claim()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run's folder that nobody holds."""
+    folder = RunFolder(runs_folder(tmp_path) / "one")
+    folder.claim()
+    lay_out(folder.path, os.getuid(), os.getgid())
+    folder.release()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("path", "is_run"),
+    [
+        ("/project/.composesim/runs/one", True),
+        ("/project/.composesim/runs/..", False),
+        ("/project/.composesim/runs", False),
+        ("/project/.composesim/runs/one/shared", False),
+        ("/project/rendered", False),
+        ("/", False),
+    ],
+)
+def test_only_a_direct_child_of_the_runs_is_a_run(path: str, is_run: bool) -> None:
+    assert is_run_folder(Path(path)) is is_run
+
+
+def test_a_folder_elsewhere_is_never_deleted(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "lock").touch()
+    runs_folder(tmp_path).mkdir(parents=True)
+    (runs_folder(tmp_path) / "link").symlink_to(victim)
+    (runs_folder(tmp_path) / "bare").mkdir()
+
+    for path in (victim, runs_folder(tmp_path) / "../../victim", runs_folder(tmp_path) / "link"):
+        with pytest.raises(SpecError, match="is not the folder of a run"):
+            delete(RunFolder(path))
+    with pytest.raises(SpecError, match="is not the folder of a run"):
+        delete(RunFolder(runs_folder(tmp_path) / "bare"))
+    assert (victim / "lock").is_file()
+
+
+def test_a_folder_that_is_held_is_not_deleted(folder: RunFolder) -> None:
+    folder.claim()
+    with pytest.raises(SpecError, match="is under way: its folder stays"):
+        delete(RunFolder(folder.path))
+    folder.release()
+
+    delete(RunFolder(folder.path))
+    assert not folder.path.exists()
+
+
+def test_one_who_only_asks_does_not_keep_a_run_from_starting(folder: RunFolder) -> None:
+    probe = os.open(folder.path / "lock", os.O_RDWR)
+    fcntl.flock(probe, fcntl.LOCK_SH)
+    threading.Timer(0.1, os.close, (probe,)).start()
+
+    folder.claim()
+
+    assert RunFolder(folder.path).is_claimed()
+    with pytest.raises(SpecError, match="is under way"):
+        RunFolder(folder.path).claim()
+    folder.release()
+
+
+def test_the_process_of_a_start_is_waited_for(folder: RunFolder) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdin
+    assert holder.stdout
+    assert holder.stdout.readline() == "held\n"
+
+    assert end(folder, within_s=0.1) is False
+    threading.Timer(0.1, holder.stdin.close).start()
+    assert end(folder, within_s=15) is True
+
+    assert holder.wait(10) == 0
+    holder.stdout.close()
+    assert '"stopping"' in (folder.path / "events" / "composesim.jsonl").read_text()
+
+
+@pytest.mark.parametrize("plant", [lambda path, target: path.symlink_to(target), lambda path, target: os.mkfifo(path)])
+def test_what_a_node_plants_leads_nowhere(folder: RunFolder, tmp_path: Path, plant) -> None:  # type: ignore[no-untyped-def]
+    target = tmp_path / "target"
+    plant(folder.path / "events" / "composesim.jsonl", target)
+
+    with pytest.raises(EngineError, match="is not a plain file"):
+        folder.append("started")
+    assert not target.exists()
+
+
+def test_events_are_appended_a_line_each(folder: RunFolder) -> None:
+    folder.append("started", version="1")
+    folder.append("note", reason="x")
+
+    lines = (folder.path / "events" / "composesim.jsonl").read_text().splitlines()
+    assert ['"started"' in lines[0], '"note"' in lines[1], len(lines)] == [True, True, 2]
+
+
+def test_where_a_run_stands(folder: RunFolder, tmp_path: Path) -> None:
+    assert state_of(folder.path) == "crashed"
+    assert state_of(None) == "crashed"
+    assert state_of(tmp_path / "rendered") == "rendered"
+    assert state_of(Path("/nowhere/.composesim/runs/one")) == "under way"
+    folder.report_file.write_text("{}")
+    (folder.path / "plan.json").write_text("[]")
+    assert state_of(folder.path) == "unreadable"
+    folder.claim()
+    assert state_of(folder.path) == "under way"
+    folder.release()
