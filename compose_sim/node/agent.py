@@ -5,6 +5,7 @@ One loop over everything that can happen: the master speaks, a rank starts, prin
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -26,7 +27,7 @@ STOPPED = 128 + signal.SIGTERM
 
 @dataclass
 class _Rank:
-    """A rank process of the present round; `pid` is 0 until it has started, and is its process group too."""
+    """A rank process of the present round; `pid` is its process group too, 0 until it has started and when its group is gone."""
 
     rank: int
     pid: int = 0
@@ -163,6 +164,7 @@ class Agent:
 
     def _rank_ended(self, rank: _Rank, status: int, reason: str = "") -> None:
         rank.ended = True
+        self._signal_rank(rank, 0)
         self._outputs.drain(rank.rank)
         code, killed_by = (None, -status) if status < 0 else (status, None)
         stopped = bool(self._stop_reason)
@@ -229,7 +231,9 @@ class Agent:
     def _kill_ranks(self) -> None:
         self._kill_at = float("inf")
         self._signal_ranks(signal.SIGKILL)
-        if any(not rank.pid for rank in self._ranks):  # asked for, but the launcher is still busy importing
+        if any(
+            not rank.pid and not rank.ended for rank in self._ranks
+        ):  # asked for, but the launcher is still busy importing
             self._starter_ended()
 
     def _signal_ranks(self, signal_number: int) -> None:
@@ -237,14 +241,19 @@ class Agent:
             self._signal_rank(rank, signal_number)
 
     def _signal_rank(self, rank: _Rank, signal_number: int) -> None:
+        """Signal a rank and its children; 0 only looks whether any are left."""
         if not rank.pid:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(rank.pid, signal_number)
-        except ProcessLookupError:
-            # The whole group has ended, or the rank was forked this instant and has no group of its own yet.
-            if not rank.ended:
-                os.kill(rank.pid, signal_number)
+            if not (rank.ended and signal_number == signal.SIGKILL):
+                return
+        if rank.ended:  # its group has ended as well: the kernel may give the number to a stranger
+            rank.pid = 0
+            return
+        # It was forked this instant and has no group of its own yet; or it has ended, which we shall hear next.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rank.pid, signal_number)
 
     def _leave(self, code: int) -> None:
         # Ranks that all ended well before others failed leave nothing to blame on this node.
@@ -268,6 +277,9 @@ class Agent:
 
     def _beat(self) -> None:
         self._send({"type": "beat"})
+        for rank in self._ranks:
+            if rank.ended:  # notice when its last child has gone
+                self._signal_rank(rank, 0)
         self._events.of(generation=self._round.get("generation")).emit(
             "usage", **usage.sample(os.getpid(), contained=self._contained)
         )
