@@ -101,7 +101,7 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
             outputs=outputs,
             selector=selector,
             say=say,
-            contained=os.getppid() <= 1,  # a container's init, or none at all: every process here is this node's
+            contained=_is_contained(),
         )
         try:
             connection = connect(master, timeout=CONNECT_SECONDS, pause=signals.wait)
@@ -113,6 +113,12 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
         finally:
             agent.close()
             outputs.finish(_FLUSH_SECONDS)
+
+
+def _is_contained() -> bool:
+    """Whether this node has a container to itself: every process here is then this node's."""
+    engine = os.environ.get("COMPOSESIM_ENGINE")
+    return engine != "local" if engine else os.getppid() <= 1  # a container's init, or none at all
 
 
 def _options() -> argparse.Namespace:
@@ -130,8 +136,11 @@ def _options() -> argparse.Namespace:
 def _say(log: Path, text: str) -> None:
     line = f"composesim {os.environ['COMPOSESIM_NODE']}: {text}\n"
     sys.stderr.write(line)
-    with log.open("a") as file:
-        file.write(f"{time.strftime('%H:%M:%S')} {line}")
+    try:
+        with log.open("a") as file:
+            file.write(f"{time.strftime('%H:%M:%S')} {line}")
+    except OSError as error:  # a full disk must not end somebody's training
+        print(f"composesim: cannot append to {log} ({error.strerror}): the line above is only here", file=sys.stderr)
 
 
 if __name__ == "__main__":

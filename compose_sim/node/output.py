@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import sys
 from pathlib import Path
 
 _READ_BYTES = 1 << 16
@@ -19,7 +20,7 @@ class RankOutput:
         """Copy into `log`, after what is already in it, and onto `echo`."""
         self._pipe, self.write_end = os.pipe()
         os.set_blocking(self._pipe, False)
-        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._log = _LogFile(log)
         self._echo = echo
         self._unfinished = b""  # the start of a line: ranks' lines are never mixed on the node's output
         self.ended = False
@@ -34,7 +35,7 @@ class RankOutput:
         except BlockingIOError:
             return False
         self.ended = not data
-        _write_all(self._log, data)
+        self._log.write(data)
         lines, newline, rest = data.rpartition(b"\n")
         if newline:
             self._echo.add(self._unfinished + lines + newline)
@@ -56,7 +57,35 @@ class RankOutput:
         if self._unfinished:
             self._echo.add(self._unfinished + b"\n")
         os.close(self._pipe)
-        os.close(self._log)
+        self._log.close()
+
+
+class _LogFile:
+    """What a rank printed, kept as long as the disk takes it: a full one must not end somebody's training."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._descriptor = path, -1
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            self._give_up(error)
+
+    def write(self, data: bytes) -> None:
+        if self._descriptor >= 0:
+            try:
+                _write_all(self._descriptor, data)
+            except OSError as error:
+                self._give_up(error)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def _give_up(self, error: OSError) -> None:
+        self.close()
+        self._descriptor = -1
+        text = f"composesim: cannot append to {self._path} ({error.strerror}): it ends here, the output goes on"
+        print(text, file=sys.stderr)
 
 
 class Echo:

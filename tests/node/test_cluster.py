@@ -142,6 +142,35 @@ def test_a_flood_of_output_arrives_whole_and_in_order(cluster: MakeCluster) -> N
     assert run.log(1) == expected
 
 
+def test_a_full_disk_ends_no_training(cluster: MakeCluster) -> None:
+    flood = "for n in range(100_000): print('line', n)"
+    run = cluster(flood, launcher="env")
+    for name in ("node-0.0.log", "node-0.log"):
+        (run.folder / "logs" / name).symlink_to("/dev/full")
+    run.environment["COMPOSESIM_ECHO"] = "1"
+    assert set(run.start(1).exit_codes().values()) == {0}
+    said = (run.folder / "logs" / "node-0.stderr").read_text().splitlines()
+    assert said == [
+        f"composesim: cannot append to {run.folder}/logs/node-0.0.log (No space left on device): "
+        "it ends here, the output goes on"
+    ]
+
+
+def test_a_line_of_ours_that_cannot_be_kept_is_still_said(cluster: MakeCluster) -> None:
+    run = cluster("raise SystemExit(3)", launcher="env")
+    (run.folder / "logs" / "node-1.log").symlink_to("/dev/full")
+    (run.folder / "work.py").write_text(WAIT)
+    run.start_master(2)
+    run.program = [str(run.folder / "work.py")]
+    run.start_node(1)
+    run.program = [str(run.folder.parent / "work" / "script.py")]
+    run.start_node(0)
+    assert run.exit_codes() == {"master": 1, "node-0": 3, "node-1": STOPPED}
+    said = (run.folder / "logs" / "node-1.stderr").read_text()
+    assert "composesim node-1: stopping: rank 0 on node-0 ended with exit code 3" in said
+    assert "node-1.log (No space left on device)" in said
+
+
 def test_a_child_that_keeps_the_output_open_does_not_hold_the_node(cluster: MakeCluster) -> None:
     script = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\nprint('left it behind')"
     run = cluster(script, launcher="env").start(1)
