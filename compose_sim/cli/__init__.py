@@ -54,15 +54,18 @@ class Verbs(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+_HELP = """Turn this machine into an N-node PyTorch training cluster.
+
+\b
+composesim up --nodes 4 train.py      four nodes, one rank each
+composesim up --nodes 2 --nproc-per-node 2 train.py --epochs 3
+"""
+
+
+@click.command(cls=Verbs, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="composesim")
 def group() -> None:
-    r"""Turn this machine into an N-node PyTorch training cluster.
-
-    \b
-    composesim up --nodes 4 train.py      four nodes, one rank each
-    composesim up --nodes 2 --nproc-per-node 2 train.py --epochs 3
-    """
+    """All verbs."""
 
 
 def main() -> None:
@@ -74,6 +77,9 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
     except click.ClickException as error:
         _say(_usage_text(error), error.format_message(), exit_code=2)
     except ComposesimError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ class PlainListener:
     """The merged log on stdout, milestones as plain lines on stderr: for files, pipes and CI."""
 
     def __init__(self, plan: Plan) -> None:
+        self._run = plan.run
         self._many = {node.name for node in plan.nodes if node.nproc > 1}
         self._width = max(len(node.name) for node in plan.nodes) + (3 if self._many else 0)
         self._told: set[str] = set()
@@ -66,15 +68,18 @@ class PlainListener:
             self.write("\n".join(lines) + "\n")
         for event in events:
             if event.kind == "breakpoint" and event.data.get("phase") == "waiting":
-                data = event.data
-                self.progress(
-                    f"rank {event.rank} waits at {data.get('file')}:{data.get('line')}; join it: composesim attach --rank {event.rank}"
-                )
+                where = f"{event.data.get('file')}:{event.data.get('line')}"
+                join = f"composesim attach --run {self._run} --rank {event.rank}"
+                self.progress(f"rank {event.rank} waits at {where}; join it: {join}")
         self.milestones(state)
 
     def write(self, text: str) -> None:
-        """Ranks' output."""
-        click.echo(text, nl=False)
+        """Ranks' output; a reader that has gone (`| head`) does not end the run."""
+        try:
+            click.echo(text, nl=False)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._tell("stdout", "nobody reads our output any more; the run goes on")
 
     def milestones(self, state: ClusterState) -> None:
         """What the cluster as a whole has reached."""
@@ -83,9 +88,10 @@ class PlainListener:
             self._tell("rendezvous", f"all nodes have met after {format_seconds(state.rendezvous_at - start)}")
         if state.first_step_at:
             self._tell("first step", f"first step after {format_seconds(state.first_step_at - start)}")
-        for failure in state.failures:
-            spoken = failure.message.startswith(("rank", "node"))
-            self._tell(failure.place, failure.message if spoken else f"{failure.place}: {failure.message}")
+        for failure in state.failures if not state.stopping else ():
+            message = failure.message.splitlines()[0]
+            spoken = message.startswith(("rank", "node"))
+            self._tell(failure.place, message if spoken else f"{failure.place}: {message}")
 
     def close(self) -> None:
         """Nothing is open."""

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import jinja2
 
-from compose_sim.core.plan import CONTAINER_FOLDER, CONTAINER_HOME, Mount, Plan
+from compose_sim.core.environment import CONTAINER_HOME
+from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan
 
 # Where a run's own folders appear in every container; the sources are relative to the compose file.
 _OWN_MOUNTS = [

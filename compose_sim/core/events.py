@@ -65,7 +65,7 @@ def parse_metric(line: str) -> dict[str, Any] | None:
     if not (text.startswith("{") and text.endswith("}") and '"step"' in text):
         return None
     try:
-        metric = json.loads(text)
+        metric = json.loads(text, parse_constant=str)  # NaN and Infinity are not JSON: a report holds them as text
     except json.JSONDecodeError:
         return None
     step = metric.get("step") if isinstance(metric, dict) else None

@@ -98,7 +98,9 @@ def _on_script_ended(state: ClusterState, event: Event) -> ClusterState:
 def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
     exit_code, signal = data.get("exit_code"), data.get("signal")
-    state = _update_rank(state, event, phase="exited", exit_code=exit_code, signal=signal, in_init=False)
+    state = _update_rank(
+        state, event, phase="exited", exit_code=exit_code, signal=signal, exited_at=event.t, in_init=False
+    )
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
     if rank and not data.get("stopped") and (signal or exit_code):
         state = replace(state, failures=(*state.failures, _failure_of(rank, event)))

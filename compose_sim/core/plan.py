@@ -12,13 +12,13 @@ from posixpath import normpath
 from typing import Any
 
 from compose_sim.core.choices import Choice, choose_backend, choose_engine, choose_image
+from compose_sim.core.environment import as_dotenv_changes_it, common_environment
 from compose_sim.core.inventory import Host
 from compose_sim.core.limits import check_limits, choose_subnet
 from compose_sim.core.recipes import Recipe, load_recipe
 from compose_sim.core.spec import ClusterSpec
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder as containers see it
-CONTAINER_HOME = "/home/node"
 WORKSPACE = "/workspace"  # where the copied code of a rendered document lies
 RENDEZVOUS_PORT = 29400  # torchrun's default for its own rendezvous
 STORE_PORT = 29500  # torch's default MASTER_PORT
@@ -133,7 +133,16 @@ def make_plan(
     contained = engine.value == "docker"
     folder = CONTAINER_FOLDER if contained else run_folder
     master = _master(spec, recipe, python=python, folder=folder, contained=contained)
-    environment = _common_environment(spec, host, run=run, folder=folder, master=master, contained=contained)
+    environment = common_environment(
+        spec,
+        host,
+        run=run,
+        folder=folder,
+        master=f"{master.name}:{master.port}",
+        contained=contained,
+        image=image.value,
+        python=python,
+    )
     nodes = _nodes(spec, recipe, program, python=python, folder=folder, contained=contained, run=run)
     return Plan(
         run=run,
@@ -158,7 +167,7 @@ def make_plan(
         master=master,
         nodes=nodes,
         environment={
-            **_without_dotenv(environment, dotenv or {}, contained=contained),
+            **as_dotenv_changes_it(environment, dotenv or {}, contained=contained),
             **(env_files or {}),
             **spec.env,
         },
@@ -188,36 +197,6 @@ def _master(spec: ClusterSpec, recipe: Recipe, *, python: str, folder: str, cont
     name = "master" if contained else "127.0.0.1"
     command = recipe.master_command(spec, python=python, folder=folder, host=name, port=port, store_port=store_port)
     return PlannedMaster(name=name, port=port, store_port=store_port, command=command)
-
-
-def _common_environment(
-    spec: ClusterSpec, host: Host, *, run: str, folder: str, master: PlannedMaster, contained: bool
-) -> dict[str, str]:
-    ranks = sum(node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs)
-    interface = "eth0" if contained else "lo"
-    environment = {
-        "COMPOSESIM_RUN": run,
-        "COMPOSESIM_DIR": folder,
-        "COMPOSESIM_MASTER": f"{master.name}:{master.port}",
-        "COMPOSESIM_SHARED": str(PurePosixPath(folder) / "shared"),
-        "COMPOSESIM_ECHO": "1" if contained else "0",
-        "PYTHONUNBUFFERED": "1",
-        # Left alone, each rank takes a thread for every core of the machine that all of them share.
-        "OMP_NUM_THREADS": str(max(1, host.cpus // ranks)),
-        "GLOO_SOCKET_IFNAME": interface,
-        "NCCL_SOCKET_IFNAME": f"={interface}",
-    }
-    if contained:
-        # An image may not know the user that nodes run as; getpass and torch ask the environment first.
-        environment |= {"HOME": CONTAINER_HOME, "USER": host.user_name, "LOGNAME": host.user_name}
-    return environment
-
-
-def _without_dotenv(ours: Mapping[str, str], dotenv: Mapping[str, str], *, contained: bool) -> dict[str, str]:
-    """Our own variables as `.env` changes them: Compose reads it itself, below what stands in the document."""
-    if contained:
-        return {name: value for name, value in ours.items() if name not in dotenv}
-    return {**ours, **dotenv}
 
 
 def _nodes(

@@ -135,8 +135,8 @@ class ClusterSpec(BaseModel):
             parts = mount.split(":")
             if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
                 raise ValueError(f"'{mount}' is not SOURCE:TARGET or SOURCE:TARGET:ro")
-            if not parts[1].startswith("/"):
-                raise ValueError(f"the target of '{mount}' must be an absolute path")
+            if not parts[1].startswith("/") or not parts[1].strip("/"):
+                raise ValueError(f"the target of '{mount}' must be an absolute path below /")
         return mounts
 
     @model_validator(mode="after")

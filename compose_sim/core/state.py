@@ -56,6 +56,7 @@ class RankState:
     script_exit_code: int | None = None
     exit_code: int | None = None
     signal: int | None = None
+    exited_at: float | None = None
     joined_group: bool = False  # it called init_process_group
     in_init: bool = False
     init_world_size: int | None = None  # what the script asked for, where it did

@@ -100,7 +100,7 @@ def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -
     causes = [failure for failure in failures if not _CONSEQUENCE.search(failure.message)]
     if causes and causes[0].t <= failures[0].t + _CONSEQUENCE_WITHIN_S:
         return causes[0]
-    return failures[0]
+    return _early_leaver(state, failures[0]) or failures[0]
 
 
 def judge(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Verdict:
@@ -134,6 +134,23 @@ def _how_node_ended(exit_code: int, *, oom: bool) -> tuple[str, str]:
     if exit_code > 128:
         return "signal", f"was ended by signal {exit_code - 128}"
     return "exit", f"ended with status {exit_code}"
+
+
+def _early_leaver(state: ClusterState, consequence: Failure) -> Failure | None:
+    """A rank that left in good order while others still needed it: they die of its absence, and it tells nothing."""
+    left = [
+        rank
+        for rank in state.ranks.values()
+        if rank.exit_code == 0 and rank.joined_group and rank.exited_at and rank.exited_at <= consequence.t + 1.0
+    ]
+    if not left:
+        return None
+    first = min(left, key=lambda rank: rank.exited_at or 0.0)
+    message = f"rank {first.rank} ended with status 0 while others still needed it"
+    evidence = f"rank {consequence.rank} then failed with {consequence.message}"
+    return Failure(
+        t=first.exited_at or 0.0, kind="exit", node=first.node, rank=first.rank, message=message, traceback=evidence
+    )
 
 
 def _masters_failure(state: ClusterState) -> Failure | None:

@@ -221,3 +221,18 @@ def test_a_silent_node_is_not_explained_by_how_we_stopped_it() -> None:
 
     assert cause is not None
     assert cause.message == "node-1 was lost: silent for 5 s"
+
+
+def test_a_rank_that_left_in_good_order_is_the_cause_of_what_its_peers_died_of() -> None:
+    events = [
+        *started(),
+        an_event("init", 4.0, rank=1, phase="done"),
+        an_event("rank-exited", 5.0, rank=1, exit_code=0),
+        an_event("exception", 5.1, rank=0, type="RuntimeError", message="Connection closed by peer"),
+        an_event("rank-exited", 5.2, rank=0, exit_code=1),
+        *ended({0: 1, 1: 143, 2: 143}),
+    ]
+    cause = first_cause(fold_all(PLAN, events))
+
+    assert cause is not None
+    assert (cause.rank, cause.message) == (1, "rank 1 ended with status 0 while others still needed it")

@@ -1,0 +1,53 @@
+"""What is every node told by its environment variables, and what may the person's `.env` change of it?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from compose_sim.core.inventory import Host
+from compose_sim.core.spec import ClusterSpec
+
+CONTAINER_HOME = "/home/node"
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def common_environment(
+    spec: ClusterSpec,
+    host: Host,
+    *,
+    run: str,
+    folder: str,
+    master: str,
+    contained: bool,
+    image: str,
+    python: str,
+) -> dict[str, str]:
+    """The variables that all nodes have in common; `master` is the rendezvous' host:port."""
+    ranks = sum(node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs)
+    interface = "eth0" if contained else "lo"
+    environment = {
+        "COMPOSESIM_RUN": run,
+        "COMPOSESIM_DIR": folder,
+        "COMPOSESIM_MASTER": master,
+        "COMPOSESIM_SHARED": str(PurePosixPath(folder) / "shared"),
+        "COMPOSESIM_ECHO": "1" if contained else "0",
+        "PYTHONUNBUFFERED": "1",
+        # Left alone, each rank takes a thread for every core of the machine that all of them share.
+        "OMP_NUM_THREADS": str(max(1, host.cpus // ranks)),
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": f"={interface}",
+    }
+    if contained:
+        # An image may not know the user that nodes run as; getpass and torch ask the environment first.
+        environment |= {"HOME": CONTAINER_HOME, "USER": host.user_name, "LOGNAME": host.user_name}
+        if image == "host":  # as in the activated environment: `python` and its commands are found
+            environment["PATH"] = f"{PurePosixPath(python).parent}:{_SYSTEM_PATH}"
+    return environment
+
+
+def as_dotenv_changes_it(ours: Mapping[str, str], dotenv: Mapping[str, str], *, contained: bool) -> dict[str, str]:
+    """Our own variables as `.env` changes them: Compose reads it itself, below what stands in the document."""
+    if contained:
+        return {name: value for name, value in ours.items() if name not in dotenv}
+    return {**ours, **dotenv}
