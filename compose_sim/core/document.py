@@ -12,6 +12,7 @@ import jinja2
 
 from compose_sim.core.environment import CONTAINER_HOME
 from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan
+from compose_sim.core.templates import template_environment
 
 # Where a run's own folders appear in every container; the sources are relative to the compose file.
 _OWN_MOUNTS = [
@@ -25,14 +26,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> str:
     """The compose file of a plan. `folder` is where the file will lie, for the label that leads back to it."""
-    environment = jinja2.Environment(
-        loader=loader,
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_environment(loader)
     environment.filters |= {"quote": quote, "quote_list": quote_list, "comment": comment, "project": project_name}
     own_mounts = _OWN_MOUNTS + (_IDENTITY if plan.image == "host" else [])
     template = environment.get_template("docker-compose.yml.j2")

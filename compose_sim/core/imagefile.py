@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import jinja2
 
+from compose_sim.core.templates import template_environment
 from compose_sim.errors import SpecError
 
 DEFAULT_BASE = "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"  # the official runtime image
@@ -31,14 +32,7 @@ def render_dockerfile(recipe: ImageRecipe, *, loader: jinja2.BaseLoader) -> str:
     """The Dockerfile of a recipe; SpecError for a base that is no image reference."""
     if not _REFERENCE.fullmatch(recipe.base):
         raise SpecError(f"'{recipe.base}' is not the name of an image", hint=f"--base {DEFAULT_BASE}")
-    environment = jinja2.Environment(
-        loader=loader,
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_environment(loader)
     environment.filters["shell"] = _shell
     return environment.get_template("templates/image/Dockerfile.j2").render(recipe=recipe)
 

@@ -38,17 +38,7 @@ def run_bound(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> N
 
     Raises CommandError with all it printed.
     """
-    with subprocess.Popen(
-        argv,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-    ) as child:
+    with _start_bound(argv, env) as child:
         try:
             output, _ = child.communicate()
         except BaseException:
@@ -60,8 +50,15 @@ def run_bound(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> N
 
 def lines_of(argv: Sequence[str]) -> tuple[subprocess.Popen[str], Iterator[str]]:
     """Start a program that keeps talking; the process, to end it, and its lines."""
-    child = subprocess.Popen(
+    child = _start_bound(argv)
+    assert child.stdout is not None
+    return child, iter(child.stdout)
+
+
+def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         argv,
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -70,8 +67,6 @@ def lines_of(argv: Sequence[str]) -> tuple[subprocess.Popen[str], Iterator[str]]
         start_new_session=True,
         preexec_fn=die_with_parent,
     )
-    assert child.stdout is not None
-    return child, iter(child.stdout)
 
 
 def on_terminal(argv: Sequence[str], *, folder: str | None = None, env: Mapping[str, str] | None = None) -> int:
