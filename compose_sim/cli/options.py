@@ -89,9 +89,7 @@ class Request:
     dotenv_variables: Mapping[str, str]
     env_files: Mapping[str, str]  # the variables of `--env-file`
 
-    def plan(
-        self, *, run: str, run_folder: Path, portable: bool = False
-    ) -> tuple[Plan, Host]:
+    def plan(self, *, run: str, run_folder: Path, portable: bool = False) -> tuple[Plan, Host]:
         """The plan for this machine as it is now."""
         with_docker = self.spec.engine != "local" and not portable
         host = inspect_host(self.folder, python=self.spec.python, with_docker=with_docker)
