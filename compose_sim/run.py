@@ -107,7 +107,6 @@ def _start(
     plan: Plan, engine: Engine, folder: RunFolder, *, image: str, dotenv: str, replan: Callable[[], Plan] | None
 ) -> Plan:
     for attempts_left in (2, 1, 0):
-        folder.write_plan(plan)
         if engine.name == "docker":
             write_documents(plan, folder.path, image=image, dotenv=dotenv)
         folder.append("started", version=__version__)
@@ -119,6 +118,7 @@ def _start(
                 raise
             engine.remove(plan.run)
             plan = replan()
+            folder.write_plan(plan)
         else:
             break
     return plan
