@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from compose_sim import __version__
+from compose_sim.core.checks import run_checks
 from compose_sim.core.events import Event
 from compose_sim.core.fold import fold
 from compose_sim.core.inventory import Host
@@ -17,6 +18,7 @@ from compose_sim.core.plan import Plan
 from compose_sim.core.report import make_report
 from compose_sim.core.state import ClusterState, initial_state
 from compose_sim.core.verdict import StopReason, is_over, judge, reason_to_stop
+from compose_sim.engine.evidence import read_case
 from compose_sim.engine.follow import Follower, pause_after
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.rundir import RunFolder
@@ -186,7 +188,9 @@ def _report(
 ) -> dict[str, Any]:
     outputs = _last_words(plan, engine, folder, state) if judge(state).word == "failed" else {}
     folder.append("verdict", verdict=judge(state, outputs).word)
-    return make_report(plan, state, host=facts, outputs=outputs)
+    report = make_report(plan, state, host=facts, outputs=outputs)
+    case = read_case(folder.path, verdict=report["verdict"], cause=report["cause"])
+    return {**report, "checks": [result.to_dict() for result in run_checks(case)]}
 
 
 def _last_words(plan: Plan, engine: Engine, folder: RunFolder, state: ClusterState) -> dict[str, str]:

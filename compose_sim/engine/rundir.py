@@ -20,7 +20,7 @@ from compose_sim.core.events import Event
 from compose_sim.core.plan import Plan, plan_from_dict
 from compose_sim.errors import EngineError, SpecError
 
-_NODE_FOLDERS = ("events", "logs", "shared", "debug")  # what nodes write to
+_NODE_FOLDERS = ("events", "logs", "observations", "shared", "debug")  # what nodes write to
 _PROBES_TAKE_S = 0.5  # those who only ask for the lock hold it too, for a moment
 _BETWEEN_TRIES_S = 0.02
 
@@ -97,7 +97,7 @@ class RunFolder:
 
     def clear(self, user_id: int, group_id: int) -> None:
         """Empty the folder of an earlier run of this name, all but its shared storage, and lay out a new one."""
-        for name in ("events", "logs", "debug", "node", "identity"):
+        for name in ("events", "logs", "observations", "debug", "node", "identity"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("report.json", "plan.json", "docker-compose.yml", ".env"):
             (self.path / name).unlink(missing_ok=True)

@@ -1,0 +1,119 @@
+"""Is this distributed code right? The checks, one file each, in the order in which a report lists them.
+
+A check is a module `core/checks/<id with underscores>.py` with
+
+    QUESTION   what it asks, as one short sentence
+    judge      a pure function of a Case: the Result
+
+Its page is `docs/checks/<id>.md`. Causes stand before what follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from compose_sim.core.observations import Observed
+
+PASSED, FAILED, WARNED, NOT_APPLICABLE = "passed", "failed", "warned", "not-applicable"
+
+IDS = (
+    "hang",
+    "collective-mismatch",
+    "rank-confusion",
+    "host-dependence",
+    "wrapper-bypassed",
+    "params-after-wrap",
+    "unused-params",
+    "uneven-inputs",
+    "params-in-sync",
+    "loss-scale",
+    "matches-single",
+    "sampler-overlap",
+    "set-epoch",
+    "sampler-tail",
+    "checkpoint-race",
+    "batchnorm-local",
+    "same-randomness",
+    "metric-local",
+    "teardown",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a check judges: a run that is over, seen from inside its ranks and from outside."""
+
+    observed: Observed
+    verdict: str  # of the run: passed, failed, hung, timeout, …
+    cause: Mapping[str, Any] | None = None  # as in a report: node, rank, kind, message, traceback
+    logs: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # what each rank printed, by line
+    stalls: tuple[Mapping[str, Any], ...] = ()  # where each rank stood when nothing moved any more (core/hang.py)
+    single: Observed | None = None  # the replay at world size 1, where `check` made one
+    alone: Mapping[int, Observed] = field(default_factory=dict)  # the replay of one rank's batches alone, by rank
+    why_no_single: str = ""  # why there is no replay, where that is known
+    tolerance: float = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a check found: `detail` is the evidence on one line, `fix` what to change; `file` and `line` of the person's code."""
+
+    status: str
+    detail: str
+    fix: str = ""
+    file: str | None = None
+    line: int | None = None
+    ranks: tuple[int, ...] = ()
+    id: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in a report."""
+        place = {"file": self.file, "line": self.line} if self.file else None
+        values = {"id": self.id, "status": self.status, "detail": self.detail, "fix": self.fix or None}
+        return {**values, "place": place, "ranks": list(self.ranks)}
+
+
+def passed(detail: str, **more: Any) -> Result:
+    """Nothing is wrong; `detail` says what was looked at."""
+    return Result(status=PASSED, detail=detail, **more)
+
+
+def failed(detail: str, *, fix: str, **more: Any) -> Result:
+    """The code is wrong: the evidence, and the fix."""
+    return Result(status=FAILED, detail=detail, fix=fix, **more)
+
+
+def warned(detail: str, *, fix: str, **more: Any) -> Result:
+    """The code may be meant so, but often is not."""
+    return Result(status=WARNED, detail=detail, fix=fix, **more)
+
+
+def not_applicable(reason: str) -> Result:
+    """There is nothing to judge, and why."""
+    return Result(status=NOT_APPLICABLE, detail=reason)
+
+
+def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> tuple[Result, ...]:
+    """The results of the chosen checks, in the order of IDS."""
+    from dataclasses import replace
+
+    chosen = [name for name in IDS if (not only or name in only) and name not in skip]
+    return tuple(replace(_judge(name, case), id=name) for name in chosen)
+
+
+def question(name: str) -> str:
+    """What a check asks."""
+    text: str = _module(name).QUESTION
+    return text
+
+
+def _judge(name: str, case: Case) -> Result:
+    result: Result = _module(name).judge(case)
+    return result
+
+
+def _module(name: str) -> Any:
+    return import_module(f"compose_sim.core.checks.{name.replace('-', '_')}")

@@ -1,0 +1,59 @@
+"""How is something done to a module once the script has imported it, without importing what the script would not?
+
+after_import("torch.optim.optimizer", function)     function(module) runs when the module's own code has run
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Callable
+
+_after: dict[str, list[Callable[[Any], None]]] = {}
+
+
+def after_import(name: str, function: Callable[[Any], None]) -> None:
+    """Call `function` with the module of this name: now where it is there already, else when it has been imported."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _after.setdefault(name, []).append(function)
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        _call(function, module)
+
+
+class _Finder:
+    """A finder that finds modules as the others do, and has something done once one of `_after` has been executed."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in _after:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                _follow(spec.loader, name)
+                return spec
+        return None
+
+
+def _follow(loader: Any, name: str) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module  # nothing of ours stays on the loader
+        execute(module)
+        for function in _after[name]:
+            _call(function, module)
+
+    loader.exec_module = exec_module
+
+
+def _call(function: Callable[[Any], None], module: ModuleType) -> None:
+    try:
+        function(module)
+    except Exception as error:  # noqa: BLE001 - a library without what we hold on to must still train
+        print(f"composesim: part of what this script does may go unseen: {error}", file=sys.stderr)

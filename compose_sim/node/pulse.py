@@ -1,0 +1,60 @@
+"""How can an agent see that a rank moves, when the rank itself cannot say so any more? By counters in a page of memory they share.
+
+A rank that sleeps in C with the interpreter locked, or was stopped, can run no code of ours. It needs none: it wrote before it
+entered what it cannot leave, and a page of a mapped file outlives it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+
+_COUNTERS = ("steps", "collectives", "batches")
+_SIZE = 4096
+_WAITING_AT = 64
+_WAITING_BYTES = 1024
+_OFFSETS = {name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)}
+_counter = struct.Struct("=Q")
+_length = struct.Struct("=H")
+
+
+class Pulse:
+    """The page of one rank in one round; written by the rank, read by its agent."""
+
+    def __init__(self, folder: Path, node: str, rank: int, generation: int) -> None:
+        """Map the page. Where that is not possible, the rank's progress is simply not seen."""
+        self.path = folder / "observations" / f"{node}.{rank}.{generation}.pulse"
+        self._page: mmap.mmap | bytearray = bytearray(_SIZE)
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.ftruncate(file, _SIZE)
+                self._page = mmap.mmap(file, _SIZE)
+            finally:
+                os.close(file)
+        except OSError:
+            pass
+
+    def advance(self, name: str) -> None:
+        """One more of `steps`, `collectives` or `batches`."""
+        offset = _OFFSETS[name]
+        _counter.pack_into(self._page, offset, _counter.unpack_from(self._page, offset)[0] + 1)
+
+    def counters(self) -> dict[str, int]:
+        """How often each has advanced."""
+        return {name: _counter.unpack_from(self._page, _OFFSETS[name])[0] for name in _COUNTERS}
+
+    def wait_in(self, what: str) -> None:
+        """From now on the rank waits for others in this, such as `all_reduce #12 (train.py, line 40)`; nothing: no more."""
+        text = what.encode()[:_WAITING_BYTES]
+        _length.pack_into(self._page, _WAITING_AT, 0)  # never a length that belongs to another text
+        self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + len(text)] = text
+        _length.pack_into(self._page, _WAITING_AT, len(text))
+
+    def waiting_in(self) -> str:
+        """What the rank waits for others in, or nothing."""
+        length = _length.unpack_from(self._page, _WAITING_AT)[0]
+        return bytes(self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + length]).decode("utf-8", "replace")
