@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo engine check lint format test fast bench clean
+.PHONY: help setup demo engine check lint format test fast zoo bench clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX
@@ -16,7 +16,7 @@ help: ## Say what there is
 	@echo "  TORCH_INDEX=URL       one more package index. PyTorch's own has smaller builds for machines without a GPU,"
 	@echo "                        and builds for each CUDA: its address is on PyTorch's page 'Get Started'"
 	@echo "  PYTHON=python3.12     the interpreter of .venv, 3.11 or newer"
-	@echo "  Variable of make test and make fast: ARGS='-k digits -x' goes to pytest"
+	@echo "  Variable of make test and make fast: ARGS='-k digits -x' goes to pytest; of make zoo: its words"
 
 setup: ## Make .venv with the command .venv/bin/composesim, the tools and torch; quick when nothing changed
 	@scripts/setup.sh
@@ -43,6 +43,9 @@ test: setup ## Check, and all tests that this machine can run; its last lines sa
 
 fast: setup ## The tests that start no training, no engine: seconds
 	$(BIN)/python -m pytest -m 'not train and not docker and not gpu' $(ARGS)
+
+zoo: setup ## Run the checks on scripts that are wrong, and on those that only look so; ARGS=set-epoch for some
+	$(BIN)/python -m tests.zoo $(ARGS)
 
 bench: setup ## Measure, side by side with the tools beside us
 	$(BIN)/python -m bench

@@ -16,6 +16,7 @@ from compose_sim.errors import ComposesimError
 # Verb -> its one line in `--help`. A verb's module is imported only when it runs, so that `--help` stays quick.
 VERBS = {
     "up": "Run a script on a cluster of nodes, and end with a verdict.",
+    "check": "Say whether a script's distributed code is right.",
     "plan": "Show what `up` would run, and why.",
     "render": "Write a folder that runs with plain `docker compose up`.",
     "ps": "List runs and their nodes.",

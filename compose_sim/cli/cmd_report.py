@@ -8,9 +8,10 @@ import click
 
 from compose_sim.cli.console import print_json
 from compose_sim.cli.report_text import print_report
-from compose_sim.cli.select import json_option, run_option, select_folder
+from compose_sim.cli.select import json_option, junit_option, run_option, select_folder
+from compose_sim.core.junit import junit
 from compose_sim.engine.record import report_of
-from compose_sim.engine.rundir import RunFolder
+from compose_sim.engine.rundir import RunFolder, write_file
 from compose_sim.errors import SpecError
 
 
@@ -18,12 +19,15 @@ from compose_sim.errors import SpecError
 @click.argument("name", required=False, metavar="[RUN]")
 @run_option
 @json_option
-def command(name: str | None, run: str | None, as_json: bool) -> None:
+@junit_option
+def command(name: str | None, run: str | None, as_json: bool, junit_file: Path | None) -> None:
     """Show the report of RUN, a name or a run's folder; the latest run of this project when left out."""
     folder = _folder(name or run)
     if folder.is_claimed():
         raise SpecError(f"the run '{folder.name}' is still under way", hint=f"composesim wait --run {folder.name}")
     report = report_of(folder)
+    if junit_file:
+        write_file(junit_file, junit(report))
     if as_json:
         print_json(report)
     else:

@@ -12,10 +12,12 @@ from compose_sim.cli.console import print_json, say
 from compose_sim.cli.live import DetachedListener, make_listener
 from compose_sim.cli.options import ClusterCommand, cluster_options, new_name, read_request
 from compose_sim.cli.report_text import print_report
+from compose_sim.cli.select import junit_option
+from compose_sim.core.junit import junit
 from compose_sim.core.plan import Plan
 from compose_sim.engine.background import continue_in_background
 from compose_sim.engine.engines import make_engine
-from compose_sim.engine.rundir import RunFolder, runs_folder
+from compose_sim.engine.rundir import RunFolder, runs_folder, write_file
 from compose_sim.run import Listener, run_cluster
 
 
@@ -24,7 +26,10 @@ from compose_sim.run import Listener, run_cluster
 @click.option("--keep", is_flag=True, default=None, help="Leave nodes and network in place after the run.")
 @click.option("--detach", is_flag=True, help="Return once the nodes run; see logs, wait, down.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and nothing else there.")
-def command(file: Path | None, program: tuple[str, ...], detach: bool, as_json: bool, **flags: Any) -> None:
+@junit_option
+def command(
+    file: Path | None, program: tuple[str, ...], detach: bool, as_json: bool, junit_file: Path | None, **flags: Any
+) -> None:
     """Run SCRIPT (train_ddp.py when left out) on every rank of a cluster, and end with a verdict.
 
     What follows SCRIPT is the script's own. Exit code: 0 passed, 1 the run failed, 2 bad usage, 3 inconclusive,
@@ -35,7 +40,7 @@ def command(file: Path | None, program: tuple[str, ...], detach: bool, as_json: 
     folder = RunFolder(runs_folder(request.folder) / run)
     plan, host = request.plan(run=run, run_folder=folder.path)
     if not as_json:
-        _announce(plan)
+        announce(plan, request.remark)
     engine = make_engine(plan.engine)
     listener = _detached(folder, as_json=as_json) if detach else make_listener(plan, quiet=as_json)
     replan = None if request.spec.subnet else lambda: request.plan(run=run, run_folder=folder.path)[0]
@@ -43,10 +48,12 @@ def command(file: Path | None, program: tuple[str, ...], detach: bool, as_json: 
         report = run_cluster(plan, engine, folder, host, listener, dotenv=request.dotenv, replan=replan)
     finally:
         listener.close()
+    if junit_file:
+        write_file(junit_file, junit(report))
     if as_json and not detach:
         print_json(report)
     elif not as_json:
-        print_report(report, err=True)
+        print_report(report, err=True, skip=request.spec.check.skip)
     sys.exit(report["exit_code"])
 
 
@@ -64,9 +71,12 @@ def _detached(folder: RunFolder, *, as_json: bool) -> Listener:
     return DetachedListener(announce)
 
 
-def _announce(plan: Plan) -> None:
+def announce(plan: Plan, remark: str = "") -> None:
+    """What is about to run, and why so."""
     ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
     nodes = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
     say(f"run {plan.run}: {nodes}, {ranks} of {plan.program}")
     for choice in plan.choices:
         say(f"  {choice.what} {choice.value}: {choice.why}")
+    if remark:
+        say(f"  {remark}")

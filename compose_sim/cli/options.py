@@ -1,4 +1,4 @@
-"""How do flags become a ClusterSpec? `up`, `plan` and `render` take the same ones; those given win over `composesim.yaml`."""
+"""How do flags become a ClusterSpec? `up`, `check`, `plan` and `render` take the same; those given win over the spec file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import click
 from compose_sim import assets
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Mount, Plan, Program, make_plan, portable_program
-from compose_sim.core.spec import ClusterSpec, check_environment
+from compose_sim.core.spec import CheckSpec, ClusterSpec, check_environment
 from compose_sim.core.specfile import make_spec, parse_spec_text
 from compose_sim.engine.inspect import inspect_host
 from compose_sim.errors import SpecError
 
 SPEC_FILE = "composesim.yaml"
+PROJECT_FILE = "pyproject.toml"
 DEFAULT_SCRIPT = "composesim.default_script"  # whether a leading -- says that all words are the default script's
 _MODULE_FLAGS = ("-m", "--module")
 
@@ -88,6 +89,7 @@ class Request:
     dotenv: str  # the text of `.env` beside the spec
     dotenv_variables: Mapping[str, str]
     env_files: Mapping[str, str]  # the variables of `--env-file`
+    remark: str = ""  # what the person should be told of how it was read
 
     def plan(self, *, run: str, run_folder: Path, portable: bool = False) -> tuple[Plan, Host]:
         """The plan for this machine as it is now."""
@@ -114,13 +116,16 @@ def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -
     dotenv = _read(dotenv_file) if dotenv_file.is_file() else ""
     dotenv_variables = _parse_dotenv(dotenv, ".env")
     given = {name: value for name, value in flags.items() if value not in (None, ())}
+    check = {name: given.pop(name) for name in CheckSpec.model_fields if name in given}
+    given |= {"check": check} if check else {}
     if "env" in given:
         given["env"] = dict(map(_env_flag, given["env"]))
     if program:
         # After -m or a leading -- every word is an argument; else the first one is the script.
         only_arguments = "module" in given or click.get_current_context().meta[DEFAULT_SCRIPT]
         given |= {"args": program} if only_arguments else {"script": program[0], "args": program[1:]}
-    values = parse_spec_text(*_spec_text(file, folder), variables={**dotenv_variables, **os.environ})
+    text, source, remark = _spec_text(file, folder)
+    values = parse_spec_text(text, source, variables={**dotenv_variables, **os.environ})
     spec = make_spec(values, given)
     env_files: dict[str, str] = {}
     for name in spec.env_file:
@@ -130,7 +135,14 @@ def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -
             )
         env_files |= _parse_dotenv(_read(folder / name), name)
     spec = spec.model_copy(update={"mounts": tuple(_absolute_mount(mount, folder) for mount in spec.mounts)})
-    return Request(spec=spec, folder=folder, dotenv=dotenv, dotenv_variables=dotenv_variables, env_files=env_files)
+    return Request(
+        spec=spec,
+        folder=folder,
+        dotenv=dotenv,
+        dotenv_variables=dotenv_variables,
+        env_files=env_files,
+        remark=remark,
+    )
 
 
 def find_program(spec: ClusterSpec, folder: Path) -> Program:
@@ -180,13 +192,16 @@ def _check_script(path: Path, name: str) -> None:
         raise SpecError(f"the script '{name}' is not Python source: {error}") from None
 
 
-def _spec_text(file: Path | None, folder: Path) -> tuple[str, str]:
-    path = file or folder / SPEC_FILE
-    if path.is_file():
-        return _read(path), str(file or SPEC_FILE)
+def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
+    """The text of the spec file, its name, and a remark where two files could be meant."""
+    own, project = file or folder / SPEC_FILE, folder / PROJECT_FILE
+    table = not file and project.is_file() and "[tool.composesim" in (text := _read(project))
+    if own.is_file():
+        remark = f"{SPEC_FILE} is read; [tool.composesim] in {PROJECT_FILE} is not" if table else ""
+        return _read(own), str(file or SPEC_FILE), remark
     if file:
         raise SpecError(f"the spec file '{file}' does not exist", hint="composesim init writes one to start from")
-    return "", SPEC_FILE
+    return (text, PROJECT_FILE, "") if table else ("", SPEC_FILE, "")
 
 
 def _env_flag(text: str) -> tuple[str, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
+from compose_sim.cli.checks_text import print_checks
 from compose_sim.cli.console import print_table, verdict_line
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
+from compose_sim.core.checks.selection import check_exit_code, complaints
 from compose_sim.core.quantities import format_bytes, format_seconds
 
 _MOST_NODES = 16
@@ -19,8 +22,8 @@ _LAST_METRICS = ("epoch", "step")
 _VERSIONS = ("torch", "cuda", "cudnn", "nccl", "driver", "python", "engine", "host")
 
 
-def print_report(report: Mapping[str, Any], *, err: bool = False) -> None:
-    """Write a report for a person, on stdout or stderr."""
+def print_report(report: Mapping[str, Any], *, err: bool = False, skip: Sequence[str] = ()) -> None:
+    """Write a report for a person, on stdout or stderr; of the checks only what is wrong, without those to `skip`."""
     click.echo(err=err)
     _print_nodes(report["nodes"], err=err)
     click.echo(err=err)
@@ -31,12 +34,21 @@ def print_report(report: Mapping[str, Any], *, err: bool = False) -> None:
     ):
         if words:
             click.echo(click.style(f"{name:<9}", dim=True) + " · ".join(words), err=err)
+    wrong = [result for result in complaints(report.get("checks", ())) if result["id"] not in skip]
+    if wrong:
+        click.echo(err=err)
+        print_checks(wrong, err=err)
+    print_cause(report, err=err)
+    click.echo(err=err)
+    click.echo(final_line(report), err=err)
+
+
+def print_cause(report: Mapping[str, Any], *, err: bool = False) -> None:
+    """The traceback of what the run failed of, if it did."""
     cause = report["cause"]
     if cause and cause["traceback"]:
         click.echo(err=err)
         click.echo(_traceback(cause["traceback"]), err=err)
-    click.echo(err=err)
-    click.echo(final_line(report), err=err)
 
 
 def final_line(report: Mapping[str, Any]) -> str:
@@ -48,6 +60,31 @@ def final_line(report: Mapping[str, Any]) -> str:
     within = f" in {format_seconds(total)}" if total is not None else ""
     again = f", after {_count(report['restarts'], 'restart')}" if report.get("restarts") else ""
     return verdict_line(report["verdict"], ran + within + again)
+
+
+def check_verdict(report: Mapping[str, Any]) -> str:
+    """The last line."""
+    word = report["verdict"] if report["verdict"] != "passed" or not check_exit_code(report) else "failed"
+    return verdict_line(word, verdict_words(report))
+
+
+def verdict_words(report: Mapping[str, Any]) -> str:
+    """What failed and how much passed; where the run itself did not pass, its cause."""
+    results, cause = report["checks"], report["cause"]
+    counts = {
+        status: sum(result["status"] == status for result in results)
+        for status in (PASSED, FAILED, WARNED, NOT_APPLICABLE)
+    }
+    words = ", ".join(f"{count} {status.replace('-', ' ')}" for status, count in counts.items() if count)
+    failed = ", ".join(result["id"] for result in results if result["status"] == FAILED)
+    if report["verdict"] != "passed":
+        why = cause_words(cause) if cause else report["program"]
+        return f"{why}; {failed} failed" if failed else why
+    total = report["timings"]["total_s"]
+    ran = f"{_count(report['world_size'], 'rank')} of {report['program']}" + (
+        f" in {format_seconds(total)}" if total else ""
+    )
+    return f"{failed}: {words}; {ran}" if failed else f"{words or 'no check was chosen'}; {ran}"
 
 
 def cause_words(cause: Mapping[str, Any]) -> str:

@@ -27,6 +27,13 @@ run_option = click.option(
     "--run", "run", metavar="NAME", callback=_run_name, help="The run; the only running one when left out."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+junit_option = click.option(
+    "--junit",
+    "junit_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the report as JUnit XML.",
+)
 
 
 def find_statuses(run: str | None = None) -> list[tuple[Engine, NodeStatus]]:

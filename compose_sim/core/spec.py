@@ -8,8 +8,19 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
+from compose_sim.core.checks import IDS
+from compose_sim.core.checks.selection import unknown_check
 from compose_sim.core.quantities import parse_bytes, parse_seconds
 
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
@@ -38,6 +49,20 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+def _check_id(name: str) -> str:
+    if problem := unknown_check(name):
+        raise ValueError(problem)
+    return name
+
+
+def _words(value: Any) -> Any:
+    """`a,b` as well as `[a, b]` and `[a, "b,c"]`."""
+    given = [value] if isinstance(value, str) else value
+    if isinstance(given, list | tuple) and all(isinstance(entry, str) for entry in given):
+        return tuple(dict.fromkeys(word.strip() for entry in given for word in entry.split(",") if word.strip()))
+    return value
+
+
 class NodeSpec(BaseModel):
     """What one node has of its own; what is left out comes from the cluster."""
 
@@ -52,6 +77,25 @@ class NodeSpec(BaseModel):
     @classmethod
     def _environment(cls, env: dict[str, str]) -> dict[str, str]:
         return check_environment(env)
+
+
+CheckId = Annotated[str, AfterValidator(_check_id), WithJsonSchema({"enum": [*IDS]})]
+
+
+class CheckSpec(BaseModel):
+    """What `composesim check` is to do; `only` and `skip` hold for what `up` says too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    steps: Annotated[int, Field(ge=1)] | None = Field(None, description="Optimizer steps to record and replay")
+    only: Annotated[tuple[CheckId, ...], BeforeValidator(_words)] = Field(
+        (), description="Checks to run; all when left out"
+    )
+    skip: Annotated[tuple[CheckId, ...], BeforeValidator(_words)] = Field((), description="Checks not to run")
+    tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="Largest relative difference between world size 1 and N, such as 1e-3"
+    )
+    junit: str | None = Field(None, min_length=1, description="File for the results, as JUnit XML")
 
 
 class ClusterSpec(BaseModel):
@@ -88,6 +132,7 @@ class ClusterSpec(BaseModel):
     )
     timeout: Duration | None = Field(None, description="The run is stopped after this time, such as 10m")
     keep: bool = Field(False, description="Leave nodes and network in place after the run")
+    check: CheckSpec = Field(CheckSpec(), description="What `composesim check` is to do")
     script: str | None = Field(None, description="Python file that every rank runs; train_ddp.py when left out")
     module: str | None = Field(None, description="Python module that every rank runs, instead of a script")
     args: tuple[Text, ...] = Field((), description="Arguments of the script")

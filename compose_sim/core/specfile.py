@@ -1,4 +1,6 @@
-"""What does a `composesim.yaml` ask for, and what is asked for once the flags have won over it? Text in, values out.
+"""What does a spec file ask for, and what is asked for once the flags have won over it? Text in, values out.
+
+A spec file is a `composesim.yaml`, or a pyproject.toml with a table `[tool.composesim]`.
 
 Every error names where the value stands: file, line and key, or the flag.
 """
@@ -14,7 +16,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from compose_sim.core.quantities import format_bytes
-from compose_sim.core.spec import ClusterSpec, NodeSpec
+from compose_sim.core.spec import CheckSpec, ClusterSpec, NodeSpec
+from compose_sim.core.tomltext import read_toml
 from compose_sim.core.yamltext import KeyPath, YamlText, read_yaml
 from compose_sim.errors import SpecError
 
@@ -32,7 +35,7 @@ def parse_spec_text(text: str, source: str, variables: Mapping[str, str]) -> dic
 
     Raises SpecError naming file, line and key.
     """
-    read = read_yaml(text, source, variables)
+    read = (read_toml if source.endswith(".toml") else read_yaml)(text, source, variables)
     try:
         ClusterSpec.model_validate(read.values)
     except ValidationError as error:
@@ -56,6 +59,8 @@ def make_spec(values_of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> Cl
         values["nodes"] = [_without(node, flags) for node in values["nodes"]]
     if "env" in flags:
         values["env"] = {**values_of_file.get("env", {}), **flags["env"]}
+    if "check" in flags:
+        values["check"] = _merged_check(values_of_file.get("check", {}), flags["check"])
     for field in ("mounts", "env_file"):
         if field in flags:
             values[field] = [*values_of_file.get(field, ()), *flags[field]]
@@ -64,6 +69,15 @@ def make_spec(values_of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> Cl
     except ValidationError as error:
         problem = _problems(error)[0]
         raise SpecError(problem.text, hint=problem.hint) from None
+
+
+def _merged_check(of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of both; a check that a flag asks for is run even where the file skips it."""
+    merged = {**of_file, **flags}
+    if "only" in flags and "skip" not in flags and "skip" in of_file:
+        asked = CheckSpec(only=flags["only"]).only
+        merged["skip"] = [name for name in CheckSpec(skip=of_file["skip"]).skip if name not in asked]
+    return merged
 
 
 def flag_of(field: str) -> str:
@@ -78,8 +92,9 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
         problem = _problems(error)[0]
         if not problem.path:
             raise SpecError(problem.text, hint="composesim up [SCRIPT | -m MODULE] ARGS…") from None
-        flag = flag_of(str(problem.path[0]))
-        hint = f"composesim up {flag} {problem.nearest} …" if problem.nearest else "composesim up --help"
+        of_check = problem.path[0] == "check"
+        flag, verb = flag_of(str(problem.path[int(of_check)])), "check" if of_check else "up"
+        hint = f"composesim {verb} {flag} {problem.nearest} …" if problem.nearest else f"composesim {verb} --help"
         raise SpecError(f"{flag}: {problem.text}", hint=hint) from None
 
 
@@ -122,7 +137,7 @@ def _entry(problem: _Problem, read: YamlText) -> KeyPath:
         return ("script",) if "script" in problem.text else ("nodes",)
     value: Any = read.values
     for part in problem.path:
-        value = value[part]
+        value = value if isinstance(value, str) else value[part]  # `a, b` is read as a list of two
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, entry in entries:
         if f"'{key if isinstance(key, str) else entry}'" in problem.text:
@@ -189,7 +204,8 @@ def _example(kind: str, key: str, given: Any) -> str:
 
 
 def _unknown_key(path: KeyPath, key: str, given: Any) -> _Problem:
-    known = [*(NodeSpec if len(path) > 1 else ClusterSpec).model_fields]
+    inner = CheckSpec if path[0] == "check" else NodeSpec
+    known = [*(inner if len(path) > 1 else ClusterSpec).model_fields]
     nearest = next(iter(get_close_matches(key.replace("-", "_").lower(), known, n=1)), "")
     text = f"unknown key '{key}'" + (f"; did you mean '{nearest}'?" if nearest else f"; there are {', '.join(known)}")
     written = f" {given}" if isinstance(given, str) else ""

@@ -6,7 +6,7 @@ What YAML leaves to taste is refused: a key given twice, a variable that is not 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ class YamlText:
 
     def error(self, path: KeyPath, problem: str, *, hint: str = "", more: str = "") -> SpecError:
         """A SpecError about the value at that path: file, line, key, and the line itself as evidence."""
-        return _error(self.source, self.text, self.line_of(path), problem, hint=hint, more=more)
+        return error_at(self.source, self.text, self.line_of(path), problem, hint=hint, more=more)
 
 
 def read_yaml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
@@ -55,12 +55,14 @@ def read_yaml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = f"not valid YAML: {error.problem or error.context}"
-        raise _error(source, text, mark.line + 1 if mark else 1, problem, hint=_yaml_hint(problem)) from None
+        raise error_at(source, text, mark.line + 1 if mark else 1, problem, hint=_yaml_hint(problem)) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        raise _error(source, text, line, f"not valid YAML: character #x{error.character:02x} is not allowed") from None
+        raise error_at(
+            source, text, line, f"not valid YAML: character #x{error.character:02x} is not allowed"
+        ) from None
     except RecursionError:
-        raise _error(source, text, 1, "not a spec: it is nested too deeply") from None
+        raise error_at(source, text, 1, "not a spec: it is nested too deeply") from None
     reader = _Reader(source=source, text=text, variables=variables, lines={(): 1})
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
         return YamlText(source, {}, reader.lines, text)
@@ -79,7 +81,7 @@ class _Reader:
     lines: dict[KeyPath, int]
 
     def error(self, node: yaml.Node, problem: str, *, hint: str = "") -> SpecError:
-        return _error(self.source, self.text, node.start_mark.line + 1, problem, hint=hint)
+        return error_at(self.source, self.text, node.start_mark.line + 1, problem, hint=hint)
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -121,24 +123,28 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             return self.sequence(node, path)
         assert isinstance(node, yaml.ScalarNode)
-        text = _REFERENCE.sub(lambda match: self.resolve(match, node, path), node.value)
+        text = fill_in(node.value, path, self.variables, lambda problem, hint: self.error(node, problem, hint=hint))
         return _ABSENT if not text and node.style is None else text
 
-    def resolve(self, match: re.Match[str], node: yaml.Node, path: KeyPath) -> str:
+
+def fill_in(text: str, path: KeyPath, variables: Mapping[str, str], fail: Callable[[str, str], SpecError]) -> str:
+    """The text with every `${NAME}` filled in; `fail` makes the error of a problem and a hint."""
+
+    def resolve(match: re.Match[str]) -> str:
         if match["dollar"]:
             return "$"
         if match["other"] is not None:
-            raise self.error(
-                node, f"{_dotted(path)}: '{match[0]}' is not ${{NAME}} or ${{NAME:-default}}", hint=_dollars(match)
-            )
+            raise fail(f"{_dotted(path)}: '{match[0]}' is not ${{NAME}} or ${{NAME:-default}}", _dollars(match))
         name, default = match["name"], match["default"]
-        value = self.variables.get(name)
+        value = variables.get(name)
         if default is not None:
             return value or str(default)
         if value is None:
             hint = f"{name}=… composesim up, or ${{{name}:-default}} in the file"
-            raise self.error(node, f"{_dotted(path)}: the variable '{name}' is not set", hint=hint)
+            raise fail(f"{_dotted(path)}: the variable '{name}' is not set", hint)
         return value
+
+    return _REFERENCE.sub(resolve, text)
 
 
 def _dollars(match: re.Match[str]) -> str:
@@ -151,7 +157,7 @@ def _dotted(path: KeyPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
-def _error(source: str, text: str, line: int, problem: str, *, hint: str = "", more: str = "") -> SpecError:
+def error_at(source: str, text: str, line: int, problem: str, *, hint: str = "", more: str = "") -> SpecError:
     lines = text.splitlines()
     shown = f"{line} | {lines[line - 1].rstrip()[:160]}" if 0 < line <= len(lines) else ""
     evidence = "\n".join(part for part in (shown, more) if part)

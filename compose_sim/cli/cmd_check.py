@@ -1,0 +1,113 @@
+"""What does `composesim check` do? It runs a script, watches its ranks from inside, and says what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compose_sim import assets
+from compose_sim.cli.annotations import annotate
+from compose_sim.cli.checks_text import print_checks
+from compose_sim.cli.cmd_up import announce
+from compose_sim.cli.console import print_json
+from compose_sim.cli.live import make_listener
+from compose_sim.cli.options import ClusterCommand, Request, cluster_options, new_name, read_request
+from compose_sim.cli.report_text import check_verdict, print_cause
+from compose_sim.core.checks.selection import check_exit_code, known_check
+from compose_sim.core.junit import junit
+from compose_sim.engine.engines import make_engine
+from compose_sim.engine.rundir import RunFolder, runs_folder, write_file
+
+_RANKS_ON_A_NODE = 2  # with one, LOCAL_RANK is 0 everywhere, and what confuses it with RANK goes unseen
+
+
+def _explain(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    """Print a check's page, and leave."""
+    if name is None:
+        return
+    page = assets.root() / "docs" / "checks" / f"{known_check(name)}.md"
+    click.echo(page.read_text(encoding="utf-8"), nl=False)
+    context.exit()
+
+
+@click.command("check", cls=ClusterCommand)
+@cluster_options
+@click.option("--steps", metavar="N", help="Optimizer steps to watch closely and to replay at world size 1.")
+@click.option("--only", multiple=True, metavar="ID[,ID]", help="Run these checks only.")
+@click.option("--skip", multiple=True, metavar="ID[,ID]", help="Leave these checks out.")
+@click.option("--tolerance", metavar="X", help="Largest relative difference from world size 1, such as 1e-3.")
+@click.option("--junit", metavar="FILE", help="Write the results as JUnit XML.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and nothing else there.")
+@click.option(
+    "--explain", metavar="ID", callback=_explain, is_eager=True, expose_value=False, help="Print a check's page."
+)
+def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+    """Is the distributed code of SCRIPT right? Run it on 2 nodes with 2 ranks each, then at world size 1, and say what is wrong.
+
+    What follows SCRIPT is the script's own. Exit code: 0 nothing failed (a warning is no failure), 1 a check or the run failed,
+    2 bad usage, 3 inconclusive, 4 something is missing on this machine, 124 hang or timeout, 130 interrupted.
+    """
+    if flags["junit"]:
+        flags["junit"] = str(Path.cwd() / flags["junit"])  # one that the spec file names lies beside that
+    request = _with_ranks(read_request(file=file, program=program, **flags))
+    report = _run(request, as_json=as_json)
+    settings = request.spec.check
+    if settings.junit:
+        write_file(request.folder / settings.junit, junit(report))
+    if as_json:
+        print_json(report)
+    else:
+        click.echo()
+        print_checks(report["checks"])
+        print_cause(report)
+        click.echo()
+        click.echo(check_verdict(report))
+    annotate(report, folder=request.folder, err=as_json)
+    sys.exit(check_exit_code(report))
+
+
+def _run(request: Request, *, as_json: bool) -> dict[str, Any]:
+    try:
+        from compose_sim.check import check_cluster
+    except ImportError:
+        from compose_sim.run import run_cluster
+
+        def check_cluster(*a, only, skip, steps, tolerance, **k):
+            return run_cluster(*a, **k)
+
+    run = new_name(request.spec)
+    folder = RunFolder(runs_folder(request.folder) / run)
+    plan, host = request.plan(run=run, run_folder=folder.path)
+    if not as_json:
+        announce(plan, request.remark)
+    listener = make_listener(plan, quiet=as_json)
+    replan = None if request.spec.subnet else lambda: request.plan(run=run, run_folder=folder.path)[0]
+    settings = request.spec.check
+    try:
+        return check_cluster(
+            plan,
+            make_engine(plan.engine),
+            folder,
+            host,
+            listener,
+            dotenv=request.dotenv,
+            replan=replan,
+            only=settings.only,
+            skip=settings.skip,
+            steps=settings.steps,
+            tolerance=settings.tolerance,
+        )
+    finally:
+        listener.close()
+
+
+def _with_ranks(request: Request) -> Request:
+    """Two ranks a node where nobody says how many."""
+    from dataclasses import replace
+
+    if "nproc_per_node" in request.spec.model_fields_set:
+        return request
+    return replace(request, spec=request.spec.model_copy(update={"nproc_per_node": _RANKS_ON_A_NODE}))

@@ -1,0 +1,42 @@
+"""Which check is meant? Ids as people type them, and which of a report's results deserve a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from compose_sim.core.checks import FAILED, IDS, WARNED
+from compose_sim.errors import SpecError
+
+
+def known_check(name: str) -> str:
+    """The same id; SpecError naming the nearest for one that there is not."""
+    problem = unknown_check(name)
+    if problem:
+        raise SpecError(problem, hint=f"composesim check --explain {_nearest(name) or IDS[0]}")
+    return name
+
+
+def unknown_check(name: str) -> str:
+    """What to say of an id that there is not; nothing where there is."""
+    if name in IDS:
+        return ""
+    nearest = _nearest(name)
+    return f"there is no check '{name}'" + (
+        f"; did you mean '{nearest}'?" if nearest else f"; there are {', '.join(IDS)}"
+    )
+
+
+def complaints(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of the checks of a report those that failed or warned."""
+    return [result for result in results if result["status"] in (FAILED, WARNED)]
+
+
+def check_exit_code(report: Mapping[str, Any]) -> int:
+    """What `check` ends with: as the run did where it did not pass, else 1 where a check failed."""
+    return int(report["exit_code"]) or int(any(result["status"] == FAILED for result in report["checks"]))
+
+
+def _nearest(name: str) -> str:
+    return next(iter(get_close_matches(name.lower().replace("_", "-"), IDS, n=1)), "")

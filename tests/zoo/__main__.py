@@ -1,0 +1,85 @@
+"""How good are the checks? `python -m tests.zoo [ID…]` runs the zoo; exit code 1 unless precision and recall are both 1.0."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from difflib import get_close_matches
+from pathlib import Path
+
+from compose_sim.core.checks import IDS
+from tests.zoo.runner import Example, Outcome, examples, read_example, run_examples
+
+
+def main() -> int:
+    """Run, tell each script's outcome as it comes, then the tables."""
+    options = _options()
+    begun, outcomes = time.monotonic(), []
+    chosen = _chosen(options.what)
+    for outcome in run_examples(chosen, jobs=options.jobs, quick=options.quick):
+        outcomes.append(outcome)
+        print(_line(outcome, verbose=options.verbose), flush=True)
+    _print_table(outcomes)
+    mistakes = [outcome for outcome in outcomes if not outcome.is_right]
+    print(f"\n{len(outcomes)} scripts in {time.monotonic() - begun:.0f} s, {len(mistakes)} of them judged wrongly")
+    for mistake in mistakes:
+        print(f"  {mistake.example.path}")
+    return 1 if mistakes or not outcomes else 0
+
+
+def _chosen(what: list[str]) -> list[Example]:
+    """Scripts by check or by path; all of them when nothing is named."""
+    ids = [word for word in what if not word.endswith(".py")]
+    for word in ids:
+        if word not in IDS:
+            near = get_close_matches(word, IDS, n=1)
+            sys.exit(f"there is no check named '{word}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+    scripts = [read_example(Path(word).resolve()) for word in what if word.endswith(".py")]
+    return scripts + (examples(ids) if ids or not scripts else [])
+
+
+def _line(outcome: Outcome, *, verbose: bool) -> str:
+    mark = "✔" if outcome.is_right else "✘"
+    said = ", ".join(sorted(outcome.said)) or "nothing"
+    words = f"{mark} {outcome.example.name:<45} {said}"
+    if not outcome.is_right or verbose:
+        for name, ids in (("missed", outcome.missed), ("false alarm", outcome.false_alarms)):
+            words += f"\n    {name}: {', '.join(sorted(ids))}" if ids else ""
+        words += "".join(f"\n    {detail}" for detail in outcome.details)
+        words += "".join(f"\n    ! {line}" for line in outcome.error.splitlines())
+    return words
+
+
+def _print_table(outcomes: list[Outcome]) -> None:
+    """For each check: of what it said how much was true, and of what is true how much it said."""
+    print(f"\n{'check':<22} scripts  precision  recall")
+    totals = [0, 0, 0]
+    for name in IDS:
+        true = sum(name in outcome.said & outcome.example.expects for outcome in outcomes)
+        false = sum(name in outcome.false_alarms for outcome in outcomes)
+        missed = sum(name in outcome.missed for outcome in outcomes)
+        scripts = sum(outcome.example.check == name for outcome in outcomes)
+        totals = [total + more for total, more in zip(totals, (true, false, missed), strict=True)]
+        if scripts or true or false or missed:
+            print(f"{name:<22} {scripts:>7}  {_ratio(true, false):>9}  {_ratio(true, missed):>6}")
+    true, false, missed = totals
+    print(f"{'all':<22} {len(outcomes):>7}  {_ratio(true, false):>9}  {_ratio(true, missed):>6}")
+
+
+def _ratio(hits: int, others: int) -> str:
+    return f"{hits / (hits + others):.2f}" if hits + others else "–"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
+    parser.add_argument("what", nargs="*", metavar="ID|SCRIPT", help="checks, or scripts; all when left out")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), metavar="N", help="at a time")
+    parser.add_argument("--quick", action="store_true", help="the second run only where a script is about it")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what was said of right scripts as well")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Does composesim say of each script of the zoo what is true of it? The scripts, one `composesim check` each, and what was said."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compose_sim.core.checks import FAILED, IDS, WARNED
+
+ZOO = Path(__file__).parent
+KINDS = ("broken", "right", "hard")
+REPLAYED = ("loss-scale", "matches-single")  # the checks whose scripts need the second run, at world size 1
+_DIRECTIVE = re.compile(r"^# (expects|also|options): *(.*)$", re.MULTILINE)
+_TIMEOUT_S = 180
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A script of the zoo, and what must be said of it."""
+
+    path: Path
+    kind: str
+    expects: frozenset[str] = frozenset()
+    also: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """`set-epoch/broken_forgotten`."""
+        return f"{self.check}/{self.path.stem}"
+
+    @property
+    def check(self) -> str:
+        """The check in whose folder it lies."""
+        return self.path.parent.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What composesim said of a script."""
+
+    example: Example
+    said: frozenset[str] = frozenset()  # ids that failed or warned
+    details: tuple[str, ...] = ()  # a line for each of them
+    error: str = ""  # why the run itself is worth nothing
+
+    @property
+    def missed(self) -> frozenset[str]:
+        """What should have been said."""
+        return self.example.expects - self.said
+
+    @property
+    def false_alarms(self) -> frozenset[str]:
+        """What should not have been said."""
+        return self.said - self.example.expects - self.example.also
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all is as it should be."""
+        return not (self.missed or self.false_alarms or self.error)
+
+
+def examples(ids: Sequence[str] = ()) -> list[Example]:
+    """The scripts of these checks, or of all, in the order of IDS; ValueError for a script that is not a proper one."""
+    chosen = [name for name in IDS if not ids or name in ids]
+    return [read_example(path) for name in chosen for path in sorted((ZOO / name).glob("*.py"))]
+
+
+def read_example(path: Path) -> Example:
+    """A script with what its comments say of it."""
+    kind = path.stem.split("_")[0]
+    words = {key: value.strip() for key, value in _DIRECTIVE.findall(path.read_text())}
+    expects, also = (_ids(words.get(key, "")) for key in ("expects", "also"))
+    if kind not in KINDS:
+        raise ValueError(f"'{path.name}' is none of {', '.join(f'{kind}_….py' for kind in KINDS)}")
+    if (kind == "broken") != bool(expects):
+        raise ValueError(f"{path.parent.name}/{path.name}: a broken script, and no other, has a line '# expects: ID'")
+    unknown = (expects | also) - set(IDS)
+    if unknown:
+        raise ValueError(f"{path.parent.name}/{path.name}: there is no check named {', '.join(sorted(unknown))}")
+    options = tuple(shlex.split(words.get("options", "")))
+    return Example(path=path, kind=kind, expects=expects, also=also, options=options)
+
+
+def run_examples(chosen: Iterable[Example], *, jobs: int, quick: bool = False) -> Iterator[Outcome]:
+    """The outcome of each, in order, `jobs` at a time. `quick` leaves out the second run where the script is of another check."""
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(lambda example: run_example(example, quick=quick), chosen)
+
+
+def run_example(example: Example, *, quick: bool = False) -> Outcome:
+    """Check a script in a folder of its own, as plain processes."""
+    skip = ("--skip", ",".join(REPLAYED)) if quick and example.check not in REPLAYED else ()
+    command = [sys.executable, "-m", "compose_sim", "check", "--engine", "local", "--json", *skip]
+    with tempfile.TemporaryDirectory(prefix="composesim-zoo-") as folder:
+        try:
+            done = subprocess.run(
+                [*command, "--timeout", f"{_TIMEOUT_S}s", *example.options, str(example.path)],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=2 * _TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(example=example, error=f"not done after {2 * _TIMEOUT_S} s")
+        return _outcome(example, done.stdout, done.stderr)
+
+
+def _outcome(example: Example, stdout: str, stderr: str) -> Outcome:
+    try:
+        report: dict[str, Any] = json.loads(stdout)
+    except json.JSONDecodeError:
+        return Outcome(example=example, error=(stderr or stdout).strip() or "no report")
+    if "error" in report:
+        return Outcome(example=example, error=report["error"]["message"] + "\n" + report["error"]["evidence"])
+    results = [result for result in report["checks"] if result["status"] in (FAILED, WARNED)]
+    said = frozenset(result["id"] for result in results)
+    details = tuple(f"{result['id']} {result['status']}: {result['detail']}" for result in results)
+    failed = report["verdict"] != "passed" and example.kind != "broken"
+    error = f"{report['verdict']}: {(report['cause'] or {}).get('message')}" if failed else ""
+    return Outcome(example=example, said=said, details=details, error=error)
+
+
+def _ids(text: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in text.split(",") if part.strip())
