@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from compose_sim import assets
+from compose_sim.check import check_cluster
 from compose_sim.cli.annotations import annotate
 from compose_sim.cli.checks_text import print_checks
 from compose_sim.cli.cmd_up import announce
@@ -70,14 +71,6 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
 
 
 def _run(request: Request, *, as_json: bool) -> dict[str, Any]:
-    try:
-        from compose_sim.check import check_cluster
-    except ImportError:
-        from compose_sim.run import run_cluster
-
-        def check_cluster(*a, only, skip, steps, tolerance, **k):
-            return run_cluster(*a, **k)
-
     run = new_name(request.spec)
     folder = RunFolder(runs_folder(request.folder) / run)
     plan, host = request.plan(run=run, run_folder=folder.path)
@@ -93,6 +86,7 @@ def _run(request: Request, *, as_json: bool) -> dict[str, Any]:
             folder,
             host,
             listener,
+            make_plan=request.plan,
             dotenv=request.dotenv,
             replan=replan,
             only=settings.only,

@@ -91,13 +91,16 @@ class Request:
     env_files: Mapping[str, str]  # the variables of `--env-file`
     remark: str = ""  # what the person should be told of how it was read
 
-    def plan(self, *, run: str, run_folder: Path, portable: bool = False) -> tuple[Plan, Host]:
-        """The plan for this machine as it is now."""
-        with_docker = self.spec.engine != "local" and not portable
-        host = inspect_host(self.folder, python=self.spec.python, with_docker=with_docker)
-        program = find_program(self.spec, self.folder)
+    def plan(
+        self, *, run: str, run_folder: Path, portable: bool = False, changes: Mapping[str, Any] | None = None
+    ) -> tuple[Plan, Host]:
+        """The plan for this machine as it is now; `changes` are fields of the spec that this plan has otherwise."""
+        spec = self.spec.model_copy(update=dict(changes or {}))
+        with_docker = spec.engine != "local" and not portable
+        host = inspect_host(self.folder, python=spec.python, with_docker=with_docker)
+        program = find_program(spec, self.folder)
         plan = make_plan(
-            self.spec,
+            spec,
             host,
             run=run,
             run_folder=str(run_folder),
