@@ -19,6 +19,7 @@ from .channel import Packet
 from .emit import Events
 from .launchers import Launch, Starter, rank_variables
 from .output import Outputs
+from .stall import Stalls
 from .wire import BEAT_SECONDS, Connection, Message
 
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
@@ -47,19 +48,19 @@ class Agent:
         selector: selectors.BaseSelector,
         say: Callable[[str], None],
         contained: bool,
+        stalls: Stalls,
     ) -> None:
         """Start nothing yet but the process that will start the ranks."""
         self._launch, self._node_rank, self._events = launch, node_rank, events
-        self._outputs, self._selector, self._say, self._contained = outputs, selector, say, contained
+        self._outputs, self._selector, self._say = outputs, selector, say
+        self._contained, self._stalls = contained, stalls
         self._master: Connection | None = None
         self._round: Message = {}
         self._ranks: list[_Rank] = []
-        self._stop_reason = ""
-        self._interrupted = False
+        self._stop_reason, self._interrupted = "", False
         self._kill_at = float("inf")
         self._next: Callable[[], None] | None = None  # what to do once all ranks have ended; else tell the master
-        self._failure_code = 0
-        self._done = False
+        self._failure_code, self._done = 0, False
         self._exit_code: int | None = None
         self._out_of_memory_kills = usage.out_of_memory_kills() if contained else 0
         self._starter = self._start_starter()
@@ -77,8 +78,10 @@ class Agent:
                 self._beat()
             if now >= self._kill_at:
                 self._kill_ranks()
-            for key, _ in self._selector.select(max(0.0, min(beat_at, self._kill_at) - now)):
+            wake_at = min(beat_at, self._kill_at, self._stalls.wake_at)
+            for key, _ in self._selector.select(max(0.0, wake_at - now)):
                 key.data()
+            self._stalls.go_on()
             self._outputs.hold()
         return self._exit_code
 
@@ -133,9 +136,8 @@ class Agent:
         self._ranks, self._stop_reason, self._next = [], "", None
         self._failure_code, self._done = 0, False
         self._kill_at = float("inf")
-        self._send(
-            {"type": "join", "node": self._events.node, "node_rank": self._node_rank, "nproc": self._launch.nproc}
-        )
+        place = {"node": self._events.node, "node_rank": self._node_rank, "nproc": self._launch.nproc}
+        self._send({"type": "join", **place})
 
     def _rejoin(self) -> None:
         if self._launch.launcher == "torchrun":  # one a round: this one may be waiting for nodes that were lost
@@ -231,9 +233,7 @@ class Agent:
     def _kill_ranks(self) -> None:
         self._kill_at = float("inf")
         self._signal_ranks(signal.SIGKILL)
-        if any(
-            not rank.pid and not rank.ended for rank in self._ranks
-        ):  # asked for, but the launcher is still busy importing
+        if any(not rank.pid and not rank.ended for rank in self._ranks):  # the launcher is still busy importing
             self._starter_ended()
 
     def _signal_ranks(self, signal_number: int) -> None:
@@ -280,9 +280,10 @@ class Agent:
         for rank in self._ranks:
             if rank.ended:  # notice when its last child has gone
                 self._signal_rank(rank, 0)
-        self._events.of(generation=self._round.get("generation")).emit(
-            "usage", **usage.sample(os.getpid(), contained=self._contained)
-        )
+        used = usage.sample(os.getpid(), contained=self._contained)
+        self._events.of(generation=self._round.get("generation")).emit("usage", **used)
+        if self._ranks and not self._stop_reason:
+            self._stalls.look(self._of_round(), self._ranks, self._round["store_port"])
 
     def _of_round(self, rank: int | None = None) -> Events:
         return self._events.of(rank=rank, generation=self._round["generation"])

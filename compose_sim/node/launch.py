@@ -25,6 +25,7 @@ from .agent import Agent
 from .emit import events_of
 from .launchers import LAUNCHERS, Launch
 from .output import Outputs
+from .stall import Stalls
 from .wire import connect
 
 Say = Callable[[str], None]
@@ -102,6 +103,7 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
             selector=selector,
             say=say,
             contained=_is_contained(),
+            stalls=Stalls(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
         )
         try:
             connection = connect(master, timeout=CONNECT_SECONDS, pause=signals.wait)

@@ -12,10 +12,15 @@ import struct
 from pathlib import Path
 
 _COUNTERS = ("steps", "collectives", "batches")
+_OF_STACKS = ("main_thread", "helper", "descriptor", "awake")  # stacks.py says what they are
 _SIZE = 4096
 _WAITING_AT = 64
 _WAITING_BYTES = 1024
-_OFFSETS = {name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)}
+_STACKS_AT = 2048
+_OFFSETS = {
+    **{name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)},
+    **{name: _STACKS_AT + 8 * index for index, name in enumerate(_OF_STACKS)},
+}
 _counter = struct.Struct("=Q")
 _length = struct.Struct("=H")
 
@@ -40,12 +45,20 @@ class Pulse:
 
     def advance(self, name: str) -> None:
         """One more of `steps`, `collectives` or `batches`."""
-        offset = _OFFSETS[name]
-        _counter.pack_into(self._page, offset, _counter.unpack_from(self._page, offset)[0] + 1)
+        self.set(name, self.get(name) + 1)
+
+    def set(self, name: str, value: int) -> None:
+        """Write one number down for the agent."""
+        _counter.pack_into(self._page, _OFFSETS[name], value)
+
+    def get(self, name: str) -> int:
+        """The number of this name; 0 where it was never written."""
+        value: int = _counter.unpack_from(self._page, _OFFSETS[name])[0]
+        return value
 
     def counters(self) -> dict[str, int]:
         """How often each has advanced."""
-        return {name: _counter.unpack_from(self._page, _OFFSETS[name])[0] for name in _COUNTERS}
+        return {name: self.get(name) for name in _COUNTERS}
 
     def wait_in(self, what: str) -> None:
         """From now on the rank waits for others in this, such as `all_reduce #12 (train.py, line 40)`; nothing: no more."""

@@ -20,6 +20,8 @@ _NOT_THE_PERSONS = (
     *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     "<",  # <frozen runpy>, <string>
 )
+# Libraries outside of this Python's own folders, and what the local engine forks ranks from.
+_IN_NOBODYS = ("/site-packages/", "/dist-packages/", "/compose_sim/engine/zygote_main.py")
 
 
 @dataclass
@@ -80,12 +82,17 @@ def in_child() -> Watch | None:
     return _watch if _watch is not None and not _watch.is_here else None
 
 
+def is_persons(file: str) -> bool:
+    """Whether a file is the person's own code, not Python's, a library's or ours."""
+    return not (file.startswith(_NOT_THE_PERSONS) or any(part in file for part in _IN_NOBODYS))
+
+
 def place(depth: int = 1) -> list[Any] | None:
     """[file, line] of the innermost code of the person's own that is running; None where there is none."""
     frame: FrameType | None = sys._getframe(depth + 1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_NOT_THE_PERSONS):
+        if is_persons(file):
             return [file, frame.f_lineno]
         frame = frame.f_back
     return None

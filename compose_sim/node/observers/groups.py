@@ -7,6 +7,7 @@ import os
 from types import ModuleType
 from typing import Any
 
+from .. import stacks
 from ..imports import after_import
 from ..watch import here, place
 
@@ -36,6 +37,7 @@ def _after_distributed(module: ModuleType) -> None:
                 at=place(),
             )
             watch.flush()
+            stacks.start_helper()
         original(*arguments, **options)
         if watch is not None:
             watch.events.emit("init", phase="done", backend=module.get_backend(), world_size=module.get_world_size())

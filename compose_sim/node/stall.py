@@ -1,0 +1,172 @@
+"""Has a node come to a standstill, and where does each of its ranks stand? Decided by looks at them, once a beat, told as events.
+
+A node judges only itself: that its ranks do not move. Whether that is a hang, composesim decides, which hears of all nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from . import dump, sockets
+from .dump import Frame, Stack
+from .emit import Events
+from .movement import Movement, children_of
+from .pulse import Pulse
+from .stacks import file_of
+from .watch import is_persons
+
+_SECONDS_TO_WAKE = 2.0  # a helper that has not got the interpreter's lock by then will not get it
+_LOOK_SECONDS = 0.05
+_MOST_FRAMES, _MOST_THREADS, _MOST_WORKERS = 20, 8, 16
+
+
+class Rank(Protocol):
+    """What the agent knows of a rank."""
+
+    rank: int
+    pid: int
+    ended: bool
+
+
+class _Subject:
+    """One rank under observation."""
+
+    def __init__(self, events: Events, process: int, now: float) -> None:
+        self.events, self.process = events, process
+        self.pulse = Pulse(events.folder, events.node, events.rank or 0, events.generation or 0)
+        self.movement = Movement(process, self.pulse)
+        self.moved_at = now
+        self.told = False
+        self.inquiry: Generator[float, None, None] | None = None
+        self.continue_at = float("inf")
+
+    def move(self, now: float) -> None:
+        self.moved_at = now
+        self.inquiry, self.continue_at = None, float("inf")
+        if self.told:
+            self.told = False
+            self.events.emit("resumed")
+
+
+class Stalls:
+    """The ranks of one node. `wake_at` says when it wants to `go_on`, on the monotonic clock."""
+
+    def __init__(self, seconds: float) -> None:
+        """A node whose ranks have all stood still for so long is asked where they stand; 0 for never."""
+        self._seconds = seconds
+        self._subjects: dict[int, _Subject] = {}
+
+    @property
+    def wake_at(self) -> float:
+        return min((subject.continue_at for subject in self._subjects.values()), default=float("inf"))
+
+    def look(self, events: Events, ranks: Sequence[Rank], store_port: int) -> None:
+        """Look at all ranks of the present round; to be called at every beat."""
+        if not self._seconds:
+            return
+        now, live = time.monotonic(), [rank for rank in ranks if rank.pid and not rank.ended]
+        known, self._subjects = self._subjects, {}
+        for rank in live:
+            of_rank = events.of(rank=rank.rank, generation=events.generation)
+            self._subjects[rank.pid] = known.get(rank.pid) or _Subject(of_rank, rank.pid, now)
+        network = sockets.bytes_by_socket(store_port) if live else {}
+        for subject in self._subjects.values():
+            if subject.movement.since_last_look(now, network):
+                subject.move(now)
+        starting = any(not rank.pid and not rank.ended for rank in ranks)
+        if not starting and all(now - subject.moved_at >= self._seconds for subject in self._subjects.values()):
+            for subject in self._subjects.values():
+                if not subject.told and subject.inquiry is None:
+                    subject.inquiry, subject.continue_at = _inquire(subject), now
+
+    def go_on(self) -> None:
+        """Take the next step of each inquiry that is due."""
+        now = time.monotonic()
+        for subject in self._subjects.values():
+            if subject.inquiry is not None and subject.continue_at <= now:
+                pause = next(subject.inquiry, None)
+                subject.continue_at = float("inf") if pause is None else now + pause
+                if pause is None:
+                    subject.inquiry, subject.told = None, True
+
+
+def _inquire(subject: _Subject) -> Generator[float, None, None]:
+    """Ask where a rank stands, and tell; yields seconds to wait."""
+    pulse, process = subject.pulse, subject.process
+    doing, awake = dump.what_it_does(process), pulse.get("awake")
+    stacks = yield from _stacks_of(pulse, process, pulse.get("helper") or process)
+    main = next((stack for stack in stacks if stack.thread == pulse.get("main_thread")), None)
+    others = [stack for stack in stacks if stack is not main and stack.persons]
+    told: dict[str, Any] = {
+        "since_s": 0.0,
+        "doing": doing,
+        "waiting_in": pulse.waiting_in(),
+        "place": _place(main),
+        "frames": _frames(main),
+        "threads": [_place(stack) for stack in others[:_MOST_THREADS]],
+        "workers": [],
+        **pulse.counters(),
+    }
+    if stacks and pulse.get("helper") not in (0, process):
+        told["locked_in_c"] = not (yield from _has_woken(pulse, awake))
+    if main and _waits_for_children(main):
+        told["workers"] = yield from _workers(pulse, process)
+    told["since_s"] = round(time.monotonic() - subject.moved_at, 3)
+    subject.events.emit("stalled", **told)
+
+
+def _stacks_of(pulse: Pulse, process: int, thread: int) -> Generator[float, None, tuple[Stack, ...]]:
+    return dump.ask(process, thread, file_of(pulse), pulse.get("descriptor"))
+
+
+def _has_woken(pulse: Pulse, before: int) -> Generator[float, None, bool]:
+    """Whether the helper got the interpreter's lock after it was signalled."""
+    until = time.monotonic() + _SECONDS_TO_WAKE
+    while pulse.get("awake") == before and time.monotonic() < until:
+        yield _LOOK_SECONDS
+    return pulse.get("awake") != before
+
+
+def _workers(pulse: Pulse, process: int) -> Generator[float, None, list[dict[str, Any]]]:
+    """Where the processes stand that a rank forked, of those that stand in the person's code."""
+    workers: list[dict[str, Any]] = []
+    for child in list(children_of(process))[:_MOST_WORKERS]:
+        doing = dump.what_it_does(child)
+        if doing == "stopped":
+            workers.append({"pid": child, "doing": doing, "place": None})
+            continue
+        stacks = yield from _stacks_of(pulse, child, child)
+        stack = next((stack for stack in stacks if stack.current), None)
+        if stack and stack.persons and not _idles(stack):
+            workers.append({"pid": child, "doing": doing, "place": _place(stack)})
+    return workers
+
+
+def _waits_for_children(stack: Stack) -> bool:
+    """Whether a thread stands in what waits for other processes: the data loader, a pool, a join. Only then are they asked."""
+    files = ("/torch/utils/data/dataloader.py", "/multiprocessing/", "/concurrent/futures/")
+    return any(name in frame.file for frame in stack.frames for name in files)
+
+
+def _idles(stack: Stack) -> bool:
+    """Whether a forked process waits for work: then the person's frames are those that it was forked in."""
+    for frame in stack.frames:
+        if frame.file.endswith("/multiprocessing/queues.py") or frame.function == "_worker_loop":
+            return True
+        if is_persons(frame.file):
+            return False
+    return False
+
+
+def _place(stack: Stack | None) -> list[object] | None:
+    frame: Frame | None = stack.persons if stack else None
+    return frame.place if frame else None
+
+
+def _frames(stack: Stack | None) -> list[list[object]]:
+    ours = str(Path(__file__).parent)
+    frames = [frame for frame in stack.frames if not frame.file.startswith(ours)] if stack else []
+    return [[frame.file, frame.line, frame.function] for frame in frames[:_MOST_FRAMES]]
