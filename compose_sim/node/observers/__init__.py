@@ -7,6 +7,6 @@ must survive scripts and libraries it does not understand, and costs microsecond
 
 from __future__ import annotations
 
-from . import groups, optimizers
+from . import backward, collectives, gradients, groups, loaders, models, optimizers, randomness, recording, replaying
 
-OBSERVERS = (optimizers, groups)
+OBSERVERS = (backward, models, gradients, optimizers, groups, collectives, loaders, randomness, recording, replaying)
