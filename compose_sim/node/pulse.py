@@ -6,10 +6,12 @@ entered what it cannot leave, and a page of a mapped file outlives it.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 _COUNTERS = ("steps", "collectives", "batches")
 _OF_STACKS = ("main_thread", "helper", "descriptor", "awake")  # stacks.py says what they are
@@ -31,13 +33,13 @@ class Pulse:
     def __init__(self, folder: Path, node: str, rank: int, generation: int) -> None:
         """Map the page. Where that is not possible, the rank's progress is simply not seen."""
         self.path = folder / "observations" / f"{node}.{rank}.{generation}.pulse"
-        self._page: mmap.mmap | bytearray = bytearray(_SIZE)
+        self._page: Any = bytearray(_SIZE)
         try:
             self.path.parent.mkdir(exist_ok=True)
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 os.ftruncate(file, _SIZE)
-                self._page = mmap.mmap(file, _SIZE)
+                self._page = _map(file)
             finally:
                 os.close(file)
         except OSError:
@@ -71,3 +73,14 @@ class Pulse:
         """What the rank waits for others in, or nothing."""
         length = _length.unpack_from(self._page, _WAITING_AT)[0]
         return bytes(self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + length]).decode("utf-8", "replace")
+
+
+def _map(file: int) -> Any:
+    """The page as a buffer. Not by `mmap.mmap`, which would hold a descriptor that the script's own files should have."""
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+    address = function(None, _SIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap")
+    return (ctypes.c_char * _SIZE).from_address(address)
