@@ -1,0 +1,149 @@
+"""Which samples does a batch hold, and from which data? Short numbers that are equal where the data are, on any rank."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import sys
+import zlib
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+_MOST_ROWS = 1024
+_ELEMENTS = 64  # of a row, spread over it: enough to tell rows apart, at the cost of reading them
+_DEEP = 4
+_WIDE = 16  # of a list's elements
+_MOST_VALUES = 1000  # of a data set: it may hold anything
+
+
+def rows_of(batch: Any, *, wait: bool = True) -> tuple[list[int], int] | None:
+    """
+    A number for each row of a batch, over all that the batch says about it, and one for the rows' shapes.
+
+    None where the batch has no rows that we understand, or where they lie on a device and we may not `wait` for it. Numbers of
+    rows compare only where their shapes are equal.
+    """
+    tensors: list[Any] = []
+    others: list[Any] = []
+    _collect(batch, tensors, others, _DEEP)
+    if any(tensor.device.type != "cpu" for tensor in tensors) and not wait:
+        return None
+    counts = {len(each) for each in tensors} or {len(each) for each in others}
+    if len(counts) != 1 or not max(counts):
+        return None
+    count = min(counts.pop(), _MOST_ROWS)
+    numbers = [0] * count
+    for tensor in tensors:
+        _mix_rows(tensor, numbers)
+    for values in others:
+        if len(values) >= count:
+            numbers = [zlib.crc32(repr(value).encode(), number) for value, number in zip(values, numbers)]
+    return numbers, zlib.crc32(repr([tuple(tensor.shape[1:]) for tensor in tensors]).encode())
+
+
+def _collect(value: Any, tensors: list[Any], others: list[Any], depth: int) -> None:
+    torch = sys.modules["torch"]
+    if isinstance(value, torch.Tensor):
+        if value.dim():
+            tensors.append(value)
+    elif type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
+        if value.ndim:
+            tensors.append(torch.as_tensor(value))
+    elif not depth:
+        return
+    elif isinstance(value, Mapping):
+        for key in value:
+            _collect(value[key], tensors, others, depth - 1)
+    elif isinstance(value, (list, tuple)):
+        if value and all(isinstance(each, (str, bytes, int, float)) for each in value):
+            others.append(value)
+        else:
+            for each in value:
+                _collect(each, tensors, others, depth - 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        _collect(vars(value), tensors, others, depth - 1)
+
+
+def _mix_rows(tensor: Any, numbers: list[int]) -> None:
+    """Mix some of each row of a tensor into that row's number."""
+    count = len(numbers)
+    tensor = tensor.detach()[:count]
+    is_text = tensor.dim() == 2 and not tensor.is_floating_point()
+    flat = tensor.reshape(count, -1)
+    columns = flat.shape[1]
+    if columns > _ELEMENTS:
+        # Tokens are padded to the longest of their batch: only their beginning is the same in any company.
+        flat = flat[:, :_ELEMENTS] if is_text else flat[:, :: columns // _ELEMENTS]
+    data = bytes_of(flat)
+    width = len(data) // count
+    size = flat.element_size()
+    for number in range(count):
+        row = data[number * width : (number + 1) * width]
+        numbers[number] = zlib.crc32(row.rstrip(row[-size:]) if is_text else row, numbers[number])
+
+
+def bytes_of(tensor: Any) -> bytes:
+    """A tensor's elements as they lie in memory, read without NumPy, which torch does not need."""
+    tensor = tensor.detach().cpu().contiguous()
+    size = tensor.numel() * tensor.element_size()
+    return ctypes.string_at(tensor.data_ptr(), size) if size else b""
+
+
+def fingerprint(data_set: Any) -> int:
+    """A number for a data set's own data: where it is equal on two ranks, they have most probably the same samples."""
+    return zlib.crc32(_describe(data_set, _DEEP, [_MOST_VALUES]).encode())
+
+
+def generators_in(value: Any, depth: int = _DEEP - 1) -> list[Any]:
+    """Random generators that an object holds, itself or in what it holds: each has a state of its own."""
+    kind = type(value)
+    if (kind.__module__, kind.__name__) in (("torch._C", "Generator"), ("random", "Random")):
+        return [value]
+    if kind.__name__ == "Generator" and kind.__module__.startswith("numpy"):
+        return [value]
+    held = _held(value)
+    return [found for each in held[:_WIDE] for found in generators_in(each, depth - 1)] if depth else []
+
+
+def _held(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return list(value[:_WIDE]) if type(value) in (list, tuple) else []
+    if type(value) is dict:
+        return list(value.values())
+    if isinstance(value, (type, str)) or type(value).__module__ in ("builtins", "torch", "numpy"):
+        return []
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _describe(value: Any, depth: int, left: list[int]) -> str:
+    """A text of what an object holds, without running code of its own."""
+    kind = type(value)
+    torch = sys.modules["torch"]
+    if value is None or isinstance(value, (bool, int, float, str, bytes, range, PurePath)):
+        return repr(value)
+    if isinstance(value, torch.Tensor):
+        return f"tensor {tuple(value.shape)} {_sampled(value)}"
+    if kind.__module__ == "numpy" and hasattr(value, "__array_interface__"):
+        few = value.reshape(-1)[:: max(1, value.size // _ELEMENTS)]
+        return f"array {value.shape} {zlib.crc32(repr(few.tolist()).encode())}"
+    left[0] -= 1
+    if not depth or left[0] < 0:
+        return kind.__name__
+    if kind in (list, tuple):
+        few = value[:: max(1, len(value) // _WIDE)]
+        return f"{len(value)} of [{','.join(_describe(each, depth - 1, left) for each in few)}]"
+    if kind is dict:
+        few = list(value.items())[: 4 * _WIDE]
+        return f"{len(value)} in {{{','.join(f'{key!r}:{_describe(each, depth - 1, left)}' for key, each in few)}}}"
+    attributes = getattr(value, "__dict__", None)
+    if not isinstance(attributes, dict) or isinstance(value, type) or kind.__name__ == "function":
+        return getattr(value, "__qualname__", kind.__name__)
+    return kind.__name__ + _describe(dict(attributes), depth - 1, left)
+
+
+def _sampled(tensor: Any) -> int:
+    if tensor.device.type != "cpu" or tensor.layout != sys.modules["torch"].strided:
+        return 0
+    flat = tensor.detach().reshape(-1)
+    return zlib.crc32(bytes_of(flat[:: max(1, flat.numel() // _ELEMENTS)]))
