@@ -13,6 +13,7 @@ from compose_sim import __version__
 from compose_sim.core.checks import run_checks
 from compose_sim.core.events import Event
 from compose_sim.core.fold import fold
+from compose_sim.core.hang import find_hang
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan
 from compose_sim.core.report import make_report
@@ -138,6 +139,7 @@ def _follow(plan: Plan, engine: Engine, folder: RunFolder, listener: Listener) -
             looked = time.monotonic()
             try:
                 state = _look(state, follower.poll(), listener)
+                _tell_hang(plan, folder, state)
                 stop = None if state.stopping else reason_to_stop(state, plan, now=time.time())
                 if stop:
                     _stop(plan, engine, folder, stop)
@@ -158,6 +160,13 @@ def _look(state: ClusterState, events: list[Event], listener: Listener) -> Clust
     return state
 
 
+def _tell_hang(plan: Plan, folder: RunFolder, state: ClusterState) -> None:
+    """Write down, once, that nothing moves any more and why: whoever follows the run is told."""
+    hang = find_hang(state, plan, now=time.time()) if not (state.hang or state.stopping) else None
+    if hang:
+        folder.append("hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback)
+
+
 def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: threading.Event) -> None:
     """In a thread: the engine's word on each node that stops, written where all other events are."""
     try:
@@ -172,9 +181,8 @@ def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: threading.Event)
 def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason) -> None:
     cause = stop.cause
     if cause:
-        folder.append(
-            "stopping", node=cause.node, rank=cause.rank, reason=stop.reason, cause=cause.kind, message=cause.message
-        )
+        told = {"cause": cause.kind, "message": cause.message, "traceback": cause.traceback}
+        folder.append("stopping", node=cause.node, rank=cause.rank, reason=stop.reason, **told)
     else:
         folder.append("stopping", reason=stop.reason)
     try:

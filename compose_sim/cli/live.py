@@ -53,6 +53,7 @@ class PlainListener:
 
     def __init__(self, plan: Plan) -> None:
         self._run = plan.run
+        self._hang_timeout = plan.hang_timeout_s
         self._many = {node.name for node in plan.nodes if node.nproc > 1}
         self._width = max(len(node.name) for node in plan.nodes) + (3 if self._many else 0)
         self._told: set[str] = set()
@@ -71,6 +72,8 @@ class PlainListener:
                 where = f"{event.data.get('file')}:{event.data.get('line')}"
                 join = f"composesim attach --run {self._run} --rank {event.rank}"
                 self.progress(f"rank {event.rank} waits at {where}; join it: {join}")
+            if event.kind == "hang":
+                self._tell(f"hang at {event.t}", self._hang(event))
         self.milestones(state)
 
     def write(self, text: str) -> None:
@@ -92,6 +95,10 @@ class PlainListener:
             message = failure.message.splitlines()[0]
             spoken = message.startswith(("rank", "node"))
             self._tell(failure.place, message if spoken else f"{failure.place}: {message}")
+
+    def _hang(self, event: Event) -> str:
+        limit = f"; stopped if that lasts {format_seconds(self._hang_timeout)}" if self._hang_timeout else ""
+        return f"hang: {event.data.get('message')}{limit}"
 
     def close(self) -> None:
         """Nothing is open."""

@@ -44,6 +44,9 @@ _OPTIONS = (
     click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm in each node.  [default: 1g]"),
     click.option("--subnet", metavar="CIDR", help="Subnet of the run's network."),
     click.option("--timeout", metavar="TIME", help="Stop the run after this time, such as 10m."),
+    click.option(
+        "--hang-timeout", metavar="TIME", help="Stop the run when no rank has moved for so long.  [default: 5m]"
+    ),
     click.option("--name", metavar="RUN", help="Name of the run."),
     click.option("-f", "--file", "file", type=click.Path(path_type=Path), help=f"Spec file.  [default: {SPEC_FILE}]"),
     click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a script."),

@@ -9,6 +9,7 @@ from compose_sim.core.inventory import Host
 from compose_sim.core.spec import ClusterSpec
 
 CONTAINER_HOME = "/home/node"
+_STALL_S = 15.0
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -32,6 +33,7 @@ def common_environment(
         "COMPOSESIM_MASTER": master,
         "COMPOSESIM_SHARED": str(PurePosixPath(folder) / "shared"),
         "COMPOSESIM_ECHO": "1" if contained else "0",
+        "COMPOSESIM_STALL_SECONDS": f"{stall_seconds(spec):g}",
         "PYTHONUNBUFFERED": "1",
         # Left alone, each rank takes a thread for every core of the machine that all of them share.
         "OMP_NUM_THREADS": str(max(1, host.cpus // ranks)),
@@ -44,6 +46,11 @@ def common_environment(
         if image == "host":  # as in the activated environment: `python` and its commands are found
             environment["PATH"] = f"{PurePosixPath(python).parent}:{_SYSTEM_PATH}"
     return environment
+
+
+def stall_seconds(spec: ClusterSpec) -> float:
+    """How long no rank may move before composesim asks where each stands."""
+    return min(_STALL_S, spec.hang_timeout) if spec.hang_timeout else _STALL_S
 
 
 def as_dotenv_changes_it(ours: Mapping[str, str], dotenv: Mapping[str, str], *, contained: bool) -> dict[str, str]:

@@ -13,13 +13,13 @@ from typing import Any
 KINDS = frozenset(
     {
         # by a node's agent
-        "node-started", "rendezvous", "rank-started", "rank-exited", "usage", "node-exited",
+        "node-started", "rendezvous", "rank-started", "rank-exited", "usage", "node-exited", "stalled", "resumed",
         # by the code around the person's script
         "environment", "init", "step", "breakpoint", "exception", "script-ended",
         # by the master
         "master-started", "node-joined", "node-lost", "round", "ended",
         # by composesim
-        "started", "node-stopped", "log", "metric", "stopping", "verdict", "note",
+        "started", "node-stopped", "log", "metric", "hang", "stopping", "verdict", "note",
     }
 )  # fmt: skip
 

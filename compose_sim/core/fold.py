@@ -171,6 +171,23 @@ def _on_usage(state: ClusterState, event: Event) -> ClusterState:
     return _with_node(state, replace(node, usage=usage))
 
 
+def _on_stalled(state: ClusterState, event: Event) -> ClusterState:
+    since = event.t - float(event.data.get("since_s") or 0.0)
+    return _update_rank(state, event, stall=event.data, stalled_since=since)
+
+
+def _on_resumed(state: ClusterState, event: Event) -> ClusterState:
+    return replace(_update_rank(state, event, stall=None), hang=None)
+
+
+def _on_breakpoint(state: ClusterState, event: Event) -> ClusterState:
+    return _update_rank(state, event, at_breakpoint=event.data.get("phase") != "released")
+
+
+def _on_hang(state: ClusterState, event: Event) -> ClusterState:
+    return replace(state, hang=_told(event, "hang"))
+
+
 def _on_ended(state: ClusterState, event: Event) -> ClusterState:
     """The master's verdict on the rendezvous; a run that passed needs no reason."""
     return state if event.data.get("passed") else replace(state, ended_because=str(event.data.get("reason", "")))
@@ -180,11 +197,13 @@ def _on_stopping(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
     if state.stopping:
         return state
-    cause = None
-    if data.get("message"):
-        kind, message = str(data.get("cause", "engine")), str(data["message"])
-        cause = Failure(t=event.t, kind=kind, node=event.node, rank=event.rank, message=message)
+    cause = _told(event, str(data.get("cause", "engine"))) if data.get("message") else None
     return replace(state, stopping=str(data.get("reason", "")), stop_cause=cause)
+
+
+def _told(event: Event, kind: str) -> Failure:
+    message, traceback = str(event.data.get("message", "")), str(event.data.get("traceback") or "")
+    return Failure(t=event.t, kind=kind, node=event.node, rank=event.rank, message=message, traceback=traceback)
 
 
 def _earlier(known: float | None, t: float) -> float:
@@ -243,6 +262,10 @@ _HANDLERS = {
     "node-exited": _on_node_exited,
     "node-stopped": _on_node_stopped,
     "usage": _on_usage,
+    "stalled": _on_stalled,
+    "resumed": _on_resumed,
+    "breakpoint": _on_breakpoint,
+    "hang": _on_hang,
     "ended": _on_ended,
     "stopping": _on_stopping,
 }

@@ -12,7 +12,7 @@ from posixpath import normpath
 from typing import Any
 
 from compose_sim.core.choices import Choice, choose_backend, choose_engine, choose_image
-from compose_sim.core.environment import as_dotenv_changes_it, common_environment
+from compose_sim.core.environment import as_dotenv_changes_it, common_environment, stall_seconds
 from compose_sim.core.inventory import Host
 from compose_sim.core.limits import check_limits, choose_subnet
 from compose_sim.core.recipes import Recipe, load_recipe
@@ -93,6 +93,8 @@ class Plan:
     shm_bytes: int
     subnet: str | None
     timeout_s: float | None
+    hang_timeout_s: float | None = None  # how long nothing may move before the run is stopped
+    stall_s: float = 15.0  # how long before somebody is told
     keep: bool
     max_restarts: int
     master: PlannedMaster
@@ -162,6 +164,8 @@ def make_plan(
         # A document that travels leaves the subnet to the engine that will run it.
         subnet=spec.subnet if portable else choose_subnet(spec, host) if contained else None,
         timeout_s=spec.timeout,
+        hang_timeout_s=spec.hang_timeout,
+        stall_s=stall_seconds(spec),
         keep=spec.keep,
         max_restarts=spec.max_restarts,
         master=master,

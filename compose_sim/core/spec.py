@@ -131,6 +131,9 @@ class ClusterSpec(BaseModel):
         None, description="Subnet of the run's network, such as 10.210.0.0/24; chosen when left out"
     )
     timeout: Duration | None = Field(None, description="The run is stopped after this time, such as 10m")
+    hang_timeout: Duration | None = Field(
+        300.0, description="The run is stopped when no rank has moved for this time, such as 5m; or never"
+    )
     keep: bool = Field(False, description="Leave nodes and network in place after the run")
     check: CheckSpec = Field(CheckSpec(), description="What `composesim check` is to do")
     script: str | None = Field(None, description="Python file that every rank runs; train_ddp.py when left out")
@@ -143,6 +146,11 @@ class ClusterSpec(BaseModel):
         if isinstance(nodes, str) and not re.fullmatch(r"[+-]?[0-9]+", nodes.strip()):
             raise ValueError(f"'{nodes}' is not a number of nodes")
         return int(nodes) if isinstance(nodes, str) else nodes
+
+    @field_validator("hang_timeout", mode="before")
+    @classmethod
+    def _hang_timeout(cls, value: Any) -> Any:
+        return None if value == "never" else value
 
     @field_validator("name")
     @classmethod

@@ -60,6 +60,9 @@ class RankState:
     joined_group: bool = False  # it called init_process_group
     in_init: bool = False
     init_world_size: int | None = None  # what the script asked for, where it did
+    stall: Mapping[str, Any] | None = None  # where it stands, while it does not move (standing.py)
+    stalled_since: float = 0.0
+    at_breakpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,7 @@ class ClusterState:
     )  # last value of every key that rank 0 (or any rank) printed
     stopping: str = ""  # why composesim is stopping the run: interrupted, timeout, hang, failure, engine
     stop_cause: Failure | None = None  # what was the matter at that moment
+    hang: Failure | None = None  # nothing moves: told once, and forgotten when something does
 
 
 def initial_state(plan: Plan) -> ClusterState:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from compose_sim.core.hang import find_hang
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_seconds
 from compose_sim.core.state import ClusterState, Failure
@@ -57,6 +58,9 @@ def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> StopReason
     deadlock = find_deadlock(state)
     if deadlock:
         return StopReason(reason="hang", cause=deadlock)
+    hang = find_hang(state, plan, now=now)
+    if hang and plan.hang_timeout_s and now - hang.t > plan.hang_timeout_s:
+        return StopReason(reason="hang", cause=hang)
     # Nodes stop one another through the master; this is for those that do not listen.
     out_of_restarts = state.restarts >= plan.max_restarts
     failures = [failure for failure in state.failures if failure.t >= state.round_at]

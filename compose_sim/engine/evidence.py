@@ -7,15 +7,39 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.core.checks import Case
+from compose_sim.core.events import parse_event
+from compose_sim.core.fold import fold_all
+from compose_sim.core.hang import standings_of
 from compose_sim.core.observations import Observed, RankObserved, parse_rank
+from compose_sim.core.standing import Standing
+from compose_sim.engine.rundir import RunFolder
+from compose_sim.errors import SpecError
 
 _MOST_BYTES = 64 << 20  # of one file: what lies beyond is of a run too long to judge whole
 
 
 def read_case(folder: Path, *, verdict: str, cause: Mapping[str, Any] | None, **more: Any) -> Case:
     """The case of a run's folder: its observations and logs, with what else the caller knows."""
-    observed = read_observed(folder)
-    return Case(observed=observed, verdict=verdict, cause=cause, logs=read_logs(folder), **more)
+    return Case(
+        observed=read_observed(folder),
+        verdict=verdict,
+        cause=cause,
+        logs=read_logs(folder),
+        stalls=read_standings(folder),
+        **more,
+    )
+
+
+def read_standings(folder: Path) -> tuple[Standing, ...]:
+    """Where the ranks stood when they were stopped, and which had left before."""
+    try:
+        plan = RunFolder(folder).read_plan()
+    except SpecError:  # somebody deleted it
+        return ()
+    events = [
+        event for path in (folder / "events").glob("*.jsonl") for event in map(parse_event, _lines(path)) if event
+    ]
+    return standings_of(fold_all(plan, sorted(events, key=lambda event: event.t)))
 
 
 def read_observed(folder: Path) -> Observed:

@@ -167,6 +167,9 @@ def _place(stack: Stack | None) -> list[object] | None:
 
 
 def _frames(stack: Stack | None) -> list[list[object]]:
+    """Down to the person's outermost line: what lies below it is ours."""
+    frames = stack.frames if stack else ()
+    last = max((index for index, frame in enumerate(frames) if is_persons(frame.file)), default=len(frames))
     ours = str(Path(__file__).parent)
-    frames = [frame for frame in stack.frames if not frame.file.startswith(ours)] if stack else []
-    return [[frame.file, frame.line, frame.function] for frame in frames[:_MOST_FRAMES]]
+    told = [frame for frame in frames[: last + 1] if not frame.file.startswith(ours)]
+    return [[frame.file, frame.line, frame.function] for frame in told[:_MOST_FRAMES]]
