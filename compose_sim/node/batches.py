@@ -1,0 +1,137 @@
+"""What one rank would have been given that has the batches of all ranks? Their batches, joined along the first dimension.
+
+A batch is whatever a DataLoader gives: tensors in tuples, lists, mappings and dataclasses. What cannot be joined with certainty is
+said to be so, by a CannotJoin: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+
+_PLAIN = (str, bytes, int, float, bool, complex, type(None))
+
+
+class CannotJoin(Exception):
+    """Batches of several ranks do not make one; the message says why."""
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """One batch of the batches of all ranks, in the order of ranks."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if any(type(part) is not type(first) for part in parts):
+        kinds = ", ".join(dict.fromkeys(type(part).__name__ for part in parts))
+        raise CannotJoin(f"ranks have batches of different types ({kinds})")
+    if isinstance(first, torch.Tensor):
+        return _join_tensors(parts)
+    if isinstance(first, _PLAIN):
+        if any(part != first for part in parts):
+            raise CannotJoin(f"ranks have different values in their batches ({parts[0]!r} and {parts[1]!r}, say)")
+        return first
+    if isinstance(first, torch.nn.utils.rnn.PackedSequence):
+        raise CannotJoin("packed sequences cannot be joined")
+    if isinstance(first, Mapping):
+        return _join_mappings(parts)
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*map(join, zip(*parts)))
+    if isinstance(first, (list, tuple)):
+        return _join_lists(parts)
+    if dataclasses.is_dataclass(first):
+        names = [field.name for field in dataclasses.fields(first) if field.init]
+        joined = {name: join([getattr(part, name) for part in parts]) for name in names}
+        return dataclasses.replace(first, **joined)  # type: ignore[type-var]
+    raise CannotJoin(f"batches of type {type(first).__name__} cannot be joined")
+
+
+def size(batch: Any) -> int:
+    """How many samples there are in a batch: the first dimension of its first tensor, or the length of a list."""
+    for tensor in _tensors(batch):
+        if tensor.ndim:
+            return int(tensor.shape[0])
+    return len(batch) if isinstance(batch, (list, tuple)) else 0
+
+
+def compact(batch: Any) -> Any:
+    """The same batch without the memory around its tensors: a view is saved with all that it is a view of."""
+    if isinstance(batch, torch.Tensor) and type(batch) is torch.Tensor and batch.layout is torch.strided:
+        plain = batch.detach()
+        whole = plain.untyped_storage().nbytes() <= plain.numel() * plain.element_size()
+        return plain if whole else plain.clone()
+    if type(batch) in (list, tuple):
+        return type(batch)(map(compact, batch))
+    if type(batch) is dict:
+        return {key: compact(value) for key, value in batch.items()}
+    return batch
+
+
+def weight(batch: Any) -> int:
+    """How many bytes the tensors of a batch take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))
+
+
+def _join_tensors(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    first = parts[0]
+    if any(part.layout is not torch.strided or part.is_nested for part in parts):
+        raise CannotJoin("sparse and nested tensors cannot be joined")
+    if first.ndim == 0:
+        if any(not torch.equal(part, first) for part in parts):
+            raise CannotJoin("ranks have different numbers in their batches, which no first dimension joins")
+        return first
+    if any(part.shape[1:] != first.shape[1:] or part.dtype != first.dtype for part in parts):
+        shapes = ", ".join(dict.fromkeys("×".join(map(str, part.shape)) for part in parts))
+        raise CannotJoin(f"ranks have batches of different shapes ({shapes})")
+    return torch.cat(list(parts))
+
+
+def _join_mappings(parts: Sequence[Mapping[Any, Any]]) -> Any:
+    first = parts[0]
+    if any(part.keys() != first.keys() for part in parts):
+        raise CannotJoin("ranks have batches with different keys")
+    joined = {key: join([part[key] for part in parts]) for key in first}
+    if type(first) is dict:
+        return joined
+    if not isinstance(first, MutableMapping):
+        raise CannotJoin(f"batches of type {type(first).__name__} cannot be joined")
+    whole = copy.copy(first)
+    for key, value in joined.items():
+        whole[key] = value
+    return whole
+
+
+def _join_lists(parts: Sequence[Any]) -> Any:
+    """[x, y] is a structure, to be joined entry by entry; a list of samples grows longer."""
+    first = parts[0]
+    if all(len(part) == len(first) for part in parts) and all(map(_is_structure, parts)):
+        return type(first)(map(join, zip(*parts)))
+    return type(first)(entry for part in parts for entry in part)
+
+
+def _is_structure(entries: Sequence[Any]) -> bool:
+    if any(isinstance(entry, torch.Tensor) for entry in entries):
+        ranks = {entry.ndim for entry in entries if isinstance(entry, torch.Tensor)}
+        lengths = {entry.shape[0] for entry in entries if isinstance(entry, torch.Tensor) and entry.ndim}
+        all_tensors = all(isinstance(entry, torch.Tensor) for entry in entries)
+        return not all_tensors or (ranks != {0} and (len(lengths) == 1 or len(ranks) > 1))
+    leaves = list(_tensors(list(entries)))
+    # Lists in a list: of tensors that all have one first dimension, the batch's; samples have none in common.
+    return bool(leaves) and all(leaf.ndim for leaf in leaves) and len({leaf.shape[0] for leaf in leaves}) == 1
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _tensors(value)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield from _tensors(getattr(batch, field.name, None))

@@ -1,0 +1,90 @@
+"""Does the training itself draw random numbers, as dropout does? Then one rank with all batches rightly computes something else.
+
+Numbers drawn between a batch and the optimizer's step are the training's; what a DataLoader draws for its batches is not.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import random
+import sys
+from typing import Any
+
+_WITH_GENERATOR = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")
+_TENSOR_METHODS = ("normal_", "uniform_", "random_", "bernoulli_", "exponential_")
+
+
+class Draws:
+    """Whether random states change while a window is open."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self.is_open = False
+        self._before: dict[str, Any] = {}
+        self._private: list[Any] | None = None
+
+    def open(self) -> None:
+        """From now on draws are the training's."""
+        self._before = self._states()
+        self.is_open = True
+
+    def close(self) -> None:
+        """From now on they are not; what was drawn meanwhile is in `seen`."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        now = self._states()
+        self.seen |= {name for name, state in self._before.items() if not _equal(state, now.get(name))}
+
+    def take(self) -> list[str]:
+        """What was seen since the last call."""
+        seen, self.seen = sorted(self.seen), set()
+        return seen
+
+    def _states(self) -> dict[str, Any]:
+        torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
+        states: dict[str, Any] = {"torch": torch.get_rng_state(), "random": random.getstate()}
+        if torch.cuda.is_initialized():
+            states["torch on CUDA"] = torch.cuda.get_rng_state()
+        if numpy is not None and hasattr(numpy, "random"):
+            states["numpy"] = repr(numpy.random.get_state(legacy=False))
+        if self._private is None:
+            self._private = _private_generators(numpy)
+        for index, generator in enumerate(self._private):
+            bits = getattr(generator, "bit_generator", None)
+            states[f"{type(generator).__name__} {index}"] = generator.getstate() if bits is None else repr(bits.state)
+        return states
+
+
+def notice_generators(torch: Any, draws: Draws) -> None:
+    """Have draws from a torch.Generator of the script's own noticed too: there is no list of them, but functions take them by name."""
+    for owner, names in ((torch, _WITH_GENERATOR), (torch.Tensor, _TENSOR_METHODS)):
+        for name in names:
+            setattr(owner, name, _noticing(getattr(owner, name), draws))
+
+
+def _noticing(function: Any, draws: Draws) -> Any:
+    @functools.wraps(function)
+    def drawing(*arguments: Any, **options: Any) -> Any:
+        if options.get("generator") is not None and draws.is_open:
+            draws.seen.add("torch.Generator")
+        return function(*arguments, **options)
+
+    return drawing
+
+
+def _private_generators(numpy: Any) -> list[Any]:
+    """Generators of numpy and `random` that the script has made. Those of its samplers do not move while it trains."""
+    kinds: tuple[type, ...] = (random.Random,)
+    if numpy is not None and hasattr(numpy, "random"):
+        kinds += (numpy.random.Generator,)
+    shared = random.getstate.__self__  # type: ignore[attr-defined]
+    found = [each for each in gc.get_objects() if issubclass(type(each), kinds) and each is not shared]
+    return [each for each in found if type(each) is not random.SystemRandom]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if hasattr(one, "numel"):
+        return other is not None and bool((one == other).all())
+    return bool(one == other)

@@ -1,0 +1,132 @@
+"""Which batch is this? The third of the second passage over the first DataLoader: so a batch is called in two runs of one script.
+
+Loaders are numbered as they are first iterated over, not as they are made: libraries make them anew, and not at every world size.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Passage:
+    """One iteration over a loader: how many batches it gave, and the optimizer steps made before its first and its last one."""
+
+    loader: int
+    number: int
+    batches: int = 0
+    first_step: int = 0
+    last_step: int = 0
+    ended: bool = False
+    sizes: dict[int, int] = field(default_factory=dict)
+    files: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.loader, self.number
+
+    @property
+    def place(self) -> tuple[int, int, bool]:
+        """What passages of two ranks that belong together have in common."""
+        return self.loader, self.first_step, self.last_step > self.first_step
+
+
+class Loaders:
+    """The loaders and passages of this process, numbered as they come."""
+
+    def __init__(self) -> None:
+        self._created: Any = weakref.WeakKeyDictionary()
+        self._number: Any = weakref.WeakKeyDictionary()
+        self._passages: dict[int, int] = {}
+        self._created_so_far = 0
+
+    def created(self, loader: Any) -> None:
+        """A loader has been made."""
+        self._created[loader] = self._created_so_far
+        self._created_so_far += 1
+
+    def begin(self, loader: Any) -> tuple[Passage, bool]:
+        """The passage that begins now, and whether it is the loader's first."""
+        number = self._number.get(loader)
+        is_first = number is None
+        if is_first:
+            number = self._number[loader] = len(self._passages)
+            self._passages[number] = 0
+        passage = Passage(loader=number, number=self._passages[number])
+        self._passages[number] += 1
+        return passage, is_first
+
+    def number_of(self, loader: Any) -> int | None:
+        """The loader's number; None before its first passage."""
+        return self._number.get(loader)  # type: ignore[no-any-return]
+
+    def facts(self, loader: Any, length: int | None) -> dict[str, Any]:
+        """What a loader may be known by before it is iterated over."""
+        return {
+            "created": self._created.get(loader),
+            "dataset": type(getattr(loader, "dataset", None)).__qualname__,
+            "length": length,
+        }
+
+
+@dataclass
+class RankRecord:
+    """What one rank recorded of its loaders and steps."""
+
+    passages: dict[tuple[int, int], Passage] = field(default_factory=dict)
+    loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_record(folder: Path) -> list[RankRecord]:
+    """What all ranks recorded, by rank."""
+    files = sorted(folder.glob("*.jsonl"), key=lambda path: int(path.stem))
+    return [_read_rank(map(json.loads, path.read_text().splitlines())) for path in files]
+
+
+def _read_rank(lines: Iterable[dict[str, Any]]) -> RankRecord:
+    record = RankRecord()
+    for line in lines:
+        if "facts" in line:
+            record.loaders[line["loader"]] = line["facts"]
+        elif "optimizer" in line:
+            record.steps.append(line)
+        else:
+            key = line["loader"], line["passage"]
+            passage = record.passages.setdefault(key, Passage(*key, first_step=line["step"], last_step=line["step"]))
+            if "batch" in line:
+                passage.batches, passage.last_step = line["batch"] + 1, line["step"]
+                passage.sizes[line["batch"]] = line["size"]
+                if line["file"]:
+                    passage.files[line["batch"]] = line["file"]
+            passage.ended |= bool(line.get("ended"))
+    return record
+
+
+def aligned(records: list[RankRecord]) -> dict[tuple[int, int], dict[int, Passage]]:
+    """
+    For each passage of rank 0 those of other ranks that belong to it.
+
+    A rank may look into a loader once more than the others do: what belongs together began and ended at the same steps.
+    """
+    own = list(records[0].passages.values())
+    found: dict[tuple[int, int], dict[int, Passage]] = {passage.key: {0: passage} for passage in own}
+    for rank, record in enumerate(records[1:], start=1):
+        theirs = list(record.passages.values())
+        for one, other in _matching(own, theirs):
+            found[one.key][rank] = other
+    return found
+
+
+def _matching(own: list[Passage], theirs: list[Passage]) -> Iterator[tuple[Passage, Passage]]:
+    matcher = difflib.SequenceMatcher(
+        a=[passage.place for passage in own], b=[passage.place for passage in theirs], autojunk=False
+    )
+    for block in matcher.get_matching_blocks():
+        yield from zip(own[block.a : block.a + block.size], theirs[block.b : block.b + block.size])
