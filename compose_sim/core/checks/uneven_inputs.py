@@ -2,11 +2,92 @@
 
 from __future__ import annotations
 
-from compose_sim.core.checks import Case, Result, not_applicable
+from dataclasses import dataclass
+
+from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks.epochs import Epoch, Loader, groups, loaders, named
 
 QUESTION = "Do all ranks train on equally many batches?"
 
+_FIX = (
+    "Give every rank equally many batches, with a DistributedSampler or drop_last=True; or train inside `with model.join():`, "
+    "which answers for ranks that have none left."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How far a rank has come in its training loaders."""
+
+    fetched: int
+    synchronised: int
+    left: bool  # it used up the last epoch that it began
+    closed: bool  # all of it was noted
+    last: tuple[Loader, Epoch]
+
 
 def judge(case: Case) -> Result:
-    """TODO."""
-    return not_applicable("not built yet")
+    """Compare how far the ranks of a group have come when one of them had no batch left."""
+    ways = _ways(case)
+    if len(ways) < 2:
+        return not_applicable("fewer than two ranks train from a DataLoader")
+    if not any(way.synchronised for way in ways.values()):
+        return not_applicable("no DDP model is trained on the batches")
+    if any(each["enabled"] for each in case.observed.of("join")):
+        return passed("the training runs inside join(), which answers for ranks without batches")
+    for group in groups(case):
+        members = {rank: ways[rank] for rank in group if rank in ways}
+        for ended, way in members.items():
+            further = [rank for rank, other in members.items() if _is_uneven(case, way, other)]
+            if further:
+                return _uneven(case, members, ended, further)
+    counts = sorted({way.synchronised for way in ways.values()})
+    return passed(f"ranks trained on equally many batches ({' or '.join(map(str, counts))})")
+
+
+def _ways(case: Case) -> dict[int, _Way]:
+    training = [each for each in loaders(case) if any(loader.trained for loader in each.values())]
+    ways = {}
+    for rank in sorted({rank for by_rank in training for rank in by_rank}):
+        epochs = [
+            (loader, epoch)
+            for by_rank in training
+            if (loader := by_rank.get(rank)) is not None
+            for epoch in loader.epochs.values()
+            if epoch.synchronised or epoch.trained or epoch.batches
+        ]
+        if epochs:
+            last = max(epochs, key=lambda each: each[1].batches[0].index if each[1].batches else -1)
+            ways[rank] = _Way(
+                fetched=sum(epoch.fetched for _, epoch in epochs),
+                synchronised=sum(epoch.synchronised for _, epoch in epochs),
+                left=last[1].exhausted,
+                closed=all(epoch.closed for _, epoch in epochs),
+                last=last,
+            )
+    return ways
+
+
+def _is_uneven(case: Case, ended: _Way, other: _Way) -> bool:
+    """Whether a rank had no batch left while the other went on."""
+    if not ended.left:
+        return False
+    if case.verdict == "passed" or (ended.closed and other.closed):
+        return other.synchronised > ended.synchronised
+    # A run that broke off: what the other did with its last batch could not be noted any more.
+    return other.fetched > ended.fetched and other.synchronised >= ended.synchronised
+
+
+def _uneven(case: Case, members: dict[int, _Way], ended: int, further: list[int]) -> Result:
+    loader, epoch = members[ended].last
+    other = members[further[0]]
+    numbers = f"{members[ended].fetched} batches" if members[ended].fetched != other.fetched else "fewer"
+    detail = (
+        f"rank {ended} had no batch left in epoch {epoch.number} of {named(loader)} after {numbers}, "
+        f"while rank {further[0]} went on to its {other.fetched}th"
+    )
+    length, its = loader.facts["length"], other.last[0].facts["length"]
+    if length != its and length is not None:
+        detail += f"; their data sets hold {length} and {its} samples"
+    file, line = loader.place
+    return failed(detail, fix=_FIX, file=file, line=line, ranks=tuple(sorted({ended, *further})))

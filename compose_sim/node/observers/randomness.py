@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from ..imports import after_import
-from ..watch import Watch, here, in_child
+from ..watch import Watch, here, in_child, place
 from .iterations import Iteration
 from .loaders import ACTIVE, BEGUN, FETCHING, WHEN_TAKEN, guard
 from .samples import bytes_of, rows_of
@@ -206,7 +206,9 @@ def _before_forward(watch: Watch, model: Any, given: Any) -> dict[str, Any] | No
         data.update(loop=last[0], loop_drew=draws(last, state))
     if found is not None:
         data["rows"], data["shape"] = found
-    if active is not None:
+    if active is None:
+        data["at"] = place()
+    else:
         data.update(loader=active.loader.number, epoch=active.epoch, batch=active.batches - 1)
     models = watch.memory.setdefault(_MODELS, weakref.WeakKeyDictionary())
     return {**data, "model": models.setdefault(model, len(models))}
