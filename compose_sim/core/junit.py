@@ -96,8 +96,9 @@ def _child(case: Element, tag: str, text: str, **attributes: str) -> None:
 
 
 def _class_name(program: str) -> str:
-    """`train` for `examples/train.py`: dots part packages and classes."""
-    return program.rpartition("/")[2].removesuffix(".py")
+    """`train` for `examples/train.py --epochs 3`, `tools.train` for `-m tools.train`."""
+    words = program.removeprefix("-m ").split()
+    return (words[0] if words else "").rpartition("/")[2].removesuffix(".py")
 
 
 def _text(text: str) -> str:

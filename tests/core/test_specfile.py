@@ -182,3 +182,88 @@ def test_the_shipped_spec_file_is_valid_for_editors_and_for_us() -> None:
     jsonschema.validate(yaml.safe_load(text), json.loads((ROOT / "templates" / "composesim.schema.json").read_text()))
 
     assert make_spec(parse(text), {}).script == "train.py"
+
+
+PROJECT = """
+[project]
+name = "x"
+
+[tool.composesim]
+nodes = 3
+keep = true
+env = { A = 1, B = "${HOME_OF}" }
+
+[tool.composesim.check]
+steps = 20
+skip = ["metric-local", "teardown"]
+"""
+
+
+def project(text: str, **variables: str) -> dict[str, Any]:
+    return parse_spec_text(text, "pyproject.toml", variables)
+
+
+def test_a_project_file_says_the_same_in_its_own_table() -> None:
+    spec = make_spec(project(PROJECT, HOME_OF="here"), {})
+
+    assert (spec.nodes, spec.keep, spec.env) == (3, True, {"A": "1", "B": "here"})
+    assert (spec.check.steps, spec.check.skip) == (20, ("metric-local", "teardown"))
+    assert project("[project]\nname = 'x'\n") == {}
+
+
+BAD_PROJECT = [
+    # text, line, what is said of it
+    ("[tool.composesim]\nnodes = 0", 2, "nodes: '0' is too small: at least 1"),
+    ("[a]\nb = 1\n\n[tool.composesim]\n# c\nnods = 2", 6, "unknown key 'nods'; did you mean 'nodes'?"),
+    ("[tool.composesim.check]\nstep = 2", 2, "unknown key 'step'; did you mean 'steps'?"),
+    ("[tool.composesim.check]\nskip = ['set-epok']", 2, "skip: there is no check 'set-epok'; did you mean 'set-epoch'?"),
+    ("[[tool.composesim.nodes]]\n[[tool.composesim.nodes]]\ncpus = 'x'", 3, "cpus: 'x' is not a number"),
+    ("[tool.composesim]\nargs = ['${NOPE}']", 2, "args[0]: the variable 'NOPE' is not set"),
+    ("[tool]\ncomposesim = 3", 1, "[tool.composesim] is not a table such as nodes = 2"),
+    ("[tool.composesim]\nnodes = \n", 2, "not valid TOML: Invalid value (at line 2, column 9)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "problem"), BAD_PROJECT, ids=[bad[0][-20:] for bad in BAD_PROJECT])
+def test_a_mistake_in_a_project_file_is_named_with_file_line_and_key(text: str, line: int, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        project(text)
+
+    assert caught.value.message == f"pyproject.toml, line {line}: {problem}"
+
+
+BAD_CHECK = [
+    ("check:\n  only: [hang, set_epoch]", 2, "only: there is no check 'set_epoch'; did you mean 'set-epoch'?"),
+    ("check:\n  only: hang, oops", 2, "only: there is no check 'oops'; there are hang, "),
+    ("check:\n  steps: none", 2, "steps: 'none' is not a whole number"),
+    ("check:\n  tolerance: -1", 2, "tolerance: '-1' is too small: more than 0"),
+    ("check: all", 1, "check: 'all' is not a mapping"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "problem"), BAD_CHECK, ids=[bad[0] for bad in BAD_CHECK])
+def test_a_mistake_about_checks_is_named(text: str, line: int, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(text)
+
+    assert caught.value.message.startswith(f"composesim.yaml, line {line}: {problem}")
+
+
+def test_flags_win_over_what_the_file_says_of_checks() -> None:
+    values = parse("check: {steps: 5, skip: 'hang, teardown', tolerance: 1e-2, junit: out.xml}")
+    spec = make_spec(values, {"check": {"steps": "9", "only": ("hang,set-epoch", "set-epoch")}})
+
+    assert spec.check.model_dump() == {
+        "steps": 9,
+        "only": ("hang", "set-epoch"),
+        "skip": ("teardown",),
+        "tolerance": 0.01,
+        "junit": "out.xml",
+    }
+
+
+def test_a_wrong_flag_of_check_is_named() -> None:
+    with pytest.raises(SpecError, match="--only: there is no check 'hangs'; did you mean 'hang'") as caught:
+        make_spec({}, {"check": {"only": ("hangs",)}})
+
+    assert caught.value.hint == "composesim check --help"

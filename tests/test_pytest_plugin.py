@@ -1,0 +1,226 @@
+"""Does a marked test run on every rank of a cluster, with pytest's own words for what went wrong, and nothing left behind?"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compose_sim.engine.labels import labelled_processes
+
+pytest_plugins = ["pytester"]
+
+HEAD = """
+import os
+import pytest
+import torch
+import torch.distributed as dist
+"""
+PATIENCE_S = 120.0
+COMMAND = (sys.executable, "-m", "pytest", "--composesim-engine", "local", "-p", "no:cacheprovider", "-W", "ignore")
+
+
+def run(pytester: pytest.Pytester, text: str, *options: str) -> pytest.RunResult:
+    """A pytest run of this one file, in a process of its own."""
+    pytester.makepyfile(test_it=HEAD + text)
+    return pytester.run(*COMMAND, *options)
+
+
+def runs_of(pytester: pytest.Pytester) -> list[Path]:
+    """The folders of the runs that are still there."""
+    return sorted((pytester.path / ".composesim" / "runs").glob("pytest-*"))
+
+
+@pytest.mark.train
+def test_tests_of_one_shape_share_a_cluster_with_fixtures_parameters_and_classes(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+        RUNS = os.path.join(os.path.dirname(__file__), "runs")
+
+        @pytest.fixture(scope="module")
+        def model():
+            return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+
+        @pytest.fixture(autouse=True)
+        def note():
+            yield
+            with open(RUNS, "a") as file:
+                file.write(os.environ.get("COMPOSESIM_RUN", "here") + "\\n")
+
+        @pytest.mark.composesim(nodes=2)
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_reduces(number):
+            total = torch.tensor([float(number)])
+            dist.all_reduce(total)
+            assert total.item() == 2 * number
+
+        def test_that_is_not_marked():
+            assert not dist.is_initialized()
+
+        class TestModel:
+            @pytest.mark.composesim(nodes=2)
+            def test_steps(self, model, tmp_path):
+                model(torch.ones(1, 2)).sum().backward()
+
+            @pytest.mark.composesim(nodes=2)
+            def test_leaves_the_group(self, model):
+                dist.destroy_process_group()
+
+        @pytest.mark.composesim(nodes=2)
+        def test_finds_a_group_again():
+            dist.barrier()
+        """.replace("\n        ", "\n"),
+    )
+
+    done.assert_outcomes(passed=6)
+    names = (pytester.path / "runs").read_text().split()
+    assert sorted(map(names.count, set(names))) == [1, 10]
+    assert runs_of(pytester) == []
+
+
+@pytest.mark.train
+def test_the_failing_ranks_assertion_is_pytests_own_and_the_next_test_gets_a_fresh_cluster(
+    pytester: pytest.Pytester,
+) -> None:
+    done = run(
+        pytester,
+        """
+        @pytest.mark.composesim(nodes=1, nproc_per_node=2)
+        def test_fails_on_one():
+            print("rank", dist.get_rank(), "speaks")
+            if dist.get_rank() == 1:
+                given = {"loss": 1, "steps": [1, 2]}
+                assert given == {"loss": 1, "steps": [1, 3]}
+            dist.barrier()
+
+        @pytest.mark.composesim(nodes=1, nproc_per_node=2)
+        def test_goes_on():
+            dist.barrier()
+
+        @pytest.mark.composesim(nodes=1, nproc_per_node=2)
+        @pytest.mark.xfail(strict=True)
+        def test_fails_as_expected():
+            assert dist.get_rank() == 0
+
+        @pytest.mark.composesim(nodes=64)
+        @pytest.mark.skip(reason="no cluster is started for this")
+        def test_is_skipped():
+            raise AssertionError
+        """.replace("\n        ", "\n"),
+        "--junitxml=out.xml",
+    )
+
+    done.assert_outcomes(passed=1, failed=1, xfailed=1, skipped=1)
+    done.stdout.fnmatch_lines(
+        [
+            '>*assert given == {"loss": 1, "steps": [[]1, 3[]]}',
+            "E*AssertionError: assert {'loss': 1, *} == {'loss': 1, *}",
+            "E*{'steps': [[]1, 2[]]} != {'steps': [[]1, 3[]]}*",
+            "failed on rank 1 of 2; rank 0 had not finished",
+            "rank 1 speaks",
+        ]
+    )
+    assert "test_fails_on_one" in (pytester.path / "out.xml").read_text()
+    assert runs_of(pytester) == []
+
+
+@pytest.mark.train
+def test_a_crash_and_a_hang_are_failures_that_name_rank_and_line(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+        @pytest.mark.composesim(nodes=2)
+        def test_crashes():
+            if dist.get_rank() == 1:
+                os.kill(os.getpid(), 9)
+            dist.barrier()
+
+        @pytest.mark.composesim(nodes=2, timeout=6)
+        def test_hangs():
+            if dist.get_rank() == 0:
+                dist.barrier()  # alone
+
+        @pytest.mark.composesim(nodes=2)
+        def test_is_not_reached():
+            pass
+        """.replace("\n        ", "\n"),
+        "--maxfail=2",
+    )
+
+    done.assert_outcomes(failed=2)
+    text = pytester.path.joinpath("test_it.py").read_text().splitlines()
+    line = next(number for number, words in enumerate(text, 1) if "# alone" in words)
+    done.stdout.fnmatch_lines(
+        [
+            "rank 1 was ended by SIGKILL*",
+            f"not done after 6 s: rank 0 is at test_it.py, line {line}, in test_hangs",
+            "all of it: composesim logs --run pytest-*",
+        ]
+    )
+    assert len(runs_of(pytester)) == 2
+
+
+@pytest.mark.train
+def test_an_interrupt_leaves_no_process(pytester: pytest.Pytester) -> None:
+    os.mkfifo(pytester.path / "began")
+    began = os.open(pytester.path / "began", os.O_RDWR)
+    pytester.makepyfile(
+        test_it=HEAD
+        + """
+@pytest.mark.composesim(nodes=2)
+def test_waits():
+    dist.barrier()
+    if dist.get_rank() == 0:
+        with open("began", "w") as file:
+            file.write(os.environ["COMPOSESIM_RUN"])
+    dist.barrier()
+    if dist.get_rank() == 0:
+        dist.barrier()  # alone
+"""
+    )
+    process = pytester.popen(COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    assert select.select([began], [], [], PATIENCE_S)[0]
+    name = os.read(began, 100).decode()
+    os.close(began)
+    assert labelled_processes(name)
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(PATIENCE_S) == pytest.ExitCode.INTERRUPTED
+    assert labelled_processes(name) == []
+    assert runs_of(pytester) == []
+
+
+@pytest.mark.parametrize(
+    ("mark", "problem"),
+    [
+        ("nodes=0", "nodes=0 is not a number from 1"),
+        ("node=2", "unexpected keyword argument 'node'"),
+        ("engine='podman'", "engine='podman' is none of auto, docker, local"),
+        ("timeout='1m'", "timeout='1m' is not a number of seconds"),
+    ],
+)
+def test_a_wrong_mark_is_told_before_any_test_runs(pytester: pytest.Pytester, mark: str, problem: str) -> None:
+    pytester.makepyfile(
+        test_it=f"import pytest\n\ndef test_first(): pass\n\n@pytest.mark.composesim({mark})\ndef test_it(): pass\n"
+    )
+
+    done = pytester.run(*COMMAND)
+
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([f"ERROR: test_it.py::test_it: *{problem}; it is composesim(nodes=2, *"])
+
+
+def test_runs_that_do_not_use_it_import_nothing_heavy() -> None:
+    code = "import sys, pytest, compose_sim.pytest_plugin; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+    assert loaded & {"torch", "pydantic", "click", "rich", "jinja2", "yaml", "jsonschema", "psutil"} == set()
