@@ -184,7 +184,8 @@ def test_waits():
         dist.barrier()  # alone
 """
     )
-    process = pytester.popen(COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(COMMAND, cwd=pytester.path, **quiet)
     assert select.select([began], [], [], PATIENCE_S)[0]
     name = os.read(began, 100).decode()
     os.close(began)

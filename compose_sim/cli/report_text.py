@@ -10,7 +10,7 @@ import click
 from compose_sim.cli.checks_text import print_checks
 from compose_sim.cli.console import print_table, verdict_line
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.selection import check_exit_code, complaints
+from compose_sim.core.checks.selection import check_exit_code, complaints, failed_by_itself
 from compose_sim.core.quantities import format_bytes, format_seconds
 
 _MOST_NODES = 16
@@ -64,7 +64,7 @@ def final_line(report: Mapping[str, Any]) -> str:
 
 def check_verdict(report: Mapping[str, Any]) -> str:
     """The last line."""
-    word = report["verdict"] if report["verdict"] != "passed" or not check_exit_code(report) else "failed"
+    word = report["verdict"] if failed_by_itself(report) or not check_exit_code(report) else "failed"
     return verdict_line(word, verdict_words(report))
 
 
@@ -77,7 +77,7 @@ def verdict_words(report: Mapping[str, Any]) -> str:
     }
     words = ", ".join(f"{count} {status.replace('-', ' ')}" for status, count in counts.items() if count)
     failed = ", ".join(result["id"] for result in results if result["status"] == FAILED)
-    if report["verdict"] != "passed":
+    if failed_by_itself(report):
         why = cause_words(cause) if cause else report["program"]
         return f"{why}; {failed} failed" if failed else why
     total = report["timings"]["total_s"]

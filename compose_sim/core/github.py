@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
+from compose_sim.core.checks.selection import failed_by_itself
 
 MOST_OF_A_KIND = 10  # in one step; GitHub drops what is beyond it, without a word
 _KINDS = {FAILED: "error", WARNED: "warning"}
@@ -17,7 +18,7 @@ def workflow_commands(report: Mapping[str, Any], *, path_of: Callable[[str], str
     """The workflow commands for what failed or warned; `path_of` turns a file's path into one within the repository."""
     commands: list[str] = []
     cause = report["cause"]
-    if cause and report["verdict"] != "passed":
+    if cause and failed_by_itself(report):
         commands.append(_command("error", {"title": f"composesim {report['verdict']}"}, str(cause["message"])))
     for status, kind in _KINDS.items():
         for result in (result for result in report["checks"] if result["status"] == status):

@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, WARNED
+from compose_sim.core.checks.selection import failed_by_itself
 
 # All that XML 1.0 cannot carry, not even escaped.
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -65,7 +66,7 @@ def _check(suite: Element, class_name: str, result: Mapping[str, Any]) -> None:
 
 def _ranks(suite: Element, class_name: str, report: Mapping[str, Any]) -> None:
     """One case a rank; what the run failed of is the failure of its rank, or of the run where it was no rank's."""
-    cause = report["cause"]
+    cause = report["cause"] if failed_by_itself(report) else None
     guilty = cause["rank"] if cause else None
     for node in report["nodes"]:
         for rank in node["ranks"]:
@@ -78,9 +79,9 @@ def _ranks(suite: Element, class_name: str, report: Mapping[str, Any]) -> None:
                     message=cause["message"],
                     type=cause["kind"],
                 )
-            elif report["verdict"] != "passed":
+            elif failed_by_itself(report):
                 _child(case, "skipped", "", message=f"the run {report['verdict']} elsewhere")
-    if report["verdict"] != "passed" and guilty is None:
+    if failed_by_itself(report) and guilty is None:
         case = _case(suite, class_name, "run")
         message = cause["message"] if cause else report["verdict"]
         told = (cause and cause["traceback"]) or message

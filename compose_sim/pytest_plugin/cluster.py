@@ -151,6 +151,7 @@ class Cluster:
         command = [sys.executable, "-m", "compose_sim", "up", "--json", "--name", self.name, "--launcher", "warm"]
         command += ["--nodes", str(shape.nodes), "--nproc-per-node", str(shape.nproc_per_node)]
         command += ["--engine", shape.engine, "--backend", shape.backend, "--max-restarts", "0"]
+        command += ["--hang-timeout", "never"]  # between two tests nothing moves; each test has its own timeout
         return subprocess.Popen(
             [*command, str(_RANK), str(self._pipes_folder)],
             cwd=config.invocation_params.dir,

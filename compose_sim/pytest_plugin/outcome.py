@@ -102,7 +102,9 @@ def crashed(item: pytest.Item, heard: Heard, *, begun: float) -> list[pytest.Tes
         for log in heard.folder.glob(f"logs/*.{rank}.log"):
             if words := "\n".join(_read(log).splitlines()[-_TAIL:]):
                 sections.append((f"last output of rank {rank}", words))
-    lines = [f"{heard.why}" + (f": {'; '.join(places)}" if places else ""), "", *heard.evidence.strip().splitlines()]
+    diagnosed = _diagnosis(heard.folder, since=begun)
+    stands = diagnosed or "; ".join(places)
+    lines = [f"{heard.why}" + (f": {stands}" if stands else ""), "", *heard.evidence.strip().splitlines()]
     sections.append(("composesim", f"all of it: composesim logs --run {heard.run}, composesim report {heard.run}"))
     now = time.time()
     report = pytest.TestReport(
@@ -150,6 +152,13 @@ def _sections(heard: Heard, shown: int, when: str | None) -> list[tuple[str, str
 
 def _is_xfailed(data: Mapping[str, Any]) -> bool:
     return data["outcome"] == "skipped" and data.get("wasxfail") is not None
+
+
+def _diagnosis(folder: Path, *, since: float) -> str:
+    """What the run itself found to be the reason why nothing moves; nothing where the test was shorter than that takes."""
+    lines = _read(folder / "events" / "composesim.jsonl").splitlines()
+    hangs = [event for event in map(json.loads, lines) if event["kind"] == "hang" and event["t"] >= since]
+    return str(hangs[-1]["data"]["message"]) if hangs else ""
 
 
 def _stack(dump: str) -> list[str]:

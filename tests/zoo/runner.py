@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.core.checks import FAILED, IDS, WARNED
+from compose_sim.core.checks.selection import failed_by_itself
 
 ZOO = Path(__file__).parent
 KINDS = ("broken", "right", "hard")
@@ -126,7 +127,7 @@ def _outcome(example: Example, stdout: str, stderr: str) -> Outcome:
     results = [result for result in report["checks"] if result["status"] in (FAILED, WARNED)]
     said = frozenset(result["id"] for result in results)
     details = tuple(f"{result['id']} {result['status']}: {result['detail']}" for result in results)
-    failed = report["verdict"] != "passed" and example.kind != "broken"
+    failed = failed_by_itself(report) and example.kind != "broken"
     error = f"{report['verdict']}: {(report['cause'] or {}).get('message')}" if failed else ""
     return Outcome(example=example, said=said, details=details, error=error)
 

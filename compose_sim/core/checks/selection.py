@@ -38,5 +38,11 @@ def check_exit_code(report: Mapping[str, Any]) -> int:
     return int(report["exit_code"]) or int(any(result["status"] == FAILED for result in report["checks"]))
 
 
+def failed_by_itself(report: Mapping[str, Any]) -> bool:
+    """Whether the run did not pass, whatever its checks say: then its cause is worth a word of its own."""
+    cause = report["cause"]
+    return bool(report["verdict"] != "passed" and not (cause and cause["kind"] == "check"))
+
+
 def _nearest(name: str) -> str:
     return next(iter(get_close_matches(name.lower().replace("_", "-"), IDS, n=1)), "")

@@ -1,0 +1,211 @@
+"""Is a check asked for in every way that is written down, and are its words, files and exit code those of what it found?"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import xmlschema
+
+from compose_sim.cli.checks_text import result_lines
+from compose_sim.cli.report_text import check_verdict
+from compose_sim.core.checks import IDS, failed, not_applicable, passed, warned
+from compose_sim.core.checks.selection import check_exit_code
+from tests.builders import ROOT
+from tests.cli.conftest import Project
+
+# Bare processes: nothing imports torch.
+CHECK = ("check", "--engine", "local", "--launcher", "env")
+QUIET = "import os\nprint(os.environ['RANK'], os.environ['LOCAL_RANK'])\n"
+FAILING = "import os\nif os.environ['RANK'] == '3':\n    raise ValueError('boom')\n"
+WRONG = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def a_report(*results: Any, verdict: str = "passed", exit_code: int = 0) -> dict[str, Any]:
+    checks = [{**result.to_dict(), "id": name} for name, result in zip(IDS, results, strict=False)]
+    cause = {"node": "node-1", "rank": 2, "kind": "exception", "message": "ValueError: boom", "traceback": None}
+    return {
+        "verdict": verdict,
+        "exit_code": exit_code,
+        "cause": None if verdict == "passed" else cause,
+        "checks": checks,
+        "world_size": 4,
+        "program": "train.py",
+        "timings": {"total_s": 2.0},
+    }
+
+
+GOOD, BAD = passed("all agree"), failed("ranks differ", fix="wrap it", file="/elsewhere/train.py", line=3)
+SO_SO, ASIDE = warned("3 samples twice", fix="drop_last=True"), not_applicable("no BatchNorm")
+
+
+def test_what_failed_or_warned_has_its_fix_place_and_page_below_it() -> None:
+    lines = [
+        click.unstyle(line)
+        for result in a_report(GOOD, BAD, SO_SO, ASIDE)["checks"]
+        for line in result_lines(result, 20)
+    ]
+
+    assert lines == [
+        "✔ hang                  all agree",
+        "✘ collective-mismatch   ranks differ",
+        "    fix: wrap it",
+        "    at: /elsewhere/train.py:3",
+        "    page: composesim check --explain collective-mismatch",
+        "! rank-confusion        3 samples twice",
+        "    fix: drop_last=True",
+        "    page: composesim check --explain rank-confusion",
+        "– host-dependence       not applicable: no BatchNorm",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("report", "line", "code"),
+    [
+        (a_report(GOOD, GOOD, SO_SO, ASIDE), "✔ passed  2 passed, 1 warned, 1 not applicable; 4 ranks of train.py in 2.00 s", 0),
+        (a_report(GOOD, BAD), "✘ failed  collective-mismatch: 1 passed, 1 failed; 4 ranks of train.py in 2.00 s", 1),
+        (a_report(GOOD, verdict="failed", exit_code=1), "✘ failed  rank 2 on node-1: ValueError: boom", 1),
+        (a_report(BAD, verdict="hung", exit_code=124), "✘ hung  rank 2 on node-1: ValueError: boom; hang failed", 124),
+    ],
+)  # fmt: skip
+def test_the_last_line_and_the_exit_code_say_the_same(report: dict[str, Any], line: str, code: int) -> None:
+    assert click.unstyle(check_verdict(report)) == line
+    assert check_exit_code(report) == code
+
+
+def test_it_runs_on_two_nodes_of_two_ranks_and_tells_each_check(project: Project) -> None:
+    project.write("train.py", QUIET)
+
+    done = project.run(*CHECK, "--junit", "out/junit.xml", "train.py")
+
+    lines = done.stdout.splitlines()
+    assert sorted(line.partition("| ")[2] for line in lines if line.startswith("node-")) == ["0 0", "1 1", "2 0", "3 1"]
+    assert [line.split()[1] for line in lines if line[:2] in ("✔ ", "✘ ", "! ", "– ")][:-1] == list(IDS)
+    assert lines[-1].startswith("✔ passed  ")
+    assert done.returncode == 0
+    xmlschema.validate(project.folder / "out" / "junit.xml", ROOT / "tests" / "core" / "junit-10.xsd")
+
+
+def test_it_ends_as_a_run_ends_that_fails(project: Project) -> None:
+    project.write("train.py", FAILING)
+
+    done = project.run(*CHECK, "--only", "teardown", "train.py")
+
+    assert done.returncode == 1
+    assert "  ValueError: boom\n" in done.stdout
+    assert done.stdout.rstrip().splitlines()[-1].startswith("✘ failed  rank 3 on node-1: ValueError: boom")
+
+
+def test_settings_come_from_the_file_and_flags_win(project: Project) -> None:
+    project.write(
+        "pyproject.toml", '[tool.composesim]\nnodes = 1\ncheck = {only = "hang, teardown", junit = "out.xml"}\n'
+    )
+    project.write("train.py", QUIET)
+
+    report = json.loads(project.run(*CHECK, "--json", "train.py").stdout)
+    other = json.loads(project.run(*CHECK, "--json", "--nproc-per-node", "1", "--only", "set-epoch", "train.py").stdout)
+
+    assert ([check["id"] for check in report["checks"]], report["world_size"]) == (["hang", "teardown"], 2)
+    assert ([check["id"] for check in other["checks"]], other["world_size"]) == (["set-epoch"], 1)
+    assert (project.folder / "out.xml").is_file()
+
+
+def test_where_two_files_could_be_meant_it_says_which_is(project: Project) -> None:
+    project.write("pyproject.toml", "[tool.composesim]\nnodes = 3\n")
+    project.write("composesim.yaml", "nodes: 1\n")
+    project.write("train.py", QUIET)
+
+    done = project.run(*CHECK, "--only", "hang", "train.py")
+
+    assert "  composesim.yaml is read; [tool.composesim] in pyproject.toml is not\n" in done.stderr
+    assert "1 node, 2 ranks" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("--only", "hang,set-epok"), ("--skip", "set-epok"), ("--explain", "set_epok")])
+def test_a_check_that_there_is_not_is_told_with_the_nearest(project: Project, words: tuple[str, ...]) -> None:
+    project.write("train.py", QUIET)
+
+    done = project.run("check", *words, "train.py")
+
+    assert done.returncode == 2
+    assert "there is no check 'set" in done.stderr
+    assert "did you mean 'set-epoch'?" in done.stderr
+
+
+def test_it_explains_a_check(project: Project) -> None:
+    done = project.run("check", "--explain", "set-epoch")
+
+    assert done.stdout == (ROOT / "docs" / "checks" / "set-epoch.md").read_text()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_github_is_told_what_failed(project: Project, as_json: bool) -> None:
+    project.write("train.py", FAILING)
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(project.folder / "summary.md")}
+
+    words = ["--only", "hang", *(["--json"] if as_json else [])]
+    done = project.run(*CHECK, *words, "train.py", env={**os.environ, **github})
+
+    told = done.stderr if as_json else done.stdout
+    assert "::error title=composesim failed::ValueError: boom\n" in told
+    assert (project.folder / "summary.md").read_text().startswith("### composesim: train.py\n")
+    if as_json:
+        assert json.loads(done.stdout)["verdict"] == "failed"
+
+
+def test_a_report_is_written_for_ci_by_other_verbs_too(project: Project) -> None:
+    project.write("train.py", FAILING)
+    project.run("up", "--engine", "local", "--launcher", "env", "--name", "done", "--junit", "up.xml", "train.py")
+    project.run("report", "done", "--junit", "report.xml")
+
+    for name in ("up.xml", "report.xml"):
+        xmlschema.validate(project.folder / name, ROOT / "tests" / "core" / "junit-10.xsd")
+
+
+@pytest.mark.train
+def test_a_wrong_script_fails_its_check_at_its_line(project: Project, tmp_path: Path) -> None:
+    project.write("train.py", WRONG)
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(tmp_path)}
+
+    words = ("--engine", "local", "--only", "set-epoch,params-in-sync", "train.py")
+    done = project.run("check", *words, timeout=240, env={**os.environ, **github})
+
+    assert done.returncode == 1
+    assert "✔ params-in-sync  " in done.stdout
+    assert "✘ set-epoch       " in done.stdout
+    assert "    fix: Call " in done.stdout
+    assert "::error file=train.py,line=" in done.stdout
+    assert "\n✘ failed  set-epoch: 1 passed, 1 failed; 4 ranks of train.py" in done.stdout
+
+
+@pytest.mark.train
+def test_up_tells_what_is_wrong_and_ends_as_the_run_did(project: Project) -> None:
+    project.write("train.py", WRONG)
+
+    done = project.run("up", "--engine", "local", "train.py", timeout=240)
+
+    lines = [line for line in done.stderr.splitlines() if line[:2] in ("✔ ", "✘ ", "! ", "– ")]
+    assert [line.split()[1] for line in lines] == ["set-epoch", "passed"]
+    assert done.returncode == 0
