@@ -7,6 +7,32 @@ must survive scripts and libraries it does not understand, and costs microsecond
 
 from __future__ import annotations
 
-from . import backward, collectives, gradients, groups, loaders, models, optimizers, randomness, recording, replaying
+from . import (
+    backward,
+    collectives,
+    devices,
+    files,
+    gradients,
+    groups,
+    loaders,
+    models,
+    optimizers,
+    randomness,
+    recording,
+    replaying,
+)
 
-OBSERVERS = (backward, models, gradients, optimizers, groups, collectives, loaders, randomness, recording, replaying)
+OBSERVERS = (
+    backward,
+    models,
+    gradients,
+    optimizers,
+    groups,
+    collectives,
+    files,
+    devices,
+    loaders,
+    randomness,
+    recording,
+    replaying,
+)

@@ -34,6 +34,8 @@ def _after_distributed(module: ModuleType) -> None:
                 master_addr=os.environ.get("MASTER_ADDR"),
                 env_rank=os.environ.get("RANK"),
                 env_world_size=os.environ.get("WORLD_SIZE"),
+                store_host=_host(asked.get("store")),
+                device=getattr(asked.get("device_id"), "index", None),
                 at=place(),
             )
             watch.flush()
@@ -46,6 +48,14 @@ def _after_distributed(module: ModuleType) -> None:
             )
 
     module.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
+def _host(store: Any) -> str | None:
+    """Where a store that the script made itself listens."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    host = getattr(store, "host", None)
+    return str(host) if host else None
 
 
 def _positive(number: Any, *, least: int = 1) -> int | None:
