@@ -1,0 +1,23 @@
+"""Shares out by RANK, by hand and without a loader."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+generator = torch.Generator().manual_seed(11)
+features = torch.randn(256, 10, generator=generator)
+targets = features @ torch.randn(10, 1, generator=generator)
+mine, mine_too = features[rank::world_size], targets[rank::world_size]
+
+torch.manual_seed(0)
+model = DDP(nn.Linear(10, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+for _ in range(3):
+    for x, y in zip(mine.split(16), mine_too.split(16), strict=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+dist.destroy_process_group()

@@ -1,0 +1,25 @@
+"""A DistributedSampler that is never told the epoch: every epoch has the same order and the same batches."""
+
+# expects: set-epoch
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+generator = torch.Generator().manual_seed(0)
+images = torch.rand(128, 1, 8, 8, generator=generator)
+labels = images.mean((1, 2, 3)).gt(0.5).long()
+data = TensorDataset(images, labels)
+loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, shuffle=True), num_workers=2)
+model = DDP(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _epoch in range(3):
+    for batch, answer in loader:
+        loss = nn.functional.cross_entropy(model(batch), answer)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+dist.destroy_process_group()
