@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,10 +14,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from compose_sim.cli.cmd_check import command as check
+from compose_sim.core.checks import IDS, question
 from tests.builders import ROOT
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = sorted((ROOT / "docs" / "checks").glob("*.md"))
+SECTIONS = ["What is wrong", "Why it matters", "How it is seen", "How to fix it", "When it may be wrong itself"]
 _BLOCK = re.compile(r"<!-- run(?:: (?P<file>[\w.]+))? -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
@@ -57,6 +63,37 @@ def test_every_verb_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
 
     assert [verb for verb in VERBS if not re.search(rf"\b{verb}\b", text)] == ["completion"]
+
+
+def test_every_check_has_a_page_and_every_page_a_check() -> None:
+    assert sorted(path.stem for path in PAGES) == sorted(IDS)
+    listed = re.findall(r"^\| \[`([a-z-]+)`\]\(checks/\1\.md\)", (ROOT / "docs" / "check.md").read_text(), re.MULTILINE)
+    assert tuple(listed) == IDS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_a_page_says_the_same_things_as_the_others(page: Path) -> None:
+    """What, why, how it is seen, the code to write and when it may be wrong, on one screen."""
+    text = page.read_text()
+
+    assert text.startswith(f"# {page.stem}\n\n**{question(page.stem)}** ")
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == SECTIONS
+    assert "```python\n" in text
+    assert len(text.splitlines()) <= 45
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
+def test_a_job_to_copy_is_valid_yaml_and_runs_words_that_there_are(name: str) -> None:
+    text = (ROOT / "docs" / "ci.md").read_text()
+    block = re.search(rf"<!-- file: {name} -->\n```yaml\n(.*?)```\n", text, re.DOTALL)
+    assert block
+    job = json.dumps(yaml.safe_load(block[1]))
+    words = set(re.findall(r"composesim check (--.*?) train.py", job)[0].split())
+
+    assert {word for word in words if word.startswith("--")} <= {
+        name for option in check.params for name in option.opts
+    }
+    assert "--composesim-engine" in job
 
 
 def _run(block: str, folder: Path) -> str:
