@@ -32,6 +32,10 @@ _OPTIONS = (
     click.option("--image", metavar="auto|host|TAG", help="Image of the nodes; host is this machine's own Python."),
     click.option("--python", metavar="PATH", help="Python interpreter that the nodes run."),
     click.option("--backend", metavar="auto|nccl|gloo", help="torch.distributed backend to set nodes up for."),
+    click.option(
+        "--gpus", metavar="auto|none|emulated", help="GPUs nodes see; auto emulates CUDA where there is none."
+    ),
+    click.option("--gpus-per-node", metavar="K", help="Emulated GPUs of each node.  [default: its ranks]"),
     click.option("--launcher", metavar="warm|torchrun|env", help="How ranks are started on a node."),
     click.option("--master", metavar="service|node-0", help="Who answers at MASTER_ADDR."),
     click.option("--master-port", metavar="PORT", help="MASTER_PORT of the first round."),

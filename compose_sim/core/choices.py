@@ -59,15 +59,39 @@ def choose_image(spec: ClusterSpec, host: Host, *, engine: str) -> tuple[Choice,
     return Choice(what="image", value=spec.image, why="asked for"), spec.python or "python3"
 
 
-def choose_backend(spec: ClusterSpec, host: Host) -> Choice:
-    """What torch.distributed backend the nodes are set up for."""
+def choose_gpus(spec: ClusterSpec, host: Host) -> Choice | None:
+    """Whether nodes show emulated GPUs; None where they see this machine's own."""
+    if spec.gpus == "emulated":
+        return Choice(what="gpus", value="emulated", why="CUDA emulated on the CPU: asked for")
+    if spec.gpus == "none":
+        return Choice(what="gpus", value="none", why="asked for")
+    if host.has_nvidia_gpu:
+        if spec.gpus_per_node:
+            raise SpecError(
+                f"{spec.gpus_per_node} GPUs per node are for emulated GPUs, and this machine has real ones",
+                hint="composesim up --gpus emulated --gpus-per-node …",
+            )
+        return None
+    return Choice(what="gpus", value="emulated", why="CUDA emulated on the CPU: this machine has no NVIDIA GPU")
+
+
+def choose_backend(spec: ClusterSpec, host: Host, *, gpus: str | None = None) -> Choice:
+    """What torch.distributed backend the nodes are set up for; gloo stands in for NCCL on emulated GPUs."""
+    if spec.backend == "nccl" and spec.gpus == "emulated":
+        return Choice(what="backend", value="nccl", why="asked for; emulated by gloo")
     if spec.backend == "nccl" and not host.has_nvidia_gpu:
         raise SpecError(
             "backend 'nccl' needs an NVIDIA GPU and this machine has none",
-            hint="composesim up --backend gloo …",
+            hint="composesim up --gpus emulated …, which emulates NCCL by gloo, or --backend gloo",
         )
+    if spec.backend == "nccl" and gpus == "none":
+        raise SpecError("backend 'nccl' needs an NVIDIA GPU, and '--gpus none' shows none", hint="leave --gpus out")
+    if gpus == "emulated":
+        return Choice(what="backend", value="gloo", why="asked for" if spec.backend == "gloo" else "GPUs are emulated")
     if spec.backend != "auto":
         return Choice(what="backend", value=spec.backend, why="asked for")
+    if gpus == "none":
+        return Choice(what="backend", value="gloo", why="no GPU is shown")
     if host.has_nvidia_gpu:
         return Choice(what="backend", value="nccl", why="this machine has an NVIDIA GPU")
     return Choice(what="backend", value="gloo", why="this machine has no NVIDIA GPU")

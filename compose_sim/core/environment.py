@@ -53,6 +53,16 @@ def stall_seconds(spec: ClusterSpec) -> float:
     return min(_STALL_S, spec.hang_timeout) if spec.hang_timeout else _STALL_S
 
 
+def gpu_environment(spec: ClusterSpec, host: Host, *, gpus: str | None, nproc: int) -> dict[str, str]:
+    """What one node is told of its GPUs: how many it emulates, and to see none of this machine's."""
+    if gpus is None:
+        return {}
+    environment = {"CUDA_VISIBLE_DEVICES": ""} if host.has_nvidia_gpu else {}
+    if gpus == "emulated":
+        environment["COMPOSESIM_EMULATED_GPUS"] = str(spec.gpus_per_node or nproc)
+    return environment
+
+
 def as_dotenv_changes_it(ours: Mapping[str, str], dotenv: Mapping[str, str], *, contained: bool) -> dict[str, str]:
     """Our own variables as `.env` changes them: Compose reads it itself, below what stands in the document."""
     if contained:

@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import Any
 
-from compose_sim.core.choices import Choice, choose_backend, choose_engine, choose_image
-from compose_sim.core.environment import as_dotenv_changes_it, common_environment, stall_seconds
+from compose_sim.core.choices import Choice, choose_backend, choose_engine, choose_gpus, choose_image
+from compose_sim.core.environment import as_dotenv_changes_it, common_environment, gpu_environment, stall_seconds
 from compose_sim.core.inventory import Host
 from compose_sim.core.limits import check_limits, choose_subnet
 from compose_sim.core.recipes import Recipe, load_recipe
@@ -129,7 +129,9 @@ def make_plan(
     """
     engine = choose_engine(spec, host, portable=portable)
     image, python = choose_image(spec, host, engine=engine.value)
-    backend = choose_backend(spec, host)
+    gpus = choose_gpus(spec, host)
+    shown = gpus.value if gpus else None
+    backend = choose_backend(spec, host, gpus=shown)
     recipe = load_recipe(spec.recipe)
     check_limits(spec, host, engine=engine.value, portable=portable)
     contained = engine.value == "docker"
@@ -145,7 +147,7 @@ def make_plan(
         image=image.value,
         python=python,
     )
-    nodes = _nodes(spec, recipe, program, python=python, folder=folder, contained=contained, run=run)
+    nodes = _nodes(spec, host, recipe, program, python=python, folder=folder, contained=contained, run=run, gpus=shown)
     return Plan(
         run=run,
         engine=engine.value,
@@ -176,7 +178,7 @@ def make_plan(
             **spec.env,
         },
         mounts=_mounts(spec, host, program, image=image.value, contained=contained),
-        choices=(engine, image, backend),
+        choices=(engine, image, backend, *((gpus,) if gpus else ())),
     )
 
 
@@ -204,7 +206,16 @@ def _master(spec: ClusterSpec, recipe: Recipe, *, python: str, folder: str, cont
 
 
 def _nodes(
-    spec: ClusterSpec, recipe: Recipe, program: Program, *, python: str, folder: str, contained: bool, run: str
+    spec: ClusterSpec,
+    host: Host,
+    recipe: Recipe,
+    program: Program,
+    *,
+    python: str,
+    folder: str,
+    contained: bool,
+    run: str,
+    gpus: str | None,
 ) -> tuple[PlannedNode, ...]:
     nodes: list[PlannedNode] = []
     first_rank = 0
@@ -216,6 +227,7 @@ def _nodes(
             "COMPOSESIM_NODE_RANK": str(node_rank),
             "COMPOSESIM_NPROC": str(nproc),
             "NCCL_HOSTID": f"{run}-{name}",  # NCCL then takes nodes on one machine, even on one GPU, for different hosts
+            **gpu_environment(spec, host, gpus=gpus, nproc=nproc),
             **own.env,
         }
         command = recipe.node_command(

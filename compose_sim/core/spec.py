@@ -117,6 +117,12 @@ class ClusterSpec(BaseModel):
     backend: Literal["auto", "nccl", "gloo"] = Field(
         "auto", description="torch.distributed backend nodes are set up for"
     )
+    gpus: Literal["auto", "none", "emulated"] = Field(
+        "auto", description="GPUs that nodes see: emulated ones where this machine has none, or none at all"
+    )
+    gpus_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="Emulated GPUs that each node shows; as many as it has ranks when left out"
+    )
     launcher: Literal["warm", "torchrun", "env"] = Field("warm", description="How ranks are started on a node")
     master: Literal["service", "node-0"] = Field("service", description="Who answers at MASTER_ADDR")
     master_port: int | None = Field(None, ge=1024, le=65535, description="MASTER_PORT of the first round")

@@ -8,7 +8,7 @@ import sys
 import traceback
 from typing import Any
 
-from . import stacks
+from . import emulate, stacks
 from . import watch as watching
 from .emit import Events
 from .imports import after_import
@@ -84,8 +84,8 @@ def _versions() -> dict[str, Any]:
     torch = sys.modules.get("torch")
     if torch is not None:
         versions["torch"] = str(torch.__version__)
-        versions["cuda"] = torch.version.cuda
-    if versions["cuda"]:
+        versions["cuda"] = emulate.WORDS if emulate.is_on() else torch.version.cuda
+    if versions["cuda"] and not emulate.is_on():
         versions["cudnn"] = torch.backends.cudnn.version()  # type: ignore[union-attr]
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[union-attr]
     return {**versions, "python": platform.python_version(), "platform": platform.platform()}

@@ -1,0 +1,45 @@
+"""What does torch.accelerator answer, and all that asks it inside torch? That the accelerator is CUDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import devices, memory, streams
+
+
+def _device_index(device: Any = None) -> int:
+    return devices.index_of(device)
+
+
+def install() -> None:
+    """
+    Answer in the place of the C functions that torch.accelerator is made of.
+
+    Its Python functions, DataLoader's pinning, DeviceMesh and checkpointing ask these; they know of devices only that torch
+    was built for.
+    """
+    c: Any = torch._C
+    accelerator = devices.real_device("cuda")
+    answers: dict[str, Any] = {
+        "_get_accelerator": lambda check=None: accelerator,
+        "_accelerator_getAccelerator": lambda: accelerator,
+        "_accelerator_getDeviceIndex": devices.current,
+        "_accelerator_setDeviceIndex": devices.make_current,
+        "_accelerator_exchangeDevice": devices.make_current,
+        "_accelerator_maybeExchangeDevice": lambda index: devices.make_current(index) if index >= 0 else -1,
+        "_accelerator_getStream": streams.default_stream,
+        "_accelerator_setStream": lambda stream: None,
+        "_accelerator_synchronizeDevice": _device_index,
+        "_accelerator_isAllocatorInitialized": lambda: True,
+        "_accelerator_emptyCache": lambda: None,
+        "_accelerator_emptyHostCache": lambda: None,
+        "_accelerator_getDeviceStats": memory.stats,
+        "_accelerator_resetAccumulatedStats": lambda index: None,
+        "_accelerator_resetPeakStats": memory.reset_peak,
+        "_accelerator_getMemoryInfo": memory.free_and_total,
+    }
+    for name, answer in answers.items():
+        if hasattr(c, name):
+            setattr(c, name, answer)

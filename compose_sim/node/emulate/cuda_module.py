@@ -1,0 +1,178 @@
+"""What does a script learn when it asks torch.cuda? That it has so many devices; what they are called says that they are emulated."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from . import devices, memory
+from .devices import index_of
+
+NAME = "CUDA emulated on the CPU"
+CAPABILITY = (8, 0)  # of a device that knows bfloat16 and TF32; scripts choose types by it
+CUDA_VERSION = "12.8"
+NCCL_VERSION = (2, 27, 5)
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What torch.cuda.get_device_properties returns."""
+
+    name: str
+    total_memory: int
+    major: int = CAPABILITY[0]
+    minor: int = CAPABILITY[1]
+    multi_processor_count: int = 108
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+    max_threads_per_multi_processor: int = 2048
+    max_threads_per_block: int = 1024
+    warp_size: int = 32
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    shared_memory_per_block_optin: int = 166912
+    shared_memory_per_multiprocessor: int = 167936
+    L2_cache_size: int = 41943040
+    gcnArchName: str = field(default="", repr=False)  # noqa: N815 - the name that torch gives it
+    uuid: str = ""
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+
+
+class device:  # noqa: N801 - the name that torch gives it
+    """`with torch.cuda.device(1):` makes it the current one."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = devices.CPU if device is None or device == -1 else index_of(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        if self.idx >= 0:
+            self.prev_idx = devices.make_current(self.idx)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.idx >= 0:
+            devices.make_current(self.prev_idx)
+
+
+class device_of(device):  # noqa: N801 - the name that torch gives it
+    """`with torch.cuda.device_of(tensor):` makes the tensor's device the current one; nothing for a CPU tensor."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(obj.get_device() if obj.is_cuda else -1)
+
+
+def set_device(device: Any) -> None:
+    """Make it the current device of this thread; a negative one changes nothing, as in torch."""
+    if isinstance(device, int) and device < 0:
+        return
+    index = index_of(device)
+    if index < 0:
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+    devices.make_current(index)
+
+
+def current_device() -> int:
+    devices.begin()
+    return devices.current()
+
+
+def get_device_name(device: Any = None) -> str:
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    index_of(device)
+    return CAPABILITY
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    index = index_of(device)
+    return DeviceProperties(NAME, memory.total(), uuid=f"composesim-emulated-{index}", pci_bus_id=index)
+
+
+def synchronize(device: Any = None) -> None:
+    """All is done: an emulated device computes while it is called."""
+    index_of(device)
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    return index_of(device) != index_of(peer_device)
+
+
+def _lazy_init() -> None:
+    devices.begin()
+
+
+def _lazy_call(callable: Any, **options: Any) -> None:
+    callable()
+
+
+def _yes(*arguments: Any, **options: Any) -> bool:
+    return True
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    """Nothing to do."""
+
+
+def _device(wanted: Any) -> torch.device:
+    return devices.device(index_of(wanted))
+
+
+def install() -> None:
+    """Put them in the place of torch.cuda's own: they are functions of a module, which no hook of torch's lets us answer."""
+    cuda: Any = torch.cuda
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # set by torch.cuda itself when it begins
+    answers: dict[str, Any] = {
+        "is_available": _yes,
+        "_is_compiled": _yes,
+        "is_bf16_supported": _yes,
+        "is_tf32_supported": _yes,
+        "is_initialized": devices.has_begun,
+        "_is_in_bad_fork": devices.is_in_bad_fork,
+        "device_count": devices.count,
+        "init": _lazy_init,
+        "_lazy_init": _lazy_init,
+        "_lazy_call": _lazy_call,
+        "set_device": set_device,
+        "current_device": current_device,
+        "device": device,
+        "device_of": device_of,
+        "get_device_name": get_device_name,
+        "get_device_capability": get_device_capability,
+        "get_device_properties": get_device_properties,
+        "synchronize": synchronize,
+        "can_device_access_peer": can_device_access_peer,
+        "get_arch_list": lambda: ["sm_80"],
+        "get_gencode_flags": lambda: "-gencode compute=compute_80,code=sm_80",
+        "ipc_collect": _nothing,
+        "set_sync_debug_mode": _nothing,
+        "get_sync_debug_mode": lambda: 0,
+        "_sleep": _nothing,
+        "_get_device": _device,
+        "_exchange_device": lambda index: devices.make_current(index) if index >= 0 else -1,
+        "_maybe_exchange_device": lambda index: devices.make_current(index) if index >= 0 else -1,
+        "has_half": True,
+        "_check_capability": _nothing,
+        "_check_cubins": _nothing,
+    }
+    for name, answer in answers.items():
+        setattr(cuda, name, answer)
+        for module in (cuda.random, cuda.memory, cuda.nccl):  # they have taken some by name
+            if hasattr(module, name):
+                setattr(module, name, answer)
+    cuda.nccl.version = lambda: NCCL_VERSION
+    cuda.nccl.is_available = _yes
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        setattr(cuda.nvtx, name, lambda *arguments, **options: 0)
+    libraries: Any = torch
+    libraries.version.cuda = CUDA_VERSION
+    libraries._C._cuda_getCurrentRawStream = lambda index: 0

@@ -1,0 +1,53 @@
+"""How is torch set up to emulate? Every part, in an order in which each finds what it builds on."""
+
+from __future__ import annotations
+
+from ..imports import after_import
+from . import (
+    accelerator,
+    amp,
+    collectives,
+    conversions,
+    cuda_module,
+    devices,
+    generators,
+    groups,
+    memory,
+    models,
+    normalization,
+    optimizers,
+    refusals,
+    storages,
+    streams,
+    tags,
+    tensors,
+    workers,
+)
+
+_PARTS = (
+    tags,
+    storages,
+    cuda_module,
+    memory,
+    streams,
+    generators,
+    accelerator,
+    conversions,
+    amp,
+    normalization,
+    optimizers,
+    refusals,
+    tensors,
+)
+
+
+def start(count: int) -> None:
+    """From now on torch shows so many emulated devices."""
+    devices.show(count)
+    for part in _PARTS:
+        part.install()
+    workers.let_threads_emulate()
+    after_import("torch.multiprocessing.reductions", workers.let_queues_carry_devices)
+    after_import("torch.distributed.distributed_c10d", groups.emulate)
+    after_import("torch.distributed", collectives.emulate)
+    after_import("torch.nn.parallel.distributed", models.emulate_ddp)

@@ -1,0 +1,193 @@
+"""From which generator does an emulated device draw? From the CPU's, as the same script would on the CPU, until it is seeded apart.
+
+A script that seeds all devices alike (torch.manual_seed, or the same seed again for torch.cuda) draws what it would draw on the
+CPU, bit for bit. A device that is given a seed or a state of its own has its own generator from then on, as in CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from . import devices
+from .devices import CPU
+
+_torch: Any = torch
+_RealGenerator: Any = _torch._C.Generator
+
+# States of the devices that have a generator of their own.
+own: dict[int, torch.Tensor] = {}
+_seeds: dict[int, int] = {}
+
+_DRAW_TEXT = (
+    "rand randn randint randperm normal normal_ uniform_ random_ exponential_ geometric_ cauchy_ log_normal_ "
+    "bernoulli bernoulli_ multinomial poisson rand_like randn_like randint_like dropout dropout_ "
+    "feature_dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d native_dropout rrelu "
+    "rrelu_ gumbel_softmax scaled_dot_product_attention multi_head_attention_forward fractional_max_pool2d "
+    "fractional_max_pool3d binomial _sample_dirichlet _standard_gamma trunc_normal_ kaiming_uniform_ "
+    "kaiming_normal_ lstm gru rnn_tanh rnn_relu embedding_bag"
+)
+_DRAW = frozenset(_DRAW_TEXT.split())
+
+
+class Generator(_torch._C.Generator):  # type: ignore[misc]
+    """A generator that was made for an emulated device."""
+
+    _index = 0
+
+    @property
+    def device(self) -> torch.device:
+        return devices.device(self._index)
+
+
+class _GeneratorClass(type):
+    """What `torch.Generator` is: the real class, but for CUDA devices."""
+
+    def __call__(cls, device: Any = None, **options: Any) -> Any:
+        index = CPU if device is None else devices.index_of(device)
+        if index == CPU:
+            return _RealGenerator(device="cpu" if device is None else device, **options)
+        generator = Generator("cpu")
+        generator._index = index
+        return generator
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, (_RealGenerator, DefaultGenerator))
+
+    def __subclasscheck__(cls, other: Any) -> bool:
+        return issubclass(other, _RealGenerator)
+
+
+class DefaultGenerator:
+    """One of `torch.cuda.default_generators`: the CPU's, or the device's own where it has one."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self.device = devices.device(index)
+
+    def get_state(self) -> torch.Tensor:
+        return own[self._index].clone() if self._index in own else torch.default_generator.get_state()
+
+    def set_state(self, state: torch.Tensor) -> DefaultGenerator:
+        set_state(self._index, state)
+        return self
+
+    def manual_seed(self, seed: int) -> DefaultGenerator:
+        seed_device(self._index, seed)
+        return self
+
+    def seed(self) -> int:
+        self.manual_seed(_RealGenerator().seed())
+        return self.initial_seed()
+
+    def initial_seed(self) -> int:
+        return _seeds.get(self._index, torch.default_generator.initial_seed())
+
+
+def seed_device(index: int, seed: int) -> None:
+    """Seed one device. Given the seed that the CPU's generator began with, it shares that one as it is."""
+    seed = int(seed)
+    own.pop(index, None)
+    _seeds.pop(index, None)
+    if seed != torch.default_generator.initial_seed():
+        own[index] = _RealGenerator().manual_seed(seed).get_state()
+        _seeds[index] = seed
+
+
+def set_state(index: int, state: torch.Tensor) -> None:
+    """Give one device a state; the one that the CPU's generator is in means that they go on together."""
+    state = state.detach().clone()
+    own.pop(index, None)
+    if not torch.equal(state, torch.default_generator.get_state()):
+        own[index] = state
+
+
+def seed_all(seed: int) -> None:
+    """`torch.manual_seed`: every device draws from the CPU's generator again."""
+    own.clear()
+    _seeds.clear()
+
+
+def check(function: Any, options: dict[str, Any], tag: int | None) -> None:
+    """CUDA's error for a generator of another device than the tensor's."""
+    generator = options.get("generator")
+    if generator is None:
+        return
+    if isinstance(generator, DefaultGenerator):
+        options["generator"] = None
+        return
+    wanted = "cpu" if tag == CPU else "cuda"
+    if tag is not None and isinstance(generator, _RealGenerator) and generator.device.type != wanted:
+        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
+
+
+def drawing(function: Any, tag: int | None, options: dict[str, Any]) -> Any:
+    """While this function runs, random numbers come from where the device draws them."""
+    if tag in own and options.get("generator") is None and getattr(function, "__name__", "") in _DRAW:
+        return _drawing_own(tag)
+    return _nothing
+
+
+_nothing = nullcontext()
+
+
+@contextmanager
+def _drawing_own(tag: int) -> Iterator[None]:
+    shared = torch.default_generator
+    before = shared.get_state()
+    shared.set_state(own[tag])
+    try:
+        yield
+    finally:
+        own[tag] = shared.get_state()
+        shared.set_state(before)
+
+
+def install() -> None:
+    """Put our class in the place of `torch.Generator`, and have torch.manual_seed join the devices' generators again."""
+    # A class: scripts ask isinstance. Its C constructor cannot make one for CUDA here, and asks no hook.
+    _torch.Generator = _GeneratorClass("Generator", (), {"__module__": "torch", "__qualname__": "Generator"})
+    seed_cpu = _torch.manual_seed
+
+    def manual_seed(seed: Any) -> Any:
+        generator = seed_cpu(seed)
+        seed_all(seed)
+        return generator
+
+    manual_seed.__doc__ = seed_cpu.__doc__
+    _torch.manual_seed = _torch.random.manual_seed = manual_seed
+    cuda: Any = torch.cuda
+    answers: dict[str, Any] = {
+        "get_rng_state": lambda device="cuda": default(device).get_state(),
+        "get_rng_state_all": lambda: [default(index).get_state() for index in range(devices.count())],
+        "set_rng_state": lambda new_state, device="cuda": set_state(devices.index_of(device), new_state),
+        "set_rng_state_all": _set_all_states,
+        "manual_seed": lambda seed: seed_device(devices.current(), seed),
+        "manual_seed_all": _seed_every,
+        "seed": lambda: default(None).seed() and None,
+        "seed_all": lambda: manual_seed(_RealGenerator().seed()) and None,
+        "initial_seed": lambda: default(None).initial_seed(),
+        "_get_generator": default,
+    }
+    for name, answer in answers.items():
+        setattr(cuda, name, answer)
+        setattr(cuda.random, name, answer)
+    cuda.default_generators = tuple(map(DefaultGenerator, range(devices.count())))
+
+
+def default(device: Any) -> DefaultGenerator:
+    """The default generator of a device."""
+    return DefaultGenerator(devices.index_of(device))
+
+
+def _seed_every(seed: int) -> None:
+    for index in range(devices.count()):
+        seed_device(index, seed)
+
+
+def _set_all_states(new_states: Any) -> None:
+    for index, state in enumerate(new_states):
+        set_state(devices.checked(index), state)

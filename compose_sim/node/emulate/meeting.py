@@ -1,0 +1,86 @@
+"""May these tensors meet in one operation, and where is what comes out? The rules are CUDA's, and so are the words of the error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from .devices import CPU
+
+_Tensor = torch.Tensor
+
+# The first argument says where the result is; the others may be elsewhere: they are copied from, or only looked at.
+_FOLLOWS_THE_FIRST = (
+    "copy_ _foreach_copy_ __getitem__ __setitem__ index index_put index_put_ _index_put_impl_ set_ view_as reshape_as expand_as "
+    "resize_as_ is_same_size is_set_to backward register_hook pack_padded_sequence _pack_padded_sequence ctc_loss _ctc_loss "
+    "empty_like zeros_like ones_like full_like rand_like randn_like randint_like tensor_split result_type can_cast as_subclass "
+    "__deepcopy__ __reduce_ex__ __set__ type_as _has_compatible_shallow_copy_type"
+)
+
+
+def names_that_follow_the_first() -> frozenset[str]:
+    """Names of operations whose other arguments may be elsewhere."""
+    return frozenset(_FOLLOWS_THE_FIRST.split())
+
+
+def tensors_in(arguments: Iterable[Any], options: Mapping[str, Any] | None = None) -> Iterator[Any]:
+    """All tensors among the arguments of a call, in lists too."""
+    for argument in (*arguments, *(options or {}).values()):
+        if isinstance(argument, _Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from tensors_in(argument)
+
+
+def meet(function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any] | None = None) -> int | None:
+    """The tag of what comes out; CUDA's error where these may not meet. None where no argument tells."""
+    name = getattr(function, "__name__", "")
+    if name in _NAMES_THAT_FOLLOW:
+        if name in ("__getitem__", "index"):
+            _check_indices(arguments)
+        first = next(tensors_in(arguments), None)
+        return None if first is None else first._composesim_device
+    place: int | None = None
+    with_dimensions: int | None = None
+    for tensor in tensors_in(arguments, options):
+        tag = tensor._composesim_device
+        if tag is None:
+            continue
+        if tag == CPU:
+            if tensor.dim() == 0:  # a number: it may meet any device
+                place = CPU if place is None else place
+                continue
+        elif place is not None and place not in (tag, CPU):
+            raise _two_devices(place, tag)
+        if with_dimensions is not None and with_dimensions != tag:
+            raise _two_devices(with_dimensions, tag)
+        with_dimensions = tag
+        place = tag
+    return place
+
+
+def _check_indices(arguments: tuple[Any, ...]) -> None:
+    place = arguments[0]._composesim_device
+    for index in tensors_in(arguments[1:]):
+        tag = index._composesim_device
+        if place is not None and tag not in (None, CPU, place) and index.dim():
+            raise RuntimeError(
+                f"indices should be either on cpu or on the same device as the indexed tensor ({_name(place)})"
+            )
+
+
+def _two_devices(one: int, other: int) -> RuntimeError:
+    first, second = sorted((one, other), key=lambda tag: (tag == CPU, tag))
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{_name(first)} and {_name(second)}!"
+    )
+
+
+def _name(tag: int) -> str:
+    return "cpu" if tag == CPU else f"cuda:{tag}"
+
+
+_NAMES_THAT_FOLLOW = names_that_follow_the_first()

@@ -1,0 +1,114 @@
+"""How much memory has an emulated device, and how much is in use? What is alive on it when somebody asks; it is the machine's own."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import os
+from typing import Any
+
+import torch
+
+from . import devices
+from .devices import index_of
+
+_peak: dict[int, int] = {}
+
+
+def total() -> int:
+    """Each device's share of the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(1, devices.count())
+
+
+def allocated(device: Any = None) -> int:
+    """Bytes of all tensors on the device that Python can reach."""
+    index = index_of(device)
+    sizes: dict[int, int] = {}
+    with torch._C.DisableTorchFunction():
+        for each in gc.get_objects():
+            if issubclass(type(each), torch.Tensor) and each._composesim_device == index and each.device.type == "cpu":
+                try:
+                    storage = torch.Tensor.untyped_storage(each)
+                except (RuntimeError, NotImplementedError):  # sparse tensors, and wrappers, have none
+                    continue
+                sizes[storage.data_ptr()] = storage.nbytes()
+    found = sum(sizes.values())
+    _peak[index] = max(found, _peak.get(index, 0))
+    return found
+
+
+def peak(device: Any = None) -> int:
+    """The most that was in use whenever somebody asked."""
+    allocated(device)
+    return _peak[index_of(device)]
+
+
+def reset_peak(device: Any = None) -> None:
+    _peak.pop(index_of(device), None)
+
+
+def stats(device: Any = None) -> dict[str, Any]:
+    """The names that torch.cuda.memory_stats has; what is not counted is 0."""
+    now, most = allocated(device), peak(device)
+    found: dict[str, Any] = collections.OrderedDict()
+    for kind in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes"):
+        in_use = kind != "inactive_split_bytes"
+        for pool in ("all", "large_pool", "small_pool"):
+            counted = in_use and pool == "all"
+            found[f"{kind}.{pool}.current"] = now if counted else 0
+            found[f"{kind}.{pool}.peak"] = most if counted else 0
+            found[f"{kind}.{pool}.allocated"] = most if counted else 0
+            found[f"{kind}.{pool}.freed"] = most - now if counted else 0
+    for name in (
+        "num_alloc_retries",
+        "num_ooms",
+        "num_sync_all_streams",
+        "num_device_alloc",
+        "num_device_free",
+        "max_split_size",
+    ):
+        found[name] = 0
+    return found
+
+
+def summary(device: Any = None, abbreviated: bool = False) -> str:
+    index = index_of(device)
+    return f"cuda:{index} is emulated on the CPU: {allocated(index)} bytes in use, {peak(index)} at most whenever asked"
+
+
+def free_and_total(device: Any = None) -> tuple[int, int]:
+    whole = total()
+    return max(0, whole - allocated(device)), whole
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    """Nothing to do."""
+
+
+def install() -> None:
+    """Put them in the place of torch.cuda's own, which ask CUDA's allocator."""
+    answers: dict[str, Any] = {
+        "memory_allocated": allocated,
+        "max_memory_allocated": peak,
+        "memory_reserved": allocated,
+        "max_memory_reserved": peak,
+        "memory_cached": allocated,
+        "max_memory_cached": peak,
+        "reset_peak_memory_stats": reset_peak,
+        "reset_max_memory_allocated": reset_peak,
+        "reset_max_memory_cached": reset_peak,
+        "reset_accumulated_memory_stats": _nothing,
+        "memory_stats": stats,
+        "memory_summary": summary,
+        "mem_get_info": free_and_total,
+        "empty_cache": _nothing,
+        "set_per_process_memory_fraction": _nothing,
+        "get_allocator_backend": lambda: "native",
+        "list_gpu_processes": lambda device=None: f"GPU:{index_of(device)} is emulated: no other process shares it",
+        "memory_snapshot": lambda *arguments, **options: [],
+        "_record_memory_history": _nothing,
+    }
+    for name, answer in answers.items():
+        for module in (torch.cuda, torch.cuda.memory):
+            if hasattr(module, name):
+                setattr(module, name, answer)

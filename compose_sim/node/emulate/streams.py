@@ -1,0 +1,138 @@
+"""What are streams and events where everything is done in the order it is called? Objects that agree to all, and tell the time."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from . import devices
+from .devices import index_of
+
+
+class Stream:
+    """A queue of work that is always empty."""
+
+    device_type = 1  # CUDA's number among device types
+
+    def __init__(self, device: Any = None, priority: int = 0, **options: Any) -> None:
+        self.device_index = index_of(device)
+        self.device = devices.device(self.device_index)
+        self.priority = priority
+        self.stream_id = self.cuda_stream = id(self) if options.get("stream_id") is None else options["stream_id"]
+
+    def wait_event(self, event: Any) -> None:
+        """It has happened already."""
+
+    def wait_stream(self, stream: Any) -> None:
+        """It is done already."""
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        """All is done."""
+
+    def __enter__(self) -> Stream:
+        StreamContext(self).__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """The default stream is all there is."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (other.stream_id, other.device) == (self.stream_id, self.device)
+
+    def __hash__(self) -> int:
+        return hash((self.stream_id, self.device_index))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={hex(self.cuda_stream)}>"
+
+
+class Event:
+    """A moment, which has happened when it was recorded."""
+
+    def __init__(self, *arguments: Any, enable_timing: bool = False, **options: Any) -> None:
+        self._timed = enable_timing or arguments[:1] == (True,)
+        self._at: float | None = None
+        self.device = devices.device(devices.current())
+        self.cuda_event = id(self)
+
+    def record(self, stream: Any = None) -> None:
+        self._at = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        """It has happened."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        """It has happened."""
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds between two events, by this machine's clock."""
+        if not (self._timed and end_event._timed):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._at is None or end_event._at is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._at - self._at) * 1000.0
+
+    def ipc_handle(self) -> Any:
+        from .refusals import refuse
+
+        raise refuse("sharing a CUDA event between processes (Event.ipc_handle)")
+
+
+class StreamContext:
+    """`with torch.cuda.stream(s):` also makes the stream's device the current one."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self._before = -1
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self._before = devices.make_current(self.stream.device_index)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.stream is not None:
+            devices.make_current(self._before)
+
+
+def default_stream(device: Any = None) -> Stream:
+    return Stream(device, stream_id=0)
+
+
+def install() -> None:
+    """Put them in the place of torch.cuda's own classes, which are empty shells in a torch without CUDA."""
+    cuda: Any = torch.cuda
+    for name, answer in {
+        "Stream": Stream,
+        "Event": Event,
+        "ExternalStream": Stream,
+        "StreamContext": StreamContext,
+        "stream": StreamContext,
+        "set_stream": lambda stream: devices.make_current(stream.device_index) if stream is not None else None,
+        "current_stream": default_stream,
+        "default_stream": default_stream,
+        "is_current_stream_capturing": lambda: False,
+    }.items():
+        setattr(cuda, name, answer)
+        if hasattr(cuda.streams, name):
+            setattr(cuda.streams, name, answer)
+    tensor: Any = torch.Tensor
+    tensor.record_stream = lambda self, stream: None
