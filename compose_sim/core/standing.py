@@ -27,7 +27,7 @@ class Spot:
     def told(self, folder: str) -> str:
         """`train.py, line 41: time.sleep(60)`."""
         file = self.file[len(folder) + 1 :] if folder and self.file.startswith(f"{folder}/") else self.file
-        return f"{file}, line {self.line}" + (f": {self.text}" if self.text else "")
+        return f"{file}, line {self.line}" + (f": `{self.text}`" if self.text else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from .. import stacks
+from .. import stacks, teardown
 from ..imports import after_import
 from ..watch import here, place
 
@@ -48,6 +48,15 @@ def _after_distributed(module: ModuleType) -> None:
             )
 
     module.init_process_group = init_process_group  # type: ignore[attr-defined]
+    destroy = module.destroy_process_group
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*arguments: Any, **options: Any) -> None:
+        if here() is not None:
+            teardown.let_gloo_finish()
+        destroy(*arguments, **options)
+
+    module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
 
 def _host(store: Any) -> str | None:
