@@ -1,0 +1,51 @@
+"""Gradient accumulation: no_sync for all micro-batches of a step but the last, whose backward reduces the sum of all."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+MICRO_BATCHES = 4
+
+
+def micro_batch(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    inputs, targets = batch
+    loss = nn.functional.mse_loss(model(inputs), targets) / MICRO_BATCHES
+    loss.backward()
+    return loss.detach()
+
+
+def train(model: DistributedDataParallel, loader: DataLoader, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    running = torch.zeros(())
+    batches = iter(loader)
+    for _ in range(len(loader) // MICRO_BATCHES):
+        optimizer.zero_grad()
+        with model.no_sync():
+            for _ in range(MICRO_BATCHES - 1):
+                running += micro_batch(model, next(batches))
+        running += micro_batch(model, next(batches))
+        optimizer.step()
+    return running
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    inputs = torch.randn(512, 6)
+    data = TensorDataset(inputs, inputs.square().sum(dim=1, keepdim=True))
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 1)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        running = train(model, loader, optimizer)
+        dist.all_reduce(running)
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: {running.item() / dist.get_world_size():.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
