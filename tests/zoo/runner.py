@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compose_sim.core.checks import FAILED, IDS, WARNED
+from compose_sim.core.checks import BROKEN, FAILED, IDS, WARNED
 from compose_sim.core.checks.selection import failed_by_itself
 
 ZOO = Path(__file__).parent
@@ -128,7 +128,8 @@ def _outcome(example: Example, stdout: str, stderr: str) -> Outcome:
     said = frozenset(result["id"] for result in results)
     details = tuple(f"{result['id']} {result['status']}: {result['detail']}" for result in results)
     failed = failed_by_itself(report) and example.kind != "broken"
-    error = f"{report['verdict']}: {(report['cause'] or {}).get('message')}" if failed else ""
+    broken = [f"{result['id']}: {result['detail']}" for result in report["checks"] if BROKEN in result["detail"]]
+    error = f"{report['verdict']}: {(report['cause'] or {}).get('message')}" if failed else "\n".join(broken)
     return Outcome(example=example, said=said, details=details, error=error)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the spec names checks, and stands before all that a standin
     from compose_sim.core.standing import Standing
 
 PASSED, FAILED, WARNED, NOT_APPLICABLE = "passed", "failed", "warned", "not-applicable"
+BROKEN = "this check itself is broken"
 
 IDS = (
     "hang",
@@ -114,7 +115,10 @@ def question(name: str) -> str:
 
 
 def _judge(name: str, case: Case) -> Result:
-    result: Result = _module(name).judge(case)
+    try:
+        result: Result = _module(name).judge(case)
+    except Exception as error:  # noqa: BLE001 - a mistake in one check must cost nobody the report
+        return not_applicable(f"{BROKEN} ({type(error).__name__}: {error}): please report it")
     return result
 
 
