@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks.unused_params import UNFINISHED
 from compose_sim.core.replicas import Difference, compare, models_at, shapes_exchanged, step_at
 
 QUESTION = "Are parameters, buffers and optimizer state equal on all ranks?"
@@ -54,7 +55,8 @@ def judge(case: Case) -> Result:
 def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     """Why this difference may be meant so; nothing where it cannot be."""
     if found.model is not None:
-        return ""
+        stuck = case.verdict != "passed" and (any(case.observed.of("unused")) or UNFINISHED in _cause(case))
+        return f"{found} differs, since DistributedDataParallel could not finish its reduction" if stuck else ""
     if any("send" in str(each["how"]) or "recv" in str(each["how"]) for each in case.observed.of("loose")):
         return f"{found} differs, but ranks send each other messages: they may hold different parts"
     steps = max(sum(1 for _ in rank.of("step")) for rank in case.observed)
@@ -68,6 +70,11 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     if found.nth == 0 and not _shares_data(case):
         return "each rank trains a model of its own, which differed from the start"
     return ""
+
+
+def _cause(case: Case) -> str:
+    cause = case.cause or {}
+    return f"{cause.get('message')} {cause.get('traceback')}"
 
 
 def _shares_data(case: Case) -> bool:

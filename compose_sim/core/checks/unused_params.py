@@ -9,7 +9,7 @@ from compose_sim.core.observations import Observation
 
 QUESTION = "Does every parameter under DDP get a gradient?"
 
-_ERROR = "Expected to have finished reduction in the prior iteration"
+UNFINISHED = "Expected to have finished reduction in the prior iteration"
 _INDICES = re.compile(r"did not receive grad for rank (\d+): ((?:[\w.]+,? )*[\w.]+)")
 _FIX = (
     "Let the loss use all of the model, or take out what it does not use (`requires_grad_(False)` before wrapping, where it is "
@@ -57,7 +57,7 @@ def _complaint(case: Case) -> str:
     cause = case.cause or {}
     texts = [f"{cause.get('message') or ''}\n{cause.get('traceback') or ''}"]
     texts += ["\n".join(lines) for _, lines in sorted(case.logs.items())]
-    return next((text for text in texts if _ERROR in text), "")
+    return next((text for text in texts if UNFINISHED in text), "")
 
 
 def _names(complaint: str, models: dict[tuple[int, int], Observation]) -> str:
