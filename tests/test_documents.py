@@ -82,6 +82,15 @@ def test_a_page_says_the_same_things_as_the_others(page: Path) -> None:
     assert len(text.splitlines()) <= 45
 
 
+def test_every_kind_of_observation_is_written_down() -> None:
+    """Those that stand in the code as a word; a kind that a variable holds is not found."""
+    sources = "".join(path.read_text() for path in (ROOT / "compose_sim" / "node").rglob("*.py"))
+    noted = set(re.findall(r"\bnote\(\s*\"([a-z-]+)\"", sources))
+    listed = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "observations.md").read_text(), re.MULTILINE)
+
+    assert noted <= set(re.findall(r"`([a-z-]+)`", " ".join(listed)))
+
+
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
 def test_a_job_to_copy_is_valid_yaml_and_runs_words_that_there_are(name: str) -> None:
     text = (ROOT / "docs" / "ci.md").read_text()

@@ -1,0 +1,63 @@
+"""Is every script of the zoo judged rightly? All of them run, as in `make zoo`, but for second runs that a script is not about."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from compose_sim.core.checks import IDS
+from tests.zoo.runner import ZOO, Outcome, examples, read_example, run_examples
+
+_JOBS = (os.cpu_count() or 1) + 1  # a script waits now and then, and one that hangs does nothing else
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Outcome]:
+    """What is said of every script, by its name."""
+    return {outcome.example.name: outcome for outcome in run_examples(examples(), jobs=_JOBS, quick=True)}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", [example.name for example in examples()])
+def test_a_script_is_judged_rightly(name: str, outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes[name]
+
+    assert outcome.error == ""
+    assert outcome.missed == frozenset()
+    assert outcome.false_alarms == frozenset(), "\n".join(outcome.details)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_each_check_has_wrong_right_and_hard_scripts(name: str) -> None:
+    kinds = [example.kind for example in examples([name])]
+
+    assert kinds.count("broken") >= 2
+    assert {"right", "hard"} <= set(kinds)
+
+
+def test_every_folder_is_a_checks_and_every_script_a_proper_one() -> None:
+    folders = [path for path in ZOO.iterdir() if path.is_dir() and path.name != "__pycache__"]
+
+    assert {path.name for path in folders} == set(IDS)
+    for path in ZOO.glob("*/*.py"):
+        read_example(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("wrong_name.py", "", "is none of broken_….py, right_….py, hard_….py"),
+        ("broken_silent.py", "", "a broken script, and no other, has a line '# expects: ID'"),
+        ("right_loud.py", "# expects: hang\n", "a broken script, and no other, has a line '# expects: ID'"),
+        ("broken_typo.py", "# expects: hangs\n", "there is no check named hangs"),
+    ],
+)
+def test_a_script_that_says_nothing_useful_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, text: str, problem: str
+) -> None:
+    path = tmp_path_factory.mktemp("zoo") / name
+    path.write_text(text)
+
+    with pytest.raises(ValueError, match=problem):
+        read_example(path)
