@@ -47,6 +47,7 @@ class Standing:
     locked_in_c: bool = False
     steps: int = 0
     script_ended: bool = False
+    at_breakpoint: bool = False
 
     @property
     def name(self) -> str:
@@ -125,6 +126,7 @@ def standing_of(rank: RankState) -> Standing:
         locked_in_c=bool(data.get("locked_in_c")),
         steps=int(data.get("steps") or 0),
         script_ended=rank.phase == "ended",
+        at_breakpoint=rank.at_breakpoint,
     )
     return _with_wait(standing, str(data.get("waiting_in", "")), in_init=rank.in_init)
 

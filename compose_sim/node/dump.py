@@ -11,6 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import stopped
 from .stacks import SIGNAL
 from .watch import is_persons
 
@@ -59,14 +60,19 @@ def ask(process: int, thread: int, file: Path, descriptor: int) -> Generator[flo
     """
     Have the stacks of a process written. Yields seconds to wait; returns the stacks, none where they cannot be had.
 
-    A process that is stopped, that does not catch the signal (it has executed another program) or that has put another file
+    A process that does not catch the signal (it has executed another program) or that has put another file
     where ours was, is not asked.
     """
     if not _would_answer(process, thread, file, descriptor):
         return ()
     before = size = file.stat().st_size
     try:
-        send_signal(process, thread)
+        if what_it_does(process) == "stopped":
+            yield from stopped.take_signal(
+                thread, lambda: send_signal(process, thread), lambda: file.stat().st_size > before
+            )
+        else:
+            send_signal(process, thread)
     except OSError:
         return ()
     for _ in range(_PATIENCE_LOOKS):
@@ -132,8 +138,7 @@ def _would_answer(process: int, thread: int, file: Path, descriptor: int) -> boo
         return False
     masks = {name: int(mask, 16) for name, mask in re.findall(r"^Sig(Cgt|Blk):\s*([0-9a-f]+)", status, re.MULTILINE)}
     bit = 1 << (SIGNAL - 1)
-    stopped = re.search(r"^State:\s*[Tt]", status, re.MULTILINE)
-    return bool(masks.get("Cgt", 0) & bit) and not masks.get("Blk", 0) & bit and not stopped
+    return bool(masks.get("Cgt", 0) & bit) and not masks.get("Blk", 0) & bit
 
 
 def _is_ours(stack: Stack) -> bool:

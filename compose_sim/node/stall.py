@@ -97,7 +97,13 @@ def _inquire(subject: _Subject) -> Generator[float, None, None]:
     """Ask where a rank stands, and tell; yields seconds to wait."""
     pulse, process = subject.pulse, subject.process
     doing, awake = dump.what_it_does(process), pulse.get("awake")
-    stacks = yield from _stacks_of(pulse, process, pulse.get("helper") or process)
+    helper = pulse.get("helper")
+    # A stopped rank without a helper would have to be asked through its main thread, which must stay where it is.
+    stacks = (
+        ()
+        if doing == "stopped" and helper in (0, process)
+        else (yield from _stacks_of(pulse, process, helper or process))
+    )
     main = next((stack for stack in stacks if stack.thread == pulse.get("main_thread")), None)
     others = [stack for stack in stacks if stack is not main and stack.persons]
     told: dict[str, Any] = {
@@ -110,7 +116,7 @@ def _inquire(subject: _Subject) -> Generator[float, None, None]:
         "workers": [],
         **pulse.counters(),
     }
-    if stacks and pulse.get("helper") not in (0, process):
+    if stacks and doing != "stopped" and pulse.get("helper") not in (0, process):
         told["locked_in_c"] = not (yield from _has_woken(pulse, awake))
     if main and _waits_for_children(main):
         told["workers"] = yield from _workers(pulse, process)
@@ -135,7 +141,7 @@ def _workers(pulse: Pulse, process: int) -> Generator[float, None, list[dict[str
     workers: list[dict[str, Any]] = []
     for child in list(children_of(process))[:_MOST_WORKERS]:
         doing = dump.what_it_does(child)
-        if doing == "stopped":
+        if doing == "stopped":  # only its own thread could be asked, which the person's code needs
             workers.append({"pid": child, "doing": doing, "place": None})
             continue
         stacks = yield from _stacks_of(pulse, child, child)

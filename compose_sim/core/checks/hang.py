@@ -13,7 +13,8 @@ def judge(case: Case) -> Result:
 
     cause = case.cause or {}
     standing_still = [each for each in case.stalls if not each.has_left]
-    is_over_time = case.verdict == "timeout" and len(case.stalls) == case.observed.world_size
+    is_whole = len(case.stalls) == case.observed.world_size and not any(each.at_breakpoint for each in case.stalls)
+    is_over_time = case.verdict == "timeout" and is_whole
     if standing_still and (case.verdict == "hung" or is_over_time):
         found = diagnose(case.stalls)
         detail = str(cause["message"]) if case.verdict == "hung" and "message" in cause else found.message
