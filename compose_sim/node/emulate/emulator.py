@@ -7,12 +7,14 @@ from . import (
     accelerator,
     amp,
     collectives,
+    compiling,
     conversions,
     cuda_module,
     devices,
     generators,
     groups,
     memory,
+    meshes,
     models,
     normalization,
     optimizers,
@@ -34,6 +36,7 @@ _PARTS = (
     accelerator,
     conversions,
     amp,
+    compiling,
     normalization,
     optimizers,
     refusals,
@@ -50,4 +53,7 @@ def start(count: int) -> None:
     after_import("torch.multiprocessing.reductions", workers.let_queues_carry_devices)
     after_import("torch.distributed.distributed_c10d", groups.emulate)
     after_import("torch.distributed", collectives.emulate)
+    after_import("torch.distributed.tensor._op_schema", meshes.emulate_schema)
+    after_import("torch.distributed.tensor._random", meshes.draw_as_on_the_cpu)
+    after_import("torch.distributed.tensor._dispatch", meshes.emulate_dispatch)
     after_import("torch.nn.parallel.distributed", models.emulate_ddp)

@@ -10,19 +10,9 @@ import torch
 from .devices import CPU
 from .meeting import tensors_in
 from .tags import put
+from .tensors import resumed
 
 _torch: Any = torch
-
-
-def resumed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, run as the script runs where torch's own code has been left to the CPU."""
-
-    @functools.wraps(function)
-    def with_mode(*arguments: Any, **options: Any) -> Any:
-        with _torch._C._EnableTorchFunction():
-            return function(*arguments, **options)
-
-    return with_mode
 
 
 def _on_the_cpu(step: Callable[..., Any]) -> Callable[..., Any]:

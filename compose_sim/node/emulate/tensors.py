@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 
 import torch
@@ -154,22 +155,28 @@ def is_on_here() -> bool:
     return any(isinstance(mode, EmulatedCuda) for mode in _get_current_function_mode_stack())
 
 
+def resumed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, run with the mode wherever it is called from."""
+
+    @functools.wraps(function)
+    def with_mode(*arguments: Any, **options: Any) -> Any:
+        with _torch._C._EnableTorchFunction():
+            if is_on_here():
+                return function(*arguments, **options)
+            with EmulatedCuda():
+                return function(*arguments, **options)
+
+    return with_mode
+
+
 def _resume_in_backward() -> None:
     """
     Have the mode on in what the script runs during a backward pass: its own functions, hooks, recomputed forwards.
 
     `tensor.backward()` is itself a call that the mode answers, and is off in. All ways lead through one function.
     """
-    real = _torch.autograd.graph._engine_run_backward
-
-    def _engine_run_backward(*arguments: Any, **options: Any) -> Any:
-        if is_on_here():
-            return real(*arguments, **options)
-        with EmulatedCuda():
-            return real(*arguments, **options)
-
-    _torch.autograd.graph._engine_run_backward = _engine_run_backward
-    _torch.autograd._engine_run_backward = _engine_run_backward
+    run = resumed(_torch.autograd.graph._engine_run_backward)
+    _torch.autograd.graph._engine_run_backward = _torch.autograd._engine_run_backward = run
 
 
 def install() -> None:
