@@ -1,0 +1,222 @@
+"""When is a run one that hangs, and which rank is it that the others wait for?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compose_sim.core.checks import Case
+from compose_sim.core.checks.hang import judge as judge_hang
+from compose_sim.core.events import Event
+from compose_sim.core.fold import fold_all
+from compose_sim.core.hang import diagnose, find_hang, standings_of
+from compose_sim.core.observations import Observed, RankObserved
+from compose_sim.core.state import ClusterState
+from compose_sim.core.verdict import find_deadlock, reason_to_stop
+from tests.builders import a_plan, an_event
+
+PLAN = a_plan(nodes=3, hang_timeout="1m")
+ALL_REDUCE = "all_reduce #7 (train.py, line 50)"
+
+
+def running(ranks: int = 3) -> list[Event]:
+    """Ranks that have stepped."""
+    events = [an_event("started", 0.0)]
+    for rank in range(ranks):
+        events += [
+            an_event("rendezvous", 1.0, node=f"node-{rank}", world_size=ranks),
+            an_event("rank-started", 1.0, rank=rank),
+            an_event("step", 2.0, rank=rank, step=6),
+        ]
+    return events
+
+
+def stalled(rank: int, t: float = 118.0, **data: Any) -> Event:
+    """A rank that has not moved since second 100."""
+    told = {
+        "since_s": t - 100.0,
+        "doing": "locked",
+        "steps": 6,
+        "place": ["/home/ada/project/train.py", 40, "main", "x()"],
+    }
+    return an_event("stalled", t, rank=rank, **{**told, **data})
+
+
+def waits(rank: int, what: str = ALL_REDUCE) -> Event:
+    return stalled(rank, waiting_in=what)
+
+
+def message_of(*events: Event) -> str:
+    """What is said when these ranks stand so."""
+    found = find_hang(fold_all(PLAN, [*running(), *events]), PLAN, now=120.0)
+    assert found is not None
+    return found.message
+
+
+def test_the_rank_that_is_not_in_the_collective_is_the_culprit() -> None:
+    state = fold_all(PLAN, [*running(), waits(0), waits(1), stalled(2, doing="sleeping")])
+    found = find_hang(state, PLAN, now=120.0)
+
+    assert found is not None
+    assert (found.t, found.kind, found.rank, found.node) == (100.0, "hang", 2, "node-2")
+    assert found.message == (
+        f"rank 2 on node-2 sleeps at train.py, line 40: `x()`, while ranks 0, 1 wait for it in {ALL_REDUCE}"
+    )
+    assert [line for line in found.traceback.splitlines() if line.startswith("rank")] == [
+        f"rank 0 on node-0 waits in {ALL_REDUCE}",
+        f"rank 1 on node-1 waits in {ALL_REDUCE}",
+        "rank 2 on node-2 sleeps at train.py, line 40: `x()`",
+    ]
+
+
+def test_while_one_rank_moves_nothing_hangs() -> None:
+    events = [*running(), waits(0), waits(1), stalled(2)]
+    assert find_hang(fold_all(PLAN, [*events, an_event("resumed", 119.0, rank=2)]), PLAN, now=120.0) is None
+    assert find_hang(fold_all(PLAN, events[:-1]), PLAN, now=120.0) is None
+
+
+def test_a_rank_at_a_breakpoint_is_waited_for() -> None:
+    waiting = an_event("breakpoint", 99.0, rank=2, phase="waiting", file="train.py", line=3, socket="s")
+    events = [*running(), waiting, waits(0), waits(1), stalled(2)]
+    assert find_hang(fold_all(PLAN, events), PLAN, now=900.0) is None
+
+    released = an_event("breakpoint", 119.0, rank=2, phase="released")
+    assert find_hang(fold_all(PLAN, [*events, released]), PLAN, now=900.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("last", "patience"),
+    [
+        pytest.param(stalled(2), 15.0, id="every rank has stepped"),
+        pytest.param(stalled(2, steps=0), 60.0, id="one has not stepped yet"),
+    ],
+)
+def test_before_the_first_step_there_is_more_patience(last: Event, patience: float) -> None:
+    state = fold_all(PLAN, [*running(), waits(0), waits(1), last])
+    assert find_hang(state, PLAN, now=100.0 + patience - 0.1) is None
+    assert find_hang(state, PLAN, now=100.0 + patience) is not None
+
+
+def test_ranks_that_all_sleep_may_wake() -> None:
+    state = fold_all(PLAN, [*running(), *(stalled(rank, doing="sleeping") for rank in range(3))])
+    assert find_hang(state, PLAN, now=130.0) is None
+    found = find_hang(state, PLAN, now=160.0)
+    assert found is not None
+    assert (
+        found.message == "no rank moves: rank 0 on node-0 sleeps at train.py, line 40: `x()` (rank 1, 2 there as well)"
+    )
+
+
+def test_a_hang_stops_the_run_at_its_own_time_limit() -> None:
+    state = fold_all(PLAN, [*running(), waits(0), waits(1), stalled(2)])
+    assert reason_to_stop(state, PLAN, now=159.0) is None
+    stop = reason_to_stop(state, PLAN, now=161.0)
+    assert stop is not None
+    assert stop.reason == "hang"
+    assert reason_to_stop(state, a_plan(nodes=3, hang_timeout="never"), now=9999.0) is None
+
+
+def test_a_short_time_limit_shortens_the_diagnosis() -> None:
+    plan = a_plan(nodes=3, hang_timeout="4s")
+    assert (plan.stall_s, plan.environment["COMPOSESIM_STALL_SECONDS"]) == (4.0, "4")
+    assert (PLAN.stall_s, a_plan(hang_timeout="never").stall_s) == (15.0, 15.0)
+
+
+def test_a_rank_that_has_left_is_the_culprit_where_all_others_wait() -> None:
+    left = an_event("rank-exited", 99.0, rank=1, exit_code=0)
+    state = fold_all(PLAN, [*running(), left, waits(0), waits(2)])
+    found = find_hang(state, PLAN, now=120.0)
+
+    assert found is not None
+    assert found.rank == 1
+    assert found.message.startswith(
+        "rank 1 on node-1 has ended after 6 steps with status 0, while ranks 0, 2 wait for it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"doing": "stopped"}, "rank 2 on node-2 is stopped (SIGSTOP) at train.py, line 40"),
+        (
+            {"doing": "stopped", "waiting_in": ALL_REDUCE, "place": None},
+            "is stopped (SIGSTOP) after step 6, while ranks",
+        ),
+        ({"locked_in_c": True}, "is in C code that holds the interpreter's lock (GIL) at train.py, line 40"),
+        (
+            {"threads": [["/home/ada/project/log.py", 7, "write", "with a:"]]},
+            "waits for a thread or a lock at train.py, line 40: `x()`, its other thread at log.py, line 7: `with a:`",
+        ),
+        (
+            {
+                "frames": [
+                    ["/venv/torch/utils/data/dataloader.py", 1, "_get_data"],
+                    ["/home/ada/project/train.py", 40, "main"],
+                ],
+                "workers": [
+                    {"pid": 12, "doing": "sleeping", "place": ["/home/ada/project/data.py", 3, "get", "wait()"]}
+                ],
+            },
+            "waits for its data loader at train.py, line 40: `x()`; its worker (pid 12) sleeps at data.py, line 3: `wait()`",
+        ),
+        (
+            {"place": None, "frames": [["/usr/lib/python3.11/threading.py", 9, "_shutdown"]]},
+            "waits for a thread to end",
+        ),
+    ],
+)
+def test_each_kind_is_named(data: dict[str, Any], words: str) -> None:
+    assert words in message_of(waits(0), waits(1), stalled(2, **data))
+
+
+def test_ranks_in_different_collectives_wait_for_one_another() -> None:
+    assert message_of(waits(0, "barrier #3"), waits(1), waits(2)) == (
+        f"rank 0 waits in barrier #3, while ranks 1, 2 wait in {ALL_REDUCE}: they wait for one another"
+    )
+
+
+def test_a_collective_that_nobody_told_is_seen_in_the_frames() -> None:
+    frames = [
+        ["/venv/torch/distributed/distributed_c10d.py", 1, "broadcast"],
+        ["/home/ada/project/train.py", 40, "main"],
+    ]
+    assert "ranks 0, 1 wait for it in broadcast (train.py, line 40)" in message_of(
+        stalled(0, frames=frames), stalled(1, frames=frames), stalled(2, doing="sleeping")
+    )
+
+
+def of_case(state: ClusterState, verdict: str, **changes: Any) -> Case:
+    ranks = {rank: RankObserved(rank=rank, node=f"node-{rank}", local_rank=0) for rank in state.ranks}
+    return Case(observed=Observed(ranks=ranks), verdict=verdict, stalls=standings_of(state), **changes)
+
+
+def test_the_check_fails_with_the_message_of_the_run_and_a_fix() -> None:
+    state = fold_all(PLAN, [*running(), waits(0), waits(1), stalled(2)])
+    cause = {"message": "the message", "rank": 2}
+    result = judge_hang(of_case(state, "hung", cause=cause))
+    assert (result.status, result.detail, result.ranks) == ("failed", "the message", (2,))
+    assert (result.file, result.line) == ("/home/ada/project/train.py", 40)
+    assert result.fix == diagnose(standings_of(state)).fix
+
+    assert judge_hang(of_case(state, "timeout")).status == "failed"  # its time limit came before that of a hang
+    assert judge_hang(of_case(state, "interrupted")).status == "not-applicable"
+
+
+def test_a_run_that_came_to_its_end_passes() -> None:
+    ended = [an_event("rank-exited", 9.0, rank=rank, exit_code=0) for rank in range(3)]
+    assert judge_hang(of_case(fold_all(PLAN, [*running(), *ended]), "passed")).status == "passed"
+
+
+def test_a_rank_that_never_joined_is_told_without_a_fix_for_something_else() -> None:
+    events = [
+        *running(2),
+        an_event("init", 3.0, rank=0, phase="started"),
+        an_event("rank-exited", 4.0, rank=1, exit_code=0),
+    ]
+    plan = a_plan(nodes=2)
+    deadlock = find_deadlock(fold_all(plan, events))
+    assert deadlock is not None
+    result = judge_hang(of_case(fold_all(plan, events), "hung", cause={"message": deadlock.message, "rank": 1}))
+    assert (result.status, result.ranks) == ("failed", (1,))
+    assert "init_process_group" in result.fix
