@@ -90,8 +90,7 @@ def comparable(steps: Sequence[Observation]) -> list[Observation]:
 
 def tolerance_of(step: Observation, case: Case) -> float:
     """How far a step may part: what the person says, looser where numbers are computed with fewer digits."""
-    compressed = bool(hooks(case.observed))
-    return case.tolerance * (_LOOSER["low"] if compressed else _LOOSER.get(str(step["precision"]), 1.0))
+    return case.tolerance * _LOOSER.get(str(step["precision"]), 1.0)
 
 
 def parted(steps: Sequence[Observation], case: Case) -> list[Observation]:

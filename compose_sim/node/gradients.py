@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 Gradients = list[Any]  # a tensor or None for each parameter, in the optimizer's order
-_FLOOR = 1e-3  # of the whole gradient's norm: a tensor with less is rounding, compared by itself
+# Of the whole gradient's norm: a tensor with less than this is rounding, compared by itself.
+_FLOORS = {"float32": 1e-3, "tf32": 1e-2, "low": 1e-1}
 _VANISHED = 1e-5  # of the largest gradient so far: a gradient with less is rounding as a whole
 
 
@@ -81,17 +82,17 @@ def gradients_of(optimizer: Any, clipped: Clipped) -> Gradients:
     return found
 
 
-def compare(ours: Gradients, recorded: Gradients, *, largest: float) -> dict[str, Any]:
+def compare(ours: Gradients, recorded: Gradients, *, largest: float, precision: str) -> dict[str, Any]:
     """
     How two steps' gradients differ: the worst tensor with its difference, the cosine between them and the ratio of their norms.
 
-    `largest` is the norm of the largest recorded gradient so far.
+    `largest` is the norm of the largest recorded gradient so far, `precision` what gradients were computed in.
     """
     pairs = [_pair(one, other) for one, other in zip(ours, recorded)]
     own = math.sqrt(sum(float(one.square().sum()) for one, _ in pairs))
     norm = math.sqrt(sum(float(other.square().sum()) for _, other in pairs))
     dot = sum(float((one * other).sum()) for one, other in pairs)
-    floor = max(_FLOOR * norm, _VANISHED * largest, 1e-30)
+    floor = max(_FLOORS[precision] * norm, _VANISHED * largest, 1e-30)
     differences = [float((one - other).norm()) / max(float(other.norm()), floor) for one, other in pairs]
     differences = [value if math.isfinite(value) else math.inf for value in differences]
     worst = max(range(len(differences)), key=differences.__getitem__, default=0)

@@ -52,6 +52,7 @@ class Recorder:
         self._initial_kept: set[int] = set()
         self._seen: set[int] = set()
         self._pending: dict[str, Any] | None = None
+        self._hooked = False
         notice_generators(torch, self.draws)
         self.clipped.notice()
 
@@ -133,6 +134,7 @@ class Recorder:
                 "settings": settings_of(optimizer),
                 "names": [names.get(id(each), f"parameter {place}") for place, each in enumerate(parameters)],
                 "by_value": self.clipped.by_value,
+                "hooked": self._hooked,
             }
 
     def after_step(self, optimizer: Any) -> None:
@@ -182,13 +184,15 @@ class Recorder:
         ]
         sharded = models_of("torch.distributed.fsdp", "FullyShardedDataParallel")
         parameters = parameters_of(optimizer)
+        hooks = [_hook_name(hook) for model in parallel for hook in getattr(model, "_comm_hooks", [])]
+        self._hooked = bool(hooks)
         self.watch.note(
             "record-models",
             optimizer=self.index_of(optimizer),
             kind_of_optimizer=[kind.__name__ for kind in type(optimizer).__mro__],
             ranks=[torch.distributed.get_world_size(model.process_group) for model in parallel],
             batchnorm=local,
-            hooks=[_hook_name(hook) for model in parallel for hook in getattr(model, "_comm_hooks", [])],
+            hooks=hooks,
             sharded=bool(sharded) or any(hasattr(parameter, "placements") for parameter in parameters),
             covered=_covered(parallel, parameters),
         )

@@ -37,7 +37,7 @@ class Replayer:
         self.clipped.notice()
         self.optimizers: Any = weakref.WeakKeyDictionary()
         self.divisors: set[float] = set()
-        self.precision = ""
+        self.low = False  # whether autocast was seen
         self._stepped: set[int] = set()
         self._put: set[int] = set()
         self._step = 0
@@ -142,12 +142,13 @@ class Replayer:
         if not all(shapes) or len(ours) != len(recorded["after"]):
             self.watch.note("replay-misaligned", step=self._step, shapes=True)
             self.end("the optimizer has other parameters at world size 1")
-        compared = self._compared(ours, recorded)
+        precision = self._precision_of(optimizer, recorded)
+        compared = self._compared(ours, recorded, precision)
         natural = settings_of(optimizer)
         if compared is not None:
             tensor = compared.pop("tensor")
             compared["tensor"] = recorded["names"][tensor] if recorded["names"] else ""
-            self._tell(optimizer, compared, natural, recorded)
+            self._tell(compared, natural, recorded, precision)
         self._why_not = ""
         _set(optimizer, recorded["settings"])
 
@@ -161,7 +162,7 @@ class Replayer:
         if self._step >= len(self.record[0].steps):
             self.end("all recorded steps have been repeated")
 
-    def _compared(self, ours: Any, recorded: dict[str, Any]) -> dict[str, Any] | None:
+    def _compared(self, ours: Any, recorded: dict[str, Any], precision: str) -> dict[str, Any] | None:
         """None while the gradients of other ranks alone are still to come."""
         if self.alone is not None:
             path = self.folder / f"alone.{self._step}.pt"
@@ -174,20 +175,18 @@ class Replayer:
             if len(sums["ranks"]) < len(self.record):
                 return None
             ours = sums["sum"]
-        compared = compare(ours, recorded["gradients"], largest=self._largest)
+        compared = compare(ours, recorded["gradients"], largest=self._largest, precision=precision)
         self._largest = max(self._largest, compared["norm"] or 0.0)
         return compared
 
-    def _tell(self, optimizer: Any, compared: dict[str, Any], natural: Any, recorded: dict[str, Any]) -> None:
+    def _tell(self, compared: dict[str, Any], natural: Any, recorded: dict[str, Any], precision: str) -> None:
         batch_sizes = [size for each in self.record[0].passages.values() for size in each.sizes.values()]
-        low = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in parameters_of(optimizer))
-        on_gpu = any(parameter.is_cuda for parameter in parameters_of(optimizer))
         self.watch.note(
             "replay",
             step=self._step,
             optimizer=recorded["optimizer"],
             why_not=self._why_not,
-            precision="low" if low else self.precision or ("tf32" if on_gpu else "float32"),
+            precision=precision,
             by_value=self.clipped.by_value or recorded["by_value"],
             clipped=bool(self.clipped.factors),
             settings=natural,
@@ -197,6 +196,12 @@ class Replayer:
             batches_a_step=recorded["fetched"] / (self._step + 1),
             **compared,
         )
+
+    def _precision_of(self, optimizer: Any, recorded: dict[str, Any]) -> str:
+        kinds = {parameter.dtype for parameter in parameters_of(optimizer)}
+        if self.low or recorded["hooked"] or kinds & {torch.float16, torch.bfloat16}:
+            return "low"
+        return "tf32" if any(parameter.is_cuda for parameter in parameters_of(optimizer)) else "float32"
 
     def end(self, why: str) -> NoReturn:
         """Enough has been seen: the script ends here, whatever it would still do."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.matches_single import why_not
+from compose_sim.core.checks.matches_single import place, why_not
 from compose_sim.core.observations import Observation
 from compose_sim.core.replayed import (
     Factor,
@@ -33,7 +33,9 @@ def judge(case: Case) -> Result:
     world_size = case.observed.world_size
     rate = _rate_scaled_twice(steps_of(case.single), world_size)
     if rate:
-        return failed(rate, fix="multiply the learning rate by the world size once, or by its square root")
+        return failed(
+            rate, fix="multiply the learning rate by the world size once, or by its square root", **place(case)
+        )
     steps = comparable(steps_of(case.single))
     blurred = noise(case.observed)
     factor = factor_in_noise(steps, world_size) if blurred else constant_factor(steps, case)
@@ -43,7 +45,7 @@ def judge(case: Case) -> Result:
         reason = explained(factor)
         if reason:
             return not_applicable(f"{reason}: whether that is meant cannot be seen")
-        return _wrong_factor(factor, world_size)
+        return _wrong_factor(factor, case)
     if blurred:
         return not_applicable(f"{blurred}, and gradients cannot be compared")
     alone = alone_steps(case)
@@ -58,18 +60,20 @@ def judge(case: Case) -> Result:
     )
 
 
-def _wrong_factor(factor: Factor, world_size: int) -> Result:
-    scale = 1.0 / factor.value
+def _wrong_factor(factor: Factor, case: Case) -> Result:
+    world_size, scale = case.observed.world_size, 1.0 / factor.value
     times = f"1/{factor.value:.2f} of" if factor.value > 1 else f"{scale:.2f} times"
     text = f"gradients at world size {world_size} are {times} those of one rank with the same batches"
     if factor.value > 1:
         return failed(
             f"{text}: the loss is a sum over samples, or divided by the world size although DDP takes the mean already",
             fix='take the mean over the samples of the rank (reduction="mean"), and leave the mean over ranks to DDP',
+            **place(case),
         )
     return failed(
         f"{text}: the loss is multiplied by the world size, or gradients are summed over ranks and not divided",
         fix="divide summed gradients by the world size, and multiply the loss by nothing",
+        **place(case),
     )
 
 

@@ -44,7 +44,7 @@ def judge(case: Case) -> Result:
         if reason:
             return not_applicable(f"{reason}, so that one rank with {case.observed.world_size} of them differs")
         text = f"gradients of one rank are {factor.value:.3g} times those of {case.observed.world_size} ranks, at every step"
-        return failed(f"{_where(bad[0])}: {text}", fix="mend what loss-scale says", **_place(case, bad[0]))
+        return failed(f"{_where(bad[0])}: {text}", fix="mend what loss-scale says", **place(case))
     return _judge_alone(case, bad)
 
 
@@ -92,19 +92,19 @@ def _judge_alone(case: Case, bad: Sequence[Observation]) -> Result:
     custom = hooks(case.observed)
     if custom:
         return not_applicable(f"the communication hook {custom[0]} changes gradients")
-    if not steps:
+    factor = constant_factor(steps, case)
+    if factor is None and (not steps or first is None):  # a loss may rightly weigh ranks, which no rank alone can know
         return not_applicable(
             reason or f"{_where(first)}: one rank differs, but it could not be repeated with each rank's batches alone"
         )
     if any(step["by_value"] for step in steps):
         return not_applicable("gradients are clipped by value, after which means cannot be compared")
-    factor = constant_factor(steps, case)
     if factor is not None:
         text = f"each rank alone has gradients {factor.value:.3g} times those of {case.observed.world_size} ranks"
-        return failed(text, fix="mend what loss-scale says", **_place(case, steps[0]))
+        return failed(text, fix="mend what loss-scale says", **place(case))
     worst = parted(steps, case)[0]
     text = f"{_where(worst)}: its gradient on {case.observed.world_size} ranks is not that of one rank with the same batches"
-    return failed(f"{text}, and not the mean of the ranks' own ({_numbers(worst)})", fix=_FIX, **_place(case, worst))
+    return failed(f"{text}, and not the mean of the ranks' own ({_numbers(worst)})", fix=_FIX, **place(case))
 
 
 def _where(step: Observation | None) -> str:
@@ -125,7 +125,7 @@ def _count(steps: Sequence[Observation]) -> str:
     return f"{len(steps)} step{'' if len(steps) == 1 else 's'}"
 
 
-def _place(case: Case, step: Observation) -> dict[str, Any]:
+def place(case: Case) -> dict[str, Any]:
     """Where the script takes the step, if that was seen."""
     seen = next((each["at"] for each in case.observed.of("step") if each["at"]), None)
     return {"file": seen[0], "line": seen[1]} if seen else {}

@@ -102,7 +102,7 @@ def _notice_autocast(module: ModuleType) -> None:
     def __enter__(self: Any) -> Any:  # noqa: N807 - it becomes that method
         replayer = _replayer()
         if replayer is not None and getattr(self, "_enabled", True):
-            replayer.precision = "low"
+            replayer.low = True
         return enter(self)
 
     module.autocast.__enter__ = __enter__

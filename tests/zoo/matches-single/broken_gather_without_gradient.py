@@ -1,4 +1,4 @@
-"""A contrastive loss over the embeddings of all ranks. all_gather passes no gradient back: other ranks' embeddings count as constants."""
+"""A contrastive loss over the embeddings of all ranks. all_gather passes no gradient back, so others' are constants."""
 
 # expects: matches-single
 
@@ -13,13 +13,16 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 def everybodys(embeddings: torch.Tensor) -> torch.Tensor:
     gathered = [torch.empty_like(embeddings) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, embeddings)
+    gathered[dist.get_rank()] = embeddings
     return torch.cat(gathered)
 
 
 def contrast(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The rank's own rows against the columns of all."""
+    """The rank's own pairs, each half against the other halves of all."""
     own = torch.arange(len(left)) + dist.get_rank() * len(left)
-    return cross_entropy(left @ everybodys(right).T / 0.2, own)
+    return (
+        cross_entropy(left @ everybodys(right).T / 0.2, own) + cross_entropy(right @ everybodys(left).T / 0.2, own)
+    ) / 2
 
 
 def main() -> None:

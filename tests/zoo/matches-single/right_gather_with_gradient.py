@@ -14,9 +14,11 @@ def everybodys(embeddings: torch.Tensor) -> torch.Tensor:
 
 
 def contrast(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The rank's own rows against the columns of all."""
+    """The rank's own pairs, each half against the other halves of all."""
     own = torch.arange(len(left)) + dist.get_rank() * len(left)
-    return cross_entropy(left @ everybodys(right).T / 0.2, own)
+    return (
+        cross_entropy(left @ everybodys(right).T / 0.2, own) + cross_entropy(right @ everybodys(left).T / 0.2, own)
+    ) / 2
 
 
 def main() -> None:
