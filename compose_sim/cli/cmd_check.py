@@ -22,6 +22,7 @@ from compose_sim.core.junit import junit
 from compose_sim.engine.engines import make_engine
 from compose_sim.engine.rundir import RunFolder, runs_folder, write_file
 
+_HANG_TIMEOUT_S = 15.0  # a check ends at the diagnosis; `up` warns, and waits for --hang-timeout
 _RANKS_ON_A_NODE = 2  # with one, LOCAL_RANK is 0 everywhere, and what confuses it with RANK goes unseen
 
 
@@ -53,7 +54,7 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     """
     if flags["junit"]:
         flags["junit"] = str(Path.cwd() / flags["junit"])  # one that the spec file names lies beside that
-    request = _with_ranks(read_request(file=file, program=program, **flags))
+    request = _with_defaults(read_request(file=file, program=program, **flags))
     report = _run(request, as_json=as_json)
     settings = request.spec.check
     if settings.junit:
@@ -98,10 +99,10 @@ def _run(request: Request, *, as_json: bool) -> dict[str, Any]:
         listener.close()
 
 
-def _with_ranks(request: Request) -> Request:
-    """Two ranks a node where nobody says how many."""
+def _with_defaults(request: Request) -> Request:
+    """What a check does where nobody says otherwise: two ranks a node, and no patience with a run in which nothing moves."""
     from dataclasses import replace
 
-    if "nproc_per_node" in request.spec.model_fields_set:
-        return request
-    return replace(request, spec=request.spec.model_copy(update={"nproc_per_node": _RANKS_ON_A_NODE}))
+    ours = {"nproc_per_node": _RANKS_ON_A_NODE, "hang_timeout": _HANG_TIMEOUT_S}
+    left_out = {name: value for name, value in ours.items() if name not in request.spec.model_fields_set}
+    return replace(request, spec=request.spec.model_copy(update=left_out))

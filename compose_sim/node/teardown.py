@@ -43,7 +43,7 @@ def let_gloo_finish() -> None:
 
     In torch 2.13 the last thing that such a thread does about a reduction of a backward pass is to drop a Python object. If the
     group is destroyed meanwhile, by a thread that holds the lock and joins this one, both wait for ever: without composesim, 5
-    runs of 12 of a script whose model is a local variable of `main()`, on a busy machine; 0 of 40 with this. A thread that
+    runs of 12 of a script whose model is a local variable of `main()`, on a busy machine; 0 of 31 with this. A thread that
     sleeps while nobody holds the lock has nothing more to drop.
     """
     quiet = 0

@@ -1,0 +1,204 @@
+"""Is a rank's standstill seen, and is where it stands found out without disturbing it? Real processes, threads and sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compose_sim.node import dump, sockets
+from compose_sim.node.movement import Movement
+from compose_sim.node.pulse import Pulse
+from compose_sim.node.stacks import file_of
+from tests.builders import ROOT
+
+# What a rank does before the person's script; then it waits in C for a byte on stdin, and tells whether that was cut short.
+RANK = """
+import ctypes, os, signal, sys, time
+from pathlib import Path
+from compose_sim.node import stacks
+from compose_sim.node.pulse import Pulse
+
+pulse = Pulse(Path(sys.argv[1]), "node-0", 0, 0)
+stacks.install(pulse)
+stacks.start_helper()
+while pulse.get("helper") == os.getpid():  # until the thread has come up, which needs the lock that we may hold for ever
+    time.sleep(0.001)
+
+def wait_in_c(library):
+    byte = ctypes.create_string_buffer(1)
+    fds = (ctypes.c_int * 2)(0, 1)  # struct pollfd: stdin, POLLIN
+    return library.poll(fds, 1, -1)
+
+def stand(how):
+    if how == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "another program":
+        os.execlp("cat", "cat")
+    print(wait_in_c(ctypes.PyDLL(None) if how == "locked" else ctypes.CDLL(None)))
+
+pulse.advance("steps")
+stand(sys.argv[2])
+"""
+Start = Callable[[str], tuple["subprocess.Popen[str]", Pulse]]
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[Start]:
+    """Start a rank that stands somewhere, and wait until it does."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(how: str) -> tuple[subprocess.Popen[str], Pulse]:
+        pulse = Pulse(tmp_path, "node-0", 0, 0)
+        script = tmp_path / "script.py"
+        script.write_text(RANK)
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path), how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        started.append(process)
+        wait_until(lambda: bool(pulse.get("steps")) and pulse.get("helper") not in (0, process.pid))
+        wait_until(lambda: call_of(process.pid) == {"stopped": "T", "another program": "cat"}.get(how, "poll"))
+        return process, pulse
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+def call_of(process: int) -> str:
+    """`T` while it is stopped, `poll` in that system call, else its program's name."""
+    name, _, rest = Path(f"/proc/{process}/stat").read_text().partition("(")[2].rpartition(")")
+    call = Path(f"/proc/{process}/syscall").read_text().split()
+    if rest.split()[0] == "T":
+        return "T"
+    return "poll" if call[0] in ("7", "73") and name.startswith("python") else name
+
+
+def answer_of(steps: Generator[float, None, Any]) -> Any:
+    """Run an inquiry to its end."""
+    while True:
+        try:
+            time.sleep(next(steps))
+        except StopIteration as end:
+            return end.value
+
+
+def main_stack(process: subprocess.Popen[str], pulse: Pulse) -> list[str]:
+    asked = dump.ask(process.pid, pulse.get("helper"), file_of(pulse), pulse.get("descriptor"))
+    stacks = answer_of(asked)
+    (main,) = (stack for stack in stacks if stack.thread == pulse.get("main_thread"))
+    assert len(stacks) == 1, "the helper's own stack is nobody's business"
+    return [frame.function for frame in main.frames]
+
+
+@pytest.mark.parametrize(("how", "can_wake"), [("free", True), ("locked", False)])
+def test_stacks_are_had_without_cutting_a_call_short(rank: Start, how: str, can_wake: bool) -> None:
+    """Whether or not the interpreter's lock can be had, which is seen as well."""
+    process, pulse = rank(how)
+    assert main_stack(process, pulse) == ["wait_in_c", "stand", "<module>"]
+    if can_wake:
+        wait_until(lambda: pulse.get("awake") == 1)
+    assert pulse.get("awake") == int(can_wake)
+    output, _ = process.communicate("x")
+    assert output == "1\n"  # poll found the byte; -1 would be a call that the signal ended
+
+
+def test_a_stopped_process_tells_where_it_stands_and_stays_stopped(rank: Start) -> None:
+    process, pulse = rank("stopped")
+    assert dump.what_it_does(process.pid) == "stopped"
+    assert main_stack(process, pulse) == ["stand", "<module>"]
+    assert dump.what_it_does(process.pid) == "stopped"
+
+    process.send_signal(signal.SIGCONT)
+    output, _ = process.communicate("x")
+    assert output == "1\n"
+
+
+def test_a_process_that_runs_another_program_is_not_asked(rank: Start) -> None:
+    """The signal would end it."""
+    process, pulse = rank("another program")
+    assert answer_of(dump.ask(process.pid, process.pid, file_of(pulse), pulse.get("descriptor"))) == ()
+    output, _ = process.communicate("still here")
+    assert output == "still here"
+
+
+def test_what_faulthandler_writes_is_read() -> None:
+    """With a thread's name, as Python 3.14 writes it; with a file's name in which it escaped what is not ASCII."""
+    text = (
+        'Current thread 0x00007f01 [helper] (most recent call first):\n  File "/run/node/stacks.py", line 60 in _wait_for_signals\n'
+        '\nThread 0x00007f02 (most recent call first):\n  File "/home/ada/\\xe4.py", line 3 in load\n  File "x.py", line ??? in y\n'
+    )
+    (stack,) = dump.parse(text)
+    assert (stack.thread, stack.current) == (0x7F02, False)
+    assert [(frame.file, frame.line, frame.function) for frame in stack.frames] == [("/home/ada/ä.py", 3, "load")]
+
+
+def test_a_rank_moves_when_it_advances_or_computes(tmp_path: Path) -> None:
+    pulse = Pulse(tmp_path, "node-0", 0, 0)
+    movement = Movement(os.getpid(), pulse)
+    looks = iter(range(100))
+
+    def moved() -> bool:
+        return movement.since_last_look(float(next(looks)), {})
+
+    assert moved()
+    assert not moved()
+    assert not moved()
+    pulse.advance("batches")
+    assert moved()
+    assert not moved()
+    until = time.thread_time() + 0.1
+    while time.thread_time() < until:
+        pass
+    assert moved()
+    assert not moved()
+
+
+@pytest.mark.parametrize("is_store", [False, True])
+def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path, is_store: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client, listener.accept()[0] as server:
+            movement = Movement(os.getpid(), Pulse(tmp_path, "node-0", 0, 0))
+            without = port if is_store else 1
+
+            def moved(now: float) -> bool:
+                return movement.since_last_look(now, sockets.bytes_by_socket(without))
+
+            assert moved(0.0)
+            assert not moved(1.0)
+            assert not moved(2.0)
+            server.sendall(b"x")
+            client.recv(1)
+            assert moved(3.0) is not is_store
+
+
+def test_what_a_process_does_is_told() -> None:
+    """A thread that waits for another, as in a deadlock, from one that sleeps for a time."""
+    with subprocess.Popen(["sleep", "100"]) as sleeper:
+        wait_until(lambda: dump.what_it_does(sleeper.pid) == "sleeping")
+        sleeper.kill()
+    code = "import threading; threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()"
+    with subprocess.Popen([sys.executable, "-c", code]) as locked:
+        wait_until(lambda: dump.what_it_does(locked.pid) == "locked")
+        locked.kill()
