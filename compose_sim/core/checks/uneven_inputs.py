@@ -81,10 +81,10 @@ def _is_uneven(case: Case, ended: _Way, other: _Way) -> bool:
 def _uneven(case: Case, members: dict[int, _Way], ended: int, further: list[int]) -> Result:
     loader, epoch = members[ended].last
     other = members[further[0]]
-    numbers = f"{members[ended].fetched} batches" if members[ended].fetched != other.fetched else "fewer"
+    numbers = f"{members[ended].fetched} batches" if members[ended].fetched != other.fetched else "as many"
     detail = (
         f"rank {ended} had no batch left in epoch {epoch.number} of {named(loader)} after {numbers}, "
-        f"while rank {further[0]} went on to its {other.fetched}th"
+        f"while rank {further[0]} went on to batch {other.fetched}"
     )
     length, its = loader.facts["length"], other.last[0].facts["length"]
     if length != its and length is not None:

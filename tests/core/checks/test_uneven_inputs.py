@@ -1,0 +1,38 @@
+"""A rank that has no batch left while others train on fails, unless join() or the script itself provides for it."""
+
+from __future__ import annotations
+
+from compose_sim.core.checks import FAILED, PASSED
+from compose_sim.core.checks.uneven_inputs import judge
+from tests.core.checks.loading import epoch, loader
+from tests.core.checks.replicas import Notes, case, ddp
+
+
+def broken_off(notes: Notes) -> Notes:
+    """As a rank leaves it that was ended in its last backward: one step less is noted, and no end."""
+    return [*notes[:-1], {**notes[-1], "phase": "trained", "exhausted": False, "batches": 1, "synchronised": 1}]
+
+
+def test_a_rank_that_went_on_alone_fails_the_run_that_broke_off() -> None:
+    notes = {0: [ddp(), loader(), *epoch(range(6))], 1: [ddp(), loader(), *broken_off(epoch(range(8)))]}
+    result = judge(case(notes, verdict="hung"))
+    assert result.status == FAILED
+    assert "rank 0 had no batch left in epoch 0" in result.detail
+    assert result.detail.endswith("after 3 batches, while rank 1 went on to batch 4")
+
+
+def test_join_answers_for_ranks_without_batches() -> None:
+    joined = {"kind": "join", "enabled": True}
+    notes = {0: [ddp(), loader(), joined, *epoch(range(6))], 1: [ddp(), loader(), joined, *epoch(range(8))]}
+    assert judge(case(notes)).status == PASSED
+
+
+def test_a_batch_that_is_taken_but_not_trained_on_passes() -> None:
+    more = epoch(range(8), exhausted=False, synchronised=3)
+    assert judge(case({0: [ddp(), loader(), *epoch(range(6))], 1: [ddp(), loader(), *more]})).status == PASSED
+
+
+def test_a_rank_that_begins_its_shard_again_passes() -> None:
+    again = epoch(range(2), number=1, exhausted=False)
+    notes = {0: [ddp(), loader(), *epoch(range(6)), *again], 1: [ddp(), loader(), *epoch(range(8), exhausted=False)]}
+    assert judge(case(notes)).status == PASSED
