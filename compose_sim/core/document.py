@@ -14,10 +14,11 @@ from compose_sim.core.environment import CONTAINER_HOME
 from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan
 from compose_sim.core.templates import template_environment
 
+_WRITTEN_TO = ("events", "logs", "observations", "shared", "debug")
 # Where a run's own folders appear in every container; the sources are relative to the compose file.
 _OWN_MOUNTS = [
     Mount(source="./node", target=f"{CONTAINER_FOLDER}/node", read_only=True),
-    *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}") for name in ("events", "logs", "shared", "debug")),
+    *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}") for name in _WRITTEN_TO),
 ]
 _IDENTITY = [Mount(source=f"./identity/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")]
 # Characters that YAML does not allow unescaped in a double-quoted scalar, or would take for a line break.

@@ -25,6 +25,7 @@ class Observations:
         self._file: int | None = None
         self._lines: list[str] = []
         self._bytes = 0
+        self._told = False
         self._process = os.getpid()
 
     def note(self, kind: str, **data: Any) -> None:
@@ -49,4 +50,6 @@ class Observations:
                 self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             os.write(self._file, text.encode())
         except OSError as error:  # a full disk must not end somebody's training
-            print(f"composesim: cannot write to {self.path} ({error.strerror}): checks will miss it", file=sys.stderr)
+            if not self._told:
+                print(f"composesim: cannot write to {self.path} ({error.strerror}): checks will miss it", file=sys.stderr)
+            self._told = True
