@@ -152,13 +152,14 @@ def _has_polling(at: list[Any] | None) -> bool:
 
 
 def _follow_sleep() -> None:
-    """A rank that sleeps in a loop waits for something. Python audits sleeping from 3.13 on only."""
+    """A rank whose script sleeps in a loop waits for something. Python audits sleeping from 3.13 on only."""
     original = time.sleep
 
     @functools.wraps(original)
     def sleep(seconds: Any, /) -> None:
         watch = here()
-        if watch is not None and _in_loop(sys._getframe(1)):
+        frame = sys._getframe(1)
+        if watch is not None and place(1) == [frame.f_code.co_filename, frame.f_lineno] and _in_loop(frame):
             loosely_ordered(watch, "sleep")
         original(seconds)
 
