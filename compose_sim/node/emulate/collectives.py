@@ -3,36 +3,127 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+import inspect
+from typing import Any, Callable
+
+import torch
 
 from . import groups
 
-# What a script calls with tensors; each is checked as NCCL checks it.
-CHECKED_TEXT = (
+_CHECKED_TEXT = (
     "all_reduce broadcast reduce all_gather all_gather_into_tensor gather scatter reduce_scatter "
     "reduce_scatter_tensor all_to_all all_to_all_single send recv isend irecv all_reduce_coalesced "
     "all_gather_coalesced _all_gather_base _reduce_scatter_base all_gather_single reduce_scatter_single"
 )
-CHECKED = tuple(CHECKED_TEXT.split())
+CHECKED = tuple(_CHECKED_TEXT.split())
+
+
+class Done:
+    """The work of a collective that has been done already."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result([])
+        return future
+
+
+def _flat(real: Any, call: dict[str, Any]) -> Any:
+    """NCCL asks of a gathered or scattered tensor only how many elements it has; gloo asks for its shape as well."""
+    for name in ("output_tensor", "output", "input_tensor", "input"):
+        tensor = call.get(name)
+        if isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
+            call[name] = tensor.view(-1)
+    return real(**call)
+
+
+def _uneven(real: Any, call: dict[str, Any]) -> Any:
+    """NCCL gathers tensors of different sizes by broadcasting each; gloo gathers equal ones."""
+    outputs, group = call["tensor_list"], call.get("group")
+    if len({tuple(output.shape) for output in outputs}) <= 1:
+        return real(**call)
+    distributed: Any = torch.distributed
+    for rank, output in enumerate(outputs):
+        if rank == distributed.get_rank(group):
+            output.copy_(call["tensor"])
+        source = rank if group is None else distributed.get_global_rank(group, rank)
+        distributed.distributed_c10d.broadcast(output, source, group=group)
+    return Done() if call.get("async_op") else None
+
+
+def _scaled(real: Any, call: dict[str, Any]) -> Any:
+    """
+    Sum, and scale: the average of whole numbers, which NCCL rounds towards zero, and any average where this gloo has none.
+
+    A gloo that has it computes it itself; one that has not says so before it sends anything.
+    """
+    distributed: Any = torch.distributed
+    if call.get("op") != distributed.ReduceOp.AVG:
+        return real(**call)
+    result = next(call[name] for name in ("tensor", "output", "output_tensor") if name in call)
+    whole = not (result.is_floating_point() or result.is_complex())
+    if not whole:
+        try:
+            return real(**call)
+        except RuntimeError as error:
+            if "ReduceOp.AVG" not in str(error):
+                raise
+    work = real(**{**call, "op": distributed.ReduceOp.SUM, "async_op": False})
+    result.div_(distributed.get_world_size(call.get("group")), rounding_mode="trunc" if whole else None)
+    return Done() if call.get("async_op") else work
+
+
+def _flat_and_scaled(real: Any, call: dict[str, Any]) -> Any:
+    return _scaled(functools.partial(_call_flat, real), call)
+
+
+def _call_flat(real: Any, **call: Any) -> Any:
+    return _flat(real, call)
+
+
+Composition = Callable[[Any, dict[str, Any]], Any]
+COMPOSED: dict[str, Composition] = {
+    "all_reduce": _scaled,
+    "reduce": _scaled,
+    "reduce_scatter": _scaled,
+    "all_gather": _uneven,
+    "all_gather_into_tensor": _flat,
+    "all_gather_single": _flat,
+    "_all_gather_base": _flat,
+    "reduce_scatter_tensor": _flat_and_scaled,
+    "reduce_scatter_single": _flat_and_scaled,
+    "_reduce_scatter_base": _flat_and_scaled,
+}
 
 
 def emulate(distributed: Any) -> None:
-    """Once torch.distributed is there: check what scripts give to collectives, as NCCL would."""
-    c10d = distributed.distributed_c10d
+    """
+    Once torch.distributed is there: check what scripts give to collectives, as NCCL would, and compose what gloo lacks.
+
+    In the names that scripts use. What torch itself calls keeps its own: it sends objects as CPU tensors.
+    """
     for name in CHECKED:
         real = getattr(distributed, name, None)
         if real is not None:
-            checked = _checked(real)
-            for module in (distributed, c10d):
-                if getattr(module, name, None) is real:
-                    setattr(module, name, checked)
+            setattr(distributed, name, _checked(real, COMPOSED.get(name)))
 
 
-def _checked(real: Any) -> Any:
+def _checked(real: Any, compose: Composition | None) -> Any:
+    signature = inspect.signature(real)
+
     @functools.wraps(real)
     def checked(*arguments: Any, **options: Any) -> Any:
-        group = options.get("group")
-        groups.check_tensors(group, arguments, options)
-        return real(*arguments, **options)
+        call = signature.bind(*arguments, **options).arguments
+        group = call.get("group")
+        is_nccl = groups.check_tensors(group, call.values(), {})
+        return real(*arguments, **options) if compose is None or not is_nccl else compose(real, dict(call))
 
     return checked

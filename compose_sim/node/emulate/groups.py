@@ -105,13 +105,17 @@ def _keep_barriers_on_the_cpu(c10d: Any) -> None:
     c10d.BarrierOptions = BarrierOptions
 
 
-def check_tensors(group: Any, arguments: Any, options: Any) -> None:
-    """NCCL's errors, before a collective of a script: for CPU tensors, and for two ranks of a node on one device."""
+def check_tensors(group: Any, arguments: Any, options: Any) -> bool:
+    """
+    Whether the group is NCCL's.
+
+    Raises NCCL's errors, before a collective of a script: for CPU tensors, and for two ranks of a node on one device.
+    """
     import torch.distributed as distributed
 
     group = group if isinstance(group, distributed.ProcessGroup) else distributed.group.WORLD
     if group is None or not _is_nccl_alone(group):
-        return
+        return False
     index = None
     for tensor in tensors_in(arguments, options):
         tag = tensor._composesim_device
@@ -120,6 +124,7 @@ def check_tensors(group: Any, arguments: Any, options: Any) -> None:
         index = tag if index is None else index
     if index is not None:
         ranks_devices.check(group, index)
+    return True
 
 
 def _is_nccl_alone(group: Any) -> bool:

@@ -1,4 +1,4 @@
-"""How do DTensor, FSDP and tensor parallelism run on a mesh of emulated devices? Where torch's own code names the mesh's device, on tags."""
+"""How do DTensor, FSDP and tensor parallelism run on emulated devices? The mode is on where torch's own code names a mesh's."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from . import devices, generators
 from .devices import CPU
 from .meeting import meet, tensors_in
-from .tags import put, tag_of
+from .tags import PINNED, put, tag_of
 
 Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -79,6 +79,8 @@ def _tag_of_new(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> 
 
 
 def _call_with_options(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("pin_memory"):
+        return _pinned(func, args, kwargs)
     device = kwargs.get("device")
     if device is not None or func in _constructors:
         return _construct(func, args, kwargs)
@@ -87,6 +89,16 @@ def _call_with_options(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     with generators.drawing(func, tag, kwargs):
         result = func(*args, **kwargs)
     return put(result, tag if tag is not None else _tag_of_new(args, kwargs))
+
+
+def _pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Only memory of the CPU can be pinned; here it is remembered that it is."""
+    result = _call_with_options(func, args, {**kwargs, "pin_memory": False})
+    if isinstance(result, _Tensor):
+        if tag_of(result) != CPU:
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+        setattr(result, PINNED, True)
+    return result
 
 
 def _construct(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -111,7 +123,6 @@ def _construct(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _at(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tag: int) -> Any:
     generators.check(func, kwargs, tag)
-    pinned = kwargs.pop("pin_memory", False)
     source: Any = next(tensors_in(args), None)
     if tag != CPU:
         kwargs["device"] = "cpu"
@@ -119,8 +130,6 @@ def _at(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tag: int) -> A
         result = func(*args, **kwargs)
     if result is source and source._composesim_device != tag:
         result = result.clone()  # as_tensor(a, device="cuda") of a CPU tensor is a copy
-    if pinned and tag != CPU:
-        raise RuntimeError("Only dense CPU tensors can be pinned")
     return put(result, tag)
 
 
