@@ -26,7 +26,7 @@ from compose_sim.pytest_plugin.outcome import Heard, crashed, merged
 from compose_sim.pytest_plugin.session import arguments_of, options_of
 
 _START_S = 180.0  # an image may have to be built
-_OTHERS_S = 0.5  # what the other ranks get to say the same, once one has failed: they may be waiting for it for good
+_OTHERS_S = 1.0  # what the other ranks get to say the same, once one has failed: they may be waiting for it for good
 _END_S = 20.0
 _LIBC = ctypes.CDLL(None)  # loaded before any fork
 _PR_SET_PDEATHSIG = 1

@@ -1,4 +1,4 @@
-"""Of the reports of all ranks, which is shown? That of the first rank to fail, with what the others said; else the first rank's."""
+"""Of the reports of all ranks, which is shown? That of the first rank that failed, with what the others said; else the first one's."""
 
 from __future__ import annotations
 
@@ -123,20 +123,20 @@ def crashed(item: pytest.Item, heard: Heard, *, begun: float) -> list[pytest.Tes
 
 
 def _rank_to_show(heard: Heard) -> int:
-    """The first to fail in earnest; else one on which it failed as expected; else one that ran it, not one that skipped it."""
+    """The first that failed in earnest; else one on which it failed as expected; else one that ran it, not one that skipped it."""
     failed = [rank for rank, data in heard.reports if data["outcome"] == "failed"]
     expected = [rank for rank, data in heard.reports if _is_xfailed(data)]
     strict = {rank for rank, data in heard.reports if str(data["longrepr"]).startswith("[XPASS(strict)]")}
     ran = sorted(rank for rank, data in heard.reports if data["when"] == "call" and data["outcome"] == "passed")
     for ranks in ([rank for rank in failed if rank not in strict], expected, failed, ran):
         if ranks:
-            return ranks[0]
+            return min(ranks)
     return min((rank for rank, _ in heard.reports), default=0)
 
 
 def _sections(heard: Heard, shown: int, when: str | None) -> list[tuple[str, str]]:
     """Who failed, then what each rank printed, the shown one first."""
-    failed = list(dict.fromkeys(rank for rank, data in heard.reports if data["outcome"] == "failed"))
+    failed = sorted({rank for rank, data in heard.reports if data["outcome"] == "failed"})
     waiting = sorted(set(range(heard.world_size)) - heard.finished - set(failed))
     others = [rank for rank in failed if rank != shown]
     words = f"failed on rank {shown} of {heard.world_size}"
