@@ -104,15 +104,17 @@ def _loaders_of(rank: RankObserved) -> list[Loader]:
     return list(found.values())
 
 
-def groups(case: Case) -> list[tuple[int, ...]]:
-    """Ranks that train one model together: those of each DDP model, else all."""
-    found = {tuple(sorted(each["ranks"])) for each in case.observed.of("ddp") if each["ranks"]}
+def groups(case: Case, by_rank: Mapping[int, Loader] | None = None) -> list[tuple[int, ...]]:
+    """Ranks that train one model together: with this loader where that was seen, else those of each DDP model, else all."""
+    numbers = {rank: loader.facts["loader"] for rank, loader in (by_rank or {}).items()}
+    trained = [each for each in case.observed.of("trains") if numbers.get(each.rank) == each["loader"]]
+    found = {tuple(sorted(each["ranks"])) for each in trained or case.observed.of("ddp") if each["ranks"]}
     return sorted(found) or [tuple(sorted(case.observed.ranks))]
 
 
-def pairs(case: Case) -> list[Pair]:
+def pairs(case: Case, by_rank: Mapping[int, Loader] | None = None) -> list[Pair]:
     """All two ranks that train one model together."""
-    return sorted({pair for group in groups(case) for pair in combinations(group, 2)})
+    return sorted({pair for group in groups(case, by_rank) for pair in combinations(group, 2)})
 
 
 def drew_random(case: Case, loader: Loader) -> bool | None:

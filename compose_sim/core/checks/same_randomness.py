@@ -24,6 +24,7 @@ def judge(case: Case) -> Result:
     together = pairs(case)
     if not together:
         return not_applicable("there is one rank only")
+    whose: dict[str, list[Pair]] = {}
     kinds: dict[str, dict[int, _Draws]] = {"the model's forward (dropout)": _in_forward(case)}
     kinds["what is done to a batch before the model's forward"] = _in_loop(case)
     places: dict[str, tuple[str | None, int | None]] = {}
@@ -31,10 +32,11 @@ def judge(case: Case) -> Result:
         if any(loader.trained for loader in by_rank.values()):
             name = f"{named(next(iter(by_rank.values())))} (augmentation)"
             kinds[name] = {rank: _in_fetches(case, loader) for rank, loader in by_rank.items()}
+            whose[name] = pairs(case, by_rank)
             places[name] = next(iter(by_rank.values())).place
     compared = 0
     for name, draws in kinds.items():
-        told = [pair for pair in together if len(_both(draws, pair)) >= _LEAST]
+        told = [pair for pair in whose.get(name, together) if len(_both(draws, pair)) >= _LEAST]
         same = [pair for pair in told if all(left == right for left, right in _both(draws, pair))]
         compared += len(told)
         if same:
@@ -59,7 +61,7 @@ def _in_forward(case: Case) -> dict[int, _Draws]:
     """Few numbers are no dropout, but a decision that all ranks may have to take alike."""
     return {
         rank.rank: {
-            (each["model"], each["forward"]): each["state"]
+            (each["model"], repr(each["ranks"]), each["forward"]): each["state"]
             for each in rank.of("fed")
             if (each["drew"] or 0) >= max(_FEW, len(each["rows"] or ()))
         }
@@ -71,7 +73,7 @@ def _in_loop(case: Case) -> dict[int, _Draws]:
     """Between taking a batch and giving it to the model."""
     return {
         rank.rank: {
-            (each["model"], each["forward"]): each["loop"]
+            (each["model"], repr(each["ranks"]), each["forward"]): each["loop"]
             for each in rank.of("fed")
             if each["loader"] is not None and (each["loop_drew"] or 0) >= max(_FEW, len(each["rows"] or ()))
         }

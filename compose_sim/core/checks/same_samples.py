@@ -61,7 +61,7 @@ def _compare_epoch(case: Case, left: Loader, right: Loader, ours: Epoch, theirs:
     random = drew_random(case, left) or drew_random(case, right)
     by_content = _by_content(first, second)
     if left.data == right.data and indices is not None and others is not None:
-        common, of = overlap(indices, others, unique=True)
+        common, of = overlap(indices, others, unique=_draws_once(left, min(len(indices), len(others))))
         if common and random is not True and _contradicted(first, second):
             common = 0  # the same numbers mean other samples on each rank
         by = "index"
@@ -75,6 +75,17 @@ def _compare_epoch(case: Case, left: Loader, right: Loader, ours: Epoch, theirs:
     if common and same_order and _sliced(case, left, right, ours, theirs):
         common = 0
     return Common(common=common, of=of, epoch=ours.number, by=by, whole=same_order)
+
+
+def _draws_once(loader: Loader, count: int) -> bool:
+    """Whether a sampler that has repeated nothing among so many draws is one that never does."""
+    sampling, length = loader.facts["sampling"] or {}, loader.facts["length"] or 0
+    if sampling.get("replacement"):
+        return False
+    known = "replacement" in sampling or {"DistributedSampler", "SequentialSampler"} & set(
+        loader.facts["samplers"] or ()
+    )
+    return bool(known) or count * count >= 6 * length  # else three would have been repeated by now
 
 
 def _without_padding(epoch: Epoch) -> list[Observation]:

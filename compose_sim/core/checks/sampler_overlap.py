@@ -23,17 +23,15 @@ def judge(case: Case) -> Result:
     """Compare all two ranks of a DDP group, in the same epochs of the same training loader."""
     if case.observed.world_size < 2:
         return not_applicable("there is one rank only")
-    together = pairs(case)
     training = [each for each in loaders(case) if any(loader.trained for loader in each.values())]
     if not training:
-        return _judge_by_hand(case, together)
+        return _judge_by_hand(case, pairs(case))
     if not any(case.observed.of("ddp")) and not _synchronises(case):
         return not_applicable("the ranks do not train together: no DDP model, and hardly a collective")
     looked_at: list[Common] = []
     for by_rank in training:
-        found = {
-            pair: compare(case, by_rank[pair[0]], by_rank[pair[1]]) for pair in together if set(pair) <= by_rank.keys()
-        }
+        both = [pair for pair in pairs(case, by_rank) if set(pair) <= by_rank.keys()]
+        found = {pair: compare(case, by_rank[pair[0]], by_rank[pair[1]]) for pair in both}
         told = {pair: each for pair, each in found.items() if each is not None}
         overlapping = [pair for pair, each in told.items() if each.is_overlap]
         if overlapping and _is_convincing(by_rank, overlapping, told):

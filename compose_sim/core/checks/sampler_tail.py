@@ -14,7 +14,7 @@ def judge(case: Case) -> Result:
     """Put together what all ranks of a group drew in an epoch that they finished, and compare it with the data set."""
     looked_at = 0
     for by_rank in loaders(case):
-        for group in groups(case):
+        for group in groups(case, by_rank):
             members = {rank: loader for rank, loader in by_rank.items() if rank in group}
             if len(members) < max(2, len(group)) or len({loader.data for loader in members.values()}) > 1:
                 continue

@@ -28,27 +28,30 @@ class _Way:
 
 def judge(case: Case) -> Result:
     """Compare how far the ranks of a group have come when one of them had no batch left."""
-    ways = _ways(case)
-    if len(ways) < 2:
-        return not_applicable("fewer than two ranks train from a DataLoader")
-    if not any(way.synchronised for way in ways.values()):
+    training = [each for each in loaders(case) if any(loader.trained for loader in each.values())]
+    by_group: dict[tuple[int, ...], list[dict[int, Loader]]] = {}
+    for by_rank in training:
+        for group in groups(case, by_rank):
+            by_group.setdefault(group, []).append(by_rank)
+    ways = {group: _ways(group, its) for group, its in by_group.items()}
+    if not any(len(members) > 1 for members in ways.values()):
+        return not_applicable("fewer than two ranks train one model from a DataLoader")
+    counts = sorted({way.synchronised for members in ways.values() for way in members.values()})
+    if not any(counts):
         return not_applicable("no DDP model is trained on the batches")
     if any(each["enabled"] for each in case.observed.of("join")):
         return passed("the training runs inside join(), which answers for ranks without batches")
-    for group in groups(case):
-        members = {rank: ways[rank] for rank in group if rank in ways}
+    for members in ways.values():
         for ended, way in members.items():
             further = [rank for rank, other in members.items() if _is_uneven(case, way, other)]
             if further:
-                return _uneven(case, members, ended, further)
-    counts = sorted({way.synchronised for way in ways.values()})
+                return _uneven(members, ended, further)
     return passed(f"ranks trained on equally many batches ({' or '.join(map(str, counts))})")
 
 
-def _ways(case: Case) -> dict[int, _Way]:
-    training = [each for each in loaders(case) if any(loader.trained for loader in each.values())]
+def _ways(group: tuple[int, ...], training: list[dict[int, Loader]]) -> dict[int, _Way]:
     ways = {}
-    for rank in sorted({rank for by_rank in training for rank in by_rank}):
+    for rank in group:
         epochs = [
             (loader, epoch)
             for by_rank in training
@@ -78,7 +81,7 @@ def _is_uneven(case: Case, ended: _Way, other: _Way) -> bool:
     return other.fetched > ended.fetched and other.synchronised >= ended.synchronised
 
 
-def _uneven(case: Case, members: dict[int, _Way], ended: int, further: list[int]) -> Result:
+def _uneven(members: dict[int, _Way], ended: int, further: list[int]) -> Result:
     loader, epoch = members[ended].last
     other = members[further[0]]
     numbers = f"{members[ended].fetched} batches" if members[ended].fetched != other.fetched else "as many"

@@ -30,6 +30,7 @@ class Loader:
         self.number, self.limits = number, limits
         self.owner = _reference(loader)
         self.epochs = 0
+        self.groups: list[Any] = []  # of ranks, for each DDP model that is trained on it
         self.iteration: Iteration | None = None
         self.generators = generators_in([loader.dataset, loader.collate_fn])
         self.threshold = 1 << 32

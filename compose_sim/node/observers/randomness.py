@@ -191,10 +191,14 @@ def _before_forward(watch: Watch, model: Any, given: Any) -> dict[str, Any] | No
     if not torch.is_grad_enabled() or not model.training:
         return None
     active: Iteration | None = watch.memory.get(ACTIVE)
-    for iteration in {active, active.companion} if active is not None else ():
+    group = _group_of(watch, model)
+    for iteration in (active, active.companion) if active is not None else ():
         if iteration is not None:
             iteration.forwards += 1
             iteration.synchronised += bool(model.require_backward_grad_sync)
+            if group not in iteration.loader.groups:
+                iteration.loader.groups.append(group)
+                watch.note("trains", loader=iteration.loader.number, ranks=group[1])
     number = watch.memory[_FORWARDS] = watch.memory.get(_FORWARDS, 0) + 1
     if number > _LOOKS.get(watch.mode, _THOROUGH)[2]:
         return None
@@ -210,8 +214,17 @@ def _before_forward(watch: Watch, model: Any, given: Any) -> dict[str, Any] | No
         data["at"] = place()
     else:
         data.update(loader=active.loader.number, epoch=active.epoch, batch=active.batches - 1)
+    return {**data, "model": group[0], "ranks": group[1]}
+
+
+def _group_of(watch: Watch, model: Any) -> tuple[int, list[int]]:
+    """A number for the model, and the ranks that train it together."""
     models = watch.memory.setdefault(_MODELS, weakref.WeakKeyDictionary())
-    return {**data, "model": models.setdefault(model, len(models))}
+    if model not in models:
+        ranks = sys.modules["torch"].distributed.get_process_group_ranks(model.process_group)
+        models[model] = (len(models), list(ranks))
+    group: tuple[int, list[int]] = models[model]
+    return group
 
 
 def _after_forward(watch: Watch, data: dict[str, Any]) -> None:
