@@ -107,9 +107,17 @@ def _join_mappings(parts: Sequence[Mapping[Any, Any]]) -> Any:
 def _join_lists(parts: Sequence[Any]) -> Any:
     """[x, y] is a structure, to be joined entry by entry; a list of samples grows longer."""
     first = parts[0]
+    if all(map(_is_transposed, parts)) and len({len(part) for part in parts}) == 1:
+        return tuple(type(column)(entry for part in parts for entry in part[at]) for at, column in enumerate(first))
     if all(len(part) == len(first) for part in parts) and all(map(_is_structure, parts)):
         return type(first)(map(join, zip(*parts)))
     return type(first)(entry for part in parts for entry in part)
+
+
+def _is_transposed(entries: Sequence[Any]) -> bool:
+    """Columns of samples, as `tuple(zip(*samples))` makes them."""
+    columns = isinstance(entries, tuple) and all(type(entry) in (list, tuple) for entry in entries)
+    return columns and len({len(entry) for entry in entries}) == 1
 
 
 def _is_structure(entries: Sequence[Any]) -> bool:
@@ -118,6 +126,8 @@ def _is_structure(entries: Sequence[Any]) -> bool:
         lengths = {entry.shape[0] for entry in entries if isinstance(entry, torch.Tensor) and entry.ndim}
         all_tensors = all(isinstance(entry, torch.Tensor) for entry in entries)
         return not all_tensors or (ranks != {0} and (len(lengths) == 1 or len(ranks) > 1))
+    if any(not isinstance(part, torch.Tensor) for entry in entries if type(entry) in (list, tuple) for part in entry):
+        return False  # samples with a number or a word beside their tensor
     leaves = list(_tensors(list(entries)))
     # Lists in a list: of tensors that all have one first dimension, the batch's; samples have none in common.
     return bool(leaves) and all(leaf.ndim for leaf in leaves) and len({leaf.shape[0] for leaf in leaves}) == 1

@@ -1,0 +1,181 @@
+"""Does one rank, given what many had, compute the same? Batches joined, passages matched, gradients compared, two real runs."""
+
+from __future__ import annotations
+
+import json
+from collections import UserDict, namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from compose_sim.node import batches, gradients, passages  # noqa: E402 - they import torch
+from compose_sim.node.draws import Draws, notice_generators  # noqa: E402 - as above
+from tests.node.harness import Cluster  # noqa: E402 - it stands with the others
+
+pytestmark = pytest.mark.train
+
+Pair = namedtuple("Pair", "x y")
+
+
+def test_tensors_in_any_structure_are_joined_along_the_first_dimension() -> None:
+    one = {"x": torch.zeros(2, 3), "more": [torch.zeros(2), ["a", "b"]], "scale": 2.0}
+    other = {"x": torch.ones(2, 3), "more": [torch.ones(2), ["c", "d"]], "scale": 2.0}
+
+    joined = batches.join([one, other])
+
+    assert joined["x"].tolist() == [[0.0] * 3] * 2 + [[1.0] * 3] * 2
+    assert joined["more"][0].tolist() == [0, 0, 1, 1]
+    assert joined["more"][1] == ["a", "b", "c", "d"]
+    assert joined["scale"] == 2.0
+
+
+def test_types_of_batches_are_kept() -> None:
+    pair = batches.join([Pair(torch.zeros(1), torch.zeros(1)), Pair(torch.ones(1), torch.ones(1))])
+    mapping = batches.join([UserDict(x=torch.zeros(1)), UserDict(x=torch.ones(1))])
+
+    assert isinstance(pair, Pair)
+    assert isinstance(mapping, UserDict)
+    assert mapping["x"].tolist() == [0, 1]
+
+
+def test_lists_of_samples_grow() -> None:
+    images, targets = torch.zeros(3, 4, 4), {"boxes": torch.zeros(2, 4)}
+    detection = ((images, images), (targets, targets))
+    samples = [(images, 1), (images, 2)]
+
+    assert [len(part) for part in batches.join([detection, detection])] == [4, 4]
+    assert [label for _, label in batches.join([samples, samples])] == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (torch.zeros(2, 3), torch.zeros(2, 4), "different shapes"),
+        ({"length": 3}, {"length": 4}, "different values"),
+        (object(), object(), "type object"),
+        (torch.tensor(1.0), torch.tensor(2.0), "different numbers"),
+    ],
+)
+def test_what_cannot_be_joined_is_said(one: Any, other: Any, words: str) -> None:
+    with pytest.raises(batches.CannotJoin, match=words):
+        batches.join([one, other])
+
+
+def test_a_view_is_kept_without_what_it_is_a_view_of() -> None:
+    view = torch.zeros(1000)[:3]
+
+    assert batches.compact([view])[0].untyped_storage().nbytes() == 12
+
+
+def test_gradients_are_compared_tensor_by_tensor() -> None:
+    recorded = [torch.full((4,), 2.0), None, torch.ones(2)]
+    ours = [torch.full((4,), 8.0), None, torch.full((2,), 4.0)]
+
+    found = gradients.compare(ours, recorded, largest=0.0, precision="float32")
+
+    assert found["ratio"] == pytest.approx(4.0)
+    assert found["cosine"] == pytest.approx(1.0)
+    assert found["difference"] == pytest.approx(3.0)
+    assert gradients.compare(recorded, recorded, largest=0.0, precision="float32")["difference"] == 0.0
+
+
+def test_rounding_in_a_tiny_tensor_is_no_difference() -> None:
+    recorded = [torch.ones(100), torch.full((2,), 1e-9)]
+    ours = [torch.ones(100), torch.full((2,), -1e-9)]
+
+    assert gradients.compare(ours, recorded, largest=0.0, precision="float32")["difference"] < 1e-6
+
+
+def test_a_look_into_a_loader_on_one_rank_shifts_nothing() -> None:
+    def rank(*all_steps: tuple[int, int]) -> passages.RankRecord:
+        made = [
+            passages.Passage(0, number, batches=1, first_step=first, last_step=last)
+            for number, (first, last) in enumerate(all_steps)
+        ]
+        return passages.RankRecord(passages={passage.key: passage for passage in made})
+
+    found = passages.aligned([rank((0, 0), (0, 7), (8, 15)), rank((0, 7), (8, 15))])
+
+    assert sorted(found[0, 0]) == [0]
+    assert found[0, 1][1].number == 0
+    assert found[0, 2][1].number == 1
+
+
+@pytest.fixture
+def draws() -> Iterator[Draws]:
+    """Draws that notice torch's functions, which are themselves again afterwards."""
+    names = {
+        (owner, name): getattr(owner, name)
+        for owner in (torch, torch.Tensor)
+        for name in ("randn", "normal_")
+        if hasattr(owner, name)
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for (owner, name), function in names.items():
+            patch.setattr(owner, name, function)
+        patch.setattr("compose_sim.node.draws._WITH_GENERATOR", ("randn",))
+        patch.setattr("compose_sim.node.draws._TENSOR_METHODS", ())
+        made = Draws()
+        notice_generators(torch, made)
+        yield made
+
+
+def test_draws_of_the_training_are_seen_and_those_of_a_loader_are_not(draws: Draws) -> None:
+    draws.open()
+    draws.close()
+    torch.rand(1)  # between the windows
+    assert draws.take() == []
+
+    draws.open()
+    torch.nn.functional.dropout(torch.ones(3))
+    draws.close()
+    assert draws.take() == ["torch"]
+
+    draws.open()
+    torch.randn(2, generator=torch.Generator().manual_seed(1))
+    draws.close()
+    assert draws.take() == ["torch.Generator"]
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+def train():
+    x = torch.arange(48.0).view(24, 2) / 48
+    data = TensorDataset(x, x.sum(1, keepdim=True))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * dist.get_world_size())
+    for x, y in DataLoader(data, 4, sampler=DistributedSampler(data, shuffle=False)):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+
+dist.init_process_group("gloo")
+train()
+dist.destroy_process_group()
+"""
+
+
+def test_one_rank_repeats_the_steps_of_two(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    record = {"COMPOSESIM_RECORD": str(tmp_path / "record")}
+    many = cluster(SCRIPT)
+    (many.folder / "observations").mkdir()
+    many.environment |= {**record, "COMPOSESIM_CHECK": "record"}
+    assert set(many.start(2).exit_codes().values()) == {0}
+
+    one = cluster(SCRIPT)
+    (one.folder / "observations").mkdir()
+    one.environment |= {**record, "COMPOSESIM_CHECK": "replay"}
+    assert set(one.start(1).exit_codes().values()) == {0}
+
+    (file,) = (one.folder / "observations").glob("*.jsonl")
+    steps = [line for line in map(json.loads, file.read_text().splitlines()) if line["kind"] == "replay"]
+    assert [step["step"] for step in steps] == [0, 1, 2]
+    assert all(step["difference"] < 1e-5 and step["why_not"] == "" for step in steps)
+    assert {step["settings"][0]["lr"] for step in steps[:1]} == {0.1}
+    assert {step["recorded_settings"][0]["lr"] for step in steps} == {0.2}
