@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
@@ -11,6 +11,7 @@ from compose_sim.core.observations import Observation, Observed, RankObserved
 QUESTION = "Are RANK and LOCAL_RANK each used where they belong?"
 
 _MOST_BATCHES = 8
+_ORDINAL = "invalid device ordinal"
 _FIX_SAMPLER = (
     "Give DistributedSampler no num_replicas and no rank (it asks the process group), or `dist.get_world_size()` "
     "and `dist.get_rank()`."
@@ -58,15 +59,30 @@ def _devices(case: Case, apart: Iterable[RankObserved]) -> Result | None:
     if by_rank and all(index == seen.rank for index, seen, _ in by_rank):
         index, seen, how = by_rank[0]
         local = case.observed.ranks[seen.rank].local_rank
-        message = str((case.cause or {}).get("message", ""))
-        ended = ": invalid device ordinal" if "invalid device ordinal" in message else ""
         return failed(
-            f"rank {seen.rank} takes GPU {index} ({how}), its RANK; on its node it is the one with LOCAL_RANK {local}{ended}",
+            f"rank {seen.rank} takes GPU {index} ({how}), its RANK; on its node it is the one with LOCAL_RANK {local}",
             fix=_FIX_DEVICE,
             ranks=tuple(each.rank for _, each, _ in by_rank),
             **_at(seen),
         )
-    return None
+    return None if by_rank else _no_such_device(case.observed, case.cause or {})
+
+
+def _no_such_device(observed: Observed, cause: Mapping[str, Any]) -> Result | None:
+    """CUDA refused a device to ranks whose RANK is beyond their node's GPUs, and to no other."""
+    refused = {rank.rank for rank in observed if _ORDINAL in str((rank.last("outcome") or {"raised": ""})["raised"])}
+    if _ORDINAL in str(cause.get("message")) and cause.get("rank") in observed.ranks:
+        refused.add(int(cause["rank"]))
+    sizes = {node: len(ranks) for node, ranks in observed.nodes.items()}
+    if not refused or any(rank < sizes[observed.ranks[rank].node] for rank in refused):
+        return None
+    rank = min(refused)
+    return failed(
+        f"rank {rank} asks for a GPU that its node does not have (invalid device ordinal), the ranks of the first node do not: "
+        "the number is probably taken from RANK",
+        fix=_FIX_DEVICE,
+        ranks=tuple(sorted(refused)),
+    )
 
 
 def _taken(ranks: Iterable[RankObserved]) -> Iterable[tuple[int, Observation, str]]:

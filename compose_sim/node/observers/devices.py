@@ -16,10 +16,10 @@ _NOTED = "devices.noted"
 
 
 def install() -> None:
-    after_import("torch.cuda", _after_cuda)
+    after_import("torch", lambda torch: _follow(torch.cuda))  # when devices that are emulated are in place
 
 
-def _after_cuda(module: ModuleType) -> None:
+def _follow(module: ModuleType) -> None:
     original = module.set_device  # the one function that torch offers for this has no hook
 
     @functools.wraps(original)

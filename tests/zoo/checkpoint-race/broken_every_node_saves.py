@@ -4,6 +4,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ class Run:
         torch.manual_seed(4)
         self.model = DDP(torch.nn.Sequential(torch.nn.Linear(3, 9), torch.nn.ReLU(), torch.nn.Linear(9, 1)))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.folder = os.environ.get("COMPOSESIM_SHARED", ".")
+        self.folder = Path(os.environ.get("COMPOSESIM_SHARED", "."))
 
     def step(self, features: torch.Tensor) -> float:
         self.optimizer.zero_grad()
@@ -31,9 +32,9 @@ class Run:
     def save(self, history: list[float]) -> None:
         if self.local_rank != 0:
             return
-        with open(os.path.join(self.folder, "history.json"), "w") as file:
+        with (self.folder / "history.json").open("w") as file:
             json.dump(history, file)
-        torch.save(self.model.state_dict(), os.path.join(self.folder, "weights.pt"))
+        torch.save(self.model.state_dict(), self.folder / "weights.pt")
 
 
 run = Run()

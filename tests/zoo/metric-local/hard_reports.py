@@ -1,4 +1,4 @@
-"""Metrics that look local and are not, or say that they are: a full evaluation on rank 0 alone, labelled losses, a throughput a node."""
+"""Metrics that look local and are not, or say so: an evaluation on rank 0 of all samples, labelled losses, each node's speed."""
 
 import os
 import time

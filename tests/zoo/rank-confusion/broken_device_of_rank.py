@@ -1,4 +1,4 @@
-"""The GPU is taken by RANK: node 1 has no GPU number 2. Where there is no GPU the mistake shows all the same."""
+"""The GPU is taken by RANK: node 1 has no GPU number 2."""
 
 # expects: rank-confusion
 
@@ -9,18 +9,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 rank = int(os.environ["RANK"])
-try:
-    torch.cuda.set_device(rank)
-    device = torch.device("cuda")
-except (RuntimeError, AssertionError):
-    device = torch.device("cpu")
-dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
 torch.manual_seed(0)
-model = DDP(torch.nn.Linear(6, 2).to(device))
+model = DDP(torch.nn.Linear(6, 2).cuda(), device_ids=[rank])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 generator = torch.Generator().manual_seed(rank)
 for _ in range(5):
     optimizer.zero_grad()
-    model(torch.randn(8, 6, generator=generator).to(device)).square().mean().backward()
+    model(torch.randn(8, 6, generator=generator).cuda()).square().mean().backward()
     optimizer.step()
 dist.destroy_process_group()
