@@ -19,10 +19,10 @@ from typing import Any
 from ..imports import after_import
 from ..watch import Watch, here, place
 
-FORWARDS, DEPTH, PENDING = "models.forwards", "models.depth", "models.pending"
+FORWARDS, DEPTH, PENDING, FLUSHED = "models.forwards", "models.depth", "models.pending", "models.flushed"
 MOST_NAMES = 20
 _ALL, _FAILED = "models.all", "models.failed"
-_MOST_NOTED = 5000  # forward passes, in an ordinary run
+_MOST_NOTED = 1000  # forward passes of a model, in an ordinary run
 
 
 @dataclass(eq=False)
@@ -191,9 +191,8 @@ def _wrapped(watch: Watch, ddp: Any, at: list[Any] | None) -> Model:
         device_ids=[str(each) for each in ddp.device_ids or ()],
         ignored=len(ignored),
     )
-    if getattr(
-        ddp, "_use_python_reducer", False
-    ):  # then the compiler traces forward whole, and our part would break that
+    if getattr(ddp, "_use_python_reducer", False):
+        # The compiler then traces forward as a whole, which our part would break.
         type(ddp).forward = getattr(type(ddp).forward, "__wrapped__", type(ddp).forward)
     return model
 
@@ -231,6 +230,7 @@ def _note_forward(watch: Watch, ddp: Any) -> None:
                 "collective", op="DDP forward", group=model.ranks, shape=None, dtype=None, at=place(), ddp=model.index
             )
             watch.flush()
+            memory[FLUSHED] = True
     if graded and ddp.training and not model.batchnorm_noted and sampled(watch, model.forwards):
         _note_batchnorm(watch, model, ddp)
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..imports import after_import
 from ..watch import Watch, here, place
 from . import gradients, states
-from .models import FORWARDS, Model, living, sampled
+from .models import FLUSHED, FORWARDS, Model, living, sampled
 
 _SECONDS_BETWEEN_STEPS = 0.2
 _NEXT_AT, _TOLD, _ALL, _STEPPING, _FAILED = (
@@ -105,7 +105,9 @@ def _after_step(optimizer: Any, *_: Any) -> None:
     if now >= watch.memory.get(_NEXT_AT, 0.0):
         watch.memory[_NEXT_AT] = now + _SECONDS_BETWEEN_STEPS
         _tell_step(watch)
-    watch.flush()
+    if watch.thorough or sampled(watch, watch.steps) or not watch.memory.get(FLUSHED):
+        watch.flush()  # else the next forward pass of a DDP model does it: one write a step is enough
+    watch.memory[FLUSHED] = False
 
 
 def _note_step(watch: Watch, optimizer: Any) -> None:

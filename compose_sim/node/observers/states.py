@@ -46,7 +46,7 @@ def _entries(watch: Watch, optimizer: Any) -> Iterator[tuple[Any, ...]]:
         for number, parameter in enumerate(group["params"]):
             if id(parameter) in ignored:
                 continue
-            own = str(given[number]) if number < len(given) else f"parameter {number} of group {group_number}"
+            own = str(given[number]) if number < len(given) else f"{number} of group {group_number}"
             of, name = names.get(id(parameter), (None, own))
             used.add(of)
             yield from _entry("parameter", of, name, parameter)
