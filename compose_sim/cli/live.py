@@ -53,7 +53,9 @@ class PlainListener:
 
     def __init__(self, plan: Plan) -> None:
         self._run = plan.run
-        self._hang_timeout = plan.hang_timeout_s
+        # What is stopped as soon as it is diagnosed needs no announcement.
+        limit = plan.hang_timeout_s
+        self._hang_limit = f"; stopped if that lasts {format_seconds(limit)}" if limit and limit > plan.stall_s else ""
         self._many = {node.name for node in plan.nodes if node.nproc > 1}
         self._width = max(len(node.name) for node in plan.nodes) + (3 if self._many else 0)
         self._told: set[str] = set()
@@ -97,8 +99,7 @@ class PlainListener:
             self._tell(failure.place, message if spoken else f"{failure.place}: {message}")
 
     def _hang(self, event: Event) -> str:
-        limit = f"; stopped if that lasts {format_seconds(self._hang_timeout)}" if self._hang_timeout else ""
-        return f"hang: {event.data.get('message')}{limit}"
+        return f"hang: {event.data.get('message')}{self._hang_limit}"
 
     def close(self) -> None:
         """Nothing is open."""

@@ -72,4 +72,4 @@ def test_a_rank_that_only_waits_for_itself_is_told_on_every_engine(project: Proj
 
     assert outcome.status == 124
     assert len(told) == 1
-    assert told[0].endswith("stopped if that lasts 4.00 s")
+    assert "in DDP's gradient all-reduce in backward (train.py, line " in told[0]
