@@ -115,6 +115,11 @@ def _explain(found: Difference, seen: Mapping[str, Any], step: Any, has_models: 
             "it was set on some ranks only, after DistributedDataParallel had made all equal",
             "Set and load weights before wrapping, on every rank alike, and leave out `init_sync=False`.",
         )
+    if any(found.name in (seen.get(how) or ()) for how in ("new", "replaced", "unfrozen")):
+        return (
+            "it came to the model after DistributedDataParallel had wrapped it",
+            "Build, replace, freeze and unfreeze before wrapping, or wrap again after it.",
+        )
     if seen.get("graded") and not seen.get("forwards"):
         return (
             "the model was called around its wrapper",

@@ -1,0 +1,195 @@
+"""What ranks observe of models, gradients and optimizer steps, and that a training with them ends in the same bits as one without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.harness import Cluster
+
+pytestmark = pytest.mark.train
+
+TRAINING = """
+import os, sys, hashlib, random
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+def digest(tensors):
+    values = (bytes(each.detach().contiguous().view(-1).view(torch.uint8).tolist()) for each in tensors)
+    return hashlib.sha256(b"".join(values)).hexdigest()
+
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(64, 6), torch.randn(64, 1))
+    network = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+    model = DistributedDataParallel(network)
+    torch.manual_seed(rank)
+    random.seed(rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    sampler = DistributedSampler(data)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for inputs, targets in DataLoader(data, batch_size=8, sampler=sampler, num_workers=epoch % 2):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(inputs + 0.1 * torch.randn_like(inputs) + random.random()), targets).backward()
+            optimizer.step()
+    file = os.path.join(os.environ["OUT"], f"model.{rank}.pt")
+    torch.save(model.module, file)  # whole: nothing of ours may be in it
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    loaded = torch.load(file, weights_only=False)
+    print("WEIGHTS", digest([*loaded.state_dict().values(), *states, torch.get_rng_state()]), random.random())
+    assert b"compose_sim" not in open(file, "rb").read()
+    dist.barrier()
+    dist.destroy_process_group()
+
+main()
+"""
+
+
+def observations(folder: Path, rank: int) -> list[dict[str, Any]]:
+    (file,) = (folder / "observations").glob(f"*.{rank}.*.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def weights(cluster: Cluster) -> list[str]:
+    assert set(cluster.exit_codes().values()) == {0}, [cluster.log(rank) for rank in range(2)]
+    return [next(line for line in cluster.log(rank).splitlines() if line.startswith("WEIGHTS")) for rank in range(2)]
+
+
+def test_weights_optimizer_state_and_random_numbers_are_those_without_observers(
+    cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    results = {}
+    for mode in ("none", "", "record"):
+        run = cluster(TRAINING)
+        run.environment |= {"COMPOSESIM_CHECK": mode, "OUT": str(tmp_path)}
+        if mode == "none":
+            nothing = run.folder / "node" / "observers" / "__init__.py"
+            nothing.write_text("OBSERVERS = ()\n")
+        results[mode] = weights(run.start(2))
+        kinds = [{note["kind"] for note in observations(run.folder, rank)} for rank in range(2)]
+        assert all("observer-failed" not in each for each in kinds)
+        assert all(({"ddp", "step", "state"} <= each) is (mode != "none") for each in kinds)
+    assert results[""] == results["none"]
+    assert results["record"] == results["none"]
+
+
+COMPILED = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+graphs = []
+
+def backend(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+
+def network():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+def train(model, call):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        call(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+outside = DistributedDataParallel(network())
+train(outside, torch.compile(outside, backend=backend))
+inside = DistributedDataParallel(torch.compile(network(), backend=backend, fullgraph=True))
+train(inside, inside)
+whole = DistributedDataParallel(network())
+optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
+
+@torch.compile(backend=backend)
+def step(inputs):
+    optimizer.zero_grad()
+    whole(inputs).sum().backward()
+    optimizer.step()
+
+for _ in range(3):
+    step(torch.ones(2, 4))
+print("GRAPHS", len(graphs) <= 12)
+"""
+
+
+def test_compiled_models_are_compiled_as_without_us_and_every_call_is_seen(cluster: Callable[..., Cluster]) -> None:
+    run = cluster(COMPILED).start(1)
+    assert run.exit_codes()["node-0"] == 0, run.log(0)
+    notes = observations(run.folder, 0)
+    assert not [note for note in notes if note["kind"] == "observer-failed"]
+    forwards = [note["ddp"] for note in notes if note["kind"] == "collective" and note["op"] == "DDP forward"]
+    assert forwards == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    steps = [note for note in notes if note["kind"] == "step"]
+    assert [(step["optimizer"], step["nth"]) for step in steps] == [
+        (which, nth) for which in range(3) for nth in (1, 2, 3)
+    ]
+    tensors = [note for note in notes if note["kind"] == "tensors"]
+    assert {name for note in tensors for _, _, name, *_ in note["names"]} == {
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+    }
+
+
+ODD = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+other = torch.optim.LBFGS(model.parameters(), lr=0.1)
+
+def closure():
+    other.zero_grad()
+    loss = model(torch.ones(2, 4)).square().sum()
+    loss.backward()
+    return loss
+
+other.step(closure)
+try:
+    optimizer.step(lambda: 1 / 0)
+except ZeroDivisionError:
+    pass
+closure()
+other.step(closure)  # the step that raised an error has ended, though it never said so
+
+class Pair(torch.optim.Optimizer):
+    def __init__(self, inner):
+        super().__init__(inner.param_groups[0]["params"], {})
+        self.inner = inner
+
+    def step(self, closure=None):
+        self.inner.step()
+
+Pair(optimizer).step()
+half = nn.Parameter(torch.randn(4, 6, dtype=torch.bfloat16).t())
+turned = torch.optim.SGD([half, nn.Parameter(torch.randn(3, dtype=torch.complex64)), nn.Parameter(torch.empty(0))], lr=0.1)
+half.grad = torch.ones_like(half)
+turned.step()
+turned.step()
+"""
+
+
+def test_odd_optimizers_are_survived_and_parts_of_a_step_count_once(cluster: Callable[..., Cluster]) -> None:
+    run = cluster(ODD).start(1)
+    assert run.exit_codes()["node-0"] == 0, run.log(0)
+    notes = observations(run.folder, 0)
+    assert not [note for note in notes if note["kind"] == "observer-failed"]
+    types = [note["type"] for note in notes if note["kind"] == "step"]
+    assert types == ["LBFGS", "LBFGS", "Pair", "SGD", "SGD"]
+    (end,) = (note for note in notes if note["kind"] == "end")
+    assert end["steps"] == 5
