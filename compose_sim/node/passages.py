@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,6 @@ class Passage:
     @property
     def key(self) -> tuple[int, int]:
         return self.loader, self.number
-
-    @property
-    def place(self) -> tuple[int, int, bool]:
-        """What passages of two ranks that belong together have in common."""
-        return self.loader, self.first_step, self.last_step > self.first_step
 
 
 class Loaders:
@@ -119,14 +114,23 @@ def aligned(records: list[RankRecord]) -> dict[tuple[int, int], dict[int, Passag
     found: dict[tuple[int, int], dict[int, Passage]] = {passage.key: {0: passage} for passage in own}
     for rank, record in enumerate(records[1:], start=1):
         theirs = list(record.passages.values())
-        for one, other in _matching(own, theirs):
-            found[one.key][rank] = other
+        matcher = difflib.SequenceMatcher(a=_places(records[0], record), b=_places(record, records[0]), autojunk=False)
+        for block in matcher.get_matching_blocks():
+            for one, other in zip(own[block.a : block.a + block.size], theirs[block.b : block.b + block.size]):
+                found[one.key][rank] = other
     return found
 
 
-def _matching(own: list[Passage], theirs: list[Passage]) -> Iterator[tuple[Passage, Passage]]:
-    matcher = difflib.SequenceMatcher(
-        a=[passage.place for passage in own], b=[passage.place for passage in theirs], autojunk=False
-    )
-    for block in matcher.get_matching_blocks():
-        yield from zip(own[block.a : block.a + block.size], theirs[block.b : block.b + block.size])
+def _places(record: RankRecord, other: RankRecord) -> list[tuple[Any, int, bool]]:
+    """What passages of two ranks that belong together have in common: the loader, and the steps around them."""
+    known = {number: _made(facts) for number, facts in record.loaders.items()}
+    # In the order in which they were made, unless one of the ranks has loaders that the other has not.
+    same = set(known.values()) == {_made(facts) for facts in other.loaders.values()}
+    return [
+        (known.get(each.loader) if same else each.loader, each.first_step, each.last_step > each.first_step)
+        for each in record.passages.values()
+    ]
+
+
+def _made(facts: dict[str, Any]) -> tuple[Any, Any]:
+    return facts["created"], facts["dataset"]
