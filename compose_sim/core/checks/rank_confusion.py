@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from compose_sim.core.observations import Observation, Observed, RankObserved
 QUESTION = "Are RANK and LOCAL_RANK each used where they belong?"
 
 _MOST_BATCHES = 8
+_FRAME = re.compile(r'File "([^"<]+)", line (\d+)')
 _ORDINAL = "invalid device ordinal"
 _FIX_SAMPLER = (
     "Give DistributedSampler no num_replicas and no rank (it asks the process group), or `dist.get_world_size()` "
@@ -82,7 +84,14 @@ def _no_such_device(observed: Observed, cause: Mapping[str, Any]) -> Result | No
         "the number is probably taken from RANK",
         fix=_FIX_DEVICE,
         ranks=tuple(sorted(refused)),
+        **_raised_at(str(cause.get("traceback") or "")),
     )
+
+
+def _raised_at(traceback: str) -> dict[str, Any]:
+    """The innermost place of a traceback that is the person's own code."""
+    frames = [(file, int(line)) for file, line in _FRAME.findall(traceback) if "/site-packages/" not in file]
+    return {"file": frames[-1][0], "line": frames[-1][1]} if frames else {}
 
 
 def _taken(ranks: Iterable[RankObserved]) -> Iterable[tuple[int, Observation, str]]:
