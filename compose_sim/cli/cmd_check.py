@@ -106,3 +106,8 @@ def _with_defaults(request: Request) -> Request:
     ours = {"nproc_per_node": _RANKS_ON_A_NODE, "hang_timeout": _HANG_TIMEOUT_S}
     left_out = {name: value for name, value in ours.items() if name not in request.spec.model_fields_set}
     return replace(request, spec=request.spec.model_copy(update=left_out))
+
+
+for _option in command.params:
+    if _option.name == "nproc_per_node" and isinstance(_option, click.Option):
+        _option.help = f"Ranks on each node.  [default: {_RANKS_ON_A_NODE}]"  # `up` has 1
