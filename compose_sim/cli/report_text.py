@@ -94,7 +94,10 @@ def cause_words(cause: Mapping[str, Any]) -> str:
     place = " on ".join(
         part for part in (f"rank {cause['rank']}" if cause["rank"] is not None else "", cause["node"] or "") if part
     )
-    # Most messages of our own begin with the rank or the node.
+    # Most messages of our own begin with the rank or the node, and some name both.
+    names = [part for part in (f"rank {cause['rank']} ", cause["node"] or "") if part.strip() != "rank None"]
+    if all(name in message for name in names):
+        return message
     spoken = any(message.startswith(part) for part in (f"rank {cause['rank']} ", f"{cause['node']} "))
     if spoken or not place:
         return f"{message} ({cause['node']})" if cause["node"] and cause["node"] not in message else message
