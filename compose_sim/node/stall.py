@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from .watch import is_persons
 
 _SECONDS_TO_WAKE = 2.0  # a helper that has not got the interpreter's lock by then will not get it
 _LOOK_SECONDS = 0.05
+_LONGEST_BLINK_SECONDS = 3.0
 _MOST_FRAMES, _MOST_THREADS, _MOST_WORKERS = 20, 8, 16
 
 
@@ -58,6 +60,7 @@ class Stalls:
         """A node whose ranks have all stood still for so long is asked where they stand; 0 for never."""
         self._seconds = seconds
         self._subjects: dict[int, _Subject] = {}
+        self._looked_at = time.monotonic()
 
     @property
     def wake_at(self) -> float:
@@ -72,7 +75,8 @@ class Stalls:
         for rank in live:
             of_rank = events.of(rank=rank.rank, generation=events.generation)
             self._subjects[rank.pid] = known.get(rank.pid) or _Subject(of_rank, rank.pid, now)
-        network = sockets.bytes_by_socket(store_port) if live else {}
+        self._leave_out_what_nobody_saw(now)
+        network = lru_cache(maxsize=None)(lambda: sockets.bytes_by_socket(store_port))
         for subject in self._subjects.values():
             if subject.movement.since_last_look(now, network):
                 subject.move(now)
@@ -81,6 +85,14 @@ class Stalls:
             for subject in self._subjects.values():
                 if not subject.told and subject.inquiry is None:
                     subject.inquiry, subject.continue_at = _inquire(subject), now
+
+    def _leave_out_what_nobody_saw(self, now: float) -> None:
+        """A node that was frozen, or had no processor for a while, was not standing still."""
+        unseen = now - self._looked_at
+        self._looked_at = now
+        if unseen > _LONGEST_BLINK_SECONDS:
+            for subject in self._subjects.values():
+                subject.moved_at = min(now, subject.moved_at + unseen)
 
     def go_on(self) -> None:
         """Take the next step of each inquiry that is due."""

@@ -159,7 +159,7 @@ def test_a_rank_moves_when_it_advances_or_computes(tmp_path: Path) -> None:
     looks = iter(range(100))
 
     def moved() -> bool:
-        return movement.since_last_look(float(next(looks)), {})
+        return movement.since_last_look(float(next(looks)), dict)
 
     assert moved()
     assert not moved()
@@ -183,7 +183,7 @@ def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path
             without = port if is_store else 1
 
             def moved(now: float) -> bool:
-                return movement.since_last_look(now, sockets.bytes_by_socket(without))
+                return movement.since_last_look(now, lambda: sockets.bytes_by_socket(without))
 
             assert moved(0.0)
             assert not moved(1.0)
