@@ -7,6 +7,7 @@ and by what it loads.
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections import deque
 from typing import Any
@@ -16,7 +17,7 @@ from .samples import fingerprint, generators_in
 
 _LOADERS = "batches.loaders"
 _Limits = tuple[int, int, int]  # epochs, batches of an epoch whose rows are looked at, indices of an epoch
-_LIMITS: dict[str, _Limits] = {"": (3, 8, 20_000)}
+_LIMITS: dict[str, _Limits] = {"": (2, 6, 20_000)}
 _THOROUGH: _Limits = (8, 64, 50_000)
 
 
@@ -29,7 +30,7 @@ class Loader:
     def __init__(self, number: int, loader: Any, limits: _Limits) -> None:
         self.number, self.limits = number, limits
         self.owner = _reference(loader)
-        self.epochs = 0
+        self.epochs = self.most_batches = 0
         self.groups: list[Any] = []  # of ranks, for each DDP model that is trained on it
         self.iteration: Iteration | None = None
         self.generators = generators_in([loader.dataset, loader.collate_fn])
@@ -93,7 +94,7 @@ def loader_of(watch: Watch, loader: Any, at: Any) -> Loader:
     chain = _chain(loader)
     made = _made.get(loader) if _reference(loader) is not None else None
     names = [type(each).__name__ for each in chain]
-    is_iterable = not hasattr(type(loader.dataset), "__getitem__") or "Iterable" in str(loader._dataset_kind)
+    is_iterable = isinstance(loader.dataset, sys.modules["torch"].utils.data.IterableDataset)
     length = None if is_iterable else _length(loader.dataset)
     kind = type(loader.dataset).__name__
     shuffles = [getattr(each, "shuffle", None) for each in chain]

@@ -175,6 +175,8 @@ def _fetched(watch: Watch, iteration: Iteration, batch: Any) -> None:
         _follow_order(iteration, indices)
     for function in WHEN_TAKEN:
         function(watch)
+    if iteration.epoch >= loader.limits[0] and loader.most_batches > number + 3 > 8:
+        return  # only an epoch's end, where ranks may part, is of interest any more
     lines = watch.memory["batches.lines"] = watch.memory.get("batches.lines", 0) + 1
     if lines > _MOST_LINES:
         return
@@ -188,7 +190,6 @@ def _fetched(watch: Watch, iteration: Iteration, batch: Any) -> None:
         if found is not None:
             data["rows"], data["shape"] = found
     watch.note("batch", **data, forwards=iteration.forwards, synchronised=iteration.synchronised)
-    watch.flush()
 
 
 def _follow_order(iteration: Iteration, indices: list[int]) -> None:
@@ -211,5 +212,6 @@ def _close(watch: Watch, loader: Loader) -> None:
     iteration, loader.iteration = loader.iteration, None
     if iteration is None:
         return
+    loader.most_batches = max(loader.most_batches, iteration.batches)
     _mark_trained(watch, watch.memory.get(ACTIVE))
     watch.note("epoch", phase="closed", **iteration.facts())

@@ -219,11 +219,13 @@ def _before_forward(watch: Watch, model: Any, given: Any) -> dict[str, Any] | No
 
 def _group_of(watch: Watch, model: Any) -> tuple[int, list[int]]:
     """A number for the model, and the ranks that train it together."""
-    models = watch.memory.setdefault(_MODELS, weakref.WeakKeyDictionary())
-    if model not in models:
+    models = watch.memory.get(_MODELS)
+    if models is None:
+        models = watch.memory[_MODELS] = weakref.WeakKeyDictionary()
+    group: tuple[int, list[int]] | None = models.get(model)
+    if group is None:
         ranks = sys.modules["torch"].distributed.get_process_group_ranks(model.process_group)
-        models[model] = (len(models), list(ranks))
-    group: tuple[int, list[int]] = models[model]
+        group = models[model] = (len(models), list(ranks))
     return group
 
 

@@ -1,0 +1,87 @@
+"""What ranks load is observed where it is loaded, in workers too, and nothing that the script computes changes by it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.node.harness import Cluster
+
+pytestmark = pytest.mark.train
+
+SCRIPT = """
+import pickle, sys, torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Noisy(Dataset):
+    def __init__(self): self.x = torch.arange(24.).reshape(12, 2)
+    def __len__(self): return 12
+    def __getitem__(self, index): return self.x[index] + torch.rand(2), str(index)
+
+class Stream(IterableDataset):
+    def __iter__(self): return iter(torch.arange(12.).reshape(6, 2))
+
+torch.manual_seed(3)
+weight = torch.nn.Parameter(torch.zeros(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+loader = DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=int(sys.argv[1]), persistent_workers=sys.argv[1] != "0")
+for epoch in range(2):
+    for x, names in loader:
+        optimizer.zero_grad()
+        (x @ weight - 1).square().mean().backward()
+        optimizer.step()
+list(DataLoader(Stream(), batch_size=2))
+if sys.argv[1] == "0":
+    pickle.loads(pickle.dumps(torch.utils.data.DataLoader(list(range(3)))))
+print("weights", weight.tolist(), torch.rand(1).item())
+"""
+
+
+def observed(cluster: Cluster) -> list[dict[str, Any]]:
+    (file,) = (cluster.folder / "observations").glob("*.0.0.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_batches_epochs_and_draws_are_noted(cluster: Callable[..., Cluster], workers: str) -> None:
+    made = cluster(SCRIPT, workers).start(1)
+    assert set(made.exit_codes().values()) == {0}
+    seen = observed(made)
+    assert not [each for each in seen if each["kind"] == "observer-failed"]
+    loader, stream = [each for each in seen if each["kind"] == "loader"]
+    assert (loader["data"], loader["length"], loader["samplers"][1]) == (
+        "Noisy",
+        12,
+        "RandomSampler",
+    )
+    assert stream["iterable"]
+    for epoch in range(2):
+        batches = [each for each in seen if each["kind"] == "batch" and (each["loader"], each["epoch"]) == (0, epoch)]
+        assert sorted(index for batch in batches for index in batch["indices"]) == list(range(12))
+        assert len({row for batch in batches for row in batch["rows"]}) == 12
+    closed = [each for each in seen if each["kind"] == "epoch" and each["phase"] == "closed"]
+    assert [(each["trained"], each["exhausted"], each["batches"]) for each in closed] == [(True, True, 3)] * 2 + [
+        (False, True, 3)
+    ]
+    drawn = [each for each in seen if each["kind"] == "drawn" and each["loader"] == 0]
+    assert {each["worker"] for each in drawn} == ({None} if workers == "0" else {0, 1})
+    assert all(each["states"]["torch"][1] == 8 for each in drawn)
+
+
+def weights(text: str) -> str:
+    return next(line.partition("weights")[2] for line in text.splitlines() if "weights" in line)
+
+
+@pytest.mark.parametrize("mode", ["record", ""])
+def test_the_script_computes_what_it_computes_without_us(cluster: Callable[..., Cluster], mode: str) -> None:
+    made = cluster(SCRIPT, "0")
+    made.environment["COMPOSESIM_CHECK"] = mode
+    made.start(1)
+    assert made.exit_codes()["node-0"] == 0
+    plain = subprocess.run([sys.executable, *made.program], capture_output=True, text=True, check=True)
+    assert weights(made.log(0)) == weights(plain.stdout)
