@@ -149,8 +149,11 @@ def _own_evaluation(observed: Observed, said: Sequence[Line]) -> Result | None:
     if not told:
         return None
     loaders = {each["loader"]: each for each in rank.of("loader")}
-    shards = [each for each in _unreduced_evaluations(rank) if _is_sharded(observed, loaders.get(each["loader"]))]
-    if not shards:
+    passages = [
+        (each, alone) for each, alone in _evaluations(rank) if _is_sharded(observed, loaders.get(each["loader"]))
+    ]
+    shards = [each for each, alone in passages if alone]
+    if not shards or len(shards) < len(passages):  # the report may be of those whose result is reduced
         return None
     loader = loaders[shards[0]["loader"]]
     at = loader["at"] or loader["made"]
@@ -163,21 +166,20 @@ def _own_evaluation(observed: Observed, said: Sequence[Line]) -> Result | None:
     )
 
 
-def _unreduced_evaluations(rank: RankObserved) -> Iterator[Observation]:
-    """Each finished passage of a loader in which nothing was trained, with no exchange until training goes on or ends."""
-    open_one: Observation | None = None
-    begun: dict[Any, bool] = {}  # by loader: whether anything was exchanged since it began
+def _evaluations(rank: RankObserved) -> Iterator[tuple[Observation, bool]]:
+    """Each finished passage of a loader without training, and whether nothing was exchanged in it and until training goes on."""
+    finished: list[Observation] = []
+    exchanged: dict[Any, bool] = {}  # by loader: whether anything was since its passage began
     for each in rank.observations:
         if each.kind == "epoch" and each["phase"] == "begun":
-            begun[each["loader"]] = False
+            exchanged[each["loader"]] = False
         elif each.kind in ("collective", "loose") and _reduces(each):
-            begun = dict.fromkeys(begun, True)
-            open_one = None
+            exchanged = dict.fromkeys(exchanged, True)
         elif each.kind == "epoch" and each["phase"] == "exhausted" and not each["trained"]:
-            open_one = each if not begun.get(each["loader"]) else None
-        elif each.kind in ("step", "end") and open_one is not None:
-            yield open_one
-            open_one = None
+            finished.append(each)
+        elif each.kind in ("step", "end"):
+            yield from ((passage, not exchanged.get(passage["loader"])) for passage in finished)
+            finished = []
 
 
 def _is_sharded(observed: Observed, loader: Observation | None) -> bool:

@@ -200,7 +200,8 @@ def _describe(module: Any, name: str, group: Any, value: Callable[[str], Any]) -
     if reduce is not None and str(reduce) != "RedOpType.SUM":  # what torch takes where nothing is asked for
         data["reduce"] = str(reduce).rpartition(".")[2]
     if name in ("new_group", "split_group"):
-        data["ranks"] = value("ranks") if name == "new_group" else value("split_ranks")
+        asked = value("ranks") if name == "new_group" else value("split_ranks")
+        data["ranks"] = sorted(asked) if name == "new_group" and asked else asked
     if value("async_op"):
         data["async"] = True
     return data

@@ -26,7 +26,7 @@ _MOST_NOTED = 3000
 _CHANGING = os.O_WRONLY | os.O_RDWR
 _SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib", "/bin/", "/opt/", "/run/")
 _NOBODYS = re.compile(
-    r"__pycache__|/\.cache/|/torchinductor_|/\.triton/|/site-packages/|\.(py|pyc|so|lock|pem|pulse)$|/dev/(?!shm/)|/pymp-"
+    r"__pycache__|/\.(cache|config|local|matplotlib|keras|nv|cupy|ipython)/|/torchinductor_|/\.triton/|/site-packages/|\.(py|pyc|so|lock|pem|pulse)$|/dev/(?!shm/)|/pymp-"
 )
 _POLLS = re.compile(r"^\s*while\b.*(exists|is_file|isfile)", re.MULTILINE)
 
@@ -163,6 +163,7 @@ def _follow_sleep() -> None:
             loosely_ordered(watch, "sleep")
         original(seconds)
 
+    sleep._torchdynamo_disable = True  # type: ignore[attr-defined]  # the compiler is not to look into it
     time.sleep = sleep
 
 
