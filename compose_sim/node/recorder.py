@@ -85,6 +85,11 @@ class Recorder:
         passage.batches += 1
         self._fetched += 1
 
+    def may_draw(self) -> None:
+        """Draws are the training's from now on, unless this is an evaluation, or a look at the data before there is a model."""
+        if self.optimizers and torch.is_grad_enabled():
+            self.draws.open()
+
     def ended(self, iterator: Any) -> None:
         """A loader has no more batches."""
         passage = self._passages.get(iterator)

@@ -66,8 +66,7 @@ class _Hooks(training.Hooks):
             _tell(lambda recorder: recorder.ended(iterator))
             raise
         _tell(lambda recorder: recorder.got(iterator, batch))
-        # Before there is an optimizer this is a look at the data, and what follows builds the model.
-        _tell(lambda recorder: recorder.draws.open() if recorder.optimizers else None)
+        _tell(lambda recorder: recorder.may_draw())
         return batch
 
     def optimizer_made(self, optimizer: Any) -> None:
