@@ -239,7 +239,19 @@ def _is_uneven(case: Case, group: Group, one: Issued, other: Issued | None) -> b
         return False
     rank = case.observed.ranks[out_of_loop.rank]
     loop = [each for each in rank.of("epoch", "batch") if each.index < out_of_loop.seen.index]
-    return not loop or (loop[-1].kind == "epoch" and loop[-1]["phase"] in ("exhausted", "closed"))
+    if not loop:
+        return True
+    last = loop[-1]
+    if last.kind != "epoch" or last["phase"] not in ("exhausted", "closed"):
+        return False
+    later = [case.observed.ranks[rank] for rank, count in group.forwards.items() if count > least]
+    return not all(_has_had_as_many(rank, last) for rank in later)
+
+
+def _has_had_as_many(rank: RankObserved, ended: Observation) -> bool:
+    """Whether this rank has come to the end of the same passage too, after as many batches."""
+    ends = [each for each in rank.of("epoch") if each["phase"] in ("exhausted", "closed")]
+    return any(all(each[key] == ended[key] for key in ("loader", "epoch", "batches")) for each in ends)
 
 
 def _left_to_uneven_inputs(group: Group) -> Result:

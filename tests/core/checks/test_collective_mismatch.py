@@ -69,3 +69,10 @@ def test_ranks_that_ran_out_of_batches_are_left_to_uneven_inputs() -> None:
     ended = {"kind": "epoch", "phase": "exhausted", "loader": 0}
     case = two_nodes(lambda rank: [forward, *([ended, BARRIER] if rank == 1 else [forward])], verdict="hung")
     assert judge(case).status == NOT_APPLICABLE
+
+
+def test_an_extra_barrier_at_the_end_of_an_epoch_is_not_a_lack_of_batches() -> None:
+    forward = collective("DDP forward")
+    ended = {"kind": "epoch", "phase": "exhausted", "loader": 0, "epoch": 0, "batches": 1}
+    case = two_nodes(lambda rank: [forward, ended, BARRIER if rank == 0 else forward], verdict="hung")
+    assert judge(case).status == FAILED
