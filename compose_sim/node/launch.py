@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Callable
 
+from . import emulate
 from .agent import Agent
 from .emit import events_of
 from .launchers import LAUNCHERS, Launch
@@ -82,6 +83,9 @@ def main() -> int:
         python=platform.python_version(),
         executable=sys.executable,
     )
+    if emulate.is_on():
+        count = environment[emulate.VARIABLE]
+        _say(log, f"CUDA {emulate.WORDS}: {count} device{'' if count == '1' else 's'}")
     exit_code = 1
     try:
         exit_code = _take_part(launch, environment["COMPOSESIM_MASTER"], lambda text: _say(log, text))

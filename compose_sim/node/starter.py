@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import warnings
+from pathlib import Path
 
 from . import channel, probe, process, rank
 
@@ -34,6 +35,9 @@ def import_torch() -> None:
         import torch._dynamo  # DistributedDataParallel's constructor imports it: 0.8 s in every rank otherwise
         import torch.distributed
         import torch.nn.parallel  # noqa: F401
+
+        if not Path("/dev/nvidiactl").exists():  # then ranks most likely emulate one; nothing is set before they say so
+            from .emulate import emulator  # noqa: F401
     gc.freeze()  # so that a rank's first collection does not touch, and thereby copy, all those pages
     gc.enable()
 
