@@ -1,11 +1,13 @@
 """Where do ranks hold different values that should be the same? Hashes of their tensors, compared step by step.
 
 Ranks are compared at equal steps of an optimizer, by tensors which all of them have with one name, shape and type. A tensor that
-differed and was equal again later is averaged now and then, as in local SGD: it does not stay different.
+differed and was equal again later is averaged now and then, as in local SGD: it does not stay different. With `join()` ranks
+may take different numbers of steps until it ends, and are then compared by how many they took within it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -58,8 +60,9 @@ class Comparison:
 
 def compare(observed: Observed) -> tuple[Comparison, ...]:
     """One comparison for each optimizer that at least two ranks stepped."""
-    samples = {rank.rank: _samples(rank) for rank in observed}
-    optimizers = sorted({optimizer for mine in samples.values() for optimizer, _, _ in mine})
+    is_uneven = has_uneven_join(observed)
+    samples = {rank.rank: _samples(rank, by_join=is_uneven) for rank in observed}
+    optimizers = sorted({moment[0] for mine in samples.values() for moment in mine})
     groups = {rank.rank: {int(each["ddp"]): tuple(each["ranks"]) for each in rank.of("ddp")} for rank in observed}
     compared = [_compare(optimizer, samples, groups) for optimizer in optimizers]
     return tuple(_excuse(each, observed, samples) for each in compared)
@@ -87,13 +90,19 @@ def shapes_exchanged(rank: RankObserved) -> list[tuple[int, ...]]:
     return shapes
 
 
-def _excuse(comparison: Comparison, observed: Observed, samples: Mapping[int, dict[Sample, Values]]) -> Comparison:
+def has_uneven_join(observed: Observed) -> bool:
+    """Whether ranks took different numbers of steps, and `join()` answered for those that had none left."""
+    steps = {max((int(each["nth"]) for each in rank.of("step")), default=0) for rank in observed}
+    return len(steps) > 1 and any(each["enabled"] for each in observed.of("join"))
+
+
+def _excuse(comparison: Comparison, observed: Observed, samples: Mapping[int, Samples]) -> Comparison:
     """Where ranks average parameters now and then, it may have happened between two looks at them."""
     if not comparison.different:
         return comparison
     found = {
         (key, values[0])
-        for moment, sample in samples[comparison.ranks[0]].items()
+        for moment, (_, sample) in samples[comparison.ranks[0]].items()
         if moment[0] == comparison.optimizer
         for key, values in sample.items()
         if key[0] == "parameter"
@@ -106,41 +115,60 @@ def _excuse(comparison: Comparison, observed: Observed, samples: Mapping[int, di
     return comparison
 
 
-Sample = tuple[int, int, bool]  # optimizer, steps done, whether at the end of the script
+Moment = tuple[int, int, int, bool]  # optimizer, joins entered, steps done since then, whether at the end of the script
+Samples = Mapping[Moment, tuple[int, Values]]  # all steps done by then, and what was held
 
 
-def _samples(rank: RankObserved) -> dict[Sample, Values]:
+def _samples(rank: RankObserved, *, by_join: bool) -> Samples:
+    """
+    What the rank held, by when.
+
+    Where ranks join unevenly, the end of each join makes parameters equal, and nothing makes equal what the optimizer has kept.
+    """
     tables: dict[tuple[int, int], list[list[Any]]] = {}
-    found: dict[Sample, Values] = {}
-    for each in rank.of("tensors", "state"):
+    found: dict[Moment, tuple[int, Values]] = {}
+    joins, stepped, before = 0, Counter[int](), Counter[int]()
+    for each in rank.of("tensors", "state", "step", "join"):
+        if each.kind == "join":
+            joins, before = joins + bool(by_join and each["enabled"]), Counter(stepped if by_join else ())
+            continue
+        if each.kind == "step":
+            stepped[int(each["optimizer"])] = int(each["nth"])
+            continue
         table = (int(each["optimizer"]), int(each["table"]))
         if each.kind == "tensors":
             tables[table] = each["names"]
         elif table in tables and len(tables[table]) == len(each["hashes"]):
-            found[table[0], int(each["nth"]), bool(each["final"])] = {
+            nth, is_end = int(each["nth"]), bool(each["final"])
+            values = {
                 (str(kind), model if isinstance(model, int) else None, str(name)): (tuple(shape or ()), *rest, value)
                 for (kind, model, name, shape, *rest), value in zip(tables[table], each["hashes"], strict=True)
+                if kind == "parameter" or not joins
             }
+            when = (joins + 1, 0) if joins and is_end else (joins, nth - before[table[0]])
+            found[(table[0], *when, is_end)] = nth, values
     return found
 
 
 def _compare(
-    optimizer: int, samples: Mapping[int, dict[Sample, Values]], groups: Mapping[int, dict[int, tuple[int, ...]]]
+    optimizer: int, samples: Mapping[int, Samples], groups: Mapping[int, dict[int, tuple[int, ...]]]
 ) -> Comparison:
     mine = {
-        rank: {key[1:]: value for key, value in all_.items() if key[0] == optimizer} for rank, all_ in samples.items()
+        rank: {moment: held for moment, held in all_.items() if moment[0] == optimizer}
+        for rank, all_ in samples.items()
     }
-    mine = {rank: values for rank, values in mine.items() if values}
+    mine = {rank: held for rank, held in mine.items() if held}
+    moments = sorted({moment for held in mine.values() for moment in held})
     # The end of a script may rightly differ (one rank loads the best weights again): unless nothing else is known, it
     # only shows what became equal.
-    between = any(nth > 0 and not final for values in mine.values() for nth, final in values)
+    between = any(nth > 0 and not moment[-1] for held in mine.values() for moment, (nth, _) in held.items())
     first: dict[tuple[Key, tuple[int, ...]], Difference] = {}
     equal_again: set[str] = set()
     compared: set[Key] = set()
-    moments = sorted({moment for values in mine.values() for moment in values}, key=lambda it: (it[0], it[1]))
     times = 0
-    for nth, final in moments:
-        here = {rank: values[nth, final] for rank, values in mine.items() if (nth, final) in values}
+    for moment in moments:
+        here = {rank: held[moment][1] for rank, held in mine.items() if moment in held}
+        nth, final = next(held[moment][0] for held in mine.values() if moment in held), moment[-1]
         found = list(_differences(here, groups))
         times += nth > 0 and bool(found)
         for key, peers, agreeing in found:
@@ -164,7 +192,7 @@ def _compare(
         again_equal=tuple(sorted(equal_again)),
         tensors=len(compared),
         samples=times,
-        sharded=any(key[0] == "sharded" for values in mine.values() for sample in values.values() for key in sample),
+        sharded=any(key[0] == "sharded" for held in mine.values() for _, values in held.values() for key in values),
         ranks=tuple(sorted(mine)),
     )
 

@@ -24,6 +24,7 @@ class _Way:
     left: bool  # it used up the last epoch that it began
     closed: bool  # all of it was noted
     last: tuple[Loader, Epoch]
+    epochs: dict[tuple[int, int], Epoch]  # by the loader's place among all, and number
 
 
 def judge(case: Case) -> Result:
@@ -53,20 +54,21 @@ def _ways(group: tuple[int, ...], training: list[dict[int, Loader]]) -> dict[int
     ways = {}
     for rank in group:
         epochs = [
-            (loader, epoch)
-            for by_rank in training
+            (place, loader, epoch)
+            for place, by_rank in enumerate(training)
             if (loader := by_rank.get(rank)) is not None
             for epoch in loader.epochs.values()
             if epoch.synchronised or epoch.trained or epoch.batches
         ]
         if epochs:
-            last = max(epochs, key=lambda each: each[1].batches[0].index if each[1].batches else -1)
+            _, loader, epoch = max(epochs, key=lambda each: each[2].batches[0].index if each[2].batches else -1)
             ways[rank] = _Way(
-                fetched=sum(epoch.fetched for _, epoch in epochs),
-                synchronised=sum(epoch.synchronised for _, epoch in epochs),
-                left=last[1].exhausted,
-                closed=all(epoch.closed for _, epoch in epochs),
-                last=last,
+                fetched=sum(epoch.fetched for _, _, epoch in epochs),
+                synchronised=sum(epoch.synchronised for _, _, epoch in epochs),
+                left=epoch.exhausted,
+                closed=all(epoch.closed for _, _, epoch in epochs),
+                last=(loader, epoch),
+                epochs={(place, epoch.number): epoch for place, _, epoch in epochs},
             )
     return ways
 
@@ -77,8 +79,13 @@ def _is_uneven(case: Case, ended: _Way, other: _Way) -> bool:
         return False
     if case.verdict == "passed" or (ended.closed and other.closed):
         return other.synchronised > ended.synchronised
-    # A run that broke off: what the other did with its last batch could not be noted any more.
-    return other.fetched > ended.fetched and other.synchronised >= ended.synchronised
+    # A run that broke off: what the other did with its last batch could not be noted any more. That one rank had come further
+    # than another tells nothing, unless it was by the batches of one epoch.
+    further = other.fetched > ended.fetched and other.synchronised >= ended.synchronised
+    return further and any(
+        epoch.exhausted and key in other.epochs and epoch.fetched < other.epochs[key].fetched
+        for key, epoch in ended.epochs.items()
+    )
 
 
 def _uneven(members: dict[int, _Way], ended: int, further: list[int]) -> Result:

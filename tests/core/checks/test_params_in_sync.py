@@ -89,3 +89,17 @@ def test_what_a_reduction_that_never_ended_left_different_is_its_fault() -> None
     unused = {"kind": "unused", "ddp": 0, "names": ["bias"], "count": 1, "at": ["/work/train.py", 6]}
     ranks = {rank: [ddp(), *training("a", f"b{rank}"), unused] for rank in range(2)}
     assert judge(case(ranks, verdict="failed")).status == NOT_APPLICABLE
+
+
+def joined(*values: str) -> Notes:
+    """A rank that joins after as many steps as there are values after the first; all are equal again at the end."""
+    return [table("weight"), {"kind": "join", "enabled": True}, *training(*values)[1:]]
+
+
+def test_ranks_that_join_early_are_compared_by_their_steps_within_the_join() -> None:
+    again = [{"kind": "join", "enabled": True}, state(2, "d"), step(3)]
+    longer = [{"kind": "join", "enabled": True}, state(3, "d"), step(4)]
+    ranks = {0: [ddp(), *joined("a", "b"), *again], 1: [ddp(), *joined("a", "b", "c"), *longer]}
+    assert judge(case(ranks)).status == PASSED
+    ranks[1][-2] = state(3, "e")
+    assert judge(case(ranks)).status == FAILED

@@ -36,3 +36,9 @@ def test_a_rank_that_begins_its_shard_again_passes() -> None:
     again = epoch(range(2), number=1, exhausted=False)
     notes = {0: [ddp(), loader(), *epoch(range(6)), *again], 1: [ddp(), loader(), *epoch(range(8), exhausted=False)]}
     assert judge(case(notes)).status == PASSED
+
+
+def test_a_run_that_broke_off_between_epochs_of_equal_length_passes() -> None:
+    begun = epoch(range(2), number=1)[:-1]
+    notes = {0: [ddp(), loader(), *epoch(range(6))], 1: [ddp(), loader(), *epoch(range(6)), *begun]}
+    assert judge(case(notes, verdict="failed")).status == PASSED
