@@ -51,5 +51,7 @@ class Observations:
             os.write(self._file, text.encode())
         except OSError as error:  # a full disk must not end somebody's training
             if not self._told:
-                print(f"composesim: cannot write to {self.path} ({error.strerror}): checks will miss it", file=sys.stderr)
+                print(
+                    f"composesim: cannot write to {self.path} ({error.strerror}): checks will miss it", file=sys.stderr
+                )
             self._told = True

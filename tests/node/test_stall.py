@@ -154,24 +154,40 @@ def test_what_faulthandler_writes_is_read() -> None:
 
 
 def test_a_rank_moves_when_it_advances_or_computes(tmp_path: Path) -> None:
-    pulse = Pulse(tmp_path, "node-0", 0, 0)
-    movement = Movement(os.getpid(), pulse)
-    looks = iter(range(100))
-
-    def moved() -> bool:
-        return movement.since_last_look(float(next(looks)), dict)
-
-    assert moved()
-    assert not moved()
-    assert not moved()
-    pulse.advance("batches")
-    assert moved()
-    assert not moved()
-    until = time.thread_time() + 0.1
+    """In a process of its own: this one would be seen to read, since it looks."""
+    computes = """import sys, time
+for line in sys.stdin:
+    until = time.thread_time() + float(line)
     while time.thread_time() < until:
         pass
-    assert moved()
-    assert not moved()
+    print("done", flush=True)
+"""
+    pulse = Pulse(tmp_path, "node-0", 0, 0)
+    looks = iter(range(100))
+    with subprocess.Popen(
+        [sys.executable, "-c", computes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        movement = Movement(process.pid, pulse)
+
+        def compute(seconds: float) -> None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(seconds, file=process.stdin, flush=True)
+            assert process.stdout.readline() == "done\n"
+
+        def moved() -> bool:
+            return movement.since_last_look(float(next(looks)), dict)
+
+        compute(0.0)  # it has started, and waits
+        assert moved()
+        assert not moved()
+        assert not moved()
+        pulse.advance("batches")
+        assert moved()
+        assert not moved()
+        compute(0.1)
+        assert moved()
+        assert not moved()
 
 
 @pytest.mark.parametrize("is_store", [False, True])
