@@ -227,13 +227,26 @@ def _parse_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return parsed if device is None else (device, *parsed[1:])
 
 
+def _format(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    if args[0].dim() and device_of(args[0]) is not None:
+        return object.__format__(_repr(_Tensor.__repr__, args[:1], {}), *args[1:])
+    text: str = func(*args, **kwargs)
+    return text
+
+
+def _pack_padded_sequence(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The sizes of the batches stay on the CPU, as the lengths that they are made from must be."""
+    data, batch_sizes = func(*args, **kwargs)
+    return put(data, args[0]._composesim_device), put(batch_sizes, CPU)
+
+
 def _plain(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
 _QUERIES_TEXT = (
     "dim size numel nelement stride item tolist element_size data_ptr is_contiguous is_floating_point "
-    "is_complex is_signed storage_offset __len__ __bool__ __float__ __int__ __hash__ __format__ ndimension "
+    "is_complex is_signed storage_offset __len__ __bool__ __float__ __int__ __hash__ ndimension "
     "retain_grad register_hook register_post_accumulate_grad_hook backward __index__"
 )
 _QUERIES = tuple(_QUERIES_TEXT.split())
@@ -279,6 +292,8 @@ def install() -> None:
             tensor.untyped_storage: _storage,
             tensor.storage: _storage,
             torch._C._nn._parse_to: _parse_to,
+            tensor.__format__: _format,
+            torch._VF._pack_padded_sequence: _pack_padded_sequence,
         }
     )
     if hasattr(torch, "get_device"):

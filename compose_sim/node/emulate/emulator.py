@@ -16,6 +16,7 @@ from . import (
     memory,
     meshes,
     models,
+    names,
     normalization,
     optimizers,
     refusals,
@@ -37,6 +38,7 @@ _PARTS = (
     conversions,
     amp,
     compiling,
+    names,
     normalization,
     optimizers,
     refusals,
@@ -53,6 +55,8 @@ def start(count: int) -> None:
     after_import("torch.multiprocessing.reductions", workers.let_queues_carry_devices)
     after_import("torch.distributed.distributed_c10d", groups.emulate)
     after_import("torch.distributed", collectives.emulate)
+    for module, refuse in refusals.IMPORTED.items():
+        after_import(module, refuse)
     after_import("torch.distributed.tensor._op_schema", meshes.emulate_schema)
     after_import("torch.distributed.tensor._random", meshes.draw_as_on_the_cpu)
     after_import("torch.distributed.tensor._dispatch", meshes.emulate_dispatch)

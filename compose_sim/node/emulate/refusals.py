@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from typing import Any
 
 import torch
@@ -41,9 +43,68 @@ def _refusing_class(name: str, what: str) -> Any:
     return type(name, (), {"__init__": _refusing(what), "__module__": "torch.cuda"})
 
 
+def told(error: NotImplementedError) -> NotImplementedError:
+    """The same error; for an operation that exists on CUDA alone, one that says so."""
+    found = re.match(r"Could not run '([^']+)' with arguments from the '(?:CPU|CUDA)' backend", str(error))
+    return NotEmulatedOperation(str(refuse(f"the operation {found[1]}"))) if found else error
+
+
+class NotEmulatedOperation(NotEmulatedError, NotImplementedError):
+    """An operation that has no implementation for the CPU."""
+
+
+def _refuse_extensions(module: Any) -> None:
+    """torch.utils.cpp_extension: C++ is built and runs, CUDA is not."""
+    real_load, real_inline = module.load, module.load_inline
+
+    @functools.wraps(real_load)
+    def load(name: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
+        files = [sources] if isinstance(sources, str) else list(sources)
+        if any(str(file).endswith((".cu", ".cuh")) for file in files):
+            raise refuse(f"the CUDA extension '{name}'")
+        return real_load(name, sources, *arguments, **options)
+
+    @functools.wraps(real_inline)
+    def load_inline(name: Any, cpp_sources: Any, cuda_sources: Any = None, *arguments: Any, **options: Any) -> Any:
+        if cuda_sources:
+            raise refuse(f"the CUDA extension '{name}'")
+        return real_inline(name, cpp_sources, cuda_sources, *arguments, **options)
+
+    module.load, module.load_inline = load, load_inline
+
+
+def _refuse_triton(module: Any) -> None:
+    def run(self: Any, *arguments: Any, **options: Any) -> Any:
+        raise refuse(f"the Triton kernel '{getattr(self, '__name__', '?')}'")
+
+    module.JITFunction.run = run
+
+
+def _refuse_nvml(module: Any) -> None:
+    for name in ("nvmlInit", "nvmlInitWithFlags"):
+        if hasattr(module, name):
+            setattr(module, name, _refusing("NVML (pynvml)"))
+
+
+def _refuse_symmetric_memory(module: Any) -> None:
+    for name in ("empty", "rendezvous", "enable_symm_mem_for_group"):
+        if hasattr(module, name):
+            setattr(module, name, _refusing("symmetric memory (NVSHMEM)"))
+
+
+# Refused once a script imports the module.
+IMPORTED = {
+    "torch.utils.cpp_extension": _refuse_extensions,
+    "triton.runtime.jit": _refuse_triton,
+    "pynvml": _refuse_nvml,
+    "torch.distributed._symmetric_memory": _refuse_symmetric_memory,
+}
+
+
 def install() -> None:
     """Put a refusal in the place of each."""
     cuda: Any = torch.cuda
+    cuda.jiterator._create_jit_fn = cuda.jiterator._create_multi_output_jit_fn = _refusing("torch.cuda.jiterator")
     for name in ("CUDAGraph", "graph", "MemPool", "CUDAPluggableAllocator"):
         if hasattr(cuda, name):
             setattr(cuda, name, _refusing_class(name, f"torch.cuda.{name}"))

@@ -134,5 +134,7 @@ def install() -> None:
         setattr(cuda, name, answer)
         if hasattr(cuda.streams, name):
             setattr(cuda.streams, name, answer)
+    library: Any = torch
+    library.Stream, library.Event = Stream, Event
     tensor: Any = torch.Tensor
     tensor.record_stream = lambda self, stream: None

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from . import devices, generators
+from . import devices, generators, refusals
 from .devices import CPU
 from .meeting import meet, tensors_in
 from .tags import PINNED, put, tag_of
@@ -49,7 +49,10 @@ class EmulatedCuda(TorchFunctionMode):
                 tag = other
         if tag is None and func in _constructors:
             return _construct(func, args, {})
-        result = func(*args)
+        try:
+            result = func(*args)
+        except NotImplementedError as error:
+            raise refusals.told(error) from None
         if type(result) is _Tensor:
             result._composesim_device = tag if tag is not None else _tag_of_new(args)
         elif result is not None and type(result) not in _PLAIN:
