@@ -173,12 +173,11 @@ def _compare(
         times += nth > 0 and bool(found)
         for key, peers, agreeing in found:
             compared.add(key)
-            known = first.get((key, peers))
             if len(agreeing) == 1:
-                if known is not None:
-                    equal_again.add(key[2])
-                    del first[key, peers]
-            elif known is None and key[2] not in equal_again and not (final and between):
+                again = [each for each in first if each[0] == key and set(each[1]) <= set(peers)]
+                equal_again.update(key[2] for _ in again)
+                first = {each: value for each, value in first.items() if each not in again}
+            elif (key, peers) not in first and key[2] not in equal_again and not (final and between):
                 shape = here[agreeing[0][0]][key][0]
                 first[key, peers] = Difference(
                     optimizer=optimizer, nth=nth, kind=key[0], model=key[1], name=key[2], shape=shape, agreeing=agreeing

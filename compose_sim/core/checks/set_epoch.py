@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.epochs import Epoch, Loader, loaders, named
+from compose_sim.core.observations import Observation
 
 QUESTION = "Does the order of samples change from epoch to epoch?"
 
@@ -19,8 +21,9 @@ def judge(case: Case) -> Result:
     for by_rank in loaders(case):
         for loader in by_rank.values():
             epochs = [loader.epochs[number] for number in sorted(loader.epochs) if loader.epochs[number].trained]
+            steps = list(case.observed.ranks[loader.rank].of("step"))
             for before, after in pairwise(epochs):
-                if not _comparable(loader, before, after):
+                if not _comparable(loader, before, after) or _begins_anew(steps, before, after):
                     continue
                 compared += 1
                 shuffled += not before.facts.get("ascending")
@@ -40,6 +43,17 @@ def _comparable(loader: Loader, before: Epoch, after: Epoch) -> bool:
     return all(
         (each.facts.get("drawn") or 0) >= _LEAST and each.facts.get("order") is not None for each in (before, after)
     )
+
+
+def _begins_anew(steps: Sequence[Observation], before: Epoch, after: Epoch) -> bool:
+    """Whether another training with optimizers of its own has begun, as in a search for a learning rate: it may begin at epoch 0."""
+    if not (before.batches and after.batches):
+        return False
+    first, later = (
+        next((each["optimizer"] for each in steps if each.index > epoch.batches[0].index), None)
+        for epoch in (before, after)
+    )
+    return first is not None and later is not None and later > first
 
 
 def _is_repeated(loader: Loader, before: Epoch, after: Epoch) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.set_epoch import judge
 from tests.core.checks.loading import epoch, loader
-from tests.core.checks.replicas import case
+from tests.core.checks.replicas import case, step
 
 ORDER = [6, 1, 4, 0, 7, 3, 2, 5]
 
@@ -34,3 +34,11 @@ def test_one_epoch_or_an_evaluation_is_not_judged() -> None:
 def test_a_curriculum_passes() -> None:
     fixed = loader(samplers=("BatchSampler", "Curriculum"), set_epoch=False)
     assert judge(case({0: [fixed, *epoch(ORDER), *epoch(ORDER, number=1)]})).status == PASSED
+
+
+def test_a_second_training_that_begins_at_epoch_0_passes() -> None:
+    def notes(second: int) -> list[dict[str, object]]:
+        return [loader(), *epoch(ORDER), step(1), *epoch(ORDER, number=1), step(2, second)]
+
+    assert judge(case({0: notes(1)})).status == NOT_APPLICABLE
+    assert judge(case({0: notes(0)})).status == FAILED
