@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.epochs import Epoch, Loader, groups, loaders, named
+from compose_sim.core.observations import RankObserved
 
 QUESTION = "Do all ranks train on equally many batches?"
 
@@ -13,6 +15,9 @@ _FIX = (
     "Give every rank equally many batches, with a DistributedSampler or drop_last=True; or train inside `with model.join():`, "
     "which answers for ranks that have none left."
 )
+
+_FORWARD = "DDP forward"
+_BY_OTHERS = re.compile(r"gloo|c10d|[Nn][Cc][Cc][Ll]|closed by peer|reset by peer|[Tt]imed? ?out|Dist[A-Z]\w*Error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +41,7 @@ def judge(case: Case) -> Result:
             by_group.setdefault(group, []).append(by_rank)
     ways = {group: _ways(group, its) for group, its in by_group.items()}
     if not any(len(members) > 1 for members in ways.values()):
-        return not_applicable("fewer than two ranks train one model from a DataLoader")
+        return _judge_by_hand(case) or not_applicable("fewer than two ranks train one model from a DataLoader")
     counts = sorted({way.synchronised for members in ways.values() for way in members.values()})
     if not any(counts):
         return not_applicable("no DDP model is trained on the batches")
@@ -101,3 +106,53 @@ def _uneven(members: dict[int, _Way], ended: int, further: list[int]) -> Result:
         detail += f"; their data sets hold {length} and {its} samples"
     file, line = loader.place
     return failed(detail, fix=_FIX, file=file, line=line, ranks=tuple(sorted({ended, *further})))
+
+
+def _judge_by_hand(case: Case) -> Result | None:
+    """Without a loader: some ranks have left their loop for what comes after it, where others wait in one more forward or backward."""
+    if case.verdict not in ("hung", "failed") or any(each["enabled"] for each in case.observed.of("join")):
+        return None
+    for group in groups(case):
+        members = [case.observed.ranks[rank] for rank in group if rank in case.observed.ranks]
+        counts = {rank.rank: sum(each["op"] == _FORWARD for each in rank.of("collective")) for rank in members}
+        least, most = min(counts.values()), max(counts.values())
+        ended = [rank for rank in members if counts[rank.rank] == least]
+        further = [rank for rank in members if counts[rank.rank] > least]
+        if not least or not further or not all(_waits_in_model(rank) for rank in further):
+            continue
+        if all(map(_has_left, ended)) and not _may_be_a_branch(ended):
+            first, other = ended[0].rank, next(rank.rank for rank in further if counts[rank.rank] == most)
+            place = next(reversed(list(case.observed.ranks[other].of("collective"))))["at"] or (None, None)
+            return failed(
+                f"rank {first} was done after {least} batches, while rank {other} went on to batch {most} (by calls of their model)",
+                fix=_FIX,
+                file=place[0],
+                line=place[1],
+                ranks=tuple(sorted(counts)),
+            )
+    return None
+
+
+def _waits_in_model(rank: RankObserved) -> bool:
+    last = next(reversed(list(rank.of("collective"))), None)
+    return last is not None and last["op"] == _FORWARD and _is_drawn_along(rank)
+
+
+def _has_left(rank: RankObserved) -> bool:
+    """Whether a rank issues something else after its last step, or has come to its end."""
+    last = next(reversed(list(rank.of("collective", "step", "end"))), None)
+    return last is not None and last.kind != "step" and last["op"] != _FORWARD and _is_drawn_along(rank)
+
+
+def _is_drawn_along(rank: RankObserved) -> bool:
+    """Whether nothing but the absence of others ended it."""
+    outcome = rank.last("outcome")
+    return outcome is None or not outcome["raised"] or bool(_BY_OTHERS.search(outcome["raised"]))
+
+
+def _may_be_a_branch(ended: list[RankObserved]) -> bool:
+    """Whether rank 0 (of each node) may have issued within the loop what no other rank does: then batches tell nothing."""
+    if any(rank.local_rank for rank in ended):
+        return False
+    places = [[each["at"] for each in rank.of("collective")] for rank in ended]
+    return any(at and at[-1] not in at[:-1] for at in places)

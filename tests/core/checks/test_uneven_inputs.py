@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compose_sim.core.checks import FAILED, PASSED
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.uneven_inputs import judge
 from tests.core.checks.loading import epoch, loader
-from tests.core.checks.replicas import Notes, case, ddp
+from tests.core.checks.replicas import Notes, all_reduce, case, ddp, forward, step
 
 
 def broken_off(notes: Notes) -> Notes:
@@ -42,3 +42,23 @@ def test_a_run_that_broke_off_between_epochs_of_equal_length_passes() -> None:
     begun = epoch(range(2), number=1)[:-1]
     notes = {0: [ddp(), loader(), *epoch(range(6))], 1: [ddp(), loader(), *epoch(range(6)), *begun]}
     assert judge(case(notes, verdict="failed")).status == PASSED
+
+
+def test_without_a_loader_the_calls_of_the_model_are_counted() -> None:
+    barrier = {**all_reduce(), "op": "barrier", "at": ["/work/train.py", 30]}
+    short = [ddp(), *[forward(), step(1)] * 2, barrier]
+    long = [ddp(), *[forward(), step(1)] * 2, forward()]
+    result = judge(case({0: long, 1: short}, verdict="hung"))
+    assert result.status == NOT_APPLICABLE  # both have LOCAL_RANK 0 here: the barrier may stand in a branch of rank 0
+    given = {"kind": "given", "local_rank": 1}
+    result = judge(case({0: long, 1: [given, *short]}, verdict="hung"))
+    assert result.detail.startswith("rank 1 was done after 2 batches, while rank 0 went on to batch 3")
+
+
+def test_a_rank_that_failed_by_itself_is_no_lack_of_batches() -> None:
+    raised = {"kind": "outcome", "raised": "KeyError: 'label'"}
+    notes = {
+        0: [ddp(), forward(), step(1), forward()],
+        1: [{"kind": "given", "local_rank": 1}, ddp(), forward(), raised],
+    }
+    assert judge(case(notes, verdict="failed")).status == NOT_APPLICABLE
