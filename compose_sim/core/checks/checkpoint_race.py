@@ -38,7 +38,7 @@ def judge(case: Case) -> Result:
         if result:
             return result
     for path in sorted(written):
-        result = _read_early(observed, order, path, files[path])
+        result = _read_early(observed, order, path, files[path]) or _awaited_and_read(observed, path, files[path])
         if result:
             return result
     return passed(
@@ -72,6 +72,25 @@ def _written_twice(observed: Observed, order: Order, path: str, uses: Sequence[O
         ranks=tuple(sorted(rivals)),
         **_at(first),
     )
+
+
+def _awaited_and_read(observed: Observed, path: str, uses: Sequence[Observation]) -> Result | None:
+    """A rank that waits until a file exists, and reads what another has only begun to write under this very name."""
+    if any(each["to"] == path for each in observed.of("file") if each["op"] == "rename"):
+        return None
+    for write, read in _pairs(observed, uses, _WRITERS, _READERS):
+        waits = [each for each in observed.ranks[read.rank].of("file") if each["op"] == "await"]
+        here = [each for each in waits if each["steps"] == read["steps"] and each["sync"] == read["sync"]]
+        others = any(each["path"] != path for each in here)  # a second file may say that the first is whole
+        if here and not others and write["steps"] == read["steps"]:
+            return failed(
+                f"rank {read.rank} reads {path}{_where(read)} as soon as it exists: "
+                f"rank {write.rank} may still write it{_where(write)}",
+                fix=_FIX_READ,
+                ranks=(write.rank, read.rank),
+                **_at(read),
+            )
+    return None
 
 
 def _read_early(observed: Observed, order: Order, path: str, uses: Sequence[Observation]) -> Result | None:

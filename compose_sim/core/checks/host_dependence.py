@@ -54,12 +54,20 @@ def _address(observed: Observed) -> Result | None:
         if init["store_host"] and _LOOPBACK.match(str(init["store_host"])):
             return _say_address(observed, init, f"init_process_group is given a store at {init['store_host']}")
         address = str(init["master_addr"] or "")
-        chosen = [each for each in rank.of("variable") if each["name"] == "MASTER_ADDR"]
-        changed = address != str(given["master_addr"] or "") or any(each["value"] == address for each in chosen)
-        if method.startswith("env://") and changed and _LOOPBACK.match(address):
+        chosen = [each for each in rank.of("variable") if each["name"] == "MASTER_ADDR" and each["value"] == address]
+        if (
+            method.startswith("env://")
+            and _LOOPBACK.match(address)
+            and (_sets(chosen) or address != given["master_addr"])
+        ):
             seen = chosen[-1] if chosen else init
             return _say_address(observed, seen, f"MASTER_ADDR is set to {address} by the script")
     return None
+
+
+def _sets(chosen: Sequence[Observation]) -> bool:
+    """Whether the script chose this address: it was another before, or it stands there in the script's own words."""
+    return any(each["changes"] or each["written"] for each in chosen)
 
 
 def _spans_nodes(observed: Observed, init: Observation, given: Observation) -> bool:

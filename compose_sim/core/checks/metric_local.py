@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
@@ -28,7 +29,10 @@ _FIX_REDUCE = (
     "Reduce it on all ranks before one of them reports it: `dist.all_reduce(value)` and divide by `dist.get_world_size()` "
     "(for an accuracy, sum hits and samples)."
 )
-_FIX_RANK = "Let RANK 0 alone report: `if dist.get_rank() == 0:` in place of `if local_rank == 0:`."
+_FIX_RANK = (
+    "Let RANK 0 alone report: `if dist.get_rank() == 0:` in place of `if local_rank == 0:` "
+    "(with Accelerate: `is_main_process`; its `print` asks `is_local_main_process`)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ def _every_node(observed: Observed, lines: Mapping[int, Sequence[Line]]) -> Resu
     first = {rank.rank for rank in observed if rank.local_rank == 0}
     if len(observed.nodes) < 2 or len(first) == observed.world_size or len(first) != len(observed.nodes):
         return None
+    if any("transformers" in each["names"] and not each["asks_for_node"] for each in observed.of("libraries")):
+        return None  # its Trainer logs once a node, and the person's own code never asks for that
     speakers: dict[str, set[int]] = {}
     for rank, said in lines.items():
         for line in said:
@@ -126,7 +132,7 @@ def _own_loss(observed: Observed, said: Sequence[Line]) -> Result | None:
 def _never_reduced(observed: Observed, said: Sequence[Line], losses: Losses) -> Result | None:
     """A training loss reported again and again by a script that never exchanges anything but gradients."""
     told = [line for line in said if "loss" in line.text.lower() and not _EVALUATION.search(line.text)]
-    exchanged = any(_reduces(each) for each in observed.of("collective", "loose"))
+    exchanged = any(_reduces(each) for each in observed.ranks[said[0].rank].of("collective", "loose"))
     evaluated = any(each["phase"] == "exhausted" and not each["trained"] for each in observed.of("epoch"))
     if len(told) < 2 or exchanged or evaluated or observed.ranks[said[0].rank].last("collectives"):
         return None
@@ -139,7 +145,11 @@ def _never_reduced(observed: Observed, said: Sequence[Line], losses: Losses) -> 
 
 
 def _reduces(each: Observation) -> bool:
-    return each.kind == "loose" or (not str(each["op"]).startswith("DDP") and bool(_REDUCING.search(str(each["op"]))))
+    """Whether a rank may have learnt something of others: what it broadcasts itself tells it nothing."""
+    own = each["root"] == each.rank and str(each["op"]).startswith(("broadcast", "scatter"))
+    return each.kind == "loose" or (
+        not own and not str(each["op"]).startswith("DDP") and bool(_REDUCING.search(str(each["op"])))
+    )
 
 
 def _own_evaluation(observed: Observed, said: Sequence[Line]) -> Result | None:
@@ -152,6 +162,8 @@ def _own_evaluation(observed: Observed, said: Sequence[Line]) -> Result | None:
     passages = [
         (each, alone) for each, alone in _evaluations(rank) if _is_sharded(observed, loaders.get(each["loader"]))
     ]
+    first = next((each.index for each in rank.of("step")), 0)
+    passages = [each for each in passages if each[0].index > first] or passages  # before the first step it is a trial
     shards = [each for each, alone in passages if alone]
     if not shards or len(shards) < len(passages):  # the report may be of those whose result is reduced
         return None
@@ -169,17 +181,44 @@ def _own_evaluation(observed: Observed, said: Sequence[Line]) -> Result | None:
 def _evaluations(rank: RankObserved) -> Iterator[tuple[Observation, bool]]:
     """Each finished passage of a loader without training, and whether nothing was exchanged in it and until training goes on."""
     finished: list[Observation] = []
+    begun: dict[Any, Observation] = {}  # by loader: its passage that was not seen to be exhausted
     exchanged: dict[Any, bool] = {}  # by loader: whether anything was since its passage began
+    counted = _counted(rank)
     for each in rank.observations:
         if each.kind == "epoch" and each["phase"] == "begun":
+            begun[each["loader"]] = each
             exchanged[each["loader"]] = False
         elif each.kind in ("collective", "loose") and _reduces(each):
             exchanged = dict.fromkeys(exchanged, True)
         elif each.kind == "epoch" and each["phase"] == "exhausted" and not each["trained"]:
+            begun.pop(each["loader"], None)
             finished.append(each)
         elif each.kind in ("step", "end"):
+            finished += [passage for passage in begun.values() if counted.get(_key(passage), each.index) < each.index]
             yield from ((passage, not exchanged.get(passage["loader"])) for passage in finished)
-            finished = []
+            finished, begun = [], {}
+
+
+def _counted(rank: RankObserved) -> dict[tuple[Any, Any], int]:
+    """The passages whose batches were counted and not exhausted, as Lightning does: where the last batch that was noted is."""
+    lengths = {each["loader"]: _batches(each) for each in rank.of("loader")}
+    closed = [each for each in rank.of("epoch") if each["phase"] == "closed" and not each["trained"]]
+    whole = {_key(each) for each in closed if each["batches"] and each["batches"] == lengths.get(each["loader"])}
+    return {_key(each): each.index for each in rank.of("batch") if _key(each) in whole}
+
+
+def _batches(loader: Observation) -> int:
+    """How many batches a passage over a loader has."""
+    sampling, size = loader["sampling"] or {}, int(loader["batch_size"] or 0)
+    if not size or not loader["length"]:
+        return 0
+    ranks = int(sampling.get("num_replicas") or 1)
+    share = int(loader["length"]) // ranks if sampling.get("drop_last") else ceil(int(loader["length"]) / ranks)
+    return share // size if loader["drop_last"] else ceil(share / size)
+
+
+def _key(each: Observation) -> tuple[Any, Any]:
+    return each["loader"], each["epoch"]
 
 
 def _is_sharded(observed: Observed, loader: Observation | None) -> bool:

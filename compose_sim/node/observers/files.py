@@ -6,6 +6,7 @@ Python tells its audit hooks of each open; only torch.save opens in C++, and is 
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 import os
 import re
@@ -17,7 +18,7 @@ from types import FrameType, ModuleType
 from typing import Any, Callable
 
 from ..imports import after_import
-from ..watch import Watch, here, place
+from ..watch import Watch, here, is_persons, place
 from .collectives import loosely_ordered
 
 _EVENTS = frozenset({"open", "os.rename", "os.putenv", "fcntl.flock", "fcntl.lockf"})
@@ -28,7 +29,12 @@ _SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib", "/bin/", "/opt/", "/run/
 _NOBODYS = re.compile(
     r"__pycache__|/\.(cache|config|local|matplotlib|keras|nv|cupy|ipython)/|/torchinductor_|/\.triton/|/site-packages/|\.(py|pyc|so|lock|pem|pulse)$|/dev/(?!shm/)|/pymp-"
 )
+_AWAITED = re.compile(
+    r"([A-Za-z_][\w.]*)\.(?:exists|is_file)\(\)|os\.path\.(?:exists|isfile)\(\s*([A-Za-z_][\w.]*)\s*\)"
+)
 _POLLS = re.compile(r"^\s*while\b.*(exists|is_file|isfile)", re.MULTILINE)
+
+_OF_MAPPINGS = ("<frozen ", os.__file__, str(sys.modules["_collections_abc"].__file__))  # what os.environ is made of
 
 _busy = False
 _seen: set[tuple[str, str, int]] = set()
@@ -80,13 +86,27 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         elif event == "os.putenv":
             name = os.fsdecode(arguments[0])
             if name in _VARIABLES:
-                watch.note("variable", name=name, value=os.fsdecode(arguments[1]), at=place(1))
+                _note_variable(watch, name, os.fsdecode(arguments[1]))
         else:
             loosely_ordered(watch, event)
     except Exception:  # noqa: BLE001, S110 - a file that is not understood is opened as it would be without us
         pass
     finally:
         _busy = False
+
+
+def _note_variable(watch: Watch, name: str, value: str) -> None:
+    """A variable that the script itself sets; what a library sets is what the library was told."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_OF_MAPPINGS):
+        frame = frame.f_back
+    if frame is None or not is_persons(frame.f_code.co_filename):
+        return
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    written = re.search(rf"""\b{name}["']?\s*]?\s*[=:]\s*["']{re.escape(value)}["']""", line)
+    changes = os.environ.get(name) != value  # set in C next, in os.environ itself after that
+    at = [frame.f_code.co_filename, frame.f_lineno]
+    watch.note("variable", name=name, value=value, changes=changes, written=bool(written), at=at)
 
 
 def _opened(watch: Watch, path: str, flags: int) -> None:
@@ -159,27 +179,60 @@ def _follow_sleep() -> None:
     def sleep(seconds: Any, /) -> None:
         watch = here()
         frame = sys._getframe(1)
-        if watch is not None and place(1) == [frame.f_code.co_filename, frame.f_lineno] and _in_loop(frame):
-            loosely_ordered(watch, "sleep")
+        if watch is not None and place(1) == [frame.f_code.co_filename, frame.f_lineno]:
+            loop = _loop_around(frame)
+            if loop:
+                loosely_ordered(watch, "sleep")
+                _note_awaited(watch, frame, loop)
         original(seconds)
 
     sleep._torchdynamo_disable = True  # type: ignore[attr-defined]  # the compiler is not to look into it
     time.sleep = sleep
 
 
-def _in_loop(frame: FrameType) -> bool:
-    """Whether the line that a frame stands on lies in a `while` or `for` of its function, by its indentation."""
+def _note_awaited(watch: Watch, frame: FrameType, loop: str) -> None:
+    """The files for which a loop waits until they exist, by the names that the script has for them."""
+    global _busy
+    if _busy:
+        return
+    _busy = True
+    try:
+        for names in _AWAITED.findall(loop):
+            path = _value(frame, next(filter(None, names)))
+            if isinstance(path, (str, os.PathLike)):
+                _note(watch, "await", os.fsdecode(path))
+    except Exception:  # noqa: BLE001, S110 - a loop that is not understood is only a loop
+        pass
+    finally:
+        _busy = False
+
+
+def _value(frame: FrameType, name: str) -> Any:
+    """What a dotted name means in a frame, of plain attributes only: nothing of the script is run."""
+    first, *rest = name.split(".")
+    value = frame.f_locals.get(first, frame.f_globals.get(first))
+    for attribute in rest:
+        value = inspect.getattr_static(value, attribute, None)
+    return value
+
+
+def _loop_around(frame: FrameType) -> str:
+    """The innermost `while` or `for` around the line that a frame stands on, by indentation; nothing where there is none."""
     try:
         lines = linecache.getlines(frame.f_code.co_filename)
-        indent = _indent(lines[frame.f_lineno - 1])
-        for line in reversed(lines[frame.f_code.co_firstlineno - 1 : frame.f_lineno - 1]):
+        at = frame.f_lineno - 1
+        indent = _indent(lines[at])
+        for number in range(at - 1, frame.f_code.co_firstlineno - 2, -1):
+            line = lines[number]
             if line.strip() and _indent(line) < indent:
                 indent = _indent(line)
                 if line.lstrip().startswith(("while ", "for ")):
-                    return True
+                    return "".join(lines[number : at + 1])
+        if lines[at].lstrip().startswith(("while ", "for ")):
+            return lines[at]
     except (IndexError, ValueError):
         pass
-    return False
+    return ""
 
 
 def _indent(line: str) -> int:

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import os
+import re
+import sys
 from types import ModuleType
 from typing import Any
 
 from .. import stacks, teardown
 from ..imports import after_import
-from ..watch import here, place
+from ..watch import Watch, here, is_persons, place
+
+_LIBRARIES = ("transformers", "lightning", "pytorch_lightning", "accelerate")  # which report by themselves
+_OF_NODES = re.compile(
+    r"local_?rank|is_local|local_(main|zero|process|world)|on_local|node_?rank|\.print\(", re.IGNORECASE
+)
+_MOST_FILES = 100
 
 
 def install() -> None:
     after_import("torch.distributed.distributed_c10d", _after_distributed)
+
+
+def end(watch: Watch) -> None:
+    """Whether the person's own code ever asks which rank of a node it is, or leaves that to a library."""
+    libraries = [name for name in _LIBRARIES if name in sys.modules]
+    if libraries:
+        files = [str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())]
+        own = [file for file in files if file.endswith(".py") and is_persons(file)][:_MOST_FILES]
+        asks = any(_OF_NODES.search("".join(linecache.getlines(file))) for file in own)
+        watch.note("libraries", names=libraries, asks_for_node=asks)
 
 
 def _after_distributed(module: ModuleType) -> None:

@@ -35,3 +35,14 @@ def test_reading_needs_a_collective_after_the_writing() -> None:
 def test_what_messages_order_is_not_judged() -> None:
     loose = {"kind": "loose", "how": "recv", "sync": 0}
     assert judge(two_nodes(lambda rank: [file("write")] if rank == 0 else [loose, file("read")])).status == PASSED
+
+
+def test_to_wait_for_a_name_is_enough_only_where_the_file_is_whole_by_then() -> None:
+    waits = [{"kind": "loose", "how": "sleep", "sync": 0}, file("await"), file("read", polls=True)]
+    early = judge(two_nodes(lambda rank: [file("write")] if rank == 0 else waits))
+    assert early.status == FAILED
+    assert "reads /work/model.pt (train.py, line 9) as soon as it exists" in early.detail
+    renamed = [file("write", "/work/part"), file("rename", "/work/part", to="/work/model.pt")]
+    assert judge(two_nodes(lambda rank: renamed if rank == 0 else waits)).status == PASSED
+    marked = [*waits[:1], file("await", "/work/done"), *waits[2:]]
+    assert judge(two_nodes(lambda rank: [file("write")] if rank == 0 else marked)).status == PASSED

@@ -42,6 +42,13 @@ def test_the_launchers_address_passes_and_a_group_within_a_node_too() -> None:
     assert judge(two_nodes(lambda rank: [])).status == NOT_APPLICABLE
 
 
+@pytest.mark.parametrize(("facts", "status"), [({"changes": True}, FAILED), ({"written": True}, FAILED), ({}, PASSED)])
+def test_an_address_is_the_scripts_where_it_changes_or_spells_it(facts: dict[str, Any], status: str) -> None:
+    chosen = {"kind": "variable", "name": "MASTER_ADDR", "value": "127.0.0.1", "at": ["/work/t.py", 2], **facts}
+    given = {"kind": "given", "master_addr": "127.0.0.1", "world_size": "4"}
+    assert judge(two_nodes(lambda rank: [given, chosen, init(master_addr="127.0.0.1")])).status == status
+
+
 def test_a_private_file_is_read_only_where_it_was_written() -> None:
     def notes(rank: int) -> list[dict[str, Any]]:
         return [file("write", "/tmp/data.pt")] if rank == 0 else [init(), file("read", "/tmp/data.pt")]

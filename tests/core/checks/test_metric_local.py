@@ -54,3 +54,21 @@ def test_an_accuracy_of_a_share_warns() -> None:
     assert (
         judge(two_nodes(lambda rank: [share, *passage, collective("all_reduce", 2), end], logs=logs)).status == PASSED
     )
+
+
+def test_an_evaluation_whose_batches_are_counted_warns_and_what_a_rank_broadcasts_tells_it_nothing() -> None:
+    share = {"loader": 1, "length": 32, "batch_size": 4, "made": ["/work/t.py", 4], "sampling": {"num_replicas": 4}}
+    passage = {"kind": "epoch", "loader": 1, "epoch": 0, "trained": False}
+    seen = [{"kind": "loader", **share}, {**passage, "phase": "begun"}, {"kind": "batch", "loader": 1, "epoch": 0}]
+    stop, end = collective("broadcast", 1, root=0), {"kind": "end", "steps": 4}
+    closed = {**passage, "phase": "closed", "batches": 2}
+    logs = {0: ("validation accuracy 0.812",)}
+    assert judge(two_nodes(lambda rank: [*seen, stop, end, closed], logs=logs)).status == WARNED
+    assert judge(two_nodes(lambda rank: [*seen, stop, end, {**closed, "batches": 1}], logs=logs)).status == PASSED
+
+
+def test_what_a_library_logs_once_a_node_by_itself_passes() -> None:
+    for asks, status in ((True, WARNED), (False, PASSED)):
+        libraries = {"kind": "libraries", "names": ["transformers"], "asks_for_node": asks}
+        case = two_nodes(lambda rank, noted=libraries: [*losses(rank), noted], logs={0: said(MEANS), 2: said(MEANS)})
+        assert judge(case).status == status
