@@ -218,6 +218,10 @@ def test_what_is_saved_holds_nothing_of_ours(emulated: Emulation) -> None:
         ("torch.cuda.utilization()", "torch.cuda.utilization"),
         ("torch.cuda.power_draw()", "torch.cuda.power_draw"),
         ("torch.cuda.cudart()", "torch.cuda.cudart"),
+        (
+            "nn.DataParallel(nn.Linear(3, 1).cuda())(x)",
+            "moving tensors between the GPUs of one process (nn.DataParallel)",
+        ),
         ("torch.cuda.MemPool()", "torch.cuda.MemPool"),
     ],
 )

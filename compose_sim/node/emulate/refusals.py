@@ -104,6 +104,9 @@ IMPORTED = {
 def install() -> None:
     """Put a refusal in the place of each."""
     cuda: Any = torch.cuda
+    c: Any = torch._C
+    for name in ("_broadcast_coalesced", "_broadcast", "_scatter", "_gather"):
+        setattr(c, name, _refusing("moving tensors between the GPUs of one process (nn.DataParallel)"))
     cuda.jiterator._create_jit_fn = cuda.jiterator._create_multi_output_jit_fn = _refusing("torch.cuda.jiterator")
     for name in ("CUDAGraph", "graph", "MemPool", "CUDAPluggableAllocator"):
         if hasattr(cuda, name):
