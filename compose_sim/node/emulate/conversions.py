@@ -178,20 +178,6 @@ def _set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     func(*args)
 
 
-def _repr(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The text that torch makes, with the device that it leaves out for the CPU."""
-    text: str = func(*args, **kwargs)
-    device = device_of(args[0])
-    if device is None or not text.endswith(")") or not isinstance(args[0], _Tensor):
-        return text
-    behind = max(text.rfind("]"), 0)
-    places = [text.find(f"{name}=", behind) for name in ("size", "dtype", "layout", "grad_fn", "requires_grad")]
-    first = min((place for place in places if place >= 0), default=None)
-    if first is not None:
-        return f"{text[:first]}device='{device}', {text[first:]}"
-    return f"{text[:-1]}, device='{device}')"
-
-
 def _set_storage(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """tensor.set_(storage, …): where the storage is."""
     self, source = args[0], args[1] if len(args) > 1 else kwargs.get("source")
@@ -225,13 +211,6 @@ def _parse_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     other = next(tensors_in(args, kwargs), None)
     device = None if other is None else device_of(other)
     return parsed if device is None else (device, *parsed[1:])
-
-
-def _format(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    if args[0].dim() and device_of(args[0]) is not None:
-        return object.__format__(_repr(_Tensor.__repr__, args[:1], {}), *args[1:])
-    text: str = func(*args, **kwargs)
-    return text
 
 
 def _pack_padded_sequence(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -287,12 +266,10 @@ def install() -> None:
             tensor.data.__get__: _get_same,
             tensor.grad.__get__: _get_same,
             tensor.grad.__set__: _set_grad,
-            tensor.__repr__: _repr,
             tensor.set_: _set_storage,
             tensor.untyped_storage: _storage,
             tensor.storage: _storage,
             torch._C._nn._parse_to: _parse_to,
-            tensor.__format__: _format,
             torch._VF._pack_padded_sequence: _pack_padded_sequence,
         }
     )
