@@ -59,9 +59,12 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(arguments.seed)  # the same on all ranks: nothing random here may differ between them
     training, test = load_digits()
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(training, seed=arguments.seed)
+    batch_size = max(1, arguments.batch_size // world_size)  # of a rank
     # Equal shares and no ragged last batch: the mean of the ranks' gradients is the gradient of the whole batch.
-    loader = DataLoader(training, max(1, arguments.batch_size // world_size), sampler=sampler, drop_last=True)
+    whole = len(training) // (batch_size * world_size) * batch_size * world_size
+    training = TensorDataset(*training[:whole])
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(training, seed=arguments.seed)
+    loader = DataLoader(training, batch_size, sampler=sampler)
     model = DistributedDataParallel(build_model().to(device))
     optimizer = Adam(model.parameters(), lr=arguments.lr)
     checkpoint = arguments.checkpoint / "checkpoint.pt"

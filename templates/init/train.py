@@ -45,8 +45,10 @@ def train(device: torch.device) -> None:
             loss.backward()  # the gradients are averaged over all ranks here
             optimizer.step()
             step += 1
+        mean_loss = loss.detach() / dist.get_world_size()
+        dist.all_reduce(mean_loss)  # every rank takes part, then one of them prints what is true of all
         if dist.get_rank() == 0:  # one JSON line with a "step": composesim shows it, and puts it into the report
-            print(json.dumps({"step": step, "epoch": epoch, "loss": round(loss.item(), 6)}), flush=True)
+            print(json.dumps({"step": step, "epoch": epoch, "loss": round(mean_loss.item(), 6)}), flush=True)
 
 
 if __name__ == "__main__":
