@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
-from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
 from compose_sim.core.observations import Observation
 from compose_sim.core.replayed import (
     alone_steps,
@@ -17,6 +18,7 @@ from compose_sim.core.replayed import (
     parted,
     reason_against,
     steps_of,
+    tolerance_of,
 )
 
 QUESTION = "Does one rank with the same global batches compute the same?"
@@ -24,6 +26,12 @@ _FIX = (
     "find what depends on the world size in the loss of this step: a gather without gradient, "
     "parameters used around DDP, a branch on the rank; the gradient must be the mean over ranks"
 )
+_FIX_OWN = (
+    "Divide by what all ranks count together (`dist.all_reduce(count)`, and times the world size, as DDP takes the mean), "
+    "gather with gradient what samples are compared with, clip after backward. If it is meant so: `--skip matches-single`."
+)
+_CLEARLY = 5.0  # times the tolerance
+_CLEARLY_LOW = 0.25  # where few digits are computed with
 
 
 def judge(case: Case) -> Result:
@@ -84,6 +92,9 @@ def _judge_alone(case: Case, bad: Sequence[Observation]) -> Result:
     first = bad[0] if bad else None
     reason = next((str(step["why_not"]) for step in steps_of(case.single) if step["why_not"]), "")
     if steps and not parted(steps, case):
+        own = _own_loss(case, bad)
+        if own:
+            return own
         because = reason or "joined batches give another loss, as it is no mean over samples"
         return passed(
             f"{_count(steps)} repeated by each rank's batches alone: "
@@ -105,6 +116,27 @@ def _judge_alone(case: Case, bad: Sequence[Observation]) -> Result:
     worst = parted(steps, case)[0]
     text = f"{_where(worst)}: its gradient on {case.observed.world_size} ranks is not that of one rank with the same batches"
     return failed(f"{text}, and not the mean of the ranks' own ({_numbers(worst)})", fix=_FIX, **place(case))
+
+
+def _own_loss(case: Case, bad: Sequence[Observation]) -> Result | None:
+    """Each rank is right by itself, and all of them together are not what one rank would be: clearly so, at most steps."""
+    steps = comparable(steps_of(case.single))
+    if not bad or any(step["by_value"] for step in steps):
+        return None
+    if median(float(step["difference"] or 0.0) / _clear(step, case) for step in steps) < 1.0:
+        return None
+    worst = max(bad, key=lambda step: float(step["difference"] or 0.0))
+    return warned(
+        f"{_where(worst)}: one rank with the batches of all {case.observed.world_size} has another gradient ({_numbers(worst)}), "
+        "while each rank alone has what it gave to the mean: its loss is divided by a count of its own, compares only its own samples, "
+        "or its gradient is clipped before the mean",
+        fix=_FIX_OWN,
+        **place(case),
+    )
+
+
+def _clear(step: Observation, case: Case) -> float:
+    return _CLEARLY_LOW if step["precision"] == "low" else _CLEARLY * tolerance_of(step, case)
 
 
 def _where(step: Observation | None) -> str:

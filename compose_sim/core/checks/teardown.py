@@ -29,6 +29,17 @@ def judge(case: Case) -> Result:
             fix=_FIX,
             ranks=(rank,) if rank is not None else (),
         )
+    raised = [each for each in case.observed.of("raised-after-training") if each.rank == cause.get("rank")]
+    if raised and case.verdict != "passed":
+        message = (str(cause.get("message") or "").splitlines() or ["it raised"])[0]
+        file, line = raised[0]["at"]
+        return warned(
+            f"rank {raised[0].rank} had left its training when it raised {message}",
+            fix="Mend it: the training is done by then, and the job is marked as failed. Have a test reach this line with few steps.",
+            file=file,
+            line=line,
+            ranks=(raised[0].rank,),
+        )
     if case.verdict != "passed":
         return not_applicable(f"the run did not come to its end: {case.verdict}")
     return passed("every rank ended its script and its process in good order")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.matches_single import judge
 from compose_sim.core.replayed import needs_alone
 from tests.core.checks.replays import case, recorded, step
@@ -26,9 +26,15 @@ def test_the_step_and_tensor_that_part_are_named() -> None:
     assert (result.file, result.line) == ("/work/train.py", 31)
 
 
-def test_each_rank_right_alone_is_right() -> None:
-    assert needs_alone(case(*PARTED))
-    assert judge(case(*PARTED, alone=(step(0), step(1)))).status == PASSED
+def test_ranks_that_are_right_alone_and_not_together_warn_where_that_is_clear() -> None:
+    differ = [step(0, difference=0.3, cosine=0.97), step(1, difference=0.4, cosine=0.9)]
+    assert needs_alone(case(*differ))
+    result = judge(case(*differ, alone=(step(0), step(1))))
+    assert result.status == WARNED
+    assert result.detail.startswith("step 2, head.weight: one rank with the batches of all 4 has another gradient")
+    assert judge(case(step(0), step(1), *PARTED[1:], alone=(step(0), step(1)))).status == PASSED
+    low = [step(0, precision="low", difference=0.1, cosine=0.99)]
+    assert judge(case(*low, alone=(step(0),))).status == PASSED
 
 
 def test_batches_that_cannot_be_joined_never_fail() -> None:

@@ -23,3 +23,12 @@ def test_an_exception_in_destroy_process_group_warns() -> None:
 
 def test_a_good_end_passes() -> None:
     assert judge(two_nodes(lambda _: [END])).status == PASSED
+
+
+def test_an_exception_behind_the_training_warns() -> None:
+    cause = {"kind": "exception", "rank": 0, "message": "KeyError: 'best'", "traceback": "line 9, in report\n"}
+    raised = {"kind": "raised-after-training", "at": ["/work/t.py", 9]}
+    behind = judge(two_nodes(lambda rank: [raised] * (rank == 0), verdict="failed", cause=cause))
+    assert (behind.status, behind.line) == (WARNED, 9)
+    peers = two_nodes(lambda rank: [raised] * (rank > 0), verdict="failed", cause=cause)
+    assert judge(peers).status == NOT_APPLICABLE

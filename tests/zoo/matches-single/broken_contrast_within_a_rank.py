@@ -1,4 +1,6 @@
-"""A contrastive loss with negatives from the rank's own batch: no mean over samples, and meant so."""
+"""A contrastive loss with negatives from the rank's own batch: the more ranks, the fewer negatives of all that are there."""
+
+# expects: matches-single
 
 import torch
 import torch.distributed as dist
