@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _FLUSH_BYTES = 1 << 16
+_encode = json.JSONEncoder(default=str, separators=(",", ":")).encode
 
 
 class Observations:
@@ -32,7 +33,7 @@ class Observations:
         """Keep one observation, stamped with the time of this call."""
         if self._process != os.getpid():  # forked by the script: what our parent kept is our parent's to write
             self._process, self._lines, self._bytes = os.getpid(), [], 0
-        line = json.dumps({"kind": kind, "t": round(time.time(), 6), **data}, default=str, separators=(",", ":"))
+        line = _encode({"kind": kind, "t": round(time.time(), 6), **data})
         self._lines.append(line)
         self._bytes += len(line)
         if self._bytes > _FLUSH_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -82,6 +83,7 @@ def in_child() -> Watch | None:
     return _watch if _watch is not None and not _watch.is_here else None
 
 
+@functools.lru_cache(maxsize=4096)  # asked of every frame of the stack, a few times a step
 def is_persons(file: str) -> bool:
     """Whether a file is the person's own code, not Python's, a library's or ours."""
     return not (file.startswith(_NOT_THE_PERSONS) or any(part in file for part in _IN_NOBODYS))
