@@ -120,7 +120,8 @@ def _judge_by_hand(case: Case) -> Result | None:
         further = [rank for rank in members if counts[rank.rank] > least]
         if not least or not further or not all(_waits_in_model(rank) for rank in further):
             continue
-        if all(map(_has_left, ended)) and not _may_be_a_branch(ended):
+        known = max(map(_others, further))
+        if all(_has_left(rank, known) for rank in ended) and not _may_be_a_branch(ended):
             first, other = ended[0].rank, next(rank.rank for rank in further if counts[rank.rank] == most)
             place = next(reversed(list(case.observed.ranks[other].of("collective"))))["at"] or (None, None)
             return failed(
@@ -138,10 +139,19 @@ def _waits_in_model(rank: RankObserved) -> bool:
     return last is not None and last["op"] == _FORWARD and _is_drawn_along(rank)
 
 
-def _has_left(rank: RankObserved) -> bool:
-    """Whether a rank issues something else after its last step, or has come to its end."""
-    last = next(reversed(list(rank.of("collective", "step", "end"))), None)
-    return last is not None and last.kind != "step" and last["op"] != _FORWARD and _is_drawn_along(rank)
+def _has_left(rank: RankObserved, known: int) -> bool:
+    """Whether a rank waits after its last step in a collective that others have not come to, or is at its end."""
+    outcome = rank.last("outcome")
+    if outcome is not None and not outcome["raised"]:
+        return True
+    last = next(reversed(list(rank.of("collective", "step"))), None)
+    waits = last is not None and last.kind == "collective" and last["op"] != _FORWARD
+    return waits and _others(rank) > known and _is_drawn_along(rank)
+
+
+def _others(rank: RankObserved) -> int:
+    """How many collectives of its own the rank's script has issued."""
+    return sum(not str(each["op"]).startswith("DDP") for each in rank.of("collective"))
 
 
 def _is_drawn_along(rank: RankObserved) -> bool:

@@ -62,3 +62,9 @@ def test_a_rank_that_failed_by_itself_is_no_lack_of_batches() -> None:
         1: [{"kind": "given", "local_rank": 1}, ddp(), forward(), raised],
     }
     assert judge(case(notes, verdict="failed")).status == NOT_APPLICABLE
+
+
+def test_a_rank_that_stands_still_between_two_steps_is_no_lack_of_batches() -> None:
+    common = [ddp(), *[forward(), step(1), all_reduce()] * 2]
+    notes = {0: [*common, forward()], 1: [{"kind": "given", "local_rank": 1}, *common]}
+    assert judge(case(notes, verdict="hung")).status == NOT_APPLICABLE
