@@ -114,6 +114,8 @@ def _judge_by_hand(case: Case) -> Result | None:
         return None
     for group in groups(case):
         members = [case.observed.ranks[rank] for rank in group if rank in case.observed.ranks]
+        if len(members) < 2:
+            continue
         counts = {rank.rank: sum(each["op"] == _FORWARD for each in rank.of("collective")) for rank in members}
         least, most = min(counts.values()), max(counts.values())
         ended = [rank for rank in members if counts[rank.rank] == least]

@@ -68,3 +68,8 @@ def test_a_rank_that_stands_still_between_two_steps_is_no_lack_of_batches() -> N
     common = [ddp(), *[forward(), step(1), all_reduce()] * 2]
     notes = {0: [*common, forward()], 1: [{"kind": "given", "local_rank": 1}, *common]}
     assert judge(case(notes, verdict="hung")).status == NOT_APPLICABLE
+
+
+def test_a_run_of_which_nothing_was_observed_is_not_judged() -> None:
+    result = judge(case({}, verdict="failed"))
+    assert result.status == NOT_APPLICABLE
