@@ -92,12 +92,15 @@ def _hook_optimizers(module: ModuleType, hooks: Hooks) -> None:
     module.Optimizer.__init__ = __init__
 
     def before(optimizer: Any, arguments: Any, options: Any) -> Any:
-        closure = arguments[0] if arguments else options.get("closure")
+        given = len(arguments) > 1  # the first is the optimizer itself
+        closure = arguments[1] if given else options.get("closure")
         if not callable(closure):
             hooks.before_step(optimizer)
             return None
         wrapped = _Closure(optimizer, closure, hooks)
-        return ((wrapped, *arguments[1:]), options) if arguments else (arguments, {**options, "closure": wrapped})
+        return (
+            ((optimizer, wrapped, *arguments[2:]), options) if given else (arguments, {**options, "closure": wrapped})
+        )
 
     def after(optimizer: Any, arguments: Any, options: Any) -> None:
         hooks.after_step(optimizer)
