@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo engine check lint format test fast zoo bench clean
+.PHONY: help setup demo engine check lint format test gpu fast zoo bench clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX
@@ -40,6 +40,9 @@ format: setup ## Format the code, and fix what can be fixed without thinking
 
 test: setup ## Check, and all tests that this machine can run; its last lines say which it could not
 	@scripts/test.sh $(ARGS)
+
+gpu: ## On a machine with NVIDIA GPUs: compare emulated ones with them; PYTHON=python3 takes the machine's own
+	@scripts/gpu_test.sh $(ARGS)
 
 fast: setup ## The tests that start no training, no engine: seconds
 	$(BIN)/python -m pytest -m 'not train and not docker and not gpu' $(ARGS)

@@ -53,9 +53,9 @@ def meet(function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any] |
                 place = CPU if place is None else place
                 continue
         elif place is not None and place not in (tag, CPU):
-            raise _two_devices(place, tag)
+            raise _two_devices(place, tag, name, arguments)
         if with_dimensions is not None and with_dimensions != tag:
-            raise _two_devices(with_dimensions, tag)
+            raise _two_devices(with_dimensions, tag, name, arguments)
         with_dimensions = tag
         place = tag
     return place
@@ -71,7 +71,10 @@ def _check_indices(arguments: tuple[Any, ...]) -> None:
             )
 
 
-def _two_devices(one: int, other: int) -> RuntimeError:
+def _two_devices(one: int, other: int, name: str, arguments: tuple[Any, ...]) -> RuntimeError:
+    own = _own_words(name, *arguments[:3])
+    if own:
+        return RuntimeError(own)
     first, second = sorted((one, other), key=lambda tag: (tag == CPU, tag))
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
@@ -79,8 +82,31 @@ def _two_devices(one: int, other: int) -> RuntimeError:
     )
 
 
+def _own_words(name: str, input: Any = None, second: Any = None, third: Any = None) -> str:
+    """What convolutions and recurrent layers say themselves of an input that is elsewhere than the weights; nothing for others."""
+    if name in _RECURRENT and isinstance(input, _Tensor):
+        weight = next(tensors_in(third if isinstance(third, (list, tuple)) else ()), None)
+        if weight is not None and (input._composesim_device == CPU) != (weight._composesim_device == CPU):
+            return (
+                "Input and parameter tensors are not at the same device, found input tensor at "
+                f"{_name(input._composesim_device)} and parameter tensor at {_name(weight._composesim_device)}"
+            )
+    if name in _CONVOLUTIONS and isinstance(input, _Tensor) and isinstance(second, _Tensor):
+        kinds = [f"torch.{'' if each._composesim_device == CPU else 'cuda.'}{_kind(each)}" for each in (input, second)]
+        if kinds[0] != kinds[1]:
+            return f"Input type ({kinds[0]}) and weight type ({kinds[1]}) should be the same"
+    return ""
+
+
+def _kind(tensor: Any) -> str:
+    with torch._C.DisableTorchFunction():
+        return str(tensor.type()).rpartition(".")[2]
+
+
 def _name(tag: int) -> str:
     return "cpu" if tag == CPU else f"cuda:{tag}"
 
 
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_CONVOLUTIONS = tuple(f"conv{transposed}{dimensions}d" for transposed in ("", "_transpose") for dimensions in (1, 2, 3))
 _NAMES_THAT_FOLLOW = names_that_follow_the_first()

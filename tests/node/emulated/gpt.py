@@ -24,6 +24,7 @@ device = "cuda"
 compile = True
 batch_size, block_size, n_embd, n_head, n_layer, vocab = 4, 16, 32, 4, 2, 65
 gradient_accumulation_steps = 8
+dropout = float(sys.argv[2]) if len(sys.argv) > 2 else 0.1
 max_iters, eval_interval, grad_clip = 6, 3, 1.0
 
 
@@ -32,7 +33,7 @@ class Attention(nn.Module):
         super().__init__()
         self.c_attn = nn.Linear(n_embd, 3 * n_embd, bias=False)
         self.c_proj = nn.Linear(n_embd, n_embd, bias=False)
-        self.dropout = 0.1
+        self.dropout = dropout
 
     def forward(self, x):
         B, T, C = x.size()
@@ -48,7 +49,7 @@ class Block(nn.Module):
         super().__init__()
         self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(n_embd), Attention(), nn.LayerNorm(n_embd)
         self.mlp = nn.Sequential(
-            nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd), nn.Dropout(0.1)
+            nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd), nn.Dropout(dropout)
         )
 
     def forward(self, x):
@@ -143,7 +144,7 @@ for iter_num in range(max_iters):
         group["lr"] = 1e-3 * 0.5 * (1 + math.cos(math.pi * iter_num / max_iters))
     if iter_num % eval_interval == 0 and master_process:
         losses = estimate_loss()
-        print(f"step {iter_num}: train loss {losses['train']:.4f}, val loss {losses['val']:.4f}", flush=True)
+        print(f"step {iter_num}: train loss {losses['train']:.6f}, val loss {losses['val']:.6f}", flush=True)
         torch.save(
             {"model": raw_model.state_dict(), "optimizer": optimizer.state_dict()},
             f"{os.environ['COMPOSESIM_SHARED']}/ckpt.pt",
@@ -161,5 +162,5 @@ for iter_num in range(max_iters):
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
     if master_process:
-        print(f"iter {iter_num}: loss {loss.item() * gradient_accumulation_steps:.4f}", flush=True)
+        print(f"iter {iter_num}: loss {loss.item() * gradient_accumulation_steps:.6f}", flush=True)
 destroy_process_group()

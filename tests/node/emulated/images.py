@@ -69,7 +69,7 @@ def train(loader, model, criterion, optimizer, epoch, device, args):
         batch_time.update(time.time() - end)
         end = time.time()
     if args.rank == 0:
-        print(f"Epoch: [{epoch}] Loss {losses.avg:.4e} Acc@1 {top1.avg:6.2f}", flush=True)
+        print(f"Epoch: [{epoch}] loss {losses.avg:.6f} Acc@1 {top1.avg:6.2f}", flush=True)
 
 
 def validate(loader, model, criterion, args):

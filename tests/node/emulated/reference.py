@@ -72,7 +72,7 @@ def main():
         megabytes = torch.cuda.max_memory_allocated() / 1024.0**2
         if rank == 0:
             print(
-                f"epoch {epoch} loss {total.item():.4f} time {start.elapsed_time(end):.0f} ms max mem: {megabytes:.2f}",
+                f"epoch {epoch} loss {total.item():.6f} time {start.elapsed_time(end):.0f} ms max mem: {megabytes:.2f}",
                 flush=True,
             )
     dist.destroy_process_group()

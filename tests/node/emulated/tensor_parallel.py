@@ -1,6 +1,7 @@
 """Tensor parallel over the ranks of one node, data parallel over nodes, as the tutorial of both does."""
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -26,10 +27,11 @@ model = parallelize_module(model, tp_mesh, {"in_proj": ColwiseParallel(), "out_p
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.25, foreach=True)
 for i in range(4):
     torch.manual_seed(i)
-    inp = torch.rand(20, 10, device=device_type)
+    inp = torch.rand(20, 10, device=sys.argv[1] if len(sys.argv) > 1 else device_type).to(device_type)
     output = model(inp)
-    output.sum().backward()
+    loss = output.sum()
+    loss.backward()
     optimizer.step()
     if dist.get_rank() == 0:
-        print(f"iter {i} output {output.sum().item():.4f} on {output.device}", flush=True)
+        print(f"iter {i} loss {loss.item():.6f} on {output.device}", flush=True)
 dist.destroy_process_group()

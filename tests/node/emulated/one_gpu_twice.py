@@ -1,0 +1,18 @@
+"""Two ranks of a node forget torch.cuda.set_device and use the first GPU both: NCCL refuses. One line of JSON says what was raised."""
+
+import json
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+try:
+    dist.all_reduce(torch.ones(1, device="cuda:0"))
+    torch.cuda.synchronize()
+    found = ["", "nothing was raised"]
+except Exception as error:
+    found = [type(error).__name__, str(error)]
+if dist.get_rank() == 0:
+    print("BUGS " + json.dumps({"one_gpu_twice": found}), flush=True)
+os._exit(0)  # a communicator that was never made may not end in order
