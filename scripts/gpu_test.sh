@@ -12,4 +12,4 @@ if [ -z "${PYTHON:-}" ] && [ -x .venv/bin/python ]; then python=.venv/bin/python
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" # the command is started in other folders
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1             # a lent image has plugins that warn, and our warnings are errors
 "$python" -c 'import torch; print("torch", torch.__version__, "·", torch.cuda.device_count(), "GPU(s)")'
-exec "$python" -m pytest -m gpu -rA "${@:-tests/scenarios}"
+exec "$python" -m pytest -m gpu -rA "$@" tests/scenarios

@@ -9,7 +9,7 @@ import torch
 
 from .devices import CPU
 
-_Tensor = torch.Tensor
+_Tensor: Any = torch.Tensor
 
 # The first argument says where the result is; the others may be elsewhere: they are copied from, or only looked at.
 _FOLLOWS_THE_FIRST = (
