@@ -23,6 +23,8 @@ SCRIPTS = ROOT / "tests" / "node" / "emulated"
 SINGLE = 1e-4
 # half precision: one rounding is 4e-3 (bfloat16) or 5e-4 (float16) of a value, and a mean over a batch averages them.
 HALF = 1e-2
+# Such a mean where weights are float32: against float32 the CPU's own curve moves by 2e-5, and the curve itself by 1e-2.
+MIXED = 1e-3
 TWICE = 300.0  # seconds for a run: CUDA contexts and NCCL begin slowly on a cold machine
 
 # What both texts must hold. The rest may differ: newer GPU builds name the kernel that looked at the argument.
@@ -90,8 +92,8 @@ def test_two_ranks_on_one_gpu_are_refused_as_on_a_gpu(project: Project, count: i
         (("elastic_trainer.py", "4", "snapshot.pt"), SINGLE),
         (("images.py",), SINGLE),
         (("gpt.py", "float32", "0"), SINGLE),
-        (("gpt.py", "bfloat16", "0"), HALF),
-        (("gpt.py", "float16", "0"), HALF),
+        (("gpt.py", "bfloat16", "0"), MIXED),
+        (("gpt.py", "float16", "0"), MIXED),
         (("reference.py",), HALF),
         (("fsdp2.py", "cpu"), HALF),
         (("tensor_parallel.py", "cpu"), SINGLE),

@@ -22,7 +22,12 @@ def install() -> None:
     def enter(self: Any) -> Any:
         entered = real_enter(self)
         if self.device == "cuda":
-            inner = autocast("cpu", dtype=self.fast_dtype, enabled=self._enabled, cache_enabled=self._cache_enabled)
+            half = self.fast_dtype in (
+                torch.bfloat16,
+                torch.float16,
+            )  # CUDA takes float32 too, and changes nothing then
+            dtype = self.fast_dtype if half else None
+            inner = autocast("cpu", dtype=dtype, enabled=self._enabled and half, cache_enabled=self._cache_enabled)
             real_enter(inner)
             self.__dict__.setdefault("_composesim_inner", []).append(inner)
         return entered

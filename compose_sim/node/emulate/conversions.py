@@ -10,7 +10,7 @@ from . import devices
 from .devices import CPU
 from .meeting import tensors_in
 from .tags import PINNED, device_of, put, tag_of
-from .tensors import special
+from .tensors import as_it_is, special
 
 _Tensor: Any = torch.Tensor
 _real_device = torch.device
@@ -219,10 +219,6 @@ def _pack_padded_sequence(func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return put(data, args[0]._composesim_device), put(batch_sizes, CPU)
 
 
-def _plain(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return func(*args, **kwargs)
-
-
 _QUERIES_TEXT = (
     "dim size numel nelement stride item tolist element_size data_ptr is_contiguous is_floating_point "
     "is_complex is_signed storage_offset __len__ __bool__ __float__ __int__ __hash__ ndimension "
@@ -230,7 +226,8 @@ _QUERIES_TEXT = (
 )
 _QUERIES = tuple(_QUERIES_TEXT.split())
 _PROPERTIES_TEXT = (
-    "shape dtype requires_grad is_leaf grad_fn ndim layout names _version retains_grad output_nr is_sparse is_meta"
+    "shape dtype requires_grad is_leaf grad_fn ndim layout names _version retains_grad output_nr is_sparse is_meta "
+    "is_nested is_quantized is_sparse_csr is_mkldnn is_mps is_xpu"
 )
 _PROPERTIES = tuple(_PROPERTIES_TEXT.split())
 
@@ -240,11 +237,11 @@ def install() -> None:
     tensor: Any = _Tensor
     for name in _QUERIES:
         if hasattr(tensor, name):
-            special[getattr(tensor, name)] = _plain
+            special[getattr(tensor, name)] = as_it_is
     for name in _PROPERTIES:
         if hasattr(tensor, name):
-            special[getattr(tensor, name).__get__] = _plain
-    special[tensor.requires_grad.__set__] = _plain
+            special[getattr(tensor, name).__get__] = as_it_is
+    special[tensor.requires_grad.__set__] = as_it_is
     special.update(
         {
             tensor.to: _to,

@@ -20,6 +20,12 @@ _Tensor: Any = torch.Tensor
 # What a few functions do that is not "compute where the arguments are"; conversions.py and others fill it.
 special: dict[Any, Special] = {}
 _constructors: frozenset[Any] = frozenset()
+_Parameter: Any = torch.nn.Parameter
+
+
+def as_it_is(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the CPU's tensor answers is the answer."""
+    return func(*args, **kwargs)
 
 
 class EmulatedCuda(TorchFunctionMode):
@@ -31,36 +37,53 @@ class EmulatedCuda(TorchFunctionMode):
         """Called by torch for each function of its own, with the mode off. Short, as it runs hundreds of times a step."""
         own = special.get(func)
         if own is not None:
+            if own is as_it_is:
+                return func(*args, **kwargs) if kwargs else func(*args)
             return own(func, args, kwargs or {})
-        if kwargs or generators.own:
-            return _call_with_options(func, args, dict(kwargs or {}))
+        if kwargs:
+            if generators.own or func in _constructors or not _TELLING.isdisjoint(kwargs):
+                return _call_with_options(func, args, dict(kwargs))
+            tensors = (*args, *kwargs.values())
+        elif generators.own:
+            return _call_with_options(func, args, {})
+        else:
+            tensors = args
         tag = None
-        for argument in args:
-            if isinstance(argument, _Tensor):
+        for argument in tensors:
+            kind = type(argument)
+            if kind is _Tensor or kind is _Parameter:
                 other = argument._composesim_device
-            elif type(argument) in _SEQUENCES:
+            elif kind in _NEITHER:
+                continue
+            elif kind in _SEQUENCES:
                 other = _tag_in(func, argument)
+            elif isinstance(argument, _Tensor):
+                other = argument._composesim_device
             else:
                 continue
             if other is not tag and other is not None:  # small integers: one object each
                 if tag is not None:
-                    tag = meet(func, args)
+                    tag = meet(func, args, kwargs)
                     break
                 tag = other
         if tag is None and func in _constructors:
             return _construct(func, args, {})
         try:
-            result = func(*args)
+            result = func(*args, **kwargs) if kwargs else func(*args)
         except NotImplementedError as error:
             raise refusals.told(error) from None
         if type(result) is _Tensor:
-            result._composesim_device = tag if tag is not None else _tag_of_new(args)
+            result._composesim_device = tag if tag is not None else _tag_of_new(tensors)
         elif result is not None and type(result) not in _PLAIN:
-            put(result, tag if tag is not None else _tag_of_new(args))
+            put(result, tag if tag is not None else _tag_of_new(tensors))
         return result
 
 
 _SEQUENCES = (list, tuple)
+_NEITHER = frozenset(
+    (int, float, bool, str, type(None), torch.dtype)
+)  # most other arguments: no tensors, and none inside
+_TELLING = frozenset(("device", "pin_memory", "generator"))  # options that say where a result is, or must be made
 _PLAIN = (int, bool, float, str, torch.Size, torch.dtype)
 
 
@@ -181,6 +204,32 @@ def resumed(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_mode
 
 
+def _shorten_the_way_of_functions() -> None:
+    """
+    Have functions that torch has in Python reach the mode more quickly.
+
+    They ask for it through torch's handle_torch_function, which is made for several modes and classes, and costs as much as a
+    small operation. Where ours is the only mode, it is what would have been called.
+    """
+    from torch._C import _len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack
+
+    functional: Any = torch.nn.functional
+    real = functional.handle_torch_function
+    answer = EmulatedCuda.__torch_function__
+
+    def handle_torch_function(public_api: Any, relevant_args: Any, *args: Any, **kwargs: Any) -> Any:
+        if _len_torch_function_stack() == 1:
+            mode: Any = _pop_torch_function_stack()
+            try:
+                if type(mode) is EmulatedCuda:
+                    return answer(mode, public_api, (), args, kwargs)
+            finally:
+                _push_on_torch_function_stack(mode)
+        return real(public_api, relevant_args, *args, **kwargs)
+
+    functional.handle_torch_function = handle_torch_function
+
+
 def _resume_in_backward() -> None:
     """
     Have the mode on in what the script runs during a backward pass: its own functions, hooks, recomputed forwards.
@@ -194,6 +243,7 @@ def _resume_in_backward() -> None:
 def install() -> None:
     """Have the mode on in this thread from now on."""
     _resume_in_backward()
+    _shorten_the_way_of_functions()
     _leave_default_device_to_us()
     global _constructors
     from torch.utils._device import _device_constructors
