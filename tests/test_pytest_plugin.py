@@ -108,15 +108,20 @@ def test_the_failing_ranks_assertion_is_pytests_own_and_the_next_test_gets_a_fre
         def test_fails_as_expected():
             assert dist.get_rank() == 0
 
+        @pytest.mark.composesim(nodes=1, nproc_per_node=2)
+        def test_skips_itself():
+            pytest.skip("found out within")
+
         @pytest.mark.composesim(nodes=64)
         @pytest.mark.skip(reason="no cluster is started for this")
         def test_is_skipped():
             raise AssertionError
         """.replace("\n        ", "\n"),
         "--junitxml=out.xml",
+        "-rs",
     )
 
-    done.assert_outcomes(passed=1, failed=1, xfailed=1, skipped=1)
+    done.assert_outcomes(passed=1, failed=1, xfailed=1, skipped=2)
     done.stdout.fnmatch_lines(
         [
             '>*assert given == {"loss": 1, "steps": [[]1, 3[]]}',
@@ -124,6 +129,7 @@ def test_the_failing_ranks_assertion_is_pytests_own_and_the_next_test_gets_a_fre
             "E*{'steps': [[]1, 2[]]} != {'steps': [[]1, 3[]]}*",
             "failed on rank 1 of 2; rank 0 had not finished",
             "rank 1 speaks",
+            "SKIPPED * found out within",
         ]
     )
     assert "test_fails_on_one" in (pytester.path / "out.xml").read_text()

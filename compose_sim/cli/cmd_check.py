@@ -14,13 +14,13 @@ from compose_sim.cli.annotations import annotate
 from compose_sim.cli.checks_text import print_checks
 from compose_sim.cli.cmd_up import announce
 from compose_sim.cli.console import print_json
+from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import make_listener
 from compose_sim.cli.options import ClusterCommand, Request, cluster_options, new_name, read_request
 from compose_sim.cli.report_text import check_verdict, print_cause
 from compose_sim.core.checks.selection import check_exit_code, known_check
-from compose_sim.core.junit import junit
 from compose_sim.engine.engines import make_engine
-from compose_sim.engine.rundir import RunFolder, runs_folder, write_file
+from compose_sim.engine.rundir import RunFolder, runs_folder
 
 _HANG_TIMEOUT_S = 15.0  # a check ends at the diagnosis; `up` warns, and waits for --hang-timeout
 _RANKS_ON_A_NODE = 2  # with one, LOCAL_RANK is 0 everywhere, and what confuses it with RANK goes unseen
@@ -37,11 +37,13 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
 
 @click.command("check", cls=ClusterCommand)
 @cluster_options
-@click.option("--steps", metavar="N", help="Optimizer steps to watch closely and to replay at world size 1.")
+@click.option(
+    "--steps", metavar="N", help="End the script after N optimizer steps; all are watched closely and replayed."
+)
 @click.option("--only", multiple=True, metavar="ID[,ID]", help="Run these checks only.")
 @click.option("--skip", multiple=True, metavar="ID[,ID]", help="Leave these checks out.")
 @click.option("--tolerance", metavar="X", help="Largest relative difference from world size 1, such as 1e-3.")
-@click.option("--junit", metavar="FILE", help="Write the results as JUnit XML.")
+@click.option("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write the results as JUnit XML.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and nothing else there.")
 @click.option(
     "--explain", metavar="ID", callback=_explain, is_eager=True, expose_value=False, help="Print a check's page."
@@ -57,8 +59,6 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     request = _with_defaults(read_request(file=file, program=program, **flags))
     report = _run(request, as_json=as_json)
     settings = request.spec.check
-    if settings.junit:
-        write_file(request.folder / settings.junit, junit(report))
     if as_json:
         print_json(report)
     else:
@@ -68,7 +68,8 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
         click.echo()
         click.echo(check_verdict(report))
     annotate(report, folder=request.folder, err=as_json)
-    sys.exit(check_exit_code(report))
+    unwritten = write_junit(request.folder / settings.junit, report) if settings.junit else 0
+    sys.exit(check_exit_code(report) or unwritten)
 
 
 def _run(request: Request, *, as_json: bool) -> dict[str, Any]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from compose_sim.cli.console import print_json
+from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.report_text import print_report
 from compose_sim.cli.select import json_option, junit_option, run_option, select_folder
-from compose_sim.core.junit import junit
 from compose_sim.engine.record import report_of
-from compose_sim.engine.rundir import RunFolder, write_file
+from compose_sim.engine.rundir import RunFolder
 from compose_sim.errors import SpecError
 
 
@@ -26,12 +27,11 @@ def command(name: str | None, run: str | None, as_json: bool, junit_file: Path |
     if folder.is_claimed():
         raise SpecError(f"the run '{folder.name}' is still under way", hint=f"composesim wait --run {folder.name}")
     report = report_of(folder)
-    if junit_file:
-        write_file(junit_file, junit(report))
     if as_json:
         print_json(report)
     else:
         print_report(report)
+    sys.exit(write_junit(junit_file, report) if junit_file else 0)
 
 
 def _folder(named: str | None) -> RunFolder:

@@ -9,15 +9,15 @@ from typing import Any
 import click
 
 from compose_sim.cli.console import print_json, say
+from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import DetachedListener, make_listener
 from compose_sim.cli.options import ClusterCommand, cluster_options, new_name, read_request
 from compose_sim.cli.report_text import print_report
 from compose_sim.cli.select import junit_option
-from compose_sim.core.junit import junit
 from compose_sim.core.plan import Plan
 from compose_sim.engine.background import continue_in_background
 from compose_sim.engine.engines import make_engine
-from compose_sim.engine.rundir import RunFolder, runs_folder, write_file
+from compose_sim.engine.rundir import RunFolder, runs_folder
 from compose_sim.run import Listener, run_cluster
 
 
@@ -48,13 +48,12 @@ def command(
         report = run_cluster(plan, engine, folder, host, listener, dotenv=request.dotenv, replan=replan)
     finally:
         listener.close()
-    if junit_file:
-        write_file(junit_file, junit(report))
     if as_json and not detach:
         print_json(report)
     elif not as_json:
         print_report(report, err=True, skip=request.spec.check.skip)
-    sys.exit(report["exit_code"])
+    unwritten = write_junit(junit_file, report) if junit_file else 0
+    sys.exit(report["exit_code"] or unwritten)
 
 
 def _detached(folder: RunFolder, *, as_json: bool) -> Listener:

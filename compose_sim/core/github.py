@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ MOST_OF_A_KIND = 10  # in one step; GitHub drops what is beyond it, without a wo
 _KINDS = {FAILED: "error", WARNED: "warning"}
 _MARKS = {PASSED: "✔", FAILED: "❌", WARNED: "⚠️", NOT_APPLICABLE: "–"}
 _MOST_OF_A_DETAIL = 1000
+_FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
 
 
 def workflow_commands(report: Mapping[str, Any], *, path_of: Callable[[str], str]) -> list[str]:
@@ -19,7 +21,8 @@ def workflow_commands(report: Mapping[str, Any], *, path_of: Callable[[str], str
     commands: list[str] = []
     cause = report["cause"]
     if cause and failed_by_itself(report):
-        commands.append(_command("error", {"title": f"composesim {report['verdict']}"}, str(cause["message"])))
+        where = _raised_at(cause["traceback"] or "", path_of)
+        commands.append(_command("error", {**where, "title": f"composesim {report['verdict']}"}, str(cause["message"])))
     for status, kind in _KINDS.items():
         for result in (result for result in report["checks"] if result["status"] == status):
             place = result["place"]
@@ -45,6 +48,15 @@ def summary(report: Mapping[str, Any], words: str) -> str:
     return "\n".join(
         [f"### composesim: {_cell(report['program'])}", "", _cell(words), "", *(head + rows if rows else []), ""]
     )
+
+
+def _raised_at(traceback: str, path_of: Callable[[str], str]) -> dict[str, str]:
+    """The innermost line of a traceback that is in the repository; nothing where none is."""
+    for file, line in reversed(_FRAME.findall(traceback)):
+        path = path_of(file)
+        if not path.startswith(("/", "<")) and "site-packages" not in path:
+            return {"file": path, "line": line}
+    return {}
 
 
 def _command(kind: str, properties: Mapping[str, Any], text: str) -> str:

@@ -57,11 +57,13 @@ class Clusters:
 
     def close(self) -> None:
         """End all clusters, and wait until nothing is left of them."""
-        for cluster in self._live.values():
+        while self._live:
+            _, cluster = self._live.popitem()
+            self._ending.append(cluster)
             cluster.end()
-        for cluster in [*self._ending, *self._live.values()]:
-            cluster.wait()
-        self._live, self._ending = {}, []
+        while self._ending:  # Ctrl-C while we wait leaves the others to the next call
+            self._ending[-1].wait()
+            self._ending.pop()
 
 
 class Cluster:
@@ -84,6 +86,7 @@ class Cluster:
         self._output = (self._folder / "up.json").open("w+", encoding="utf-8")
         self._process = self._start(config)
         self._ended = os.pidfd_open(self._process.pid)
+        self._descriptors = [*self._reports, self._ended]
         self._backend: str | None = None
         self._keep = False
         self._is_at_test = False
@@ -121,12 +124,12 @@ class Cluster:
         return heard
 
     def end(self, *, keep: bool = False) -> None:
-        """Let the ranks end: in good order when the commands do, by force where one is still at a test. `keep` what it left to read."""
+        """Let the ranks end: in good order when the commands do, by force where one is at a test or not there. `keep` its folder."""
         self._keep = keep
         for pipe in self._commands:
             os.close(pipe)
         self._commands = []
-        if self._is_at_test and self.is_running:
+        if (self._is_at_test or self._backend is None) and self.is_running:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> None:
@@ -140,8 +143,11 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 self._process.kill()  # its supervisor removes what it ran
                 self._process.wait()
-        for descriptor in (*self._reports, self._ended):
-            os.close(descriptor)
+        except KeyboardInterrupt:  # once more: by force
+            self._process.send_signal(signal.SIGTERM)
+            raise
+        while self._descriptors:
+            os.close(self._descriptors.pop())
         self._output.close()
         if not self._keep:
             shutil.rmtree(self._folder, ignore_errors=True)

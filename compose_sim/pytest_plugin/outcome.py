@@ -78,11 +78,7 @@ class Heard:
 def merged(item: pytest.Item, heard: Heard, *, begun: float) -> list[pytest.TestReport]:
     """The reports of the rank that tells most."""
     shown = _rank_to_show(heard)
-    reports = [
-        item.config.hook.pytest_report_from_serializable(config=item.config, data=dict(data))
-        for rank, data in heard.reports
-        if rank == shown
-    ]
+    reports = [_report(item, data) for rank, data in heard.reports if rank == shown]
     if any(report.failed for report in reports):
         for report in reports:
             report.sections[:] = _sections(heard, shown, report.when)
@@ -120,6 +116,14 @@ def crashed(item: pytest.Item, heard: Heard, *, begun: float) -> list[pytest.Tes
         stop=now,
     )
     return [report]
+
+
+def _report(item: pytest.Item, data: Mapping[str, Any]) -> pytest.TestReport:
+    report: pytest.TestReport = item.config.hook.pytest_report_from_serializable(config=item.config, data=dict(data))
+    if isinstance(data["longrepr"], list):
+        path, line, reason = data["longrepr"]
+        report.longrepr = (path, line, reason)  # JSON has no tuples; -rs and --junitxml take nothing else of a skip
+    return report
 
 
 def _rank_to_show(heard: Heard) -> int:

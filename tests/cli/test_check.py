@@ -169,7 +169,7 @@ def test_github_is_told_what_failed(project: Project, as_json: bool) -> None:
     done = project.run(*CHECK, *words, "train.py", env={**os.environ, **github})
 
     told = done.stderr if as_json else done.stdout
-    assert "::error title=composesim failed::ValueError: boom\n" in told
+    assert "::error file=train.py,line=3,title=composesim failed::ValueError: boom\n" in told
     assert (project.folder / "summary.md").read_text().startswith("### composesim: train.py\n")
     if as_json:
         assert json.loads(done.stdout)["verdict"] == "failed"

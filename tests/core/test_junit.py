@@ -130,6 +130,16 @@ def test_annotations_name_file_line_and_fix_with_every_sign_escaped() -> None:
     ]
 
 
+def test_an_exception_is_annotated_where_the_repository_raised_it() -> None:
+    traceback = (
+        'Traceback:\n  File "/p/train.py", line 7, in main\n  File "/venv/site-packages/torch/nn.py", line 1, in call\n'
+    )
+
+    line, *_ = workflow_commands(a_report(a_cause(traceback=traceback)), path_of=lambda file: file.removeprefix("/p/"))
+
+    assert line == "::error file=train.py,line=7,title=composesim failed::ValueError: boom"
+
+
 def test_there_are_no_more_annotations_of_a_kind_than_github_shows() -> None:
     report = a_report(a_cause())
     report["checks"] = [{**check, "id": f"{check['id']}-{index}"} for index in range(20) for check in report["checks"]]
