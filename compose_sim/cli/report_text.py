@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,11 +45,23 @@ def print_report(report: Mapping[str, Any], *, err: bool = False, skip: Sequence
 
 
 def print_cause(report: Mapping[str, Any], *, err: bool = False) -> None:
-    """The traceback of what the run failed of, if it did."""
+    """The traceback of what the run failed of, if it did; where it may have failed of a GPU that nobody asked for, that."""
     cause = report["cause"]
     if cause and cause["traceback"]:
         click.echo(err=err)
         click.echo(_traceback(cause["traceback"]), err=err)
+        if _may_be_of_emulation(report):
+            click.echo("CUDA is emulated on the CPU here. To show the script an honest CPU: --gpus none", err=err)
+
+
+def _may_be_of_emulation(report: Mapping[str, Any]) -> bool:
+    """Whether GPUs were emulated unasked, and the error or its lines speak of devices."""
+    unasked = any(
+        (choice["what"], choice["value"]) == ("gpus", "emulated") and not choice["why"].endswith("asked for")
+        for choice in report["choices"]
+    )
+    text = f"{report['cause']['message']}\n{report['cause']['traceback']}"
+    return unasked and re.search(r"cuda|gpu|device|nccl", text, re.IGNORECASE) is not None
 
 
 def final_line(report: Mapping[str, Any]) -> str:

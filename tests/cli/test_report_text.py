@@ -85,3 +85,22 @@ def test_the_last_line_names_the_cause() -> None:
     line = click.unstyle(final_line(a_report(codes={1: 137})))
 
     assert line == "✘ failed  node-1 was killed (SIGKILL) before its ranks started"
+
+
+@pytest.mark.parametrize(
+    ("why", "message", "hints"),
+    [
+        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "SyncBatchNorm only works with GPU modules", 1),
+        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "ValueError: boom", 0),
+        ("CUDA emulated on the CPU: asked for", "CUDA error: invalid device ordinal", 0),
+    ],
+)
+def test_an_error_of_devices_on_gpus_that_nobody_asked_for_names_the_way_out(
+    why: str, message: str, hints: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = a_report()
+    report["cause"] = a_cause(message=message, traceback=f"Traceback (most recent call last):\nRuntimeError: {message}")
+    report["choices"] = [{"what": "gpus", "value": "emulated", "why": why}]
+    print_report(report)
+
+    assert capsys.readouterr().out.count("--gpus none") == hints

@@ -1,0 +1,77 @@
+"""
+How long does a training step take on an emulated GPU, and how long the same step on the CPU? JSON lists of seconds, one entry a round.
+
+A program of its own: it has CUDA emulated in its process. The two steps are timed in turn, one by one, in seconds of CPU time of
+the thread, so that a busy machine troubles both alike. Words: the number of rounds, and the milliseconds that a step is to take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ["COMPOSESIM_EMULATED_GPUS"] = "1"
+from compose_sim.node import emulate
+
+emulate.install()
+import torch  # noqa: E402 - when it is imported, it begins to emulate
+from torch import nn  # noqa: E402 - as above
+
+STEPS = 100  # of each round
+
+
+def a_training(device: str, batch: int) -> Callable[[], float]:
+    """A small transformer with a hundred operations a step: dropout, clipping, AdamW."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model = nn.Sequential(encoder, nn.Flatten(), nn.Linear(64 * 16, 10)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    features, targets = torch.randn(batch, 16, 64), torch.randint(10, (batch,))
+
+    def step() -> float:
+        begun = time.thread_time()
+        x, y = features.to(device), targets.to(device)
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss.item()
+        return time.thread_time() - begun
+
+    return step
+
+
+def honestly(call: Callable[[], Any]) -> Any:
+    """Run it on an honest CPU: with the mode that emulates taken away."""
+    mode = torch.overrides._pop_mode()
+    try:
+        return call()
+    finally:
+        torch.overrides._push_mode(mode)
+
+
+def main(rounds: int, milliseconds: float) -> None:
+    """Print the seconds of STEPS steps on each, round by round."""
+    torch.set_num_threads(1)
+    trial = honestly(lambda: a_training("cpu", 32))
+    took = sorted(honestly(trial) for _ in range(50))[25]
+    batch = max(1, round(32 * milliseconds / 1000 / took))
+    emulated, plain = a_training("cuda", batch), honestly(lambda: a_training("cpu", batch))
+    for _ in range(20):
+        emulated(), honestly(plain)
+    seconds: dict[str, list[float]] = {"emulated": [], "cpu": []}
+    for _ in range(rounds):
+        pairs = [(emulated(), honestly(plain)) for _ in range(STEPS)]
+        seconds["emulated"].append(sum(pair[0] for pair in pairs))
+        seconds["cpu"].append(sum(pair[1] for pair in pairs))
+    print(json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))
