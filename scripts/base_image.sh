@@ -16,10 +16,11 @@ if ! command -v mmdebstrap >/dev/null; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends mmdebstrap </dev/null >&2
 fi
 
-# The release and the mirror that this machine's own packages come from: the first in apt's configuration.
+# The release that this machine runs, and the mirror that it comes from: engine.sh may have added the source of a newer one.
+own_release=$(. /etc/os-release && echo "$VERSION_CODENAME")
 read -r mirror release origin < <(
     apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)' 'Created-By: Packages' |
-        awk '$3 == "main" && ($4 == "Debian" || $4 == "Ubuntu") && $2 !~ /-/ && !done { print $1, $2, $4; done = 1 }'
+        awk -v own="$own_release" '$3 == "main" && ($4 == "Debian" || $4 == "Ubuntu") && $2 == own && !done { print $1, $2, $4; done = 1 }'
 )
 components=main
 if [ "$origin" = Ubuntu ]; then components=main,universe; fi # there python3-pip is in universe
