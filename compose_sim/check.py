@@ -70,14 +70,19 @@ def check_cluster(
     )
     case = read_case(folder.path, verdict=report["verdict"], cause=report["cause"])
     case = case if tolerance is None else replace(case, tolerance=tolerance)
+    interrupted = False
     try:
         if replays:
             replayer = _Replayer(engine, folder, listener, make_plan, dotenv, report)
             case = replayer.complete(case)
+    except KeyboardInterrupt:  # what the first run showed is worth saying all the same
+        interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
     finally:
         shutil.rmtree(folder.path / _RECORD, ignore_errors=True)
     results = run_checks(case, only=only, skip=skip)
     report = _concluded({**report, "checks": [result.to_dict() for result in results]})
+    if interrupted:
+        report |= {"verdict": "interrupted", "exit_code": EXIT_CODES["interrupted"]}
     folder.write_report(report)
     return report
 

@@ -18,9 +18,11 @@ from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import make_listener
 from compose_sim.cli.options import ClusterCommand, Request, cluster_options, new_name, read_request
 from compose_sim.cli.report_text import check_verdict, print_cause
+from compose_sim.core.checks import chosen
 from compose_sim.core.checks.selection import check_exit_code, known_check
 from compose_sim.engine.engines import make_engine
 from compose_sim.engine.rundir import RunFolder, runs_folder
+from compose_sim.errors import SpecError
 
 _HANG_TIMEOUT_S = 15.0  # a check ends at the diagnosis; `up` warns, and waits for --hang-timeout
 _RANKS_ON_A_NODE = 2  # with one, LOCAL_RANK is 0 everywhere, and what confuses it with RANK goes unseen
@@ -57,6 +59,7 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     if flags["junit"]:
         flags["junit"] = str(Path.cwd() / flags["junit"])  # one that the spec file names lies beside that
     request = _with_defaults(read_request(file=file, program=program, **flags))
+    _require_something_to_check(request)
     report = _run(request, as_json=as_json)
     settings = request.spec.check
     if as_json:
@@ -70,6 +73,17 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     annotate(report, folder=request.folder, err=as_json)
     unwritten = write_junit(request.folder / settings.junit, report) if settings.junit else 0
     sys.exit(check_exit_code(report) or unwritten)
+
+
+def _require_something_to_check(request: Request) -> None:
+    """A job in the wrong folder, or one that leaves every check out, must not be green."""
+    spec = request.spec
+    if not (spec.script or spec.module):
+        raise SpecError(
+            f"no script is named, and none in a spec file of '{request.folder}'", hint="composesim check SCRIPT"
+        )
+    if not chosen(spec.check.only, spec.check.skip):
+        raise SpecError("every check is left out: what --only names, --skip takes away", hint="composesim check SCRIPT")
 
 
 def _run(request: Request, *, as_json: bool) -> dict[str, Any]:

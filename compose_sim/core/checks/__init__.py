@@ -104,8 +104,12 @@ def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] 
     """The results of the chosen checks, in the order of IDS."""
     from dataclasses import replace
 
-    chosen = [name for name in IDS if (not only or name in only) and name not in skip]
-    return tuple(replace(_judge(name, case), id=name) for name in chosen)
+    return tuple(replace(_judge(name, case), id=name) for name in chosen(only, skip))
+
+
+def chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[str, ...]:
+    """The ids of the checks that are asked for, in the order of IDS."""
+    return tuple(name for name in IDS if (not only or name in only) and name not in skip)
 
 
 def question(name: str) -> str:
