@@ -20,6 +20,7 @@ from . import (
     normalization,
     optimizers,
     printing,
+    recurrent,
     refusals,
     storages,
     streams,
@@ -57,6 +58,7 @@ def start(count: int) -> None:
     after_import("torch.multiprocessing.reductions", workers.let_queues_carry_devices)
     after_import("torch.distributed.distributed_c10d", groups.emulate)
     after_import("torch.distributed", collectives.emulate)
+    after_import("torch.backends.cudnn", recurrent.emulate)
     for module, refuse in refusals.IMPORTED.items():
         after_import(module, refuse)
     after_import("torch.distributed.tensor._op_schema", meshes.emulate_schema)
