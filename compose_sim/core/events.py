@@ -20,6 +20,10 @@ KINDS = frozenset(
         "master-started", "node-joined", "node-lost", "round", "ended",
         # by composesim
         "started", "node-stopped", "log", "metric", "hang", "stopping", "verdict", "note",
+        # by composesim, of what a person does to the run (docs/run-folder.md)
+        "fault", "heal", "link", "scale", "recovered", "refused",
+        # by a node's agent, of an order that it was given
+        "order",
     }
 )  # fmt: skip
 

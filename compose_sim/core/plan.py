@@ -97,6 +97,10 @@ class Plan:
     stall_s: float = 15.0  # how long before somebody is told
     keep: bool
     max_restarts: int
+    elastic: tuple[int, int] | None = None  # (least, most) nodes; None: all of them, always
+    first_nodes: int = 0  # how many of `nodes` are started first; 0: all
+    links: tuple[str, ...] = ()  # shapes as `--link` takes them
+    scratch_bytes: int | None = None
     master: PlannedMaster
     nodes: tuple[PlannedNode, ...]
     environment: Mapping[str, str]  # what all nodes have in common
@@ -156,7 +160,7 @@ def make_plan(
         python=python,
         launcher=spec.launcher,
         backend=backend.value,
-        world_size=sum(node.nproc for node in nodes),
+        world_size=sum(node.nproc for node in nodes[: spec.first_nodes]),
         folder=folder,
         working_directory=program.folder,
         program=" ".join((("-m",) if program.is_module else ()) + (program.target, *program.arguments)),
@@ -170,6 +174,10 @@ def make_plan(
         stall_s=stall_seconds(spec),
         keep=spec.keep,
         max_restarts=spec.max_restarts,
+        elastic=spec.elastic_range,
+        first_nodes=spec.first_nodes,
+        links=spec.link,
+        scratch_bytes=spec.scratch,
         master=master,
         nodes=nodes,
         environment={
@@ -280,4 +288,6 @@ def plan_from_dict(values: Mapping[str, Any]) -> Plan:
     master = PlannedMaster(**{**values["master"], "command": tuple(values["master"]["command"])})
     mounts = tuple(Mount(**mount) for mount in values["mounts"])
     choices = tuple(Choice(**choice) for choice in values["choices"])
-    return Plan(**{**values, "nodes": nodes, "master": master, "mounts": mounts, "choices": choices})
+    links, elastic = tuple(values["links"]), tuple(values["elastic"]) if values["elastic"] else None
+    made = {"nodes": nodes, "master": master, "mounts": mounts, "choices": choices, "links": links, "elastic": elastic}
+    return Plan(**{**values, **made})

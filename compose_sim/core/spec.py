@@ -63,6 +63,11 @@ def _words(value: Any) -> Any:
     return value
 
 
+def _one_or_more(value: Any) -> Any:
+    """One text as well as a list of them."""
+    return (value,) if isinstance(value, str) else value
+
+
 class NodeSpec(BaseModel):
     """What one node has of its own; what is left out comes from the cluster."""
 
@@ -127,6 +132,13 @@ class ClusterSpec(BaseModel):
     master: Literal["service", "node-0"] = Field("service", description="Who answers at MASTER_ADDR")
     master_port: int | None = Field(None, ge=1024, le=65535, description="MASTER_PORT of the first round")
     max_restarts: int = Field(0, ge=0, description="How often a failed or lost node may be replaced by a new round")
+    elastic: str | None = Field(
+        None, description="MIN:MAX nodes: the run goes on while nodes leave and come back, such as 2:4"
+    )
+    link: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = Field(
+        (), description="Shape of the links between nodes, such as 1gbit,20ms,loss=0.1% or node-0=10mbit"
+    )
+    scratch: Size | None = Field(None, description="Size of a disk of its own at /scratch in each node, such as 64m")
     env: dict[str, Text] = Field(default_factory=dict, description="Environment variables of every node")
     env_file: tuple[str, ...] = Field((), description="Files of environment variables, read in order")
     mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET[:ro], folders or files of this machine")
@@ -157,6 +169,15 @@ class ClusterSpec(BaseModel):
     @classmethod
     def _hang_timeout(cls, value: Any) -> Any:
         return None if value == "never" else value
+
+    @field_validator("elastic")
+    @classmethod
+    def _elastic(cls, text: str | None) -> str | None:
+        if text is not None and not re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", text):
+            raise ValueError(f"'{text}' is not MIN:MAX nodes, such as 2:4")
+        if text is not None and int(text.partition(":")[0]) > int(text.partition(":")[2]):
+            raise ValueError(f"'{text}' is not MIN:MAX nodes: the first number is the larger one")
+        return text
 
     @field_validator("name")
     @classmethod
@@ -204,12 +225,31 @@ class ClusterSpec(BaseModel):
             raise ValueError(f"script '{self.script}' and module '{self.module}' cannot both run")
         if self.nodes == ():
             raise ValueError("nodes is an empty list: a cluster has at least one node")
+        if self.elastic_range and not self.elastic_range[0] <= self.first_nodes <= self.elastic_range[1]:
+            raise ValueError(f"{self.first_nodes} nodes are not within '{self.elastic}', the range of elastic")
         return self
 
     @property
+    def elastic_range(self) -> tuple[int, int] | None:
+        """(least, most) nodes of an elastic run."""
+        least, _, most = (self.elastic or "").partition(":")
+        return (int(least), int(most)) if most else None
+
+    @property
+    def first_nodes(self) -> int:
+        """How many nodes a run begins with; an elastic one with its most, unless `nodes` was given."""
+        if isinstance(self.nodes, tuple):
+            return len(self.nodes)
+        if self.elastic_range and "nodes" not in self.model_fields_set:
+            return self.elastic_range[1]
+        return self.nodes
+
+    @property
     def node_specs(self) -> tuple[NodeSpec, ...]:
-        """One NodeSpec a node, in node order."""
-        return self.nodes if isinstance(self.nodes, tuple) else (NodeSpec(),) * self.nodes
+        """One NodeSpec a node that may ever take part, in node order; the first `first_nodes` of them begin."""
+        given = self.nodes if isinstance(self.nodes, tuple) else (NodeSpec(),) * self.first_nodes
+        most = self.elastic_range[1] if self.elastic_range else 0
+        return given + (NodeSpec(),) * max(0, most - len(given))
 
 
 def check_environment(env: dict[str, str]) -> dict[str, str]:
