@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 import jinja2
 
-from compose_sim.core.environment import CONTAINER_HOME
+from compose_sim.core.environment import CONTAINER_HOME, SCRATCH
 from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan
 from compose_sim.core.templates import template_environment
 
 _WRITTEN_TO = ("events", "logs", "observations", "shared", "debug")
 # Where a run's own folders appear in every container; the sources are relative to the compose file.
 _OWN_MOUNTS = [
-    Mount(source="./node", target=f"{CONTAINER_FOLDER}/node", read_only=True),
+    *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}", read_only=True) for name in ("node", "orders")),
     *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}") for name in _WRITTEN_TO),
 ]
 _IDENTITY = [Mount(source=f"./identity/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")]
@@ -30,8 +30,11 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
     environment = template_environment(loader)
     environment.filters |= {"quote": quote, "quote_list": quote_list, "comment": comment, "project": project_name}
     own_mounts = _OWN_MOUNTS + (_IDENTITY if plan.image == "host" else [])
+    in_memory = ["/tmp:exec,mode=1777", f"{CONTAINER_HOME}:exec,mode=1777"]
+    if plan.scratch_bytes:
+        in_memory.append(f"{SCRATCH}:mode=1777,size={plan.scratch_bytes}")
     template = environment.get_template("docker-compose.yml.j2")
-    return template.render(plan=plan, own_mounts=own_mounts, home=CONTAINER_HOME, folder=folder)
+    return template.render(plan=plan, own_mounts=own_mounts, in_memory=in_memory, folder=folder)
 
 
 def render_settings(plan: Plan, *, image: str, dotenv: str = "") -> str:

@@ -10,6 +10,7 @@ from compose_sim.core.spec import ClusterSpec
 
 CONTAINER_HOME = "/home/node"
 _STALL_S = 15.0
+SCRATCH = "/scratch"  # where a node of a run with `--scratch` finds its own disk
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -43,6 +44,8 @@ def common_environment(
     if contained:
         # An image may not know the user that nodes run as; getpass and torch ask the environment first.
         environment |= {"HOME": CONTAINER_HOME, "USER": host.user_name, "LOGNAME": host.user_name}
+        if spec.scratch:
+            environment["COMPOSESIM_SCRATCH"] = SCRATCH
         if image == "host":  # as in the activated environment: `python` and its commands are found
             environment["PATH"] = f"{PurePosixPath(python).parent}:{_SYSTEM_PATH}"
     return environment

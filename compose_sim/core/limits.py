@@ -29,6 +29,18 @@ def check_limits(spec: ClusterSpec, host: Host, *, engine: str, portable: bool) 
             f"a node's memory of {format_bytes(max(limits))} is more than this machine's {format_bytes(host.memory_bytes)}",
             hint=f"composesim up --memory {max(1, (host.memory_bytes >> 30) // count)}g …",
         )
+    total = count * (spec.scratch or 0)
+    if total > host.memory_bytes:
+        raise SpecError(
+            f"{count} disks of {format_bytes(spec.scratch or 0)} lie in memory: this machine has {format_bytes(host.memory_bytes)}",
+            hint=f"composesim up --scratch {max(6, (host.memory_bytes >> 21) // count)}m …",
+        )
+    least = min((limit for limit in limits if limit), default=None)
+    if spec.scratch and least and spec.scratch >= least:
+        raise SpecError(
+            f"a disk of {format_bytes(spec.scratch)} does not fit in a node's memory of {format_bytes(least)}, in which it lies",
+            hint=f"composesim up --scratch {max(6, least >> 22)}m …",
+        )
     cpus = max(node.cpus or spec.cpus or 0 for node in spec.node_specs)
     if engine == "docker" and cpus > host.cpus:
         raise SpecError(

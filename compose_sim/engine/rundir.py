@@ -97,7 +97,7 @@ class RunFolder:
 
     def clear(self, user_id: int, group_id: int) -> None:
         """Empty the folder of an earlier run of this name, all but its shared storage, and lay out a new one."""
-        for name in ("events", "logs", "observations", "debug", "node", "identity"):
+        for name in ("events", "logs", "observations", "debug", "node", "orders", "identity"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("report.json", "plan.json", "docker-compose.yml", ".env"):
             (self.path / name).unlink(missing_ok=True)
@@ -174,6 +174,7 @@ def _append_line(path: Path, line: str) -> None:
 def lay_out(path: Path, user_id: int, group_id: int) -> None:
     """The folders that nodes need: their code, and what they may write to as the user they run as."""
     shutil.copytree(assets.node_code(), path / "node", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    (path / "orders").mkdir(exist_ok=True)  # what nodes only read: it stays ours
     for name in _NODE_FOLDERS:
         folder = path / name
         folder.mkdir(parents=True, exist_ok=True)

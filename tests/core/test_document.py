@@ -26,6 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     "two-nodes": {},
     "limits-and-mounts": {"nodes": 3, "memory": "2g", "cpus": 0.5, "mounts": ["/data:/data:ro"], "shm_size": "256m"},
     "unequal-nodes": {"nodes": [{"nproc_per_node": 2, "memory": "4g"}, {"env": {"ROLE": "small"}}]},
+    "a-disk-of-its-own": {"scratch": "64m"},
     "an-image": {"image": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime", "nproc_per_node": 2},
     "awkward-values": {
         "env": {

@@ -41,7 +41,15 @@ def test_auto_falls_back_to_the_local_engine_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"memory": "1g"}, {"cpus": 0.5}, {"mounts": ["/a:/a"]}, {"image": "torch:1"}, {"subnet": "10.1.0.0/24"}]
+    "option",
+    [
+        {"memory": "1g"},
+        {"cpus": 0.5},
+        {"mounts": ["/a:/a"]},
+        {"image": "torch:1"},
+        {"subnet": "10.1.0.0/24"},
+        {"scratch": "64m"},
+    ],
 )
 def test_the_local_engine_refuses_what_it_cannot_simulate(option: dict[str, Any]) -> None:
     """Plain processes have no limits, mounts or network of their own."""
@@ -92,6 +100,18 @@ def test_more_nodes_than_a_bridge_holds_are_refused_but_rendered() -> None:
 def test_more_memory_than_the_machine_has_is_refused() -> None:
     with pytest.raises(SpecError, match="memory of 64 GiB is more than this machine's 16 GiB"):
         a_plan(memory="64g")
+
+
+def test_a_disk_in_memory_must_fit_into_memory() -> None:
+    """--scratch lies in memory: in the machine's, and in the node's where that has a limit."""
+    with pytest.raises(SpecError, match="4 disks of 8 GiB lie in memory: this machine has 16 GiB"):
+        a_plan(nodes=4, scratch="8g")
+    with pytest.raises(SpecError, match="a disk of 512 MiB does not fit in a node's memory of 512 MiB"):
+        a_plan(nodes=2, scratch="512m", memory="512m")
+
+    plan = a_plan(scratch="64m", memory="512m")
+    assert (plan.scratch_bytes, plan.environment["COMPOSESIM_SCRATCH"]) == (64 << 20, "/scratch")
+    assert "COMPOSESIM_SCRATCH" not in a_plan().environment
 
 
 def test_a_free_subnet_is_chosen_beside_taken_ones() -> None:
