@@ -15,7 +15,7 @@ from compose_sim.core.document import render_document, render_identity, render_s
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_bytes
-from compose_sim.engine.docker import HOST_IMAGE
+from compose_sim.engine.host_image import HOST_IMAGE
 from compose_sim.engine.process import try_output_of
 from compose_sim.engine.rundir import lay_out, write_file
 from compose_sim.errors import SpecError

@@ -5,11 +5,9 @@ The run is found by its labels, so every verb works from any shell and after any
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
-import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,8 +15,8 @@ from typing import Any
 from compose_sim.core.choices import DEFAULT_IMAGE
 from compose_sim.core.document import project_name
 from compose_sim.core.plan import Plan
+from compose_sim.engine.host_image import ensure_host_image
 from compose_sim.engine.process import (
-    feed,
     lines_of,
     on_terminal,
     output_of,
@@ -29,7 +27,6 @@ from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.errors import CommandError, EngineError, EnvironmentMissingError
 
-HOST_IMAGE = "composesim-host:1"
 _RUN_LABEL = "composesim.run"
 
 
@@ -48,18 +45,17 @@ class DockerEngine:
 
     def prepare(self, plan: Plan, progress: Progress) -> str:
         """The tag to run, made or pulled where it is not here yet."""
-        tag = HOST_IMAGE if plan.image == "host" else plan.image
+        if plan.image == "host":
+            return ensure_host_image()
+        tag = plan.image
         if try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", tag])[0] == 0:
             return tag
-        if tag == HOST_IMAGE:
-            feed(["docker", "import", "-", tag], _host_image())
-        elif tag == DEFAULT_IMAGE:
+        if tag == DEFAULT_IMAGE:
             raise EnvironmentMissingError(
                 f"the image '{tag}' has not been built yet, and no Python with torch was found on this machine to run instead",
                 hint="composesim image build",
             )
-        else:
-            _pull(tag, progress)
+        _pull(tag, progress)
         return tag
 
     def image_digest(self, image: str) -> str:
@@ -224,22 +220,6 @@ def _tolerating_absence(argv: Sequence[str]) -> None:
     ]
     if status and serious:
         raise CommandError(argv, status, "\n".join(serious), hint="composesim prune")
-
-
-def _host_image() -> bytes:
-    """An image with nothing in it but the places where this machine's own folders are mounted."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        # docker-init is put into /sbin, which therefore cannot be a link into the read-only /usr.
-        for folder in ("dev", "etc", "home", "proc", "sbin", "sys", "tmp", "usr", "var"):
-            entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(entry)
-        for link in ("bin", "lib", "lib64"):
-            entry = tarfile.TarInfo(link)
-            entry.type, entry.linkname = tarfile.SYMTYPE, f"usr/{link}"
-            archive.addfile(entry)
-    return buffer.getvalue()
 
 
 def _json_or_none(line: str) -> dict[str, Any] | None:
