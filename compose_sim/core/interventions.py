@@ -55,6 +55,8 @@ def intervention_to_dict(intervention: Intervention) -> dict[str, Any]:
 
 def intervention_from_dict(values: Mapping[str, Any]) -> Intervention:
     """What `intervention_to_dict` made these values from; KeyError or TypeError where they are nothing of the kind."""
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
     made: Callable[..., Intervention] = _BY_VERB[fields.pop("verb")]
     return made(**fields)
