@@ -6,13 +6,14 @@ that a fault can be healed whatever happened to the run meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, cast
 
 from compose_sim.core.interventions import Fault
 from compose_sim.core.plan import Plan
+from compose_sim.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class Scene:
     addresses: Mapping[str, str] = field(
         default_factory=dict
     )  # node, and "master" -> IPv4 address; empty on the local engine
+    ranks: Mapping[int, str] = field(default_factory=dict)  # rank -> its node, in the present round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,12 @@ class Lowered:
 
 
 class Kind(Protocol):
-    """What the module of a kind provides."""
+    """
+    What the module of a kind provides.
+
+    It may also have TARGET, what it is done to, where that is not one or more nodes ("nodes"): "rank", "groups" (`A,B C,D`,
+    which become `nodes` and the option `groups`) or "none"; and OPTIONS, its own options: see `Option`.
+    """
 
     SUMMARY: str  # one line for `composesim fault list`
     ENGINES: tuple[str, ...]  # engines that can do it
@@ -101,9 +108,40 @@ class Kind(Protocol):
         ...
 
 
+# An option of a kind: what reads its text (ValueError for a wrong one; `bool` for a flag), what it is when left out
+# (`...`: it cannot be), and its help. The key `one_way` is `--one-way`, and so it stands in Fault.options.
+Option = tuple[Callable[[str], Any], Any, str]
+
+
+def target_of(kind: Kind) -> str:
+    """What the kind is done to: "nodes", "rank", "groups" or "none"."""
+    return str(getattr(kind, "TARGET", "nodes"))
+
+
+def options_of(kind: Kind) -> Mapping[str, Option]:
+    """The kind's own options, by their keys in Fault.options."""
+    return cast(Mapping[str, Option], getattr(kind, "OPTIONS", {}))
+
+
+def require_running(nodes: Sequence[str], scene: Scene) -> None:
+    """SpecError for the first of these nodes that does not run now."""
+    for node in nodes:
+        if node not in scene.running:
+            raise SpecError(
+                f"{node} of the run '{scene.plan.run}' is not running",
+                evidence=f"running now: {', '.join(scene.running) or 'no node'}",
+                hint=f"composesim ps --run {scene.plan.run}",
+            )
+
+
 # Kind -> its one line of use, for --help and errors. A kind is `core/faults/<kind with _>.py`.
 KINDS: dict[str, str] = {
-    "kill": "NODE",
+    "kill": "NODE…",
+    "term": "NODE…",
+    "stop": "NODE…",
+    "pause": "NODE…",
+    "restart": "NODE…",
+    "cpu": "NODE… --limit CPUS",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compose_sim.core.faults import Lowered, Scene, Signal, Start
+from compose_sim.core.faults import Lowered, Scene, Signal, Start, require_running
 from compose_sim.core.interventions import Fault
 
 SUMMARY = "Kill a node at once, as when a machine loses power."
@@ -13,6 +13,7 @@ NEEDS = ""
 def lower(fault: Fault, scene: Scene) -> Lowered:
     """SIGKILL; the node is started again when it is healed."""
     nodes = fault.nodes
+    require_running(nodes, scene)
     return Lowered(
         text=f"{', '.join(nodes)} killed",
         do=tuple(Signal(node=node, name="KILL") for node in nodes),
