@@ -7,7 +7,8 @@ from typing import Any
 
 from compose_sim.core.events import Event
 from compose_sim.core.inventory import DockerFacts, Host, PythonFacts
-from compose_sim.core.plan import Mount, Plan, Program, make_plan
+from compose_sim.core.plan import Mount, Plan, Program
+from compose_sim.core.planning import make_plan
 from compose_sim.core.spec import ClusterSpec
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,7 +14,8 @@ import click
 
 from compose_sim import assets
 from compose_sim.core.inventory import Host
-from compose_sim.core.plan import Mount, Plan, Program, make_plan, portable_program
+from compose_sim.core.plan import Mount, Plan, Program, portable_program
+from compose_sim.core.planning import make_plan
 from compose_sim.core.spec import CheckSpec, ClusterSpec, check_environment
 from compose_sim.core.specfile import make_spec, parse_spec_text
 from compose_sim.engine.inspect import inspect_host

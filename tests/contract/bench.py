@@ -11,7 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from compose_sim.core.inventory import Host
-from compose_sim.core.plan import Plan, Program, make_plan
+from compose_sim.core.plan import Plan, Program
+from compose_sim.core.planning import make_plan
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.engine.inspect import inspect_host
 from compose_sim.engine.protocol import Engine, NodeStatus

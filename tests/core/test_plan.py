@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from compose_sim.core.inventory import DockerFacts, PythonFacts
-from compose_sim.core.plan import Program, make_plan, plan_from_dict, portable_program
+from compose_sim.core.plan import Program, plan_from_dict, portable_program
+from compose_sim.core.planning import make_plan
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError
 from tests.builders import a_host, a_plan, no_docker

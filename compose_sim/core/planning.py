@@ -1,0 +1,176 @@
+"""Which nodes will there be, which ranks live on each, and what is each told? ClusterSpec and Host in, Plan out.
+
+Every choice that was left to composesim is made here and leaves with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from compose_sim.core.choices import choose_backend, choose_engine, choose_gpus, choose_image
+from compose_sim.core.environment import as_dotenv_changes_it, common_environment, gpu_environment, stall_seconds
+from compose_sim.core.inventory import Host
+from compose_sim.core.limits import check_limits, choose_subnet
+from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan, PlannedMaster, PlannedNode, Program
+from compose_sim.core.recipes import Recipe, load_recipe
+from compose_sim.core.spec import ClusterSpec
+
+RENDEZVOUS_PORT = 29400  # torchrun's default for its own rendezvous
+STORE_PORT = 29500  # torch's default MASTER_PORT
+
+
+def make_plan(
+    spec: ClusterSpec,
+    host: Host,
+    *,
+    run: str,
+    run_folder: str,
+    program: Program,
+    dotenv: Mapping[str, str] | None = None,
+    env_files: Mapping[str, str] | None = None,
+    portable: bool = False,
+) -> Plan:
+    """
+    Lower a request to a plan for this host.
+
+    `dotenv` holds the variables of `.env`, `env_files` those of `--env-file`; the spec's own win over both.
+    A `portable` plan is one that
+    leaves this machine (`render`): nothing is checked against what is free here now.
+    Raises SpecError where the request cannot be met, EnvironmentMissingError where something must be installed first.
+    """
+    engine = choose_engine(spec, host, portable=portable)
+    image, python = choose_image(spec, host, engine=engine.value)
+    gpus = choose_gpus(spec, host)
+    shown = gpus.value if gpus else None
+    backend = choose_backend(spec, host, gpus=shown)
+    recipe = load_recipe(spec.recipe)
+    check_limits(spec, host, engine=engine.value, portable=portable)
+    contained = engine.value == "docker"
+    folder = CONTAINER_FOLDER if contained else run_folder
+    master = _master(spec, recipe, python=python, folder=folder, contained=contained)
+    environment = common_environment(
+        spec,
+        host,
+        run=run,
+        folder=folder,
+        master=f"{master.name}:{master.port}",
+        contained=contained,
+        image=image.value,
+        python=python,
+    )
+    nodes = _nodes(spec, host, recipe, program, python=python, folder=folder, contained=contained, run=run, gpus=shown)
+    return Plan(
+        run=run,
+        engine=engine.value,
+        recipe=spec.recipe,
+        image=image.value,
+        python=python,
+        launcher=spec.launcher,
+        backend=backend.value,
+        world_size=sum(node.nproc for node in nodes[: spec.first_nodes]),
+        folder=folder,
+        working_directory=program.folder,
+        program=" ".join((("-m",) if program.is_module else ()) + (program.target, *program.arguments)),
+        user=f"{host.user_id}:{host.group_id}",
+        user_name=host.user_name,
+        shm_bytes=spec.shm_size,
+        # A document that travels leaves the subnet to the engine that will run it.
+        subnet=spec.subnet if portable else choose_subnet(spec, host) if contained else None,
+        timeout_s=spec.timeout,
+        hang_timeout_s=spec.hang_timeout,
+        stall_s=stall_seconds(spec),
+        keep=spec.keep,
+        max_restarts=spec.max_restarts,
+        elastic=spec.elastic_range,
+        first_nodes=spec.first_nodes,
+        links=spec.link,
+        scratch_bytes=spec.scratch,
+        master=master,
+        nodes=nodes,
+        environment={
+            **as_dotenv_changes_it(environment, dotenv or {}, contained=contained),
+            **(env_files or {}),
+            **spec.env,
+        },
+        mounts=_mounts(spec, host, program, image=image.value, contained=contained),
+        choices=(engine, image, backend, *((gpus,) if gpus else ())),
+    )
+
+
+def _master(spec: ClusterSpec, recipe: Recipe, *, python: str, folder: str, contained: bool) -> PlannedMaster:
+    # The local engine shares this machine's ports with everybody, so it takes free ones.
+    port = RENDEZVOUS_PORT if contained else 0
+    store_port = spec.master_port or (STORE_PORT if contained else 0)
+    name = "master" if contained else "127.0.0.1"
+    command = recipe.master_command(spec, python=python, folder=folder, host=name, port=port, store_port=store_port)
+    return PlannedMaster(name=name, port=port, store_port=store_port, command=command)
+
+
+def _nodes(
+    spec: ClusterSpec,
+    host: Host,
+    recipe: Recipe,
+    program: Program,
+    *,
+    python: str,
+    folder: str,
+    contained: bool,
+    run: str,
+    gpus: str | None,
+) -> tuple[PlannedNode, ...]:
+    nodes: list[PlannedNode] = []
+    first_rank = 0
+    for node_rank, own in enumerate(spec.node_specs):
+        name = f"node-{node_rank}"
+        nproc = own.nproc_per_node or spec.nproc_per_node
+        environment = {
+            "COMPOSESIM_NODE": name,
+            "COMPOSESIM_NODE_RANK": str(node_rank),
+            "COMPOSESIM_NPROC": str(nproc),
+            "NCCL_HOSTID": f"{run}-{name}",  # NCCL then takes nodes on one machine, even on one GPU, for different hosts
+            **gpu_environment(spec, host, gpus=gpus, nproc=nproc),
+            **own.env,
+        }
+        command = recipe.node_command(
+            spec,
+            python=python,
+            folder=folder,
+            target=program.target,
+            is_module=program.is_module,
+            arguments=program.arguments,
+            first_node="node-0" if contained else "127.0.0.1",
+        )
+        nodes.append(
+            PlannedNode(
+                name=name,
+                node_rank=node_rank,
+                first_rank=first_rank,
+                nproc=nproc,
+                cpus=own.cpus or spec.cpus,
+                memory_bytes=own.memory or spec.memory,
+                environment=environment,
+                command=command,
+            )
+        )
+        first_rank += nproc
+    return tuple(nodes)
+
+
+def _mounts(spec: ClusterSpec, host: Host, program: Program, *, image: str, contained: bool) -> tuple[Mount, ...]:
+    if not contained:
+        return ()
+    mounts = list(program.mounts)
+    if image == "host" and host.python:
+        paths = (*host.system_paths, *host.python.prefixes)
+        outermost = [path for path in paths if not any(_is_below(path, other) for other in paths if other != path)]
+        mounts += [Mount(source=path, target=path, read_only=True) for path in sorted(set(outermost))]
+    for text in spec.mounts:
+        source, target, *mode = text.split(":")
+        source = str(PurePosixPath(host.folder) / source)
+        mounts.append(Mount(source=source, target=target, read_only=mode == ["ro"]))
+    return tuple(mounts)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return PurePosixPath(path).is_relative_to(folder)
