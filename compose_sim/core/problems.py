@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -34,6 +34,10 @@ class Problem:
         """`memory: 'lots' is not a size`."""
         keys = [part for part in self.path if isinstance(part, str)]
         return f"{keys[-1]}: {self.text}" if keys and not self.text.startswith("unknown key") else self.text
+
+    def inside(self, key: str) -> Problem:
+        """The same problem of a value that stands below a key."""
+        return replace(self, path=(key, *self.path))
 
 
 def error_in_file(read: YamlText, problems: list[Problem]) -> SpecError:
@@ -72,6 +76,8 @@ def _problem(detail: ErrorDetails, keys_at: KeysAt) -> Problem:
     path, given = _path(detail["loc"]), detail["input"]
     key = str(path[-1]) if path else ""
     kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "missing":
+        return Problem(path=path[:-1], text=f"'{key}' is missing")
     if kind == "extra_forbidden":
         return _unknown_key(path, key, given, keys_at(path))
     if kind == "literal_error":
@@ -85,7 +91,7 @@ def _problem(detail: ErrorDetails, keys_at: KeysAt) -> Problem:
 def _words(kind: str, key: str, given: Any, context: Mapping[str, Any], otherwise: str) -> str:
     shown = "a list" if isinstance(given, list | tuple) else "a mapping" if isinstance(given, dict) else f"'{given}'"
     match kind:
-        case "value_error" if not isinstance(given, dict | list) or key in ("env", "mounts", ""):
+        case "value_error" if not (isinstance(given, dict | list) and f"'{given}'" in str(context["error"])):
             return str(context["error"])
         case "int_parsing" | "int_type" | "int_from_float":
             return f"{shown} is not a whole number" + (" or a list of nodes" if key == "nodes" else "")

@@ -1,0 +1,103 @@
+"""Which function judges which expectation, and what do they all come to?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from compose_sim.core.quantities import format_seconds
+from compose_sim.core.scenarios.expectations import FAILED, INCONCLUSIVE, PASSED, Course, Judged
+from compose_sim.core.scenarios.expectations.ending import exit_code, hang_diagnosed, nothing_left, verdict
+from compose_sim.core.scenarios.expectations.recovery import (
+    loss_continuous,
+    recovered_within,
+    recoveries_at_least,
+    steps_lost_at_most,
+)
+from compose_sim.core.scenarios.expectations.world import faults_at_least, no_collective_over, world_sizes
+from compose_sim.core.scenarios.player import Played
+from compose_sim.core.scenarios.scenario import Expectation, Scenario
+
+_JUDGES: dict[str, Callable[[Any, Course], Judged]] = {
+    "recovered_within": recovered_within,
+    "recoveries_at_least": recoveries_at_least,
+    "steps_lost_at_most": steps_lost_at_most,
+    "loss_continuous": loss_continuous,
+    "world_sizes": world_sizes,
+    "no_collective_over": no_collective_over,
+    "exit_code": exit_code,
+    "verdict": verdict,
+    "hang_diagnosed": hang_diagnosed,
+    "faults_at_least": faults_at_least,
+    "nothing_left": nothing_left,
+}
+_OF_THE_END = ("exit_code", "verdict")  # who names one of these says himself what a good end is
+_EXIT_CODES = {PASSED: 0, FAILED: 1, INCONCLUSIVE: 3}
+
+
+def judge_scenario(scenario: Scenario, course: Course, played: Iterable[Played]) -> list[dict[str, Any]]:
+    """
+    Every expectation of a scenario as the report holds it: id, wanted, status, detail, measured.
+
+    That its steps were played is expected of every scenario, and that the run passes, unless it says otherwise.
+    """
+    expected = [*scenario.expect]
+    if not any(each.name in _OF_THE_END for each in expected):
+        expected.append(Expectation(verdict="passed"))
+    results = [_result(each.name, wanted_words(each), _JUDGES[each.name](each.wanted, course)) for each in expected]
+    return [*_unplayed(played), *results]
+
+
+def wanted_words(expectation: Expectation) -> str:
+    """The value of an expectation, as a person would write it."""
+    value = expectation.wanted
+    if isinstance(value, bool):
+        return str(value).lower()
+    if expectation.name in ("recovered_within", "no_collective_over"):
+        return format_seconds(value)
+    if expectation.name == "loss_continuous":
+        return f"{value:.3g}" if value > 1 else f"{value:.0%}"
+    return " → ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def conclude(report: Mapping[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The report of a run that played a scenario: the verdict is that of its expectations; an interrupted run stays one."""
+    concluded = {**report, "expectations": results}
+    if report["verdict"] == "interrupted":
+        return concluded
+    for word in (FAILED, INCONCLUSIVE):
+        first = next((result for result in results if result["status"] == word), None)
+        if first:
+            # What the run itself failed of says more than that it should not have.
+            own = report["cause"] if first["id"] in _OF_THE_END else None
+            message = f"{first['id']} {first['wanted']}: {first['detail']}"
+            cause = own or {"node": None, "rank": None, "kind": "expectation", "message": message, "traceback": None}
+            unexpected = own and all(result["id"] == "verdict" for result in results if result["status"] == word)
+            kept = {"verdict": report["verdict"], "exit_code": report["exit_code"]} if unexpected else {}
+            return {**concluded, "verdict": word, "exit_code": _EXIT_CODES[word], "cause": cause, **kept}
+    return {**concluded, "verdict": PASSED, "exit_code": 0, "cause": None}
+
+
+def _unplayed(played: Iterable[Played]) -> list[dict[str, Any]]:
+    """A step that the run ended before, or that could not be done, leaves all that was expected of it open."""
+    results = []
+    for step in played:
+        if step.refused and not (step.chosen and step.times > 1):
+            results.append(
+                _result("steps", f"step {step.number}", Judged(status=INCONCLUSIVE, detail=f"refused: {step.refused}"))
+            )
+        elif not step.times:
+            results.append(
+                _result("steps", f"step {step.number}", Judged(status=INCONCLUSIVE, detail="its moment never came"))
+            )
+    return results
+
+
+def _result(name: str, wanted: str, judged: Judged) -> dict[str, Any]:
+    return {
+        "id": name,
+        "wanted": wanted,
+        "status": judged.status,
+        "detail": judged.detail,
+        "measured": judged.measured,
+    }

@@ -1,0 +1,38 @@
+"""Which worlds did the run go through, what was done to them, and did any rank wait too long in them?"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from compose_sim.core.quantities import format_seconds
+from compose_sim.core.scenarios.expectations import Course, Judged, inconclusive, measured
+
+
+def world_sizes(wanted: tuple[int, ...], course: Course) -> Judged:
+    """The rounds had so many ranks, one after another; rounds of the same size in a row count as one."""
+    sizes = [int(event.data["world_size"]) for event in course.of("round") if "world_size" in event.data]
+    seen = [size for size, _ in groupby(sizes)]
+    if not seen:
+        return inconclusive("there was no round: the nodes never met")
+    return measured(" → ".join(map(str, seen)), seen, good=seen == [size for size, _ in groupby(wanted)])
+
+
+def no_collective_over(limit: float, course: Course) -> Judged:
+    """No rank waited longer than so many seconds in one collective, or in the all-reduce of a backward pass."""
+    if not any(True for _ in course.of("init")):
+        return inconclusive("no rank joined a process group")
+    waits = [event for event in course.of("waited") if isinstance(event.data.get("seconds"), int | float)]
+    if not waits:
+        return measured("no wait was worth noting", 0.0, good=True)
+    longest = max(waits, key=lambda event: float(event.data["seconds"]))
+    seconds = float(longest.data["seconds"])
+    detail = f"rank {longest.rank} waited {format_seconds(seconds)} in {longest.data.get('what')}"
+    return measured(detail, round(seconds, 3), good=seconds <= limit)
+
+
+def faults_at_least(least: int, course: Course) -> Judged:
+    """So many faults were injected."""
+    done = {event.data.get("id") for event in course.of("fault") if event.data.get("phase") == "done"}
+    undone = {event.data.get("id") for event in course.of("refused")}
+    count = len(done - undone)
+    return measured(f"{count} were injected", count, good=count >= least)
