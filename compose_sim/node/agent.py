@@ -5,12 +5,10 @@ One loop over everything that can happen: the master speaks, a rank starts, prin
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Callable
 
@@ -18,21 +16,15 @@ from . import usage
 from .channel import Packet
 from .emit import Events
 from .launchers import Launch, Starter, rank_variables
+from .membership import Membership
+from .orders import Orders
 from .output import Outputs
+from .ranks import OutOfMemoryKills, Rank
 from .stall import Stalls
-from .wire import BEAT_SECONDS, Connection, Message
+from .wire import BEAT_SECONDS, Message
 
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 STOPPED = 128 + signal.SIGTERM
-
-
-@dataclass
-class _Rank:
-    """A rank process of the present round; `pid` is its process group too, 0 until it has started and when its group is gone."""
-
-    rank: int
-    pid: int = 0
-    ended: bool = False
 
 
 class Agent:
@@ -41,6 +33,7 @@ class Agent:
     def __init__(
         self,
         *,
+        master: str,
         launch: Launch,
         node_rank: int,
         events: Events,
@@ -49,27 +42,26 @@ class Agent:
         say: Callable[[str], None],
         contained: bool,
         stalls: Stalls,
+        orders: Orders,
     ) -> None:
-        """Start nothing yet but the process that will start the ranks."""
+        """Start nothing yet but the process that will start the ranks; the master is at HOST:PORT."""
         self._launch, self._node_rank, self._events = launch, node_rank, events
         self._outputs, self._selector, self._say = outputs, selector, say
-        self._contained, self._stalls = contained, stalls
-        self._master: Connection | None = None
+        self._contained, self._stalls, self._orders = contained, stalls, orders
+        self._out_of_memory_kills = OutOfMemoryKills(contained=contained)
         self._round: Message = {}
-        self._ranks: list[_Rank] = []
-        self._stop_reason, self._interrupted = "", False
+        self._ranks: list[Rank] = []
+        self._stop_reason, self._leaving, self._interrupted = "", False, False
         self._kill_at = float("inf")
         self._next: Callable[[], None] | None = None  # what to do once all ranks have ended; else tell the master
         self._failure_code, self._done = 0, False
         self._exit_code: int | None = None
-        self._out_of_memory_kills = usage.out_of_memory_kills() if contained else 0
+        self._membership = Membership(master, selector, self)
         self._starter = self._start_starter()
 
-    def run(self, master: Connection) -> int:
+    def run(self) -> int:
         """Take part in the run. The node's exit code: its first failing rank's, 143 when it was stopped because of others."""
-        self._master = master
-        self._selector.register(master, selectors.EVENT_READ, self._hear_master)
-        self._join()
+        self._membership.dial()
         beat_at = time.monotonic()
         while self._exit_code is None:
             now = time.monotonic()
@@ -78,10 +70,12 @@ class Agent:
                 self._beat()
             if now >= self._kill_at:
                 self._kill_ranks()
-            wake_at = min(beat_at, self._kill_at, self._stalls.wake_at)
-            for key, _ in self._selector.select(max(0.0, wake_at - now)):
+            others = min(self._stalls.wake_at, self._orders.wake_at, self._membership.wake_at)
+            for key, _ in self._selector.select(max(0.0, min(beat_at, self._kill_at, others) - now)):
                 key.data()
+            self._membership.go_on()
             self._stalls.go_on()
+            self._orders.look(self._ranks)
             self._outputs.hold()
         return self._exit_code
 
@@ -97,28 +91,40 @@ class Agent:
             self._say(f"stopping: {name}")
             if self._interrupted:
                 self._kill_at = 0.0
-            self._interrupted = True
+            self._interrupted = self._leaving = True
             self._next = partial(self._leave, 128 + number)
             self._stop_ranks(f"the node received {name}")
 
     # What the master says
 
-    def _hear_master(self) -> None:
-        assert self._master is not None
-        for message in self._master.receive():
-            kind = message["type"]
-            if kind == "round":
-                self._start_round(message)
-            elif kind == "rejoin":
-                self._stop_and(self._rejoin, f"joining again: {message['reason']}")
-            elif kind == "stop":
-                self._stop_and(partial(self._leave, STOPPED), f"stopping: {message['reason']}")
-            elif kind == "end":
-                self._leave(0)
-        if self._master.closed and self._exit_code is None:
-            self._selector.unregister(self._master)
-            reason = f"stopping: lost the connection to the master ({self._master.closed})"
-            self._stop_and(partial(self._leave, STOPPED), reason)
+    def connected(self) -> None:
+        """The master answers: join."""
+        code = self._failure_code
+        self._join()
+        if self._starter.closed:  # it ended while there was nobody to tell
+            self._failed(None, code, None)
+
+    def heard(self, message: Message) -> None:
+        """The master has spoken."""
+        kind = message["type"]
+        if kind == "round":
+            self._start_round(message)
+        elif kind == "rejoin":
+            self._stop_and(self._rejoin, f"joining again: {message['reason']}")
+        elif kind == "stop":
+            self._stop_and(partial(self._leave, STOPPED), f"stopping: {message['reason']}")
+            self._leaving = True
+        elif kind == "end":
+            self._leave(0)
+
+    def disconnected(self, reason: str) -> None:
+        """This node counts as lost; it may join again."""
+        self._stop_and(self._redial, f"stopping: lost the connection to the master ({reason})")
+
+    def unreachable(self, reason: str) -> None:
+        """There is nobody to join."""
+        self._say(reason)
+        self._leave(STOPPED if self._round else 1)
 
     def _start_round(self, round_: Message) -> None:
         if self._stop_reason:  # told to stop while the round was on its way
@@ -129,7 +135,7 @@ class Agent:
         address, port = variables[0]["MASTER_ADDR"], int(variables[0]["MASTER_PORT"])
         told = {key: round_[key] for key in ("world_size", "nodes", "restart_count")}
         self._of_round().emit("rendezvous", master_addr=address, master_port=port, **told)
-        self._ranks = [_Rank(rank) for rank in range(first, first + launch.nproc)]
+        self._ranks = [Rank(rank) for rank in range(first, first + launch.nproc)]
         self._starter.start(variables, [self._outputs.open(rank.rank) for rank in self._ranks])
 
     def _join(self) -> None:
@@ -137,14 +143,22 @@ class Agent:
         self._failure_code, self._done = 0, False
         self._kill_at = float("inf")
         place = {"node": self._events.node, "node_rank": self._node_rank, "nproc": self._launch.nproc}
-        self._send({"type": "join", **place})
+        self._membership.send({"type": "join", "ready": self._ready, **place})
 
     def _rejoin(self) -> None:
+        self._renew_starter()
+        self._join()
+
+    def _redial(self) -> None:
+        self._next = None
+        self._renew_starter()
+        self._membership.dial()
+
+    def _renew_starter(self) -> None:
         if self._launch.launcher == "torchrun":  # one a round: this one may be waiting for nodes that were lost
             self._stop_starter(at_once=True)
         if self._starter.closed:
             self._starter = self._start_starter()
-        self._join()
 
     # What the ranks do
 
@@ -152,21 +166,24 @@ class Agent:
         packet = {} if self._starter.closed else self._starter.receive()
         if packet is None:
             self._starter_ended()
+        elif "ready" in packet:
+            self._ready = True
+            self._membership.send({"type": "ready"})
         elif "started" in packet:
             self._rank_started(self._ranks[packet["started"]], packet)
         elif "ended" in packet:
             self._rank_ended(self._ranks[packet["ended"]], packet["status"])
             self._look_if_all_ended()
 
-    def _rank_started(self, rank: _Rank, packet: Packet) -> None:
+    def _rank_started(self, rank: Rank, packet: Packet) -> None:
         rank.pid = packet["pid"]
         self._of_round(rank.rank).emit("rank-started", pid=rank.pid, local_rank=packet["started"])
         if self._stop_reason:  # it was on its way when the others were stopped
-            self._signal_rank(rank, signal.SIGTERM)
+            rank.signal(signal.SIGTERM)
 
-    def _rank_ended(self, rank: _Rank, status: int, reason: str = "") -> None:
+    def _rank_ended(self, rank: Rank, status: int, reason: str = "") -> None:
         rank.ended = True
-        self._signal_rank(rank, 0)
+        rank.signal(0)
         self._outputs.drain(rank.rank)
         code, killed_by = (None, -status) if status < 0 else (status, None)
         stopped = bool(self._stop_reason)
@@ -174,7 +191,7 @@ class Agent:
             "rank-exited",
             exit_code=code,
             signal=killed_by,
-            oom=self._was_out_of_memory(status),
+            oom=self._out_of_memory_kills.ended(status),
             stopped=stopped,
             reason=self._stop_reason
             or reason
@@ -185,7 +202,9 @@ class Agent:
 
     def _failed(self, rank: int | None, code: int | None, killed_by: int | None) -> None:
         self._failure_code = 128 + killed_by if killed_by else code or 1
-        self._send({"type": "failed", "rank": rank, "exit_code": code, "signal": killed_by, "t": time.time()})
+        self._membership.send(
+            {"type": "failed", "rank": rank, "exit_code": code, "signal": killed_by, "t": time.time()}
+        )
         self._stop_ranks(f"rank {rank} on {self._events.node} failed")
 
     def _starter_ended(self) -> None:
@@ -209,14 +228,14 @@ class Agent:
         self._outputs.close_round()
         if self._next is not None:
             self._next()
-        elif not self._failure_code:
+        elif not self._stop_reason:
             self._done = True
-            self._send({"type": "done"})
+            self._membership.send({"type": "done"})
 
     # Stopping and leaving
 
     def _stop_and(self, then: Callable[[], None], reason: str) -> None:
-        if self._interrupted:  # leaving already, and nobody is asked
+        if self._leaving:  # and nobody is asked
             return
         self._say(reason)
         self._next = then
@@ -236,24 +255,9 @@ class Agent:
         if any(not rank.pid and not rank.ended for rank in self._ranks):  # the launcher is still busy importing
             self._starter_ended()
 
-    def _signal_ranks(self, signal_number: int) -> None:
+    def _signal_ranks(self, number: int) -> None:
         for rank in self._ranks:
-            self._signal_rank(rank, signal_number)
-
-    def _signal_rank(self, rank: _Rank, signal_number: int) -> None:
-        """Signal a rank and its children; 0 only looks whether any are left."""
-        if not rank.pid:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(rank.pid, signal_number)
-            if not (rank.ended and signal_number == signal.SIGKILL):
-                return
-        if rank.ended:  # its group has ended as well: the kernel may give the number to a stranger
-            rank.pid = 0
-            return
-        # It was forked this instant and has no group of its own yet; or it has ended, which we shall hear next.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(rank.pid, signal_number)
+            rank.signal(number)
 
     def _leave(self, code: int) -> None:
         # Ranks that all ended well before others failed leave nothing to blame on this node.
@@ -263,6 +267,7 @@ class Agent:
 
     def _start_starter(self) -> Starter:
         starter = Starter(self._launch)
+        self._ready = self._launch.launcher == "torchrun"  # the real one imports when it is told of a round
         self._selector.register(starter.link, selectors.EVENT_READ, self._hear_starter)
         return starter
 
@@ -271,15 +276,11 @@ class Agent:
             self._selector.unregister(self._starter.link)
         return self._starter.close(at_once=at_once)
 
-    def _send(self, message: Message) -> None:
-        assert self._master is not None
-        self._master.send(message)
-
     def _beat(self) -> None:
-        self._send({"type": "beat"})
+        self._membership.send({"type": "beat"})
         for rank in self._ranks:
             if rank.ended:  # notice when its last child has gone
-                self._signal_rank(rank, 0)
+                rank.signal(0)
         used = usage.sample(os.getpid(), contained=self._contained)
         self._events.of(generation=self._round.get("generation")).emit("usage", **used)
         if self._ranks and not self._stop_reason:
@@ -287,12 +288,6 @@ class Agent:
 
     def _of_round(self, rank: int | None = None) -> Events:
         return self._events.of(rank=rank, generation=self._round["generation"])
-
-    def _was_out_of_memory(self, status: int) -> bool:
-        if status != -signal.SIGKILL or not self._contained:
-            return False
-        before, self._out_of_memory_kills = self._out_of_memory_kills, usage.out_of_memory_kills()
-        return self._out_of_memory_kills > before
 
 
 def _ending(status: int) -> str:

@@ -25,13 +25,12 @@ from . import emulate
 from .agent import Agent
 from .emit import events_of
 from .launchers import LAUNCHERS, Launch
+from .orders import Orders
 from .output import Outputs
 from .stall import Stalls
-from .wire import connect
 
 Say = Callable[[str], None]
 
-CONNECT_SECONDS = 120.0
 _FLUSH_SECONDS = 5.0
 
 
@@ -47,12 +46,6 @@ class Signals:
 
     def fileno(self) -> int:
         return self._read
-
-    def wait(self, seconds: float) -> bool:
-        """Wait so long, unless a signal arrives: True."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self, selectors.EVENT_READ)
-            return bool(selector.select(seconds))
 
     def received(self) -> bytes:
         """The numbers of the signals that have arrived, in order."""
@@ -100,6 +93,7 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
         echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"
         outputs = Outputs(events.folder / "logs", events.node, selector, echo=echo)
         agent = Agent(
+            master=master,
             launch=launch,
             node_rank=int(os.environ["COMPOSESIM_NODE_RANK"]),
             events=events,
@@ -108,14 +102,11 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
             say=say,
             contained=_is_contained(),
             stalls=Stalls(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
+            orders=Orders(events),
         )
+        selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
         try:
-            connection = connect(master, timeout=CONNECT_SECONDS, pause=signals.wait)
-            selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
-            return agent.run(connection)
-        except ConnectionError as error:
-            say(str(error))
-            return next((128 + number for number in signals.received()), 1)
+            return agent.run()
         finally:
             agent.close()
             outputs.finish(_FLUSH_SECONDS)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import time
-from typing import Any, Callable
+from typing import Any
 
 Message = dict[str, Any]
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 5.0  # without a byte for so long, the other side counts as gone
 _LONGEST_LINE = 1 << 20
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 class Connection:
@@ -78,26 +76,3 @@ class Connection:
                 break
             messages.append(message)
         return messages
-
-
-def connect(address: str, *, timeout: float, pause: Callable[[float], bool]) -> Connection:
-    """
-    Connect to `host:port`, again and again while its name is unknown or nobody listens there yet.
-
-    `pause(seconds)` waits and says whether to give up early.
-
-    Raises:
-        ConnectionError: nobody answered within `timeout` seconds, or `pause` said to give up.
-    """
-    host, _, port = address.rpartition(":")
-    deadline, wait = time.monotonic() + timeout, _FIRST_PAUSE
-    while True:
-        try:
-            return Connection(socket.create_connection((host.strip("[]"), int(port)), timeout=SILENCE_SECONDS))
-        except OSError as error:  # gaierror, refused, unreachable, timed out: the master may not be up yet
-            reason = error.strerror or str(error)
-        if time.monotonic() + wait > deadline:
-            raise ConnectionError(f"no answer from the master at {address} in {timeout:.0f} s: {reason}")
-        if pause(wait):
-            raise ConnectionError(f"told to stop while connecting to the master at {address}")
-        wait = min(2 * wait, _LONGEST_PAUSE)

@@ -61,6 +61,7 @@ class Forked:
                 patch.setenv(name, value)
             self.starter = launchers.Starter(launchers.Launch(launcher, tuple(program), "test", 1))
         self.starter.link.setblocking(True)
+        assert self.starter.receive() == {"ready": True}
 
     def __call__(self, case: str) -> tuple[int, str]:
         read, write = os.pipe()
