@@ -15,7 +15,7 @@ KINDS = frozenset(
         # by a node's agent
         "node-started", "rendezvous", "rank-started", "rank-exited", "usage", "node-exited", "stalled", "resumed",
         # by the code around the person's script
-        "environment", "init", "step", "breakpoint", "exception", "script-ended",
+        "environment", "init", "step", "waited", "breakpoint", "exception", "script-ended",
         # by the master
         "master-started", "node-joined", "node-lost", "round", "ended",
         # by composesim

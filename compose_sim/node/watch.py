@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import sysconfig
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -23,6 +24,8 @@ _NOT_THE_PERSONS = (
 )
 # Libraries outside of this Python's own folders, and what the local engine forks ranks from.
 _IN_NOBODYS = ("/site-packages/", "/dist-packages/", "/compose_sim/engine/zygote_main.py")
+_WORTH_TELLING_SECONDS = 0.1
+_LONGER_BY = 1.1  # than the longest wait that was told: a few lines a run, not one a collective
 
 
 @dataclass
@@ -44,6 +47,9 @@ class Watch:
     steps: int = 0
     synchronisations: int = 0
     memory: dict[str, Any] = field(default_factory=dict)  # what observers remember, each under its own name
+    longest_wait: float = 0.0  # seconds: of those that were told
+    _waits_in: str = ""
+    _waits_since: float = 0.0
 
     @property
     def is_here(self) -> bool:
@@ -58,6 +64,16 @@ class Watch:
     def note(self, kind: str, **data: Any) -> None:
         """Record one observation."""
         self.observations.note(kind, **data)
+
+    def wait_in(self, what: str) -> None:
+        """From now on the rank waits for others in this; nothing: no more. A wait longer than all before is told as an event."""
+        self.pulse.wait_in(what)
+        now = time.monotonic()
+        seconds, waited_in = now - self._waits_since, self._waits_in
+        self._waits_in, self._waits_since = what, now
+        if waited_in and seconds > max(_WORTH_TELLING_SECONDS, _LONGER_BY * self.longest_wait):
+            self.longest_wait = seconds
+            self.events.emit("waited", what=waited_in, seconds=round(seconds, 3))
 
     def flush(self) -> None:
         """Have all observations written: to be called before what may never return, and at every step."""

@@ -136,7 +136,7 @@ def _begin(
 def _finish(watch: Watch) -> None:
     _inside.yes = False
     watch.pulse.advance("collectives")
-    watch.pulse.wait_in("")
+    watch.wait_in("")
 
 
 def _tell_failure(watch: Watch, error: BaseException) -> None:
@@ -168,7 +168,7 @@ def _note(watch: Watch, module: Any, name: str, value: Callable[[str], Any]) -> 
         hashes[key] = zlib.crc32(repr((op, data)).encode(), hashes.get(key, 0))
     watch.synchronisations += 1
     where = f" ({os.path.basename(at[0])}, line {at[1]})" if at else ""  # noqa: PTH119 - a microsecond, not ten
-    watch.pulse.wait_in(f"{op} #{count}{where}")
+    watch.wait_in(f"{op} #{count}{where}")
     watch.flush()
     return True
 
@@ -231,7 +231,7 @@ def _begin_pair(name: str) -> Watch | None:
     if name in _BLOCKING_PAIRS:
         at = place(3)
         where = f" ({os.path.basename(at[0])}, line {at[1]})" if at else ""  # noqa: PTH119 - as above
-        watch.pulse.wait_in(f"{name}{where}")
+        watch.wait_in(f"{name}{where}")
         watch.flush()
     _inside.yes = True
     return watch

@@ -24,14 +24,14 @@ def _before(watch: Watch, _: Any, options: dict[str, Any]) -> None:
         memory[RETAINED] = memory.get(RETAINED, 0) + 1
     if memory.get(PENDING):
         memory[_STEPS], memory[_AT] = watch.steps, place()
-        watch.pulse.wait_in(f"DDP's gradient all-reduce in backward{where(memory[_AT])}")
+        watch.wait_in(f"DDP's gradient all-reduce in backward{where(memory[_AT])}")
 
 
 def _after(watch: Watch, failed: bool) -> None:
     pending: dict[int, Model] = watch.memory.get(PENDING) or {}
     if not pending:
         return
-    watch.pulse.wait_in("")
+    watch.wait_in("")
     stepped = watch.steps != watch.memory[_STEPS]  # an optimizer that steps within backward takes the gradients away
     for model in list(pending.values()):
         if failed or stepped or not sampled(watch, model.synchronised) or not _look_for_missing(watch, model):

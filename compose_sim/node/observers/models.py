@@ -100,12 +100,12 @@ def _wrap_constructor(original: Any) -> Any:
             return
         at = place()
         watch.synchronisations += 1
-        watch.pulse.wait_in(f"DistributedDataParallel(…){where(at)}")
+        watch.wait_in(f"DistributedDataParallel(…){where(at)}")
         watch.flush()
         try:
             original(self, *arguments, **options)
         finally:
-            watch.pulse.wait_in("")
+            watch.wait_in("")
         _survive(watch, _wrapped, self, at)
 
     return __init__
@@ -135,7 +135,7 @@ def _wrap_buffers(original: Any) -> Any:
         try:
             return original(self)
         finally:
-            watch.pulse.wait_in("")
+            watch.wait_in("")
 
     _sync_buffers.ours = True  # type: ignore[attr-defined]
     return _sync_buffers
@@ -144,7 +144,7 @@ def _wrap_buffers(original: Any) -> Any:
 def _begin_buffers() -> Watch | None:
     watch = here()
     if watch is not None:
-        watch.pulse.wait_in(f"DDP's broadcast of buffers in forward{where(place())}")
+        watch.wait_in(f"DDP's broadcast of buffers in forward{where(place())}")
     return watch
 
 
