@@ -52,7 +52,7 @@ def _on_link(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_scale(state: ClusterState, event: Event) -> ClusterState:
-    return replace(state, wanted=tuple(event.data.get("names") or ()))
+    return replace(state, wanted=tuple(event.data.get("names") or ()), wanted_at=event.t)
 
 
 def _on_recovered(state: ClusterState, event: Event) -> ClusterState:

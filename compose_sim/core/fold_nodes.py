@@ -77,7 +77,10 @@ def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
         return state
     reason = event.data.get("reason", "its connection to the master ended")
     message = f"{name} was lost: {reason}"
-    failure = Failure(t=event.t, kind="exit", node=name, message=message, generation=event.generation)
+    injected = bool(event.data.get("injected"))
+    failure = Failure(
+        t=event.t, kind="exit", node=name, message=message, generation=event.generation, injected=injected
+    )
     state = replace(state, failures=(*state.failures, failure))
     return state.with_node(replace(node, phase="lost", gone_at=event.t))
 

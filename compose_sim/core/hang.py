@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compose_sim.core.blame import lasting
 from compose_sim.core.plan import Plan
 from compose_sim.core.standing import Standing, place_of, standing_of
 from compose_sim.core.state import ClusterState, Failure, RankState
@@ -43,7 +44,11 @@ def find_hang(state: ClusterState, plan: Plan, *, now: float) -> Failure | None:
     live = [rank for rank in state.ranks.values() if _is_live(rank, state)]
     if not live or any(rank.stall is None or rank.at_breakpoint for rank in live):
         return None
-    last_moved = max(state.round_at, *(rank.stalled_since for rank in live))
+    nodes = {rank.node for rank in live}
+    if any(fault.rank is None and fault.for_s and nodes & set(fault.nodes) for fault in lasting(state)):
+        return None  # it is healed by itself, and what stands because of it goes on
+    healed_at = max((fault.healed_at or 0.0 for fault in state.faults.values()), default=0.0)
+    last_moved = max(state.round_at, healed_at, *(rank.stalled_since for rank in live))
     standings = standings_of(state)
     if now - last_moved < plan.stall_s * _patience(standings):
         return None
@@ -60,7 +65,7 @@ def find_hang(state: ClusterState, plan: Plan, *, now: float) -> Failure | None:
 
 def standings_of(state: ClusterState) -> tuple[Standing, ...]:
     """Where each rank stands, or stood when it was stopped, and those that have left before."""
-    told = [standing_of(rank) for rank in state.ranks.values() if rank.stall is not None or _has_left(rank)]
+    told = [standing_of(rank) for rank in state.ranks.values() if rank.stall is not None or rank.has_left]
     return tuple(sorted(told, key=lambda standing: standing.rank))
 
 
@@ -105,13 +110,14 @@ def where_all_stand(standings: tuple[Standing, ...], *, folder: str = "") -> str
     return "\n".join(blocks)
 
 
+def is_present(rank: RankState, state: ClusterState) -> bool:
+    """Whether a rank is one of the present round; those of an earlier one hold nobody up."""
+    return rank.generation is None or rank.generation == state.generation or state.generation is None
+
+
 def _is_live(rank: RankState, state: ClusterState) -> bool:
     node = state.nodes.get(rank.node)
-    return rank.phase != "exited" and node is not None and node.phase not in ("exited", "lost")
-
-
-def _has_left(rank: RankState) -> bool:
-    return rank.phase == "exited" and rank.exit_code == 0
+    return is_present(rank, state) and rank.phase != "exited" and node is not None and not node.is_gone
 
 
 def _patience(standings: tuple[Standing, ...]) -> int:

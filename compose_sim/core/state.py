@@ -20,6 +20,7 @@ class Failure:
     message: str = ""
     traceback: str = ""
     generation: int | None = None  # the round in which it happened, where that is known
+    injected: bool = False  # the master saw that somebody wished it
 
     @property
     def place(self) -> str:
@@ -65,6 +66,11 @@ class RankState:
     stall: Mapping[str, Any] | None = None  # where it stands, while it does not move (standing.py)
     stalled_since: float = 0.0
     at_breakpoint: bool = False
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it ended well, and of its own."""
+        return self.phase == "exited" and self.exit_code == 0 and not self.stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +166,7 @@ class ClusterState:
     elastic: bool = False  # nodes may leave and come back
     least_nodes: int = 1  # with fewer there is no round
     wanted: tuple[str, ...] = ()  # nodes that are to take part now
+    wanted_at: float = 0.0  # when that was last changed
     links: tuple[str, ...] = ()  # shapes as `--link` takes them
     rounds: tuple[Round, ...] = ()
     faults: Mapping[str, FaultState] = field(default_factory=dict)  # by id, in the order in which they were injected

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from compose_sim.core.hang import find_hang
+from compose_sim.core.blame import fault_of, is_due_back, is_excused, lasting
+from compose_sim.core.hang import find_hang, is_present
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_seconds
 from compose_sim.core.state import ClusterState, Failure
@@ -14,6 +15,7 @@ from compose_sim.core.state import ClusterState, Failure
 EXIT_CODES = {"passed": 0, "failed": 1, "inconclusive": 3, "hung": 124, "timeout": 124, "interrupted": 130}
 _STOPPED = {"interrupted": "interrupted", "timeout": "timeout", "hang": "hung", "engine": "inconclusive"}
 PEERS_MUST_END_WITHIN_S = 5.0
+NODES_MUST_COME_WITHIN_S = 60.0  # a person may be about to heal what they broke
 _CONSEQUENCE_WITHIN_S = 5.0
 
 # What a rank says when another one has gone: never the cause while something else failed about the same time.
@@ -38,8 +40,26 @@ class Verdict:
 
 
 def is_over(state: ClusterState) -> bool:
-    """Whether every node has ended."""
-    return all(node.phase == "exited" for node in state.nodes.values())
+    """
+    Whether every node that takes part has ended for good.
+
+    A node that is due back has not, while the master lives: it would begin a new round. Once the master has said how the run ended,
+    nobody waits for nodes that an elastic run went on without, or that a fault holds.
+    """
+    names = _counted(state)
+    if not all(state.nodes[name].phase == "exited" for name in names):
+        return False
+    nothing_to_join = state.stopping or state.outcome is not None or state.master_stopped_at is not None
+    return bool(nothing_to_join) or not any(is_due_back(state, name) for name in names)
+
+
+def _counted(state: ClusterState) -> tuple[str, ...]:
+    """The nodes whose end is waited for, and whose exit codes are judged."""
+    names = tuple(name for name in state.wanted if name in state.nodes)
+    if not state.elastic or state.outcome is None or not state.rounds:
+        return names
+    held = {name for fault in lasting(state) for name in fault.loses}
+    return tuple(name for name in names if name in state.rounds[-1].nodes and name not in held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,26 +81,51 @@ def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> StopReason
     hang = find_hang(state, plan, now=now)
     if hang and plan.hang_timeout_s and now - hang.t > plan.hang_timeout_s:
         return StopReason(reason="hang", cause=hang)
-    # Nodes stop one another through the master; this is for those that do not listen.
-    out_of_restarts = state.restarts >= plan.max_restarts
-    failures = [failure for failure in state.failures if failure.t >= state.round_at]
-    if failures and out_of_restarts and now - failures[0].t > PEERS_MUST_END_WITHIN_S:
+    return _deaf_nodes(state, plan, now=now) or _too_few_nodes(state, now=now)
+
+
+def _deaf_nodes(state: ClusterState, plan: Plan, *, now: float) -> StopReason | None:
+    """Nodes stop one another through the master; this is for those that do not listen, and for the master's own end."""
+    if state.outcome is False and now - state.outcome_at > PEERS_MUST_END_WITHIN_S:
+        return StopReason(reason="failure")
+    # Under --elastic, and with restarts left, the master may begin another round; what was injected spends none of them.
+    is_last = state.restarts >= plan.max_restarts and not state.elastic
+    failures = [failure for failure in state.failures if is_last and failure.t >= state.round_at]
+    if plan.max_restarts:
+        failures = [failure for failure in failures if not is_excused(state, failure)]
+    if failures and now - failures[0].t > PEERS_MUST_END_WITHIN_S:
         return StopReason(reason="failure")
     if state.master_stopped_at is not None and now - state.master_stopped_at > PEERS_MUST_END_WITHIN_S:
         return StopReason(reason="engine", cause=_masters_failure(state))
     return None
 
 
+def _too_few_nodes(state: ClusterState, *, now: float) -> StopReason | None:
+    """Fewer nodes than a round needs, and none that comes back: the others would wait for ever."""
+    if state.outcome is not None or state.stopping:
+        return None
+    gone = [state.nodes[name] for name in state.wanted if name in state.nodes and state.nodes[name].is_gone]
+    left = len(state.wanted) - len(gone)
+    if left >= min(state.least_nodes, len(state.wanted)) or not gone:
+        return None
+    since = max(node.gone_at or 0.0 for node in gone)
+    if now - since <= NODES_MUST_COME_WITHIN_S or any(is_due_back(state, node.name) for node in gone):
+        return None
+    first = _told_cause(state, first_cause(state))
+    why = f": {first.message}" if first else ""
+    are = "is" if left == 1 else "are"
+    message = f"{left} of {state.least_nodes} nodes that a round needs {are} left, and none is due back{why}"
+    cause = Failure(t=now, kind=first.kind if first else "exit", node=first.node if first else None, message=message)
+    return StopReason(reason="failure", cause=cause)
+
+
 def find_deadlock(state: ClusterState) -> Failure | None:
     """A rank that ended well without ever joining the group, while others wait for it there: that wait cannot end."""
     # A script may make a smaller group than the world, for which nobody need be missing.
     whole = (None, len(state.ranks))
-    waiting = [rank.rank for rank in state.ranks.values() if rank.in_init and rank.init_world_size in whole]
-    gone = [
-        rank
-        for rank in state.ranks.values()
-        if rank.phase == "exited" and rank.exit_code == 0 and not rank.joined_group
-    ]
+    ranks = [rank for rank in state.ranks.values() if is_present(rank, state)]
+    waiting = [rank.rank for rank in ranks if rank.in_init and rank.init_world_size in whole]
+    gone = [rank for rank in ranks if rank.has_left and not rank.joined_group]
     if not (waiting and gone):
         return None
     first = min(gone, key=lambda rank: rank.rank)
@@ -96,7 +141,10 @@ def find_deadlock(state: ClusterState) -> Failure | None:
 
 def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Failure | None:
     """The failure that the others followed from. `outputs` holds the last lines of nodes that ended before any rank started."""
-    failures = [_explain_lost_node(failure, state) for failure in state.failures]
+    known = state.failures
+    if state.elastic:  # what was injected cost the run nothing; unless there is nothing else
+        known = tuple(failure for failure in known if not is_excused(state, failure)) or known
+    failures = [_explain_lost_node(failure, state) for failure in known]
     failures += _silent_nodes(state, failures, outputs or {})
     if not failures:
         return _masters_failure(state)
@@ -112,14 +160,30 @@ def judge(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Verd
     word = _STOPPED.get(state.stopping)
     if word:
         return Verdict(word=word, cause=state.stop_cause)
-    if is_over(state) and all(node.exit_code == 0 for node in state.nodes.values()):
+    if state.stopping == "failure" and state.stop_cause:
+        return Verdict(word="failed", cause=state.stop_cause)
+    counted = [state.nodes[name] for name in _counted(state)]
+    if is_over(state) and all(node.exit_code == 0 for node in counted) and not (state.elastic and not state.outcome):
         return Verdict(word="passed")
-    cause = first_cause(state, outputs)
+    cause = _told_cause(state, first_cause(state, outputs))
     if cause is None and not is_over(state):
-        unknown = ", ".join(name for name, node in state.nodes.items() if node.phase != "exited")
+        unknown = ", ".join(node.name for node in counted if node.phase != "exited")
         message = f"how {unknown} ended is not known"
         return Verdict(word="inconclusive", cause=Failure(t=state.last_t, kind="engine", message=message))
     return Verdict(word="failed", cause=cause)
+
+
+def _told_cause(state: ClusterState, cause: Failure | None) -> Failure | None:
+    """The cause, with the fault that it came from where somebody wished it: the fault is then to blame, not the node or script."""
+    fault = fault_of(state, cause) if cause else None
+    if cause is None or fault is None:
+        return cause
+    hits = [failure for failure in state.failures if failure.node in fault.loses and fault_of(state, failure) is fault]
+    hit = min(hits, key=lambda failure: failure.t, default=cause)
+    hit = _explain_lost_node(hit, state)
+    killed = hit.message.endswith("was killed (SIGKILL)")
+    message = f"{hit.message} by {fault.id}" if killed else f"{hit.message} ({fault.id}: {fault.text})"
+    return replace(hit, message=message)
 
 
 def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
@@ -127,7 +191,7 @@ def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
     if failure.rank is not None or not node or node.exit_code in (None, 0, 143):
         return failure  # a node that we stopped later tells nothing of why it was lost
     kind, how = _how_node_ended(node.exit_code, oom=node.oom_killed)
-    return Failure(t=failure.t, kind=kind, node=node.name, message=f"{node.name} {how}")
+    return replace(failure, kind=kind, message=f"{node.name} {how}")
 
 
 def _how_node_ended(exit_code: int, *, oom: bool) -> tuple[str, str]:
@@ -145,7 +209,7 @@ def _early_leaver(state: ClusterState, consequence: Failure) -> Failure | None:
     left = [
         rank
         for rank in state.ranks.values()
-        if rank.exit_code == 0 and rank.joined_group and rank.exited_at and rank.exited_at <= consequence.t + 1.0
+        if rank.has_left and rank.joined_group and rank.exited_at and rank.exited_at <= consequence.t + 1.0
     ]
     if not left:
         return None
@@ -167,7 +231,7 @@ def _masters_failure(state: ClusterState) -> Failure | None:
 
 def _silent_nodes(state: ClusterState, known: list[Failure], outputs: Mapping[str, str]) -> list[Failure]:
     """Nodes that ended badly without a word: their agent never came up, or was killed."""
-    told = {failure.node for failure in known}
+    told = {failure.node for failure in (*known, *state.failures)}
     failures = []
     for node in state.nodes.values():
         if node.name in told or node.exit_code in (None, 0, 143):
