@@ -8,7 +8,7 @@ import sys
 import traceback
 from typing import Any
 
-from . import emulate, stacks
+from . import emulate, rank_faults, stacks
 from . import watch as watching
 from .emit import Events
 from .imports import after_import
@@ -42,6 +42,7 @@ def begin(events: Events, *, first: bool) -> None:
     )
     watching.begin(watch)
     stacks.install(watch.pulse)
+    rank_faults.install(events)
     given = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
     watch.note("given", node=events.node, pid=os.getpid(), **{name.lower(): environment.get(name) for name in given})
     for observer in OBSERVERS:

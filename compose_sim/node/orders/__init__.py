@@ -52,6 +52,7 @@ class Node:
     """What orders may know of their node, and what they leave with it until they are undone."""
 
     events: Events
+    contained: bool = False  # whether it has a container to itself
     ranks: Sequence[Rank] = ()
     held: dict[str, Any] = field(default_factory=dict)  # by order
 
@@ -65,7 +66,7 @@ class Node:
 
     def start(self, order: Order, file: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a program of this folder as a child of the agent, held until it is let go."""
-        command = [sys.executable, "-I", str(Path(__file__).with_name(file)), *arguments]
+        command = [sys.executable, "-I", str(Path(__file__).with_name(file)), str(os.getpid()), *arguments]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
         self.held[order.id] = process
         return process
@@ -94,10 +95,10 @@ class Module(Protocol):
 class Orders:
     """The orders of one node. `wake_at` says when it wants to `look`, on the monotonic clock."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, *, contained: bool = False) -> None:
         """Look at nothing yet."""
         self.wake_at = 0.0
-        self._node = Node(events)
+        self._node = Node(events, contained)
         self._folder = events.folder / "orders" / events.node
         self._folder_time = 0
         self._files: dict[str, tuple[int, int]] = {}  # by name, what tells one version from the next

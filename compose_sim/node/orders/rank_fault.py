@@ -1,0 +1,51 @@
+"""How does a rank come to raise, exit, hang or hold the interpreter's lock? It is handed a note and a signal, and takes the note."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Generator
+
+from .. import rank_faults
+from . import FailedError, Node, Order
+
+_SECONDS_TO_TAKE = 6.0  # composesim waits for 10
+_LOOK_SECONDS = 0.02
+
+
+def do(order: Order, node: Node) -> Generator[float, None, None]:
+    """`values`: rank, act, and what the act asks for. Done once the rank has taken it, which it does as soon as it is in Python."""
+    act = order.values.get("act")
+    if act not in rank_faults.ACTS:
+        raise FailedError(f"'{act}' is nothing that a rank could be told to do")
+    rank, until = node.rank(order), time.monotonic() + _SECONDS_TO_TAKE
+    while not (rank.pid and rank_faults.listens(rank.pid)):
+        if rank.ended or time.monotonic() > until:
+            raise FailedError(f"rank {rank.rank} runs no Python script that could be told")
+        yield _LOOK_SECONDS
+    note = rank_faults.file_of(node.events, rank.pid)
+    draft = note.with_suffix(".draft")
+    draft.write_text(json.dumps({"id": order.id, **order.values}))
+    draft.replace(note)
+    node.held[order.id] = (rank, note)
+    try:
+        os.kill(rank.pid, rank_faults.SIGNAL)
+        while note.exists():
+            if rank.ended or time.monotonic() > until:
+                raise FailedError(f"rank {rank.rank} is in a call that does not return to Python")
+            yield _LOOK_SECONDS
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # taken back, so that nothing happens later
+            note.unlink()
+
+
+def undo(order: Order, node: Node) -> None:
+    """Let the rank go on, if it is still there."""
+    rank, note = node.held.pop(order.id, (None, None))
+    if rank is not None and note is not None:
+        with contextlib.suppress(FileNotFoundError):
+            rank_faults.taken(note).unlink()
+        if rank.pid and not rank.ended:
+            os.kill(rank.pid, rank_faults.SIGNAL)

@@ -1,0 +1,119 @@
+"""How is a rank made to fail from within its own code, on its own main thread? By a signal of our own, and a note beside its pulse.
+
+The handler runs as soon as the main thread is in Python, and takes the note away: so the agent sees that it was taken. What the
+note asks for then happens at the line where the person's code was.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from .emit import Events
+
+SIGNAL = signal.SIGRTMAX - 4  # stacks.py has the one above
+_OUR_FOLDER = str(Path(__file__).resolve().parent) + os.sep
+_SWALLOW = {"__del__", "_remove"}  # what is raised in these is printed and forgotten
+_LOOK_SECONDS = 0.1
+_SECONDS_IN_OURS = 0.005
+
+_file = Path()
+_process = 0
+
+
+class InjectedFault(RuntimeError):
+    """What a rank raises because it was told to."""
+
+
+def file_of(events: Events, process: int) -> Path:
+    """Where a rank of this process number finds what it is to do."""
+    return events.folder / "observations" / f"{events.node}.{process}.fault"
+
+
+def taken(file: Path) -> Path:
+    """The same note once the rank has taken it; a fault that lasts is over when this file has gone."""
+    return file.with_suffix(".taken")
+
+
+def install(events: Events) -> None:
+    """From now on this process is a rank that can be told to fail. To be called in its main thread."""
+    global _file, _process
+    _process = os.getpid()
+    _file = file_of(events, _process)
+    signal.signal(SIGNAL, _hear)
+
+
+def listens(process: int) -> bool:
+    """Whether a process has `install`ed the handler: the signal would end any other."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (SIGNAL - 1) & 1)
+
+
+def _hear(_: int, frame: FrameType | None) -> None:
+    if os.getpid() != _process or not _file.exists():  # a child that the script forked; or the note was withdrawn
+        return
+    if _would_be_swallowed(frame):
+        _thread.start_new_thread(_signal_again, ())
+        return
+    note = taken(_file)
+    try:
+        _file.rename(note)
+        told = json.loads(note.read_text())
+        act = ACTS[told["act"]]
+    except (OSError, ValueError, KeyError):  # withdrawn this instant
+        return
+    act(told, note)
+
+
+def _would_be_swallowed(frame: FrameType | None) -> bool:
+    """Whether the person's code was interrupted in a part of ours, which survives what is raised, or in a destructor."""
+    while frame is not None and not frame.f_code.co_filename.startswith(_OUR_FOLDER):
+        if frame.f_code.co_name in _SWALLOW:
+            return True
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename not in _AROUND_SCRIPTS
+
+
+def _signal_again() -> None:
+    time.sleep(_SECONDS_IN_OURS)
+    os.kill(_process, SIGNAL)
+
+
+def _raise(told: Mapping[str, Any], _: Path) -> None:
+    raise InjectedFault(f"raised on purpose ({told['id']})")
+
+
+def _exit(told: Mapping[str, Any], _: Path) -> None:
+    os._exit(int(told["code"]))
+
+
+def _hang(_: Mapping[str, Any], note: Path) -> None:
+    while note.exists():
+        time.sleep(_LOOK_SECONDS)
+
+
+def _hold_lock(_: Mapping[str, Any], note: Path) -> None:
+    sleep = ctypes.PyDLL(None).sleep  # PyDLL keeps the interpreter's lock; the agent's next signal ends this sleep
+    while note.exists():
+        sleep(3600)
+
+
+_AROUND_SCRIPTS = {_OUR_FOLDER + name for name in ("rank.py", "starter.py")}
+ACTS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
+    "raise": _raise,
+    "exit": _exit,
+    "hang": _hang,
+    "lock-gil": _hold_lock,
+}
