@@ -92,8 +92,9 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def feed(argv: Sequence[str], data: bytes) -> None:
-    """Run a program on these bytes as its stdin; CommandError where it ends badly."""
+def feed(argv: Sequence[str], data: bytes) -> str:
+    """What a program that is given these bytes as its stdin prints; CommandError where it ends badly."""
     done = subprocess.run(argv, input=data, capture_output=True, check=False)
     if done.returncode:
         raise CommandError(argv, done.returncode, done.stderr.decode("utf-8", "replace"))
+    return done.stdout.decode("utf-8", "replace")

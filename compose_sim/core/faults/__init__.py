@@ -1,7 +1,7 @@
 """What can be broken on purpose, and what does each fault mean? One pure file a kind; this module says what a kind is.
 
 A kind lowers a Fault to acts: the few things that an engine can do to a node. The acts that undo it are made at the same moment, so
-that a fault can be healed whatever happened to the run meanwhile.
+that a fault can be healed whatever happened to the run meanwhile. What it does to the network is a value instead (`core/network.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from compose_sim.core.interventions import Fault
+from compose_sim.core.network import NetworkFault
 from compose_sim.core.plan import Plan
 from compose_sim.errors import SpecError
 
@@ -48,14 +49,6 @@ class LimitCpus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """Run these commands (`tc`, `iptables` and the like) in the node's network namespace, all or none."""
-
-    node: str
-    commands: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """Have the node's agent do something from inside: `node/orders/<name>.py`; `on` False undoes it."""
 
@@ -65,7 +58,7 @@ class Order:
     on: bool = True
 
 
-Act = Signal | Pause | Start | LimitCpus | Network | Order
+Act = Signal | Pause | Start | LimitCpus | Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +78,9 @@ class Lowered:
     """What a fault does and how it is undone."""
 
     text: str  # in words, as the report and the live view say it: "node-1 is killed"
-    do: tuple[Act, ...]
-    undo: tuple[Act, ...]
+    do: tuple[Act, ...] = ()
+    undo: tuple[Act, ...] = ()
+    network: NetworkFault | None = None  # in force from `do` to `undo`: all networks are decided again at both
     loses: tuple[str, ...] = ()  # nodes whose loss, or the end of a rank of theirs, this fault accounts for
     lasts: bool = True  # False: it is over once done (a rank that raised): there is nothing to heal
 
@@ -142,6 +136,11 @@ KINDS: dict[str, str] = {
     "pause": "NODE…",
     "restart": "NODE…",
     "cpu": "NODE… --limit CPUS",
+    "partition": "NODE,… NODE,… [--one-way] [--keep-master]",
+    "isolate": "NODE…",
+    "slow-link": "NODE… --rate RATE",
+    "loss": "NODE… --rate PERCENT",
+    "delay": "NODE… --time TIME",
 }
 
 

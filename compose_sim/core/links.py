@@ -1,0 +1,219 @@
+"""What shape does each link between nodes have? `--link` texts in, values out, and which of them holds between two nodes.
+
+    [SCOPE=]SHAPE
+    SCOPE   nothing: every link · node-0,node-1: all links of these nodes · node-0,node-1:node-2: those between the two groups
+    SHAPE   1gbit,20ms,jitter=2ms,loss=0.1% in any order, or the name of a profile
+
+Links to the master keep their full speed: it belongs to the simulation, not to the cluster that is simulated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import reduce
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_MICROSECONDS = {"us": 1, "ms": 10**3, "s": 10**6}
+_NUMBER, _PREFIX, _TIME = "([0-9]+(?:[.][0-9]+)?)", "([kmgt]?)", "(us|ms|s)"
+# Field of a Shape -> how it is written, what its units are worth, and which values it may have, in words too.
+_FIELDS = {
+    "rate_bits": (re.compile(f"(?:rate=)?{_NUMBER}{_PREFIX}bit"), _UNITS, 10**4, 10**12, "from 10kbit to 1tbit"),
+    "delay_us": (re.compile(f"(?:delay=)?{_NUMBER}{_TIME}"), _MICROSECONDS, 0, 60 * 10**6, "at most 60s"),
+    "jitter_us": (re.compile(f"jitter={_NUMBER}{_TIME}"), _MICROSECONDS, 0, 60 * 10**6, "at most 60s"),
+    "loss_ppm": (re.compile(f"loss={_NUMBER}(%)"), {"%": 10**4}, 0, 10**6 - 1, "below 100%, which is a partition"),
+}
+_NODE = re.compile(r"node-(?:0|[1-9][0-9]*)")
+_LIKE_A_NODE = re.compile("no|rank|master|[*]")
+_EXAMPLE = "write it like 1gbit,20ms,jitter=2ms,loss=0.1%"
+
+# Bandwidths and one-way delays as they are commonly found; a delay below 0.1 ms is less than the bridge itself adds.
+PROFILES = {
+    "plain": "",
+    "ethernet-1g": "1gbit",
+    "ethernet-10g": "10gbit",
+    "cross-rack": "2.5gbit",  # a share of uplinks that are oversubscribed 4 to 1
+    "cross-zone": "5gbit,500us",
+    "cross-region": "1gbit,30ms,jitter=1ms,loss=0.01%",
+    "wifi": "100mbit,3ms,jitter=1ms,loss=0.5%",
+}
+_NOT_PACKETS = ("rdma", "infiniband", "roce", "nvlink")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a link does to packets in each direction; what is None or 0 is left as this machine does it."""
+
+    rate_bits: int | None = None  # bits a second
+    delay_us: int = 0  # microseconds that each packet takes longer, one way
+    jitter_us: int = 0
+    loss_ppm: int = 0  # packets lost out of a million
+
+    def __str__(self) -> str:
+        """As `--link` takes it."""
+        parts = [_rate_text(self.rate_bits)] if self.rate_bits else []
+        parts += [_time_text(self.delay_us)] if self.delay_us else []
+        parts += [f"jitter={_time_text(self.jitter_us)}"] if self.jitter_us else []
+        parts += [f"loss={self.loss_ppm / 10**4:.4f}".rstrip("0").rstrip(".") + "%"] if self.loss_ppm else []
+        return ",".join(parts) or "plain"
+
+
+PLAIN = Shape()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A shape, and the links that have it: those between two groups of nodes, all of one group's, or every one."""
+
+    shape: Shape
+    nodes: tuple[str, ...] = ()  # nobody: every link
+    others: tuple[str, ...] = ()  # nobody: links to whomever
+
+    def __str__(self) -> str:
+        """As `--link` takes it."""
+        scope = ":".join(",".join(group) for group in (self.nodes, self.others) if group)
+        return f"{scope}={self.shape}" if scope else str(self.shape)
+
+    @property
+    def scope(self) -> frozenset[frozenset[str]]:
+        """Equal for equal scopes, however they were written."""
+        return frozenset({frozenset(self.nodes), frozenset(self.others)})
+
+    def holds_between(self, one: str, other: str) -> bool:
+        """Whether it says anything of the link between two nodes."""
+        if not self.others:
+            return not self.nodes or one in self.nodes or other in self.nodes
+        return (one in self.nodes and other in self.others) or (other in self.nodes and one in self.others)
+
+    @property
+    def breadth(self) -> tuple[int, int]:
+        """Less is more specific: between groups, then of nodes, then everywhere; fewer nodes before more."""
+        kind = 0 if self.others else 1 if self.nodes else 2
+        return kind, len(self.nodes) * max(1, len(self.others))
+
+
+def parse_link(text: str) -> Link:
+    """One `--link` text as a value; ValueError says what of it is wrong, with the text quoted."""
+    head, separator, tail = text.partition("=")
+    words = [word.strip() for word in re.split("[,:]", head)]
+    if not separator or not any(map(_LIKE_A_NODE.match, words)):
+        return Link(shape=parse_shape(text))
+    for word in words:
+        if not _NODE.fullmatch(word):
+            raise ValueError(f"'{word}' in '{text}' is not a node: nodes are node-0, node-1 and so on")
+    groups = [tuple(dict.fromkeys(word.strip() for word in group.split(","))) for group in head.split(":")]
+    if len(groups) > 2:
+        raise ValueError(f"'{text}' has {len(groups)} groups of nodes: a link is between two, node-0,node-1:node-2")
+    both = sorted({*groups[0]}.intersection(*groups[1:])) if len(groups) == 2 else []
+    if both:
+        raise ValueError(f"'{both[0]}' in '{text}' is in both groups: a node has no link to itself")
+    return Link(shape=parse_shape(tail), nodes=groups[0], others=groups[1] if len(groups) == 2 else ())
+
+
+def parse_shape(text: str) -> Shape:
+    """`1gbit,20ms,jitter=2ms,loss=0.1%` or a profile's name as a value; ValueError with the text quoted."""
+    name = text.strip().lower()
+    if name in PROFILES:
+        return parse_shape(PROFILES[name]) if PROFILES[name] else PLAIN
+    if any(word in name for word in _NOT_PACKETS):
+        raise ValueError(
+            f"'{text}' cannot be simulated: it moves memory between adapters past the kernel, which here carries every packet;"
+            " a bandwidth alone can be, such as ethernet-10g"
+        )
+    values: dict[str, int] = {}
+    for part in (part.strip() for part in name.split(",")):
+        field, value = _field(part, text)
+        if field in values:
+            raise ValueError(f"'{part}' in '{text}' says its {field.partition('_')[0]} a second time")
+        values[field] = value
+    shape = Shape(**values)
+    if shape.jitter_us > shape.delay_us:
+        raise ValueError(f"the jitter of '{text}' is more than its delay: a packet cannot arrive before it was sent")
+    return shape
+
+
+def parse_one(what: str, text: str) -> Shape:
+    """A shape of which one thing is said: its `rate`, `delay` or `loss`; ValueError with the text quoted."""
+    if "," in text:
+        raise ValueError(f"'{text}' says more than one thing of a link")
+    return parse_shape(f"{what}={text}")
+
+
+def _field(part: str, text: str) -> tuple[str, int]:
+    """Which field of a Shape a part of its text is, and its value."""
+    for field, (form, units, least, most, range_in_words) in _FIELDS.items():
+        if match := form.fullmatch(part):
+            value = round(float(match[1]) * units[match[2]])
+            if not least <= value <= most:
+                raise ValueError(f"'{part}' in '{text}' is out of range: {range_in_words}")
+            return field, value
+    raise ValueError(f"'{part}' in '{text}' is not part of a link: {_nearest(part)}")
+
+
+def _nearest(part: str) -> str:
+    if re.fullmatch(r"[0-9.]+[kmgt]?(bps|b/s|b)", part):
+        return "rates are in bits a second, such as 10mbit"
+    if re.fullmatch(r"[0-9.]+%", part):
+        return f"say what it is, such as loss={part}"
+    near = get_close_matches(part, PROFILES, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"{_EXAMPLE}, or one of {', '.join(PROFILES)}"
+
+
+def check_links(texts: Sequence[str], nodes: Sequence[str] = ()) -> None:
+    """ValueError where a text is wrong, says the same scope again, or names a node that is not among `nodes`, if there are any."""
+    seen: dict[frozenset[frozenset[str]], str] = {}
+    for text in texts:
+        link = parse_link(text)
+        strange = [node for node in (*link.nodes, *link.others) if nodes and node not in nodes]
+        if strange:
+            raise ValueError(f"'{strange[0]}' in '{text}' is not a node of this cluster: {nodes[0]} to {nodes[-1]}")
+        if link.scope in seen:
+            raise ValueError(f"'{text}' and '{seen[link.scope]}' are for the same links: write one text for both")
+        seen[link.scope] = text
+
+
+def merged(texts: Sequence[str], changes: Sequence[str]) -> tuple[str, ...]:
+    """The links in force once these changes have been made: each replaces what its scope had; no change at all clears them."""
+    if not changes:
+        return ()
+    links = {link.scope: link for link in map(parse_link, (*texts, *changes))}
+    return tuple(str(link) for link in links.values() if link.nodes or link.shape != PLAIN)
+
+
+def shape_between(links: Iterable[Link], one: str, other: str) -> Shape:
+    """The shape of the link between two nodes, the same both ways: the most specific link's, the worst of equally specific ones."""
+    holding = [link for link in links if link.holds_between(one, other)]
+    least = min((link.breadth for link in holding), default=None)
+    return worst(link.shape for link in holding if link.breadth == least)
+
+
+def worst(shapes: Iterable[Shape]) -> Shape:
+    """Slowest, longest, most lost: what comes through where all of them hold at once."""
+    return reduce(_worse, shapes, PLAIN)
+
+
+def _worse(one: Shape, other: Shape) -> Shape:
+    rates = [rate for rate in (one.rate_bits, other.rate_bits) if rate]
+    return Shape(
+        rate_bits=min(rates, default=None),
+        delay_us=max(one.delay_us, other.delay_us),
+        jitter_us=max(one.jitter_us, other.jitter_us),
+        loss_ppm=max(one.loss_ppm, other.loss_ppm),
+    )
+
+
+def _rate_text(bits: int) -> str:
+    return _text_in(bits, {f"{prefix}bit": factor for prefix, factor in _UNITS.items()})
+
+
+def _time_text(microseconds: int) -> str:
+    return _text_in(microseconds, _MICROSECONDS)
+
+
+def _text_in(value: int, units: dict[str, int]) -> str:
+    """In the largest unit that is not larger than the value, without losing a digit."""
+    unit, factor = max((pair for pair in units.items() if pair[1] <= value), key=lambda pair: pair[1])
+    digits = len(str(factor)) - 1
+    return (f"{value / factor:.{digits}f}".rstrip("0").rstrip(".") if digits else str(value)) + unit

@@ -1,0 +1,96 @@
+"""How does the network of nodes become what was decided? By a helper in each node's network namespace, there for half a second.
+
+The helper alone has NET_ADMIN; nodes never do. It is a container of this machine's own programs, whatever the nodes run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from compose_sim.core.links import parse_link
+from compose_sim.core.network import NetworkFault, decide_network
+from compose_sim.core.plan import Plan
+from compose_sim.core.shaping import PROBE, Means, check_means, means_found, render_script
+from compose_sim.engine.host_image import ensure_host_image
+from compose_sim.engine.process import feed
+from compose_sim.engine.protocol import Engine
+from compose_sim.errors import CommandError, EngineError
+
+_AT_ONCE = 8
+_HELPER = ["docker", "run", "--rm", "--interactive", "--pull", "never", "--label", "composesim.helper=network"]
+_HELPER += ["--cap-drop", "ALL", "--cap-add", "NET_ADMIN", "--security-opt", "no-new-privileges", "--read-only"]
+_HELPER += ["--tmpfs", "/run", "--tmpfs", "/tmp", "--volume", "/usr:/usr:ro", "--entrypoint", "/usr/bin/sh"]
+_GONE = ("non running container", "No such container", "is not running")
+
+
+@cache
+def find_means() -> Means:
+    """What this machine can do to packets, tried once in a network namespace of its own; half a second."""
+    return means_found(_help("none", PROBE))
+
+
+class Networks:
+    """The networks of one run's nodes, and what was last done to each."""
+
+    def __init__(self, plan: Plan, engine: Engine) -> None:
+        """Nothing has been done yet."""
+        self._plan, self._engine = plan, engine
+        self._applied: dict[str, tuple[str, str]] = {}  # node -> which start of which container, and the script it got
+
+    def check(self, links: Sequence[str], faults: Iterable[NetworkFault] = ()) -> None:
+        """EnvironmentMissingError, naming part and fix, where this machine cannot do what they ask for."""
+        breaking = tuple(faults)
+        if links or breaking:
+            check_means(links, breaking, find_means())
+
+    def apply(self, links: Sequence[str], faults: Iterable[NetworkFault] = ()) -> None:
+        """
+        Make the networks of all nodes that run what these links and faults ask for, and nothing else.
+
+        To be called again after every change of them, and whenever a node was started: its namespace is a new one.
+        Raises EnvironmentMissingError before anything was changed; EngineError where a helper failed.
+        """
+        breaking = tuple(faults)
+        if not (links or breaking or self._applied):
+            return
+        self.check(links, breaking)
+        due = self._due(links, breaking)
+        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            done = {node: pool.submit(self._run, node, *of_node) for node, of_node in due.items()}
+        for each in done.values():
+            each.result()
+
+    def _due(self, links: Sequence[str], faults: Sequence[NetworkFault]) -> dict[str, tuple[str, str, str]]:
+        """Node -> container, its start, script: where something other than what was done last is to be done."""
+        shapes, means = [parse_link(text) for text in links], find_means()
+        addresses = self._engine.addresses(self._plan)
+        names = [node.name for node in self._plan.nodes]
+        due = {}
+        for status in self._engine.statuses(self._plan.run):
+            if status.role == "node" and status.running and status.node in addresses:
+                network = decide_network(status.node, names, shapes, faults)
+                script, start = render_script(network, addresses, means), f"{status.handle} {status.since}"
+                started, last = self._applied.get(status.node, ("", ""))
+                is_new = started != start
+                if (is_new and not network.is_plain) or (not is_new and last != script):
+                    due[status.node] = (status.handle, start, script)
+        return due
+
+    def _run(self, node: str, container: str, start: str, script: str) -> None:
+        self._applied.pop(node, None)  # half done is not done
+        try:
+            _help(f"container:{container}", script)
+        except CommandError as error:
+            if any(word in error.output for word in _GONE):
+                return  # it has just ended; its next start has a new network
+            raise EngineError(
+                f"the network of {node} could not be changed", evidence=error.evidence, hint="composesim fault list"
+            ) from None
+        self._applied[node] = (start, script)
+
+
+def _help(network: str, script: str) -> str:
+    """Run a shell script in a network namespace; what it printed."""
+    return feed([*_HELPER, "--network", network, ensure_host_image(), "-s"], script.encode())
