@@ -114,6 +114,7 @@ def _needs_containers(spec: ClusterSpec) -> str | None:
         ("--cpus", spec.cpus is not None or any(node.cpus for node in spec.node_specs)),
         ("--mount", bool(spec.mounts)),
         ("--subnet", spec.subnet is not None),
+        ("--link", bool(spec.link)),
         ("--scratch", spec.scratch is not None),
     ):
         if is_set:

@@ -21,6 +21,7 @@ from pydantic import (
 
 from compose_sim.core.checks import IDS
 from compose_sim.core.checks.selection import unknown_check
+from compose_sim.core.links import check_links
 from compose_sim.core.quantities import parse_bytes, parse_seconds
 
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
@@ -178,6 +179,12 @@ class ClusterSpec(BaseModel):
         if text is not None and int(text.partition(":")[0]) > int(text.partition(":")[2]):
             raise ValueError(f"'{text}' is not MIN:MAX nodes: the first number is the larger one")
         return text
+
+    @field_validator("link")
+    @classmethod
+    def _link(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        check_links(texts)
+        return texts
 
     @field_validator("name")
     @classmethod
