@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network, ip_network
 
 from compose_sim.core.inventory import Host
+from compose_sim.core.links import check_links
 from compose_sim.core.quantities import format_bytes
 from compose_sim.core.spec import MAX_NODES_ON_A_BRIDGE, ClusterSpec
 from compose_sim.errors import SpecError
@@ -15,6 +16,7 @@ _SUBNETS = IPv4Network("10.210.0.0/15")
 
 def check_limits(spec: ClusterSpec, host: Host, *, engine: str, portable: bool) -> None:
     """SpecError where one machine cannot hold what was asked for. A rendered file may be for a larger machine."""
+    _check_links(spec, portable=portable)
     if portable:
         return
     count = len(spec.node_specs)
@@ -47,6 +49,18 @@ def check_limits(spec: ClusterSpec, host: Host, *, engine: str, portable: bool) 
             f"a node's {cpus:g} CPUs are more than this machine's {host.cpus}",
             hint=f"composesim up --cpus {host.cpus} …",
         )
+
+
+def _check_links(spec: ClusterSpec, *, portable: bool) -> None:
+    if spec.link and portable:
+        raise SpecError(
+            f"the link '{spec.link[0]}' cannot be rendered: composesim shapes links while it runs nodes",
+            hint="leave --link out, or let composesim run them: composesim up --link …",
+        )
+    try:
+        check_links(spec.link, [f"node-{number}" for number in range(len(spec.node_specs))])
+    except ValueError as error:
+        raise SpecError(f"--link: {error}", hint="composesim up --nodes N --link …") from None
 
 
 def choose_subnet(spec: ClusterSpec, host: Host) -> str:
