@@ -141,6 +141,21 @@ KINDS: dict[str, str] = {
     "slow-link": "NODE… --rate RATE",
     "loss": "NODE… --rate PERCENT",
     "delay": "NODE… --time TIME",
+    "memory": "NODE…",
+    "disk-full": "NODE…",
+    "processes-full": "NODE…",
+    "corrupt-checkpoint": "[--how truncate|flip]",
+    "rank-raise": "RANK",
+    "rank-exit": "RANK [--code N]",
+    "rank-segfault": "RANK",
+    "rank-abort": "RANK",
+    "rank-kill": "RANK",
+    "rank-term": "RANK",
+    "rank-interrupt": "RANK",
+    "rank-stop": "RANK",
+    "rank-hang": "RANK",
+    "rank-lock-gil": "RANK",
+    "rank-files-full": "RANK",
 }
 
 

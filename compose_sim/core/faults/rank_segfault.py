@@ -1,0 +1,17 @@
+"""What is a crash in C code? SIGSEGV, after which no Python runs any more."""
+
+from __future__ import annotations
+
+from compose_sim.core.faults import Lowered, Scene
+from compose_sim.core.faults.on_ranks import ended
+from compose_sim.core.interventions import Fault
+
+TARGET = "rank"
+SUMMARY = "End a rank by SIGSEGV, as a crash in C code does."
+ENGINES = ("docker", "local")
+NEEDS = ""
+
+
+def lower(fault: Fault, scene: Scene) -> Lowered:
+    """The real signal, sent by the rank's agent."""
+    return ended(fault, scene, how="crashes (SIGSEGV)", order="rank_signal", signal="SEGV")
