@@ -202,8 +202,9 @@ class Scenario(BaseModel):
 
     shows: str = Field("", description="What the scenario shows, in one line")
     seed: int = Field(0, description="Where random choices begin; --seed wins")
-    cluster: Annotated[dict[str, Any], WithJsonSchema({"$ref": "composesim.schema.json"})] = Field(
-        default_factory=dict, description="What `up` is given, as composesim.yaml says it; flags win"
+    cluster: Annotated[dict[str, Any], WithJsonSchema({"type": "object"})] = Field(
+        default_factory=dict,
+        description="What `up` is given, as composesim.yaml says it (composesim.schema.json); flags win",
     )
     steps: tuple[Step, ...] = Field((), description="What is done to the run")
     expect: tuple[Expectation, ...] = Field((), description="What is expected of it")
