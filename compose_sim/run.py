@@ -17,10 +17,12 @@ from compose_sim.core.hang import find_hang
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan
 from compose_sim.core.report import make_report
+from compose_sim.core.scenarios import Player
 from compose_sim.core.state import ClusterState, initial_state
 from compose_sim.core.verdict import StopReason, is_over, judge, reason_to_stop
 from compose_sim.engine.evidence import read_case
 from compose_sim.engine.follow import Follower, pause_after
+from compose_sim.engine.performer import Performer
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.engine.supervisor import start_supervisor
@@ -55,11 +57,12 @@ def run_cluster(
     *,
     dotenv: str = "",
     replan: Callable[[], Plan] | None = None,
+    player: Player | None = None,
 ) -> dict[str, Any]:
     """
     Run a plan to its end and return the report; nothing of the run but its folder is left, unless the plan says keep.
 
-    `replan` makes a fresh plan where another run took the subnet between planning and starting.
+    `replan` makes a fresh plan where another run took the subnet between planning and starting. `player` intervenes in the run.
     Raises ComposesimError where the run could not be started at all.
     """
     folder.claim()
@@ -75,7 +78,7 @@ def run_cluster(
             image = engine.prepare(plan, listener.progress)
             facts = _facts(engine, host, image)
             plan = _start(plan, engine, folder, image=image, dotenv=dotenv, replan=replan)
-            state = _follow(plan, engine, folder, listener)
+            state = _follow(plan, engine, folder, listener, player)
             report = _report(plan, engine, folder, state, facts)
             folder.write_report(report)
         finally:
@@ -101,7 +104,7 @@ def _facts(engine: Engine, host: Host, image: str) -> dict[str, Any]:
         "cpus": host.cpus,
         "memory_bytes": host.memory_bytes,
         "engine": engine.describe(),
-        "driver": host.nvidia_driver,
+        "driver": host.gpus.driver or None,
         "image_digest": engine.image_digest(image),
     }
 
@@ -127,30 +130,44 @@ def _start(
     return plan
 
 
-def _follow(plan: Plan, engine: Engine, folder: RunFolder, listener: Listener) -> ClusterState:
+def _follow(
+    plan: Plan, engine: Engine, folder: RunFolder, listener: Listener, player: Player | None = None
+) -> ClusterState:
     """Watch until every node has ended, stopping the run where there is a reason to; the last state."""
     state = initial_state(plan)
     follower = Follower(folder.path)
     news = threading.Event()
     watcher = threading.Thread(target=_watch, args=(plan, engine, folder, news), daemon=True)
     watcher.start()
+    performer = Performer(plan, engine, folder)
     try:
         while not is_over(state) and watcher.is_alive():
             looked = time.monotonic()
             try:
-                state = _look(state, follower.poll(), listener)
+                events = follower.poll()
+                state = _look(state, events, listener)
+                _intervene(performer, player, events, state)
                 _tell_hang(plan, folder, state)
                 stop = None if state.stopping else reason_to_stop(state, plan, now=time.time())
                 if stop:
-                    _stop(plan, engine, folder, stop)
+                    _stop(plan, engine, folder, stop, performer)
                 elif not is_over(state) and news.wait(pause_after(looked)):
                     news.clear()
             except KeyboardInterrupt:
                 listener.progress("Stopping the nodes; once more to kill them.")
-                _stop(plan, engine, folder, StopReason(reason="interrupted"))
+                _stop(plan, engine, folder, StopReason(reason="interrupted"), performer)
+        performer.close()
         return _look(state, follower.finish(), listener)
     finally:
+        performer.close()
         follower.close()
+
+
+def _intervene(performer: Performer, player: Player | None, events: list[Event], state: ClusterState) -> None:
+    """Tell the performer what is new, and have it do what the player wants."""
+    performer.hear(events)
+    for request, intervention in player.due(events, state, now=time.time()) if player else ():
+        performer.submit(request, intervention)
 
 
 def _look(state: ClusterState, events: list[Event], listener: Listener) -> ClusterState:
@@ -178,7 +195,7 @@ def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: threading.Event)
         news.set()
 
 
-def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason) -> None:
+def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason, performer: Performer) -> None:
     cause = stop.cause
     if cause:
         told = {"cause": cause.kind, "message": cause.message, "traceback": cause.traceback}
@@ -186,6 +203,7 @@ def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason) -> No
     else:
         folder.append("stopping", reason=stop.reason)
     try:
+        performer.close()  # what is held could not end
         engine.stop(plan.run, grace_s=STOP_GRACE_S)
     except KeyboardInterrupt:
         engine.stop(plan.run, grace_s=0)

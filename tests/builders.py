@@ -25,7 +25,6 @@ def a_host(**changes: Any) -> Host:
         "user_id": 1000,
         "group_id": 1000,
         "user_name": "ada",
-        "has_nvidia_gpu": False,
         "python": PythonFacts(
             executable="/home/ada/venv/bin/python",
             prefixes=("/home/ada/venv", "/usr"),

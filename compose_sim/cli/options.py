@@ -34,9 +34,13 @@ _OPTIONS = (
     click.option("--python", metavar="PATH", help="Python interpreter that the nodes run."),
     click.option("--backend", metavar="auto|nccl|gloo", help="torch.distributed backend to set nodes up for."),
     click.option(
-        "--gpus", metavar="auto|none|emulated", help="GPUs nodes see; auto emulates CUDA where there is none."
+        "--gpus",
+        metavar="auto|all|0,1|UUID|none|emulated",
+        help="GPUs nodes see; auto emulates CUDA where there is none.",
     ),
-    click.option("--gpus-per-node", metavar="K", help="Emulated GPUs of each node.  [default: its ranks]"),
+    click.option("--gpus-per-node", metavar="K", help="GPUs of each node.  [default: as many as it has ranks]"),
+    click.option("--share", metavar="auto|mps|timeslice|off", help="How ranks share a GPU."),
+    click.option("--gpu-memory", metavar="SIZE", help="GPU memory each rank may take, such as 8g."),
     click.option("--launcher", metavar="warm|torchrun|env", help="How ranks are started on a node."),
     click.option("--master", metavar="service|node-0", help="Who answers at MASTER_ADDR."),
     click.option("--master-port", metavar="PORT", help="MASTER_PORT of the first round."),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compose_sim.core.gpus.driver import why_too_old
+from compose_sim.core.gpus.request import require_gpus
 from compose_sim.core.inventory import Host
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.errors import EnvironmentMissingError, SpecError
@@ -59,42 +61,70 @@ def choose_image(spec: ClusterSpec, host: Host, *, engine: str) -> tuple[Choice,
     return Choice(what="image", value=spec.image, why="asked for"), spec.python or "python3"
 
 
-def choose_gpus(spec: ClusterSpec, host: Host) -> Choice | None:
-    """Whether nodes show emulated GPUs; None where they see this machine's own."""
+def choose_gpus(spec: ClusterSpec, host: Host, *, cuda: str | None = None) -> Choice | None:
+    """
+    Whether nodes show emulated GPUs, or none; None where they get this machine's own.
+
+    `cuda` is what the nodes' torch was built for: "" for none, None where it is not known.
+    Raises EnvironmentMissingError where GPUs were asked for that cannot be had, or the driver is too old for that torch.
+    """
+    inventory, asked = host.gpus, spec.gpus != "auto" or spec.names_gpus
     if spec.gpus == "emulated":
         return Choice(what="gpus", value="emulated", why="CUDA emulated on the CPU: asked for")
     if spec.gpus == "none":
         return Choice(what="gpus", value="none", why="asked for")
-    if host.has_nvidia_gpu:
-        if spec.gpus_per_node:
-            raise SpecError(
-                f"{spec.gpus_per_node} GPUs per node are for emulated GPUs, and this machine has real ones",
-                hint="composesim up --gpus emulated --gpus-per-node …",
-            )
-        return None
-    return Choice(what="gpus", value="emulated", why="CUDA emulated on the CPU: this machine has no NVIDIA GPU")
+    if asked:
+        require_gpus(inventory, f"--gpus {spec.gpus}" if spec.gpus != "auto" else "gpus of a node")
+    why = _why_not_real(host, cuda)
+    if why and asked:
+        raise EnvironmentMissingError(f"this machine's GPUs cannot be used: {why}", hint=_hint_for_torch(why))
+    if why:
+        return Choice(what="gpus", value="emulated", why=f"CUDA emulated on the CPU: {why}")
+    too_old = why_too_old(inventory, cuda)
+    if too_old:
+        raise EnvironmentMissingError(
+            too_old, hint="update the driver, take an older torch, or composesim up --gpus emulated …"
+        )
+    return None
 
 
-def choose_backend(spec: ClusterSpec, host: Host, *, gpus: str | None = None) -> Choice:
-    """What torch.distributed backend the nodes are set up for; gloo stands in for NCCL on emulated GPUs."""
+def _why_not_real(host: Host, cuda: str | None) -> str:
+    if host.gpus.problem:
+        return host.gpus.problem
+    if not host.gpus.gpus:
+        return "this machine has no NVIDIA GPU"
+    return "the nodes' torch is built without CUDA" if cuda == "" else ""
+
+
+def _hint_for_torch(why: str) -> str:
+    return "install a torch for CUDA" if "torch" in why else "composesim doctor"
+
+
+def choose_backend(spec: ClusterSpec, host: Host, *, gpus: str | None = None, all_nodes: bool = True) -> Choice:
+    """
+    What torch.distributed backend the nodes are set up for; gloo stands in for NCCL on emulated GPUs.
+
+    `gpus` is None where nodes get this machine's own; `all_nodes` whether each of them does.
+    """
     if spec.backend == "nccl" and spec.gpus == "emulated":
         return Choice(what="backend", value="nccl", why="asked for; emulated by gloo")
-    if spec.backend == "nccl" and not host.has_nvidia_gpu:
+    if spec.backend == "nccl" and not host.gpus.gpus:
         raise SpecError(
             "backend 'nccl' needs an NVIDIA GPU and this machine has none",
             hint="composesim up --gpus emulated …, which emulates NCCL by gloo, or --backend gloo",
         )
-    if spec.backend == "nccl" and gpus == "none":
-        raise SpecError("backend 'nccl' needs an NVIDIA GPU, and '--gpus none' shows none", hint="leave --gpus out")
+    if spec.backend == "nccl" and (gpus == "none" or not all_nodes):
+        shows = "'--gpus none' shows none" if gpus == "none" else "not every node has one"
+        raise SpecError(f"backend 'nccl' needs an NVIDIA GPU, and {shows}", hint="leave --gpus out")
     if gpus == "emulated":
         return Choice(what="backend", value="gloo", why="asked for" if spec.backend == "gloo" else "GPUs are emulated")
     if spec.backend != "auto":
         return Choice(what="backend", value=spec.backend, why="asked for")
     if gpus == "none":
         return Choice(what="backend", value="gloo", why="no GPU is shown")
-    if host.has_nvidia_gpu:
-        return Choice(what="backend", value="nccl", why="this machine has an NVIDIA GPU")
-    return Choice(what="backend", value="gloo", why="this machine has no NVIDIA GPU")
+    if not all_nodes:
+        return Choice(what="backend", value="gloo", why="not every node has a GPU")
+    return Choice(what="backend", value="nccl", why="nodes have NVIDIA GPUs")
 
 
 def _own_python(spec: ClusterSpec, host: Host) -> str:

@@ -95,7 +95,7 @@ def _image(machine: Machine) -> Check:
 
 def _gpu(machine: Machine) -> Check:
     return _passed(
-        "gpu", "an NVIDIA GPU" if machine.host.has_nvidia_gpu else "no NVIDIA GPU: nodes train on the CPU, with gloo"
+        "gpu", "an NVIDIA GPU" if machine.host.gpus.gpus else "no NVIDIA GPU: nodes train on the CPU, with gloo"
     )
 
 

@@ -30,6 +30,8 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
     environment = template_environment(loader)
     environment.filters |= {"quote": quote, "quote_list": quote_list, "comment": comment, "project": project_name}
     own_mounts = _OWN_MOUNTS + (_IDENTITY if plan.image == "host" else [])
+    if plan.mps:
+        own_mounts = [*own_mounts, Mount(source="./mps", target=f"{CONTAINER_FOLDER}/mps")]
     in_memory = ["/tmp:exec,mode=1777", f"{CONTAINER_HOME}:exec,mode=1777"]
     if plan.scratch_bytes:
         in_memory.append(f"{SCRATCH}:mode=1777,size={plan.scratch_bytes}")

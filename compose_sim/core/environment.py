@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+from compose_sim.core.gpus.binding import binding_environment
 from compose_sim.core.inventory import Host
 from compose_sim.core.spec import ClusterSpec
 
@@ -56,11 +57,9 @@ def stall_seconds(spec: ClusterSpec) -> float:
     return min(_STALL_S, spec.hang_timeout) if spec.hang_timeout else _STALL_S
 
 
-def gpu_environment(spec: ClusterSpec, host: Host, *, gpus: str | None, nproc: int) -> dict[str, str]:
-    """What one node is told of its GPUs: how many it emulates, and to see none of this machine's."""
-    if gpus is None:
-        return {}
-    environment = {"CUDA_VISIBLE_DEVICES": ""} if host.has_nvidia_gpu else {}
+def gpu_environment(spec: ClusterSpec, host: Host, *, gpus: str, nproc: int) -> dict[str, str]:
+    """What a node that gets none of this machine's GPUs is told: to see none of them, and how many it emulates."""
+    environment = binding_environment(None, host.gpus) if host.gpus.driver else {}
     if gpus == "emulated":
         environment["COMPOSESIM_EMULATED_GPUS"] = str(spec.gpus_per_node or nproc)
     return environment

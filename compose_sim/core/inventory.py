@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from compose_sim.core.gpus.inventory import NO_GPUS, Inventory
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonFacts:
@@ -13,6 +15,7 @@ class PythonFacts:
     prefixes: tuple[str, ...]  # folders a process needs to see to run it: the virtual environment and its base
     has_torch: bool
     torch_version: str | None = None
+    torch_cuda: str | None = None  # the CUDA that torch was built for; "" for none, None where it is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +42,8 @@ class Host:
     user_id: int  # nodes run as the caller, or as the folder's owner where the caller is root
     group_id: int
     user_name: str
-    has_nvidia_gpu: bool
     python: PythonFacts | None
     docker: DockerFacts
-    nvidia_driver: str | None = None
+    gpus: Inventory = NO_GPUS
     system_paths: tuple[str, ...] = field(default=())  # what `--image host` mounts beside the Python prefixes
     host_subnets: tuple[str, ...] = field(default=())

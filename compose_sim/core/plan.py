@@ -9,6 +9,7 @@ from posixpath import normpath
 from typing import Any
 
 from compose_sim.core.choices import Choice
+from compose_sim.core.gpus.binding import Bound, bound_from_dict
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder as containers see it
 WORKSPACE = "/workspace"  # where the copied code of a rendered document lies
@@ -46,6 +47,8 @@ class PlannedNode:
     memory_bytes: int | None
     environment: Mapping[str, str]  # what differs from node to node
     command: tuple[str, ...]
+    gpus: Bound | None = None  # of this machine's; None where the node gets none
+    joins_mps: bool = False  # whether its ranks are clients of the run's MPS
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -61,6 +64,16 @@ class PlannedMaster:
     port: int
     store_port: int
     command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMps:
+    """The service that lets ranks of several nodes compute on one GPU at once; nodes join its IPC namespace."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    gpus: Bound
+    shm_bytes: int  # of /dev/shm, which it has in common with the nodes that join it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +105,7 @@ class Plan:
     links: tuple[str, ...] = ()  # shapes as `--link` takes them
     scratch_bytes: int | None = None
     master: PlannedMaster
+    mps: PlannedMps | None = None
     nodes: tuple[PlannedNode, ...]
     environment: Mapping[str, str]  # what all nodes have in common
     mounts: tuple[Mount, ...]
@@ -118,10 +132,19 @@ def copied_name(program: Program) -> str:
 
 def plan_from_dict(values: Mapping[str, Any]) -> Plan:
     """The plan that `to_dict` made these values from; KeyError or TypeError where they are not one's."""
-    nodes = tuple(PlannedNode(**{**node, "command": tuple(node["command"])}) for node in values["nodes"])
+    nodes = tuple(
+        PlannedNode(**{**node, "command": tuple(node["command"]), "gpus": bound_from_dict(node["gpus"])})
+        for node in values["nodes"]
+    )
     master = PlannedMaster(**{**values["master"], "command": tuple(values["master"]["command"])})
     mounts = tuple(Mount(**mount) for mount in values["mounts"])
     choices = tuple(Choice(**choice) for choice in values["choices"])
     links, elastic = tuple(values["links"]), tuple(values["elastic"]) if values["elastic"] else None
     made = {"nodes": nodes, "master": master, "mounts": mounts, "choices": choices, "links": links, "elastic": elastic}
+    made["mps"] = _mps_from_dict(values["mps"])
     return Plan(**{**values, **made})
+
+
+def _mps_from_dict(values: Mapping[str, Any] | None) -> PlannedMps | None:
+    gpus = bound_from_dict(values["gpus"]) if values else None
+    return PlannedMps(**{**values, "command": tuple(values["command"]), "gpus": gpus}) if values and gpus else None

@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from compose_sim.core.choices import choose_backend, choose_engine, choose_gpus, choose_image
+from compose_sim.core.choices import Choice, choose_backend, choose_engine, choose_gpus, choose_image
 from compose_sim.core.environment import as_dotenv_changes_it, common_environment, gpu_environment, stall_seconds
+from compose_sim.core.gpus.assignment import Wish
+from compose_sim.core.gpus.driver import cuda_of_image
+from compose_sim.core.gpus.plan import MPS_NAME, GpuPlan, plan_gpus
 from compose_sim.core.inventory import Host
 from compose_sim.core.limits import check_limits, choose_subnet
-from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan, PlannedMaster, PlannedNode, Program
+from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan, PlannedMaster, PlannedMps, PlannedNode, Program
 from compose_sim.core.recipes import Recipe, load_recipe
 from compose_sim.core.spec import ClusterSpec
 
 RENDEZVOUS_PORT = 29400  # torchrun's default for its own rendezvous
 STORE_PORT = 29500  # torch's default MASTER_PORT
+_LONGEST_SOCKET_FOLDER = 80  # the kernel takes 107 characters for the path of a socket, and MPS adds its own
 
 
 def make_plan(
@@ -41,13 +45,16 @@ def make_plan(
     """
     engine = choose_engine(spec, host, portable=portable)
     image, python = choose_image(spec, host, engine=engine.value)
-    gpus = choose_gpus(spec, host)
-    shown = gpus.value if gpus else None
-    backend = choose_backend(spec, host, gpus=shown)
     recipe = load_recipe(spec.recipe)
     check_limits(spec, host, engine=engine.value, portable=portable)
     contained = engine.value == "docker"
     folder = CONTAINER_FOLDER if contained else run_folder
+    mounts = _mounts(spec, host, program, image=image.value, contained=contained)
+    shown = choose_gpus(spec, host, cuda=cuda_of_image(image.value, host.python))
+    real = None if shown else _gpu_plan(spec, host, mounts, run=run, folder=folder, contained=contained)
+    gpus = shown or Choice(what="gpus", value=real.value if real else "", why=real.why if real else "")
+    on_all = real is None or all(node.bound.uuids for node in real.nodes)
+    backend = choose_backend(spec, host, gpus=shown.value if shown else None, all_nodes=on_all)
     master = _master(spec, recipe, python=python, folder=folder, contained=contained)
     environment = common_environment(
         spec,
@@ -58,8 +65,10 @@ def make_plan(
         contained=contained,
         image=image.value,
         python=python,
+    ) | dict(real.environment if real else {})
+    nodes = _nodes(
+        spec, host, recipe, program, python=python, folder=folder, contained=contained, run=run, gpus=real or gpus.value
     )
-    nodes = _nodes(spec, host, recipe, program, python=python, folder=folder, contained=contained, run=run, gpus=shown)
     return Plan(
         run=run,
         engine=engine.value,
@@ -87,14 +96,15 @@ def make_plan(
         links=spec.link,
         scratch_bytes=spec.scratch,
         master=master,
+        mps=_mps(spec, real, python=python, folder=folder),
         nodes=nodes,
         environment={
             **as_dotenv_changes_it(environment, dotenv or {}, contained=contained),
             **(env_files or {}),
             **spec.env,
         },
-        mounts=_mounts(spec, host, program, image=image.value, contained=contained),
-        choices=(engine, image, backend, *((gpus,) if gpus else ())),
+        mounts=(*mounts, *_driver_mounts(real)),
+        choices=(engine, image, backend, gpus),
     )
 
 
@@ -117,19 +127,20 @@ def _nodes(
     folder: str,
     contained: bool,
     run: str,
-    gpus: str | None,
+    gpus: GpuPlan | str,
 ) -> tuple[PlannedNode, ...]:
     nodes: list[PlannedNode] = []
     first_rank = 0
     for node_rank, own in enumerate(spec.node_specs):
         name = f"node-{node_rank}"
         nproc = own.nproc_per_node or spec.nproc_per_node
+        mine = gpus.nodes[node_rank] if isinstance(gpus, GpuPlan) else None
         environment = {
             "COMPOSESIM_NODE": name,
             "COMPOSESIM_NODE_RANK": str(node_rank),
             "COMPOSESIM_NPROC": str(nproc),
             "NCCL_HOSTID": f"{run}-{name}",  # NCCL then takes nodes on one machine, even on one GPU, for different hosts
-            **gpu_environment(spec, host, gpus=gpus, nproc=nproc),
+            **(mine.environment if mine else gpu_environment(spec, host, gpus=str(gpus), nproc=nproc)),
             **own.env,
         }
         command = recipe.node_command(
@@ -151,10 +162,53 @@ def _nodes(
                 memory_bytes=own.memory or spec.memory,
                 environment=environment,
                 command=command,
+                gpus=mine.bound if mine else None,
+                joins_mps=bool(mine and mine.mps),
             )
         )
         first_rank += nproc
     return tuple(nodes)
+
+
+def _gpu_plan(
+    spec: ClusterSpec, host: Host, mounts: tuple[Mount, ...], *, run: str, folder: str, contained: bool
+) -> GpuPlan:
+    wishes = [
+        Wish(
+            node=f"node-{number}",
+            ranks=node.nproc_per_node or spec.nproc_per_node,
+            gpus=node.gpus or "",
+            per_node=spec.gpus_per_node,
+        )
+        for number, node in enumerate(spec.node_specs)
+    ]
+    mps_folder = f"{folder}/mps"
+    return plan_gpus(
+        wishes,
+        host.gpus,
+        gpus=spec.gpus,
+        share=spec.share,
+        gpu_memory=spec.gpu_memory,
+        contained=contained,
+        mps_folder=mps_folder if len(mps_folder) <= _LONGEST_SOCKET_FOLDER else f"/tmp/composesim-mps-{run}",
+        visible=[mount.target for mount in mounts if mount.source == mount.target],
+    )
+
+
+def _mps(spec: ClusterSpec, gpus: GpuPlan | None, *, python: str, folder: str) -> PlannedMps | None:
+    if not gpus or not gpus.mps:
+        return None
+    return PlannedMps(
+        command=(python, f"{folder}/node/mps.py", "serve"),
+        environment={"COMPOSESIM_NODE": MPS_NAME, **gpus.mps.environment},
+        gpus=gpus.mps.bound,
+        shm_bytes=spec.shm_size * (1 + sum(node.mps for node in gpus.nodes)),
+    )
+
+
+def _driver_mounts(gpus: GpuPlan | None) -> tuple[Mount, ...]:
+    mounts = gpus.mounts if gpus else {}
+    return tuple(Mount(source=source, target=target, read_only=True) for source, target in mounts.items())
 
 
 def _mounts(spec: ClusterSpec, host: Host, program: Program, *, image: str, contained: bool) -> tuple[Mount, ...]:

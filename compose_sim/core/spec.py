@@ -21,6 +21,7 @@ from pydantic import (
 
 from compose_sim.core.checks import IDS
 from compose_sim.core.checks.selection import unknown_check
+from compose_sim.core.gpus.request import parse_gpus
 from compose_sim.core.links import check_links
 from compose_sim.core.quantities import parse_bytes, parse_seconds
 
@@ -37,6 +38,11 @@ Duration = Annotated[
     BeforeValidator(parse_seconds),
     Field(gt=0),
     WithJsonSchema({"type": ["string", "number"], "examples": ["90s", "10m"]}),
+]
+Gpus = Annotated[
+    str,
+    BeforeValidator(parse_gpus),
+    WithJsonSchema({"type": ["string", "integer", "array"], "examples": ["all", "none", "0,1", "GPU-8932f937"]}),
 ]
 Cpus = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Ranks = Annotated[int, Field(ge=1, le=1024)]
@@ -77,12 +83,20 @@ class NodeSpec(BaseModel):
     nproc_per_node: Ranks | None = Field(None, description="Ranks on this node")
     cpus: Cpus | None = Field(None, description="CPUs this node may use, such as 0.5")
     memory: Size | None = Field(None, description="Memory limit of this node, such as 2g")
+    gpus: Gpus | None = Field(None, description="GPUs of this node: none, or numbers or UUIDs such as 0,1")
     env: dict[str, Text] = Field(default_factory=dict, description="Environment variables of this node")
 
     @field_validator("env")
     @classmethod
     def _environment(cls, env: dict[str, str]) -> dict[str, str]:
         return check_environment(env)
+
+    @field_validator("gpus")
+    @classmethod
+    def _gpus(cls, gpus: str | None) -> str | None:
+        if gpus in ("auto", "all", "emulated"):
+            raise ValueError(f"'{gpus}' is for all nodes: one node's are none, or numbers or UUIDs of GPUs")
+        return gpus
 
 
 CheckId = Annotated[str, AfterValidator(_check_id), WithJsonSchema({"enum": [*IDS]})]
@@ -123,12 +137,16 @@ class ClusterSpec(BaseModel):
     backend: Literal["auto", "nccl", "gloo"] = Field(
         "auto", description="torch.distributed backend nodes are set up for"
     )
-    gpus: Literal["auto", "none", "emulated"] = Field(
-        "auto", description="GPUs that nodes see: emulated ones where this machine has none, or none at all"
+    gpus: Gpus = Field(
+        "auto", description="GPUs that nodes see: auto, all, numbers or UUIDs of this machine's, emulated or none"
     )
     gpus_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="Emulated GPUs that each node shows; as many as it has ranks when left out"
+        None, description="GPUs that each node sees; as many as it has ranks when left out"
     )
+    share: Literal["auto", "mps", "timeslice", "off"] = Field(
+        "auto", description="How ranks share a GPU: through MPS, by turns, or off where none may share one"
+    )
+    gpu_memory: Size | None = Field(None, description="GPU memory that each rank may take, such as 8g")
     launcher: Literal["warm", "torchrun", "env"] = Field("warm", description="How ranks are started on a node")
     master: Literal["service", "node-0"] = Field("service", description="Who answers at MASTER_ADDR")
     master_port: int | None = Field(None, ge=1024, le=65535, description="MASTER_PORT of the first round")
@@ -234,7 +252,14 @@ class ClusterSpec(BaseModel):
             raise ValueError("nodes is an empty list: a cluster has at least one node")
         if self.elastic_range and not self.elastic_range[0] <= self.first_nodes <= self.elastic_range[1]:
             raise ValueError(f"{self.first_nodes} nodes are not within '{self.elastic}', the range of elastic")
+        if self.gpus in ("none", "emulated") and self.names_gpus:
+            raise ValueError(f"gpus '{self.gpus}' is for all nodes, and a node names GPUs of its own")
         return self
+
+    @property
+    def names_gpus(self) -> bool:
+        """Whether any node names GPUs of its own."""
+        return isinstance(self.nodes, tuple) and any(node.gpus not in (None, "none") for node in self.nodes)
 
     @property
     def elastic_range(self) -> tuple[int, int] | None:

@@ -20,7 +20,7 @@ from compose_sim.errors import SpecError
 
 _FLAGS = {"mounts": "--mount", "module": "-m", "script": "SCRIPT", "args": "ARGS"}  # where the name is not the field's
 _PROGRAM = ("script", "module", "args")
-_OF_EACH_NODE = ("nproc_per_node", "cpus", "memory")
+_OF_EACH_NODE = ("nproc_per_node", "cpus", "memory", "gpus")
 
 
 def parse_spec_text(text: str, source: str, variables: Mapping[str, str]) -> dict[str, Any]:

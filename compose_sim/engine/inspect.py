@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import pwd
+import re
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 from compose_sim.core.inventory import DockerFacts, Host, PythonFacts
+from compose_sim.engine.gpus import inspect_gpus
 from compose_sim.engine.process import output_of, try_output_of
 from compose_sim.errors import EnvironmentMissingError
 
@@ -33,13 +35,14 @@ _SYSTEM_PATHS = (
 _PROBE = (
     "import importlib.metadata as m, importlib.util as u, json, sys;"
     "t = u.find_spec('torch') is not None;"
-    "print(json.dumps([sys.prefix, sys.base_prefix, sys.path, t and m.version('torch')]))"
+    "print(json.dumps([sys.prefix, sys.base_prefix, sys.path, t and m.version('torch'), t and u.find_spec('torch').origin]))"
 )
 
 
 def inspect_host(folder: Path, *, python: str | None = None, with_docker: bool = True) -> Host:
     """This machine, seen from a working folder. `python` names the interpreter for nodes, where the person chose one."""
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        gpus = pool.submit(inspect_gpus)
         docker = pool.submit(docker_facts) if with_docker else None
         python_facts = find_python(python)
         user_id, group_id = _node_user(folder)
@@ -52,8 +55,7 @@ def inspect_host(folder: Path, *, python: str | None = None, with_docker: bool =
             user_id=user_id,
             group_id=group_id,
             user_name=_user_name(user_id),
-            has_nvidia_gpu=Path("/dev/nvidiactl").exists(),
-            nvidia_driver=_nvidia_driver(),
+            gpus=gpus.result(),
             python=python_facts,
             docker=docker.result() if docker else DockerFacts(available=False, reason="it was not asked for"),
             system_paths=tuple(path for path in _SYSTEM_PATHS if Path(path).exists()),
@@ -123,7 +125,8 @@ def find_python(wanted: str | None = None) -> PythonFacts | None:
 
 def _probe(executable: str) -> PythonFacts | None:
     if executable == sys.executable:
-        has_torch = importlib.util.find_spec("torch") is not None
+        found = importlib.util.find_spec("torch")
+        has_torch, origin = found is not None, found.origin if found else None
         version = importlib.metadata.version("torch") if has_torch else None
         prefix, base, path = sys.prefix, sys.base_prefix, [entry for entry in sys.path if entry]
     else:
@@ -131,7 +134,7 @@ def _probe(executable: str) -> PythonFacts | None:
         answer = output.splitlines()[-1:]
         if status or not (answer and answer[0].startswith("[")):  # not a Python at all
             return None
-        prefix, base, path, version = json.loads(answer[0])
+        prefix, base, path, version, origin = json.loads(answer[0])
         has_torch = bool(version)
     # An editable install or a .pth file may put folders outside the prefixes on the path.
     outside = [entry for entry in path if entry and Path(entry).is_dir() and Path(entry) != Path.cwd()]
@@ -140,7 +143,18 @@ def _probe(executable: str) -> PythonFacts | None:
         prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
         has_torch=has_torch,
         torch_version=version or None,
+        torch_cuda=_cuda_of(origin) if origin else None,
     )
+
+
+def _cuda_of(torch: str) -> str | None:
+    """The CUDA that torch was built for, as its own version file tells it, which is quicker than to import it; "" for none."""
+    try:
+        text = Path(torch).with_name("version.py").read_text()
+    except OSError:
+        return None
+    match = re.search(r"^cuda\b[^=\n]*=\s*(?:'([^']*)'|None)", text, re.MULTILINE)
+    return (match[1] or "") if match else None
 
 
 def _context_endpoint() -> str:
@@ -199,15 +213,6 @@ def _user_name(user_id: int) -> str:
         return pwd.getpwuid(user_id).pw_name
     except KeyError:
         return "node"
-
-
-def _nvidia_driver() -> str | None:
-    """The version of the kernel's NVIDIA driver, as its module tells it."""
-    try:
-        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    except (FileNotFoundError, IndexError):
-        return None
-    return next((word for word in first.split() if word[0].isdigit() and "." in word), None)
 
 
 def _host_subnets() -> tuple[str, ...]:

@@ -1,0 +1,162 @@
+"""What do the GPUs mean for a plan? One choice in words, and for each node what it is bound to and told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compose_sim.core.gpus.assignment import Assignment, Wish, assign
+from compose_sim.core.gpus.binding import (
+    RAW,
+    VARIABLES,
+    Bound,
+    bind,
+    binding_environment,
+    choose_binding,
+    driver_mounts,
+    library_path,
+)
+from compose_sim.core.gpus.inventory import Gpu, Inventory
+from compose_sim.core.gpus.request import label
+from compose_sim.core.gpus.sharing import CONTEXT_BYTES, MOST_SPINNING_RANKS, MPS, OWN, Sharing, decide_sharing
+from compose_sim.core.quantities import format_bytes
+
+MPS_NAME = "mps"  # the service, and the node name of its events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpus:
+    """One node's GPUs: what binds them, its environment, and whether it is a client of the run's MPS."""
+
+    bound: Bound
+    environment: dict[str, str]
+    mps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPlan:
+    """All that real GPUs add to a plan. `mps` holds the GPUs of the run's own MPS, None where none is shared so."""
+
+    value: str  # of the Choice: "2 × NVIDIA H200"
+    why: str
+    nodes: tuple[NodeGpus, ...]
+    mps: NodeGpus | None
+    mounts: Mapping[str, str] = field(default_factory=dict)  # of the driver, read-only: source and target
+    environment: Mapping[str, str] = field(default_factory=dict)  # of all nodes
+
+
+def plan_gpus(
+    wishes: Sequence[Wish],
+    inventory: Inventory,
+    *,
+    gpus: str,
+    share: str,
+    gpu_memory: int | None,
+    contained: bool,
+    mps_folder: str,
+    visible: Sequence[str] = (),
+) -> GpuPlan:
+    """
+    Give the nodes their GPUs. `mps_folder` is where the run's MPS has its pipes, as nodes see it; `visible` are the folders of
+    this machine that containers see anyway.
+
+    Raises SpecError where the nodes do not fit, EnvironmentMissingError where something is missing on this machine.
+    """
+    assignment = assign(wishes, inventory, gpus=gpus)
+    sharing = decide_sharing(assignment, inventory, share=share, gpu_memory=gpu_memory)
+    form, how = choose_binding(inventory, contained=contained, needed=assignment.gpus)
+    clients = [any(sharing.shares[gpu.uuid].mode == MPS for gpu in node) for node in assignment.nodes]
+    # A client of MPS sees what its server sees: all GPUs of all clients.
+    served = tuple(
+        {gpu.uuid: gpu for node, joins in zip(assignment.nodes, clients, strict=True) if joins for gpu in node}.values()
+    )
+    nodes = tuple(
+        _node(node, inventory, sharing, form=form, served=served if joins else (), mps_folder=mps_folder)
+        for node, joins in zip(assignment.nodes, clients, strict=True)
+    )
+    mounts = driver_mounts(inventory.toolkit, visible=visible) if form == RAW else {}
+    return GpuPlan(
+        value=_value(assignment),
+        why=_why(assignment, sharing, gpus=gpus, how=how),
+        nodes=nodes,
+        mps=_mps(served, inventory, mounts, form=form, mps_folder=mps_folder) if served else None,
+        mounts=mounts,
+        environment={"LD_LIBRARY_PATH": library_path(inventory.toolkit)} if form == RAW else {},
+    )
+
+
+def _node(
+    gpus: tuple[Gpu, ...],
+    inventory: Inventory,
+    sharing: Sharing,
+    *,
+    form: str,
+    served: tuple[Gpu, ...],
+    mps_folder: str,
+) -> NodeGpus:
+    bound = bind(gpus, inventory, form)
+    environment = binding_environment(bound, inventory) | {"COMPOSESIM_GPUS": ",".join(bound.uuids)}
+    limits = [limit for gpu in gpus if (limit := sharing.shares[gpu.uuid].bytes_per_rank)]
+    if limits:
+        environment["COMPOSESIM_GPU_MEMORY"] = str(min(limits) - CONTEXT_BYTES)
+    if any(sharing.shares[gpu.uuid].ranks > MOST_SPINNING_RANKS for gpu in gpus):
+        environment["COMPOSESIM_GPU_BLOCKING"] = "1"
+    if served:
+        environment |= {"COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": mps_folder}
+    if served and limits:
+        # MPS counts the devices of its server, which may be more than the node's own: the limit is the same on each.
+        megabytes = min(limits) >> 20
+        environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(f"{n}={megabytes}M" for n in range(len(served)))
+    return NodeGpus(bound=bound, environment=environment, mps=bool(served))
+
+
+def _mps(
+    served: tuple[Gpu, ...], inventory: Inventory, mounts: Mapping[str, str], *, form: str, mps_folder: str
+) -> NodeGpus:
+    bound = bind(served, inventory, form)
+    # NVIDIA's runtime and CDI put the program on PATH; else it is where this machine has it, or where that is mounted.
+    control = inventory.toolkit.mps_control
+    program = mounts.get(control, control) if form in (RAW, VARIABLES) else "nvidia-cuda-mps-control"
+    environment = binding_environment(bound, inventory) | {
+        "COMPOSESIM_MPS_CONTROL": program,
+        "CUDA_MPS_PIPE_DIRECTORY": mps_folder,
+        "CUDA_MPS_LOG_DIRECTORY": mps_folder,
+    }
+    return NodeGpus(bound=bound, environment=environment, mps=True)
+
+
+def _value(assignment: Assignment) -> str:
+    models: dict[str, int] = {}
+    for gpu in assignment.gpus:
+        name = f"{gpu.model} MIG {gpu.profile}" if gpu.parent else gpu.model
+        models[name] = models.get(name, 0) + 1
+    return " + ".join(f"{count} × {name}" for name, count in models.items()) or "none"
+
+
+def _why(assignment: Assignment, sharing: Sharing, *, gpus: str, how: str) -> str:
+    """`auto: 4 nodes share GPU 0 through MPS, 34 GiB a rank; by device files …`."""
+    parts = [_shared_words(assignment, sharing)]
+    if sharing.why:
+        parts.append(sharing.why)
+    if len(assignment.gpus) > 1:
+        parts.append("between nodes over sockets, not NVLink")
+    if assignment.left_out:
+        parts.append(assignment.left_out)
+    asked = "asked for" if gpus != "auto" else "this machine's"
+    return f"{asked}, {how}: {'; '.join(parts)}"
+
+
+def _shared_words(assignment: Assignment, sharing: Sharing) -> str:
+    shared = [share for share in sharing.shares.values() if share.mode != OWN]
+    if not shared:
+        most = max(map(len, assignment.nodes), default=0)
+        return "each node its own" if most == 1 else f"each node its own {most}"
+    how = "through MPS" if shared[0].mode == MPS else "by turns"
+    limits = [share.bytes_per_rank for share in shared if share.bytes_per_rank]
+    each = f", {format_bytes(min(limits))} a rank" if limits else ""
+    if len(assignment.gpus) == 1:
+        share = shared[0]
+        return f"{share.ranks} ranks share {label(share.gpu)} {how}{each}"
+    counts = sorted({share.ranks for share in sharing.shares.values()})
+    ranks = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{ranks} ranks share a GPU {how}{each}"
