@@ -6,28 +6,30 @@ The run is found by its labels, so every verb works from any shell and after any
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from compose_sim.core.choices import DEFAULT_IMAGE
 from compose_sim.core.document import project_name
+from compose_sim.core.faults import Act
+from compose_sim.core.ongoing import first_nodes
 from compose_sim.core.plan import Plan
+from compose_sim.engine import docker_acts
 from compose_sim.engine.host_image import ensure_host_image
 from compose_sim.engine.process import (
     lines_of,
     on_terminal,
     output_of,
-    run_bound,
     try_output_of,
 )
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.errors import CommandError, EngineError, EnvironmentMissingError
 
-_RUN_LABEL = "composesim.run"
+_RUN_LABEL, _ROLE_LABEL = "composesim.run", "composesim.role"
+_ROLES = ("master", "node")  # a helper is no part of the cluster
 
 
 class DockerEngine:
@@ -64,20 +66,18 @@ class DockerEngine:
         return output.strip() if status == 0 else ""
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
-        """`docker compose up`, all services at once."""
+        """`docker compose up`, all services of the beginning at once."""
         self._started_at = time.time()
-        argv = ["docker", "compose", "--project-directory", str(folder.path), "--file", str(folder.document)]
-        argv += ["--env-file", str(folder.path / ".env"), "--project-name", project_name(plan.run)]
-        # What the caller's shell happens to export must not win over the settings beside the file.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")}
-        run_bound([*argv, "--progress", "plain", "up", "--detach", "--no-build"], env=environment)
+        everything = len(first_nodes(plan)) == len(plan.nodes)
+        docker_acts.compose_up(plan, folder, () if everything else ("master", *first_nodes(plan)))
 
     def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
         """Deaths from the daemon's own event stream, from the start of the run on, so that none is missed."""
         argv = ["docker", "events", "--since", f"{self._started_at:.3f}", "--format", "{{json .}}"]
         argv += ["--filter", f"label={_RUN_LABEL}={plan.run}"]
         argv += [word for event in ("start", "die", "oom", "destroy") for word in ("--filter", f"event={event}")]
-        running = {"master", *(node.name for node in plan.nodes)}
+        names = {"master", *(node.name for node in plan.nodes)}
+        running = {"master", *first_nodes(plan)}
         out_of_memory: set[str] = set()
         events, lines = lines_of(argv)
         try:
@@ -93,6 +93,8 @@ class DockerEngine:
                 attributes = fields["Actor"]["Attributes"]
                 name = attributes.get("composesim.node") or attributes.get("composesim.role", "")
                 action = fields["Action"]
+                if name not in names:
+                    continue  # a helper's end is nobody's news
                 if action == "start":
                     running.add(name)
                     out_of_memory.discard(name)
@@ -120,8 +122,18 @@ class DockerEngine:
             raise CommandError(["docker", "inspect"], status, output, hint="composesim doctor")
         # A container removed since it was listed leaves a line of complaint behind the JSON.
         containers = json.JSONDecoder().raw_decode(output.lstrip())[0]
-        statuses = [_status(container) for container in containers]
+        statuses = [
+            _status(container) for container in containers if container["Config"]["Labels"].get(_ROLE_LABEL) in _ROLES
+        ]
         return tuple(sorted(statuses, key=lambda each: (each.run, each.role == "node", len(each.node), each.node)))
+
+    def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
+        """One docker command."""
+        docker_acts.perform(plan, folder, act, _container(plan.run, act.node))
+
+    def addresses(self, plan: Plan) -> Mapping[str, str]:
+        """What `docker inspect` says of each container's place in the run's network."""
+        return docker_acts.addresses(_ids(plan.run))
 
     def stop(self, run: str, *, grace_s: float) -> None:
         """`docker stop`: SIGTERM to every node at once, SIGKILL after the grace."""

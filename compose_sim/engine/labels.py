@@ -49,6 +49,16 @@ def without_kin(processes: Iterable[Labelled]) -> list[Labelled]:
     return [process for process in processes if process.pid not in kin]
 
 
+def processes_of_node(run: str, node: str) -> list[Labelled]:
+    """A node's processes: what has its name, and what descends from that. A rank may be forked from one that serves all nodes."""
+    processes = labelled_processes(run)
+    found = {process.pid: process for process in processes if process.node == node}
+    parents = {process.pid: int(_stat(process.pid)[1]) for process in processes}
+    while new := [each for each in processes if each.pid not in found and parents[each.pid] in found]:
+        found |= {process.pid: process for process in new}
+    return list(found.values())
+
+
 def send(process: Labelled, number: signal.Signals) -> None:
     """Signal this process, and never another one that took over its id."""
     handle = _open(process)

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.core.events import parse_event
+from compose_sim.core.faults import Act, Start
+from compose_sim.core.ongoing import first_nodes
 from compose_sim.core.plan import Plan, PlannedNode
-from compose_sim.engine import labels
+from compose_sim.engine import labels, local_acts
 from compose_sim.engine.children import Children, adopt_orphans
 from compose_sim.engine.process import on_terminal
 from compose_sim.engine.protocol import NodeStatus, Progress
@@ -28,6 +30,7 @@ MASTER = "master"
 _MASTER_PATIENCE_S = 60.0  # a master that has not said where it listens by then never will
 _REMOVE_PATIENCE_S = 30.0  # only a process that the kernel itself holds survives SIGKILL so long
 _LOOK_S = 0.01
+_LOOK_FOR_STARTS_MS = 100
 
 
 class LocalEngine:
@@ -38,6 +41,7 @@ class LocalEngine:
     def __init__(self) -> None:
         self._children = Children()
         self._folders: dict[str, Path] = {}
+        self._watched: dict[int, str] = {}  # handle -> node whose end has not been told
 
     def describe(self) -> str:
         """What it is, since there is no version to tell."""
@@ -52,41 +56,49 @@ class LocalEngine:
         return ""
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
-        """The master first, since its port is only known when it listens, then all nodes."""
+        """The master first, since its port is only known when it listens, then the nodes of the beginning."""
         adopt_orphans()
         self._folders[plan.run] = folder.path
-        common = {**os.environ, **plan.environment, labels.ENGINE: self.name}
-        directory = plan.working_directory
-        with Zygote(plan.python, folder=folder.path, working_directory=directory, environment=common) as zygote:
-            self._start_one(zygote, plan, MASTER, plan.master.command, {**common, labels.NODE: MASTER})
-            if any(_program_to_share(plan, node) for node in plan.nodes):
+        with self._zygote(plan, folder) as zygote:
+            environment = {**_environment(plan), labels.NODE: MASTER}
+            self._children.add((plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment))
+            nodes = [node for node in plan.nodes if node.name in first_nodes(plan)]
+            if any(_program_to_share(plan, node) for node in nodes):
                 zygote.import_torch()  # while the master starts
             address = f"127.0.0.1:{self._await_port(plan, folder)}"
-            for node in plan.nodes:
-                environment = {**common, **node.environment, "COMPOSESIM_MASTER": address}
-                program = _program_to_share(plan, node)
-                self._start_one(zygote, plan, node.name, node.command, environment, program)
+            for node in nodes:
+                self._start_node(zygote, plan, node, address, program=_program_to_share(plan, node))
+
+    def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
+        """Signals to the node's processes, or a new agent with the environment of the first one."""
+        if isinstance(act, Start):
+            self._start_again(plan, folder, next(node for node in plan.nodes if node.name == act.node))
+        else:
+            local_acts.perform(plan.run, act)
+
+    def addresses(self, plan: Plan) -> Mapping[str, str]:
+        """None: nodes share this machine's."""
+        return {}
 
     def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
         """Each node when its agent ends; the exit code of one that we did not start is what it wrote down last."""
-        handles: dict[int, str] = {}
-        poll = select.poll()
-        for name in _names(plan):
-            handle = self._open(plan.run, name)
-            if handle is None:
+        poll, handles = select.poll(), self._watched
+        for name in (MASTER, *first_nodes(plan)):
+            if not self._watch(poll, plan.run, name):
                 yield self._status(plan.run, name, plan)
-            else:
-                handles[handle] = name
-                poll.register(handle, select.POLLIN)
         try:
             while handles:
-                for handle, _ in poll.poll():
+                for handle, _ in poll.poll(_LOOK_FOR_STARTS_MS):
                     poll.unregister(handle)
                     os.close(handle)
                     yield self._status(plan.run, handles.pop(handle), plan)
+                for node in plan.nodes:  # one that was started again
+                    if node.name not in handles.values() and self._children.pid((plan.run, node.name)):
+                        self._watch(poll, plan.run, node.name)
         finally:
             for handle in handles:
                 os.close(handle)
+            handles.clear()
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """The nodes of each run of which any process is left, ended ones too."""
@@ -128,7 +140,7 @@ class LocalEngine:
 
     def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
         """Run a command in the node's environment and working directory; 127 where there is no such command."""
-        agent = _agent(run, node)
+        agent = local_acts.agent_of(run, node)
         if agent is None:
             raise EngineError(f"'{node}' of run '{run}' is not running", hint=f"composesim ps --run {run}")
         folder = str(Path(f"/proc/{agent.pid}/cwd").readlink())
@@ -147,16 +159,34 @@ class LocalEngine:
         """Runs of which a process is left."""
         return tuple(sorted({process.run for process in labels.labelled_processes()}))
 
-    def _start_one(
-        self,
-        zygote: Zygote,
-        plan: Plan,
-        name: str,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        program: Sequence[str] | None = None,
+    def _zygote(self, plan: Plan, folder: RunFolder) -> Zygote:
+        return Zygote(
+            plan.python, folder=folder.path, working_directory=plan.working_directory, environment=_environment(plan)
+        )
+
+    def _start_node(
+        self, zygote: Zygote, plan: Plan, node: PlannedNode, master: str, *, program: Sequence[str] | None
     ) -> None:
-        self._children.add((plan.run, name), zygote.start(name, argv, environment, program=program))
+        environment = {**_environment(plan), **node.environment, "COMPOSESIM_MASTER": master}
+        pid = zygote.start(node.name, node.command, environment, program=program)
+        self._children.add((plan.run, node.name), pid)
+
+    def _start_again(self, plan: Plan, folder: RunFolder, node: PlannedNode) -> None:
+        """Unless it runs. Its agent starts at once, and imports torch by itself while others wait for it."""
+        if local_acts.agent_of(plan.run, node.name):
+            return
+        while node.name in self._watched.values():  # its end is told before its new beginning
+            time.sleep(_LOOK_S)
+        with self._zygote(plan, folder) as zygote:
+            self._start_node(zygote, plan, node, f"127.0.0.1:{self._await_port(plan, folder)}", program=None)
+
+    def _watch(self, poll: select.poll, run: str, name: str) -> bool:
+        """Have the poll tell when the node ends; False where it has."""
+        handle = self._open(run, name)
+        if handle is not None:
+            self._watched[handle] = name
+            poll.register(handle, select.POLLIN)
+        return handle is not None
 
     def _await_port(self, plan: Plan, folder: RunFolder) -> int:
         """The port that the master says it listens on; EngineError where it ends without a word."""
@@ -183,7 +213,7 @@ class LocalEngine:
         """A handle that is readable once the node has ended; None where it is gone already."""
         pid = self._children.pid((run, name))
         if pid is None:
-            agent = _agent(run, name)
+            agent = local_acts.agent_of(run, name)
             pid = agent.pid if agent else None
         try:
             return os.pidfd_open(pid) if pid else None
@@ -234,9 +264,9 @@ def _program_to_share(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
     return (*(("-m",) if "--module" in node.command[:end] else ()), *node.command[end + 1 :])
 
 
-def _agent(run: str, node: str) -> labels.Labelled | None:
-    processes = labels.labelled_processes(run)
-    return next((process for process in processes if process.is_agent and process.node == node), None)
+def _environment(plan: Plan) -> dict[str, str]:
+    """What the master and all nodes have in common."""
+    return {**os.environ, **plan.environment, labels.ENGINE: LocalEngine.name}
 
 
 def _names(plan: Plan) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from compose_sim.core.faults import Act
 from compose_sim.core.plan import Plan
 from compose_sim.engine.rundir import RunFolder
 
@@ -47,11 +48,27 @@ class Engine(Protocol):
         ...
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
-        """Start the master and all nodes; returns when every one has been started."""
+        """Start the master and the nodes that the run begins with; returns when every one has been started."""
         ...
 
     def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
-        """Each node, and the master, at the moment it stops running; blocks in between, ends with the last one."""
+        """
+        Each node, and the master, at the moment it stops running; blocks in between, ends when none runs any more.
+
+        A node that this engine object starts again is told again.
+        """
+        ...
+
+    def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
+        """
+        Do this to its node, and return when it is done: Signal, Pause, Start (also of a node that never ran) or LimitCpus.
+
+        Holding what is held, letting go what is not, and starting what runs change nothing. EngineError where it cannot be done.
+        """
+        ...
+
+    def addresses(self, plan: Plan) -> Mapping[str, str]:
+        """The IPv4 address of each node that runs, and of the master, by name; empty where nodes have none of their own."""
         ...
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:

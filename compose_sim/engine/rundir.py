@@ -20,7 +20,7 @@ from compose_sim.core.events import Event
 from compose_sim.core.plan import Plan, plan_from_dict
 from compose_sim.errors import EngineError, SpecError
 
-_NODE_FOLDERS = ("events", "logs", "observations", "shared", "debug")  # what nodes write to
+_NODE_FOLDERS = ("events", "logs", "observations", "shared", "debug", "mps")  # what nodes write to
 _PROBES_TAKE_S = 0.5  # those who only ask for the lock hold it too, for a moment
 _BETWEEN_TRIES_S = 0.02
 
@@ -97,7 +97,7 @@ class RunFolder:
 
     def clear(self, user_id: int, group_id: int) -> None:
         """Empty the folder of an earlier run of this name, all but its shared storage, and lay out a new one."""
-        for name in ("events", "logs", "observations", "debug", "node", "orders", "identity"):
+        for name in ("events", "logs", "observations", "debug", "mps", "node", "orders", "requests", "identity"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("report.json", "plan.json", "docker-compose.yml", ".env"):
             (self.path / name).unlink(missing_ok=True)
@@ -116,6 +116,10 @@ class RunFolder:
 
     def append(self, kind: str, *, node: str | None = None, rank: int | None = None, **data: Any) -> None:
         """Add an event of composesim's own."""
+        self.tell(kind, data, node=node, rank=rank)
+
+    def tell(self, kind: str, data: Mapping[str, Any], *, node: str | None = None, rank: int | None = None) -> None:
+        """The same, for data that are not known by name."""
         event = Event(t=time.time(), kind=kind, node=node, rank=rank, data=data)
         _append_line(self.path / "events" / "composesim.jsonl", event.to_json(self.name))
 

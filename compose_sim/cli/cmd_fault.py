@@ -1,0 +1,74 @@
+"""What does `composesim fault` do? It breaks something of a run on purpose; each kind of fault is a verb of its own below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+
+from compose_sim.cli.intervening import intervene, run_under_way, seconds, tell
+from compose_sim.cli.select import json_option, run_option
+from compose_sim.core.faults import KINDS, options_of, target_of
+from compose_sim.core.faults.reading import kind_named, read_fault
+from compose_sim.core.quantities import format_seconds
+
+
+class Kinds(click.Group):
+    """Kinds of faults by name, each from `core/faults/<kind>.py`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """`list`, then all kinds."""
+        return [*super().list_commands(ctx), *KINDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a kind, made now."""
+        return super().get_command(ctx, cmd_name) or _command_of(cmd_name)
+
+
+_HELP = """Break something of a run that is under way.
+
+\b
+composesim fault kill node-1 --for 20s
+composesim fault list
+"""
+
+
+@click.group("fault", cls=Kinds, help=_HELP)
+def command() -> None:
+    """All kinds."""
+
+
+def _command_of(name: str) -> click.Command:
+    kind = kind_named(name)
+    options: list[Callable[[Any], Any]] = [
+        click.option("--for", "for_s", metavar="TIME", callback=seconds, help="Heal it after this time, such as 20s."),
+        run_option,
+        json_option,
+    ]
+    for key, (parse, default, text) in options_of(kind).items():
+        flag = f"--{key.replace('_', '-')}"
+        said = text if default in (..., None, False, "") else f"{text}  [default: {default}]"
+        value = {"is_flag": True} if parse is bool else {"metavar": key.upper(), "required": default is ...}
+        options.append(click.option(flag, key, help=said, default=None, **value))
+    if target_of(kind) != "none":
+        options.append(
+            click.argument("words", nargs=-1, required=True, metavar=KINDS[name].split(" [")[0].split(" --")[0])
+        )
+    function: Callable[..., None] = partial(_break, name)
+    for option in options:
+        function = option(function)
+    return click.command(name, help=kind.SUMMARY, short_help=kind.SUMMARY)(function)
+
+
+def _break(
+    name: str, *, run: str | None, for_s: float | None, as_json: bool, words: tuple[str, ...] = (), **options: Any
+) -> None:
+    folder = run_under_way(run)
+    fault = read_fault(name, words, options, plan=folder.read_plan(), for_s=for_s)
+    request, events = intervene(folder, "fault", fault)
+    done = next(event for event in events if event.kind == "fault" and event.data["id"] == request)
+    healed = f"; healed after {format_seconds(for_s)}" if for_s else ""
+    told = {key: done.data[key] for key in ("id", "kind", "nodes", "rank", "text", "for_s")}
+    tell(told, f"{request}: {done.data['text']}{healed}", as_json=as_json)

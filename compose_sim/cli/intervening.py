@@ -1,0 +1,48 @@
+"""How do verbs that intervene in a run speak? They ask its process, wait until it is done, and say one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from compose_sim.cli.console import print_json
+from compose_sim.cli.select import select_folder
+from compose_sim.core.events import Event
+from compose_sim.core.interventions import Intervention
+from compose_sim.core.quantities import parse_seconds
+from compose_sim.engine.record import end_of
+from compose_sim.engine.requests import ask, new_id
+from compose_sim.engine.rundir import RunFolder
+from compose_sim.errors import SpecError
+
+
+def seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """The value of an option that is a time."""
+    try:
+        return None if text is None else parse_seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def run_under_way(run: str | None) -> RunFolder:
+    """The folder of the run that is meant; SpecError where it is over."""
+    folder = select_folder(run, elsewhere=False)
+    if end_of(folder).is_set():
+        raise SpecError(f"the run '{folder.name}' is over", hint="composesim up --detach …")
+    return folder
+
+
+def intervene(folder: RunFolder, verb: str, intervention: Intervention) -> tuple[str, list[Event]]:
+    """Have it done; its id, and composesim's events from then on that are about what was done."""
+    request = new_id(verb)
+    return request, ask(folder, intervention, request)
+
+
+def tell(value: Mapping[str, Any], line: str, *, as_json: bool) -> None:
+    """What was done: as JSON, or as one line."""
+    if as_json:
+        print_json({"schema_version": 1, **value})
+    else:
+        click.echo(line)

@@ -1,0 +1,260 @@
+"""Who performs interventions? One thread of the process that runs the cluster: in order, timers included, never twice at a time.
+
+What it did stands in the run's events; what is broken at a moment is known here alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from compose_sim.core.events import Event
+from compose_sim.core.faults import Act, Lowered, Order, Pause, Scene, Signal, Start
+from compose_sim.core.interventions import Fault, Heal, Intervention, Relink, Scale
+from compose_sim.core.ongoing import (
+    Ongoing,
+    faults_to_heal,
+    first_nodes,
+    lower_fault,
+    lower_scale,
+    over_by_start,
+)
+from compose_sim.core.plan import Plan
+from compose_sim.engine.marks import Marks
+from compose_sim.engine.orders import Orders
+from compose_sim.engine.protocol import Engine
+from compose_sim.engine.requests import Requests
+from compose_sim.engine.rundir import RunFolder
+from compose_sim.errors import ComposesimError, EngineError, SpecError
+
+_LOOK_S = 0.05  # how long a request waits at most before it is seen
+_LEAVES_WITHIN_S = 15.0  # a node that was told to end; it is killed then
+
+
+class Performer:
+    """The interventions of one run, from its start to its end."""
+
+    def __init__(self, plan: Plan, engine: Engine, folder: RunFolder) -> None:
+        self._plan, self._engine, self._folder = plan, engine, folder
+        self._marks, self._orders, self._requests = Marks(folder.path), Orders(folder), Requests(folder)
+        self._queue: deque[tuple[str, Intervention | None, Path | None]] = deque()
+        self._ongoing: dict[str, Ongoing] = {}
+        self._ends: dict[str, float] = {}  # id of a fault -> monotonic seconds: healed by itself then
+        self._wanted = first_nodes(plan)
+        self._running: set[str] = set()
+        self._told_to_end: set[str] = set()
+        self._ranks: dict[int, str] = {rank: node.name for node in plan.nodes for rank in node.ranks}
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="performer", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: str, intervention: Intervention) -> None:
+        """Perform this when it is its turn; its events bear the id `request`."""
+        self._queue.append((request, intervention, None))
+        self._wake.set()
+
+    def hear(self, events: list[Event]) -> None:
+        """What is new in the run; to be called after each look at it."""
+        self._marks.hear(events)
+        self._orders.hear(events)
+        for event in events:
+            if event.kind == "round":
+                self._ranks = _ranks_in(self._plan, event.data.get("nodes") or ())
+
+    def close(self) -> None:
+        """Perform nothing more, refuse what waits, and let go of all nodes that are held, so that they can end. Once is enough."""
+        self._closing.set()
+        self._orders.give_up()
+        self._wake.set()
+        self._thread.join()
+        self._take()
+        while self._queue:
+            request, _, file = self._queue.popleft()
+            self._refuse(request, EngineError("the run is ending", hint=f"composesim report --run {self._plan.run}"))
+            _dealt_with(file)
+        if self._ongoing:
+            with suppress(ComposesimError):
+                self._look()
+                for each in reversed(self._ongoing.values()):
+                    self._let_go(each)
+            self._ongoing.clear()
+
+    # The thread
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            self._take()
+            now = time.monotonic()
+            due = min(self._ends, key=self._ends.__getitem__, default=None)
+            if due is not None and self._ends[due] <= now:
+                del self._ends[due]
+                self._guarded(f"heal-of-{due}", partial(self._heal, [due]))
+            elif self._queue:
+                request, intervention, file = self._queue.popleft()
+                self._guarded(request, partial(self._perform, request, intervention))
+                _dealt_with(file)
+            else:
+                self._wake.wait(_LOOK_S if due is None else min(_LOOK_S, self._ends[due] - now))
+                self._wake.clear()
+
+    def _take(self) -> None:
+        for request, file, intervention in self._requests.new():
+            self._queue.append((request, intervention, file))
+
+    def _guarded(self, request: str, act: Callable[[], None]) -> None:
+        try:
+            self._look()
+            act()
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not keep others waiting for their answers
+            self._refuse(request, error)
+
+    def _perform(self, request: str, intervention: Intervention | None) -> None:
+        if isinstance(intervention, Fault):
+            self._begin(request, intervention)
+        elif isinstance(intervention, Heal):
+            self._heal(faults_to_heal(intervention, self._ongoing, self._plan))
+        elif isinstance(intervention, Scale):
+            self._scale(request, intervention)
+        elif isinstance(intervention, Relink):
+            raise SpecError("links cannot be changed while a run goes on")
+        else:
+            raise SpecError(f"'{request}' is no intervention that is known here")
+
+    def _begin(self, request: str, fault: Fault) -> None:
+        scene = Scene(plan=self._plan, running=self._names_running(), ranks=self._ranks)
+        lowered = lower_fault(fault, scene, self._ongoing.values())
+        self._marks.add(lowered.loses)
+        self._tell_fault(request, fault, lowered, "begun")
+        done: list[Act] = []
+        try:
+            for act in lowered.do:
+                self._act(act, request)
+                done.append(act)
+        except (ComposesimError, OSError):
+            if done:
+                self._let_go(Ongoing(id=request, fault=fault, lowered=lowered))
+            self._marks.remove(lowered.loses)
+            raise
+        self._tell_fault(request, fault, lowered, "done")
+        if lowered.lasts:
+            self._ongoing[request] = Ongoing(id=request, fault=fault, lowered=lowered)
+            if fault.for_s is not None:
+                self._ends[request] = time.monotonic() + fault.for_s
+        else:
+            self._marks.returning(lowered.loses, started=any(isinstance(act, Start) for act in lowered.do))
+
+    def _heal(self, ids: Iterable[str]) -> None:
+        for each in [self._ongoing.pop(name) for name in ids if name in self._ongoing]:
+            self._folder.append("heal", id=each.id, phase="begun")
+            starts = {act.node for act in each.lowered.undo if isinstance(act, Start)}
+            try:
+                for act in each.lowered.undo:
+                    if act.node in self._running or (act.node in starts and act.node in self._wanted):
+                        self._act(act, each.id)
+            except (ComposesimError, OSError):
+                self._ongoing[each.id] = each
+                raise
+            self._marks.returning(set(each.lowered.loses) - starts, started=False)
+            self._ends.pop(each.id, None)
+            self._folder.append("heal", id=each.id, phase="done")
+
+    def _scale(self, request: str, scale: Scale) -> None:
+        names = lower_scale(scale, self._plan, self._wanted)
+        leaving = [name for name in self._wanted if name not in names]
+        coming = [name for name in names if name not in self._wanted]
+        self._marks.add(leaving)
+        self._wanted = names
+        self._folder.append("scale", id=request, nodes=scale.nodes, names=list(names))
+        for node in leaving:
+            for each in self._ongoing.values():
+                for act in each.lowered.undo:
+                    if act.node == node and isinstance(act, Signal | Pause):  # one that is held would not hear it
+                        self._act(act, each.id)
+            self._act(Signal(node=node, name="TERM"), request)
+        for node in coming:
+            self._act(Start(node=node), request)
+
+    # Acts
+
+    def _act(self, act: Act, cause: str) -> None:
+        """Do one thing to one node; what is done to a node that does not run is nothing, but for starting it."""
+        if isinstance(act, Start):
+            self._start(act)
+        elif act.node not in self._running:
+            return
+        elif isinstance(act, Order):
+            self._orders.give(act, cause)
+        else:
+            self._engine.perform(self._plan, self._folder, act)
+            if isinstance(act, Signal) and act.name in ("KILL", "TERM"):
+                self._told_to_end.add(act.node)
+
+    def _start(self, act: Start) -> None:
+        if act.node in self._told_to_end:
+            self._await_end(act.node)
+        if act.node not in self._running:
+            self._engine.perform(self._plan, self._folder, act)
+            self._running.add(act.node)
+        self._marks.returning([act.node], started=True)
+        self._heal(over_by_start(act.node, self._ongoing, self._running))
+
+    def _await_end(self, node: str) -> None:
+        """A node that was told to end is starting again: its end comes first."""
+        deadline = time.monotonic() + _LEAVES_WITHIN_S
+        self._look()
+        while node in self._running:
+            if time.monotonic() > deadline:
+                self._engine.perform(self._plan, self._folder, Signal(node=node, name="KILL"))
+            self._closing.wait(_LOOK_S)
+            self._look()
+        self._told_to_end.discard(node)
+
+    def _let_go(self, each: Ongoing) -> None:
+        """Undo what would keep a node from ending, or outlive it; the rest goes with the node."""
+        for act in each.lowered.undo:
+            if act.node in self._running and not isinstance(act, Start):
+                with suppress(ComposesimError, OSError):
+                    self._act(act, each.id)
+
+    def _look(self) -> None:
+        statuses = self._engine.statuses(self._plan.run)
+        self._running = {status.node for status in statuses if status.running and status.role == "node"}
+        self._told_to_end &= self._running
+
+    def _names_running(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self._plan.nodes if node.name in self._running)
+
+    # What is told
+
+    def _tell_fault(self, request: str, fault: Fault, lowered: Lowered, phase: str) -> None:
+        about = {
+            "id": request,
+            "kind": fault.kind,
+            "nodes": list(fault.nodes),
+            "rank": fault.rank,
+            "for_s": fault.for_s,
+        }
+        meant = {"text": lowered.text, "loses": list(lowered.loses), "lasts": lowered.lasts}
+        self._folder.tell("fault", {**about, **meant, "phase": phase})
+
+    def _refuse(self, request: str, error: Exception) -> None:
+        known = error if isinstance(error, ComposesimError) else EngineError(f"{type(error).__name__}: {error}")
+        told = {"message": known.message, "evidence": known.evidence, "hint": known.hint, "exit_code": known.exit_code}
+        with suppress(OSError):  # the folder has been deleted
+            self._folder.tell("refused", {"id": request, **told})
+
+
+def _ranks_in(plan: Plan, nodes: Iterable[str]) -> dict[int, str]:
+    """Which rank is on which node, in a round of these nodes, in their order."""
+    nproc = {node.name: node.nproc for node in plan.nodes}
+    return dict(enumerate(name for name in nodes for _ in range(nproc.get(name, 0))))
+
+
+def _dealt_with(file: Path | None) -> None:
+    if file:
+        file.unlink(missing_ok=True)
