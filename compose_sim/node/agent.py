@@ -134,8 +134,9 @@ class Agent:
         variables = [rank_variables(launch, round_, local_rank) for local_rank in range(launch.nproc)]
         address, port = variables[0]["MASTER_ADDR"], int(variables[0]["MASTER_PORT"])
         told = {key: round_[key] for key in ("world_size", "nodes", "restart_count")}
-        self._of_round().emit("rendezvous", master_addr=address, master_port=port, **told)
         self._ranks = [Rank(rank) for rank in range(first, first + launch.nproc)]
+        logs = {rank.rank: self._outputs.logged(rank.rank) for rank in self._ranks}
+        self._of_round().emit("rendezvous", master_addr=address, master_port=port, logs=logs, **told)
         self._starter.start(variables, [self._outputs.open(rank.rank) for rank in self._ranks])
 
     def _join(self) -> None:

@@ -152,10 +152,17 @@ class Outputs:
 
     def open(self, rank: int) -> int:
         """Begin to read a rank's output. The descriptor it is to write to: hand it over, then close it."""
-        output = RankOutput(self._folder / f"{self._node}.{rank}.log", self._echo)
+        output = RankOutput(self._log(rank), self._echo)
         self._outputs[rank] = output
         self._watch(rank)
         return output.write_end
+
+    def logged(self, rank: int) -> int:
+        """How many bytes of earlier rounds the rank's log holds: where the next round's begin."""
+        try:
+            return self._log(rank).stat().st_size
+        except OSError:
+            return 0
 
     def drain(self, rank: int) -> None:
         """Copy all that the rank, which has ended, wrote."""
@@ -181,6 +188,9 @@ class Outputs:
     def finish(self, seconds: float) -> None:
         self.close_round()
         self._echo.flush(seconds)
+
+    def _log(self, rank: int) -> Path:
+        return self._folder / f"{self._node}.{rank}.log"
 
     def _watch(self, rank: int) -> None:
         if self._reading:

@@ -1,0 +1,70 @@
+"""What the follower of a run's folder makes of its files: the round in which each line was printed, whenever it is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from compose_sim.engine.follow import Follower
+
+
+def tell_round(folder: Path, generation: int, logs: dict[str, int]) -> None:
+    """What a node's agent writes as a round begins."""
+    event = {"v": 1, "t": 1.0 + generation, "node": "node-0", "rank": None, "generation": generation}
+    (folder / "events").mkdir(exist_ok=True)
+    with (folder / "events" / "node-0.jsonl").open("a") as file:
+        file.write(json.dumps({**event, "kind": "rendezvous", "data": {"world_size": 1, "logs": logs}}) + "\n")
+
+
+def rank_prints(folder: Path, text: str) -> int:
+    """Add to the log of rank 0. Bytes in it before."""
+    (folder / "logs").mkdir(exist_ok=True)
+    path = folder / "logs" / "node-0.0.log"
+    size = path.stat().st_size if path.exists() else 0
+    with path.open("a") as file:
+        file.write(text)
+    return size
+
+
+def test_a_line_counts_to_the_round_in_which_it_was_printed(tmp_path: Path) -> None:
+    """A log goes on through all rounds, and is read when they are long over."""
+    tell_round(tmp_path, 0, {"0": 0})
+    rank_prints(tmp_path, '{"step": 1, "loss": 0.5}\nwörds\n{"step": 2}\n')
+    tell_round(tmp_path, 1, {"0": (tmp_path / "logs" / "node-0.0.log").stat().st_size})
+    rank_prints(tmp_path, '{"step": 2}\nno newline')
+    follower = Follower(tmp_path)
+    events = follower.finish()
+    follower.close()
+
+    metrics = [(event.generation, event.data["step"]) for event in events if event.kind == "metric"]
+    lines = [(event.generation, event.data["line"]) for event in events if event.kind == "log"]
+    assert metrics == [(0, 1), (0, 2), (1, 2)]
+    assert lines[1] == (0, "wörds")
+    assert lines[-1] == (1, "no newline")
+
+
+def test_a_line_read_as_its_round_begins_counts_to_it(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+    tell_round(tmp_path, 0, {"0": 0})
+    rank_prints(tmp_path, "half a line, ")
+    first = follower.poll()
+    size = rank_prints(tmp_path, "and the rest\n") + len("and the rest\n")
+    tell_round(tmp_path, 1, {"0": size})
+    rank_prints(tmp_path, '{"step": 3}\n')
+    second = follower.poll()
+    follower.close()
+
+    assert [event.kind for event in first] == ["rendezvous"]
+    assert [(event.generation, event.data["line"]) for event in second if event.kind == "log"] == [
+        (0, "half a line, and the rest"),
+        (1, '{"step": 3}'),
+    ]
+
+
+def test_a_log_of_which_no_node_says_where_rounds_begin_is_of_no_round(tmp_path: Path) -> None:
+    rank_prints(tmp_path, '{"step": 3}\n')
+    follower = Follower(tmp_path)
+    events = follower.finish()
+    follower.close()
+
+    assert [(event.kind, event.generation) for event in events] == [("log", None), ("metric", None)]
