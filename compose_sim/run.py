@@ -73,7 +73,7 @@ def run_cluster(
         )
     folder.clear(host.user_id, host.group_id)
     folder.write_plan(plan)
-    with _signals_interrupt(), start_supervisor(engine.name, plan.run, folder.path) as supervisor:
+    with interrupts_raise(), start_supervisor(engine.name, plan.run, folder.path) as supervisor:
         try:
             image = engine.prepare(plan, listener.progress)
             facts = _facts(engine, host, image)
@@ -136,14 +136,14 @@ def _follow(
     """Watch until every node has ended, stopping the run where there is a reason to; the last state."""
     state = initial_state(plan)
     follower = Follower(folder.path)
-    news = threading.Event()
+    news = News()
     watcher = threading.Thread(target=_watch, args=(plan, engine, folder, news), daemon=True)
     watcher.start()
     performer = Performer(plan, engine, folder)
     try:
-        while not is_over(state) and watcher.is_alive():
-            looked = time.monotonic()
-            try:
+        with interrupts_told(news):
+            while not is_over(state) and watcher.is_alive():
+                looked = time.monotonic()
                 events = follower.poll()
                 state = _look(state, events, listener)
                 _intervene(performer, player, events, state)
@@ -151,13 +151,14 @@ def _follow(
                 stop = None if state.stopping else reason_to_stop(state, plan, now=time.time())
                 if stop:
                     _stop(plan, engine, folder, stop, performer)
-                elif not is_over(state) and news.wait(pause_after(looked)):
-                    news.clear()
-            except KeyboardInterrupt:
-                listener.progress("Stopping the nodes; once more to kill them.")
-                _stop(plan, engine, folder, StopReason(reason="interrupted"), performer)
+                elif news.wants_end(within=0.0 if is_over(state) else pause_after(looked)):
+                    listener.progress("Stopping the nodes; once more to kill them.")
+                    _stop(plan, engine, folder, StopReason(reason="interrupted"), performer)
         performer.close()
-        return _look(state, follower.finish(), listener)
+        last = follower.finish()
+        if player:
+            player.hear(last)
+        return _look(state, last, listener)
     finally:
         performer.close()
         follower.close()
@@ -184,15 +185,15 @@ def _tell_hang(plan: Plan, folder: RunFolder, state: ClusterState) -> None:
         folder.append("hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback)
 
 
-def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: threading.Event) -> None:
+def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: News) -> None:
     """In a thread: the engine's word on each node that stops, written where all other events are."""
     try:
         for status in engine.stopped(plan):
             folder.append("node-stopped", node=status.node, exit_code=status.exit_code, oom=status.oom_killed)
-            news.set()
+            news.tell()
     except (ComposesimError, OSError) as error:
         folder.append("stopping", reason="engine", cause="engine", message=str(error))
-        news.set()
+        news.tell()
 
 
 def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason, performer: Performer) -> None:
@@ -230,18 +231,3 @@ def _last_words(plan: Plan, engine: Engine, folder: RunFolder, state: ClusterSta
                 words[node.name] = "\n".join(own_log.read_text(errors="replace").splitlines()[-20:])
             words[node.name] = words.get(node.name) or engine.output(plan.run, node.name)
     return words
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a run as Ctrl-C does: nodes stopped, report written, nothing left."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

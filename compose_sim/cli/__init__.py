@@ -17,6 +17,7 @@ from compose_sim.errors import ComposesimError
 VERBS = {
     "up": "Run a script on a cluster of nodes, and end with a verdict.",
     "check": "Say whether a script's distributed code is right.",
+    "play": "Play a scenario of faults in a run, and judge what it expects.",
     "plan": "Show what `up` would run, and why.",
     "render": "Write a folder that runs with plain `docker compose up`.",
     "ps": "List runs and their nodes.",
@@ -116,7 +117,7 @@ def _wants_json() -> bool:
     own = words[: words.index("--")] if "--" in words else words
     command = group.get_command(click.Context(group), verb[0]) if verb and not verb[0].startswith("-") else None
     count = getattr(command, "count_options", None)
-    return "--json" in (own[: count(own)] if count and verb != ["render"] else own)
+    return "--json" in (own[: count(own)] if count and verb[0] not in ("render", "play") else own)
 
 
 def _usage_text(error: click.ClickException) -> str:

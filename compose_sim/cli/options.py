@@ -127,8 +127,14 @@ class Request:
         return plan, host
 
 
-def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -> Request:
-    """Flags and `composesim.yaml` as one Request; SpecError (exit 2) says which flag, or which line and key, is wrong."""
+def read_request(
+    *, file: Path | None, program: tuple[str, ...], defaults: Mapping[str, Any] | None = None, **flags: Any
+) -> Request:
+    """
+    Flags and `composesim.yaml` as one Request; `defaults`, keys of a spec file, win over the file, and flags over both.
+
+    SpecError (exit 2) says which flag, or which line and key, is wrong.
+    """
     folder = Path(os.path.abspath(file.parent if file else "."))
     dotenv_file = folder / ".env"
     dotenv = _read(dotenv_file) if dotenv_file.is_file() else ""
@@ -144,7 +150,7 @@ def read_request(*, file: Path | None, program: tuple[str, ...], **flags: Any) -
         given |= {"args": program} if only_arguments else {"script": program[0], "args": program[1:]}
     text, source, remark = _spec_text(file, folder)
     values = parse_spec_text(text, source, variables={**dotenv_variables, **os.environ})
-    spec = make_spec(values, given)
+    spec = make_spec({**values, **(defaults or {})}, given)
     env_files: dict[str, str] = {}
     for name in spec.env_file:
         if not (folder / name).is_file():

@@ -10,6 +10,7 @@ import click
 
 from compose_sim.cli.checks_text import print_checks
 from compose_sim.cli.console import print_table, verdict_line
+from compose_sim.cli.expectations_text import print_expectations
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.selection import check_exit_code, complaints, failed_by_itself
 from compose_sim.core.quantities import format_bytes, format_seconds
@@ -39,6 +40,7 @@ def print_report(report: Mapping[str, Any], *, err: bool = False, skip: Sequence
     if wrong:
         click.echo(err=err)
         print_checks(wrong, err=err)
+    print_expectations(report.get("expectations", ()), err=err)
     print_cause(report, err=err)
     click.echo(err=err)
     click.echo(final_line(report), err=err)

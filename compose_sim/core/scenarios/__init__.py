@@ -23,3 +23,7 @@ class Player(Protocol):
         To be called after every look at the run, also where `events`, what is new, is empty; `now` in Unix seconds.
         """
         ...
+
+    def hear(self, events: list[Event]) -> None:
+        """What happened after the last look: the run is over, and there is nothing left to do to it."""
+        ...

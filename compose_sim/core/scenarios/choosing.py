@@ -45,7 +45,7 @@ class Chooser:
     def fault(self, step: Step, state: ClusterState, *, busy: set[str], occasion: str) -> Fault | None:
         """The fault of a step at this moment; None where chance finds no node to take. Nodes in `busy` bear a fault already."""
         assert step.fault is not None
-        up = [name for name, node in state.nodes.items() if node.phase in _UP and name not in busy]
+        up = [name for name in state.wanted if state.nodes[name].phase in _UP and name not in busy]
         ranks = {rank.rank: rank.node for rank in state.ranks.values() if rank.node in up}
         if self.has_a_choice(step) and not up:
             return None

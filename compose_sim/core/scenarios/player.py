@@ -62,8 +62,7 @@ class ScenarioPlayer:
 
     def due(self, events: list[Event], state: ClusterState, *, now: float) -> list[tuple[str, Intervention]]:
         """The interventions of the steps whose moments have come."""
-        for event in events:
-            self._see(event)
+        self.hear(events)
         if is_training_over(state):
             return []
         handed: list[tuple[str, Intervention]] = []
@@ -72,8 +71,13 @@ class ScenarioPlayer:
                 handed += self._play(part, state, now)
         return handed
 
+    def hear(self, events: list[Event]) -> None:
+        """Take note of what happened."""
+        for event in events:
+            self._see(event)
+
     def played(self) -> tuple[Played, ...]:
-        """What became of each step."""
+        """What became of each step, so far."""
         refused = {event.data.get("id"): str(event.data.get("message", "")) for event in self._of("refused")}
         return tuple(
             Played(

@@ -201,7 +201,9 @@ class Scenario(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", title="A scenario of composesim")
 
     shows: str = Field("", description="What the scenario shows, in one line")
-    seed: int = Field(0, description="Where random choices begin; --seed wins")
+    seed: int | None = Field(
+        None, description="Where random choices begin; --seed wins, and without either it is new each time"
+    )
     cluster: Annotated[dict[str, Any], WithJsonSchema({"type": "object"})] = Field(
         default_factory=dict,
         description="What `up` is given, as composesim.yaml says it (composesim.schema.json); flags win",
