@@ -89,6 +89,7 @@ def main() -> int:
 
 def _take_part(launch: Launch, master: str, say: Say) -> int:
     events, signals = events_of(os.environ), Signals()
+    contained = _is_contained()
     with selectors.DefaultSelector() as selector:
         echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"
         outputs = Outputs(events.folder / "logs", events.node, selector, echo=echo)
@@ -100,9 +101,9 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
             outputs=outputs,
             selector=selector,
             say=say,
-            contained=_is_contained(),
+            contained=contained,
             stalls=Stalls(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
-            orders=Orders(events),
+            orders=Orders(events, contained=contained),
         )
         selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
         try:

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from .emit import Events, events_of
@@ -200,10 +201,20 @@ def _listen(interface: str, port: int) -> socket.socket:
         raise PortTaken(port) from None
 
 
+def _marked(folder: Path) -> frozenset[str]:
+    """Nodes that something is done to on purpose at this moment: composesim keeps a file of the name of each."""
+    try:
+        return frozenset(path.name for path in folder.iterdir())
+    except OSError:  # there is no such folder where nothing can be done to nodes
+        return frozenset()
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="master.py", description="The rendezvous master of one run.")
-    parser.add_argument("--nodes", type=int, required=True, help="nodes that take part")
-    parser.add_argument("--min-nodes", type=int, help="begin with fewer, once nobody else joined for a second")
+    parser.add_argument(
+        "--nodes", type=int, required=True, help="nodes of the first round, and of all where it is not elastic"
+    )
+    parser.add_argument("--min-nodes", type=int, help="elastic: go on with those that are left, if so many are")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--port", type=int, required=True, help="where nodes connect; 0: any free port")
     parser.add_argument("--store-host", default="master", help="the name under which ranks reach the store")
@@ -219,7 +230,10 @@ def main() -> int:
     # A run on this machine alone is nobody else's business.
     interface = "127.0.0.1" if options.store_host in ("127.0.0.1", "localhost") else ""
     rendezvous = Rendezvous(
-        nodes=options.nodes, min_nodes=options.min_nodes or options.nodes, max_restarts=options.max_restarts
+        nodes=options.nodes,
+        max_restarts=options.max_restarts,
+        min_nodes=options.min_nodes,
+        absent=partial(_marked, events.folder / "orders" / "absent"),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     stores = Stores(None if options.no_store else options.store_host, options.store_port, interface)

@@ -1,16 +1,18 @@
 """Who takes part in the next round, and what must each node be told? The rendezvous as a state machine, without sockets or clock.
 
 Inputs are what happened to a peer (a connection) and the time in seconds on any steady clock; outputs are acts to perform in order.
+
+Rounds are of all nodes, and a failure calls all of them together again, as often as there are restarts. Elastic ones begin again with
+the nodes that are left, and with those that come back; the loss of a node that was marked as absent is no failure, nor is what follows
+from it in others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 from .wire import SILENCE_SECONDS, Message
-
-LAST_CALL_SECONDS = 1.0  # with fewer nodes than expected, how long the latest to join is followed by nobody
 
 
 @dataclass(frozen=True)
@@ -52,23 +54,34 @@ class _Member:
     node: str = ""
     node_rank: int = -1
     nproc: int = 0
-    phase: str = "silent"  # silent (never joined), waiting, running, done, called (to rejoin)
+    # silent (never joined), warming (its ranks cannot start yet, and others train), waiting, running, done, called (to rejoin)
+    phase: str = "silent"
+    took_part: bool = False  # in any round
 
 
 @dataclass
 class Rendezvous:
-    """Rounds of `nodes` nodes (at least `min_nodes`), begun anew at most `max_restarts` times after a failure."""
+    """
+    Rounds of `nodes` nodes, begun anew after at most `max_restarts` failures.
+
+    With `min_nodes` they are elastic, and only the first is of `nodes`. `absent` says which nodes are marked at this moment:
+    what happens to them was wanted.
+    """
 
     nodes: int
-    min_nodes: int
     max_restarts: int
+    min_nodes: int | None = None
+    absent: Callable[[], frozenset[str]] = frozenset
     generation: int = -1
     restart_count: int = 0
     outcome: bool | None = None  # True: all nodes are done; False: the run has failed
     _members: dict[int, _Member] = field(default_factory=dict)
+    _round_nodes: frozenset[str] = frozenset()  # of the latest round
+    _lost: set[str] = field(default_factory=set)
+    _marked_at: dict[str, float] = field(default_factory=dict)
     _store: Message | None = None
     _store_asked: bool = True
-    _latest_join: float = 0.0
+    _because: str = ""
     _end: Message = field(default_factory=dict)
 
     def begin(self) -> list[Act]:
@@ -78,7 +91,7 @@ class Rendezvous:
     def store_opened(self, host: str | None, port: int, now: float) -> list[Act]:
         """The next round's store listens at `host:port`; without a `host` there is none, and `port` is free for the first rank."""
         self._store, self._store_asked = {"store_host": host, "store_port": port}, False
-        return self._close_round(now)
+        return self._close_round()
 
     def connected(self, peer: int, now: float) -> list[Act]:
         self._members[peer] = _Member(heard=now)
@@ -93,12 +106,16 @@ class Rendezvous:
         kind = message["type"]
         if kind == "join":
             return self._joined(peer, member, message, now)
+        if kind == "ready" and member.phase == "warming":
+            return self._waits(member) + self._close_round()
         if kind == "done" and member.phase == "running":
-            return self._done(member)
+            member.phase = "done"
+            return self._finish_if_done()
         # A failure in a round that has already ended (another node failed first) is no news.
-        if kind == "failed" and member.phase in ("running", "waiting"):
+        if kind == "failed" and member.phase in ("running", "waiting", "warming"):
+            injected = member.phase == "running" and self._is_injected()
             member.phase = "running"  # one that failed while it waited has to be called again too
-            return self._failed(member.node, _words(member.node, message))
+            return self._failed(member.node, _words(member.node, message), injected=injected)
         return []
 
     def gone(self, peer: int, reason: str, now: float) -> list[Act]:
@@ -107,19 +124,22 @@ class Rendezvous:
         if member is None:
             return []
         if not member.node or self.outcome is not None or member.phase == "done":
-            return self._close_round(now)
-        acts: list[Act] = [Note("node-lost", {"node": member.node, "reason": reason})]
+            return self._close_round()
+        self._lost.add(member.node)
+        injected = self._is_injected(member.node, since=member.heard)
+        acts: list[Act] = [Note("node-lost", {"node": member.node, "reason": reason, "injected": injected})]
         # Between the call to rejoin and its answer a loss is a consequence of the failure that led to the call.
-        if member.phase != "called":
-            acts += self._failed(member.node, f"{member.node} was lost: {reason}")
-        return acts + self._close_round(now)
+        if member.phase != "called" and not (injected and member.phase != "running"):
+            acts += self._failed(member.node, f"{member.node} was lost: {reason}", injected=injected)
+        return acts + self._close_round()
 
     def tick(self, now: float) -> list[Act]:
-        """Time has passed: give up silent nodes, and close a round whose last call is over."""
+        """Time has passed: give up silent nodes."""
         acts: list[Act] = []
+        self._marked_at.update(dict.fromkeys(self.absent(), now))
         for peer in [peer for peer, member in self._members.items() if now - member.heard > SILENCE_SECONDS]:
             acts += [Drop(peer), *self.gone(peer, f"silent for {SILENCE_SECONDS:.0f} s", now)]
-        return acts + self._close_round(now)
+        return acts + self._close_round()
 
     @property
     def finished(self) -> bool:
@@ -132,24 +152,33 @@ class Rendezvous:
         acts: list[Act] = []
         node = str(message["node"])
         for other in [other for other, its in self._members.items() if its.node == node and other != peer]:
+            self._marked_at[node] = now  # it lives: that its old connection ends is no failure where rounds are elastic
             acts += [Drop(other), *self.gone(other, "started again", now)]
         member.node, member.node_rank, member.nproc = node, int(message["node_rank"]), int(message["nproc"])
-        member.phase = "waiting"
-        self._latest_join = now
+        self._lost.discard(node)
         acts.append(Note("node-joined", {"node": node, "node_rank": member.node_rank, "nproc": member.nproc}))
-        if any(other.phase in ("running", "done") for other in self._members.values()):
-            acts += self._rejoin(f"{node} joined")
-        return acts + self._close_round(now)
+        if self._is_elastic and self.generation >= 0 and not message.get("ready", True):
+            member.phase = "warming"  # the others need not wait for its imports
+            return acts
+        return acts + self._waits(member) + self._close_round()
 
-    def _done(self, member: _Member) -> list[Act]:
-        member.phase = "done"
-        if any(other.phase != "done" for other in self._members.values() if other.node):
+    def _waits(self, member: _Member) -> list[Act]:
+        """A node is ready for a round. Where some are done already, there is no more to join."""
+        member.phase = "waiting"
+        phases = {other.phase for other in self._members.values()}
+        return self._rejoin(f"{member.node} joined") if "running" in phases and "done" not in phases else []
+
+    def _finish_if_done(self) -> list[Act]:
+        phases = {member.phase for member in self._members.values() if member.node}
+        if "done" not in phases or phases & {"running", "called"}:
             return []
         return self._finish(True, {"type": "end"}, "all nodes are done")
 
-    def _failed(self, node: str, reason: str) -> list[Act]:
+    def _failed(self, node: str, reason: str, *, injected: bool) -> list[Act]:
         if self.outcome is not None:
             return []
+        if injected:
+            return self._finish_if_done() or self._rejoin(reason)
         if self.restart_count >= self.max_restarts:
             return self._finish(False, {"type": "stop", "reason": reason, "node": node}, reason)
         self.restart_count += 1
@@ -157,36 +186,67 @@ class Rendezvous:
 
     def _rejoin(self, reason: str) -> list[Act]:
         """Call all nodes of the present round together again, behind a store that nothing of that round has touched."""
+        self._because = reason
         acts: list[Act] = []
         for peer, member in self._members.items():
             if member.phase in ("running", "done"):
                 member.phase = "called"
                 acts.append(Send(peer, {"type": "rejoin", "reason": reason}))
-        if self._store is None and not self._store_asked:
-            self._store_asked = True
-            acts.append(OpenStore())
-        return acts
+        return acts + self._ask_for_store()
+
+    def _ask_for_store(self) -> list[Act]:
+        if self._store is not None or self._store_asked:
+            return []
+        self._store_asked = True
+        return [OpenStore()]
+
+    @property
+    def _is_elastic(self) -> bool:
+        return self.min_nodes is not None
+
+    def _is_injected(self, node: str = "", *, since: float = float("inf")) -> bool:
+        """Whether what happens to `node`, or to any node of the present round, follows from what was done on purpose."""
+        if not self._is_elastic:
+            return False
+        # One may have been marked when it fell silent, and not be any more when that is noticed.
+        marked = self.absent() | {other for other, at in self._marked_at.items() if at >= since}
+        return bool(({node} if node else self._round_nodes) & marked)
 
     def _finish(self, passed: bool, message: Message, reason: str) -> list[Act]:
         self.outcome, self._end = passed, message
         acts: list[Act] = [Note("ended", {"passed": passed, "reason": reason, "node": message.get("node")})]
         return acts + [Send(peer, message) for peer, member in self._members.items() if member.node]
 
-    def _close_round(self, now: float) -> list[Act]:
+    def _close_round(self) -> list[Act]:
         """Begin the next round if everybody who takes part is here."""
-        waiting = [member for member in self._members.values() if member.phase == "waiting"]
-        if self.outcome is not None or self._store is None or len(waiting) < max(1, len(self._members)):
+        by_phase: dict[str, list[_Member]] = {}
+        for member in self._members.values():
+            by_phase.setdefault(member.phase, []).append(member)
+        waiting, warming = by_phase.pop("waiting", []), by_phase.pop("warming", [])
+        if self.outcome is not None or by_phase or not waiting:
             return []
-        last_call_over = len(waiting) >= self.min_nodes and now >= self._latest_join + LAST_CALL_SECONDS
-        if len(waiting) < self.nodes and not last_call_over:
+        # Those that trained together go on at once; where all of them are new, one round of all is better than several.
+        if len(waiting) < self._needed() or (warming and not any(member.took_part for member in waiting)):
             return []
+        if self._store is None:
+            return self._ask_for_store()
         self.generation += 1
         store, self._store = self._store, None
         return self._round(store)
 
+    def _needed(self) -> int:
+        """How many nodes the next round has at least."""
+        if self.min_nodes is None:
+            return self.nodes
+        if self.generation >= 0:
+            return self.min_nodes
+        present = {member.node for member in self._members.values()}
+        return max(self.min_nodes, self.nodes - len((self._lost | self.absent()) - present))
+
     def _round(self, store: Message) -> list[Act]:
         # By node number: names would sort node-10 before node-2.
-        ordered = sorted(self._members.items(), key=lambda item: (item[1].node_rank, item[1].node))
+        waiting = [(peer, member) for peer, member in self._members.items() if member.phase == "waiting"]
+        ordered = sorted(waiting, key=lambda item: (item[1].node_rank, item[1].node))
         common = {
             "type": "round",
             "generation": self.generation,
@@ -197,10 +257,12 @@ class Rendezvous:
             "nodes": [member.node for _, member in ordered],
             **store,
         }
-        acts: list[Act] = [Note("round", {key: value for key, value in common.items() if key != "type"})]
+        self._round_nodes = frozenset(member.node for _, member in ordered)
+        told = {key: value for key, value in common.items() if key != "type"}
+        acts: list[Act] = [Note("round", {**told, "because": self._because})]
         first_rank = 0
         for group_rank, (peer, member) in enumerate(ordered):
-            member.phase = "running"
+            member.phase, member.took_part = "running", True
             acts.append(Send(peer, {**common, "first_rank": first_rank, "group_rank": group_rank}))
             first_rank += member.nproc
         return acts

@@ -70,7 +70,11 @@ def test_a_lost_node_stops_the_others(cluster: MakeCluster) -> None:
     assert here(run, 1)
     run.signal("node-1", signal.SIGKILL)
     assert run.exit_codes() == {"master": 1, "node-0": STOPPED, "node-1": -signal.SIGKILL}
-    assert run.events("master", "node-lost")[0]["data"] == {"node": "node-1", "reason": "connection closed"}
+    assert run.events("master", "node-lost")[0]["data"] == {
+        "node": "node-1",
+        "reason": "connection closed",
+        "injected": False,
+    }
     (started,) = run.events("node-1", "rank-started")
     run.wait_for(lambda: has_ended(started["data"]["pid"]))
 
@@ -88,7 +92,7 @@ def test_a_silent_node_is_lost(cluster: MakeCluster) -> None:
     assert here(run, 1)
     run.signal("node-1", signal.SIGSTOP)
     lost = run.wait_for_event("master", "node-lost")
-    assert lost["data"] == {"node": "node-1", "reason": "silent for 5 s"}
+    assert lost["data"] == {"node": "node-1", "reason": "silent for 5 s", "injected": False}
     assert run.processes["node-0"].wait(30) == STOPPED
     assert run.processes["master"].wait(30) == 1
     run.signal("node-1", signal.SIGCONT)
@@ -115,13 +119,52 @@ def test_a_failing_rank_is_restarted(cluster: MakeCluster) -> None:
     assert set(run.exit_codes().values()) == {0}
 
 
-def test_fewer_nodes_than_expected_are_enough_where_allowed(cluster: MakeCluster) -> None:
-    run = cluster(PLACE, launcher="env")
-    run.start_master(3, "--min-nodes", "2")
+def mark(cluster: Cluster, node: str) -> None:
+    """What composesim does before it does something to a node on purpose."""
+    folder = cluster.folder / "orders" / "absent"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / node).touch()
+
+
+def rounds(cluster: Cluster) -> list[tuple[list[str], int]]:
+    """The nodes of each round, and how many restarts had been spent."""
+    return [(it["data"]["nodes"], it["data"]["restart_count"]) for it in cluster.events("master", "round")]
+
+
+def test_an_elastic_run_goes_on_without_node_0_and_takes_it_back(cluster: MakeCluster) -> None:
+    run = cluster(WAIT, launcher="env").start(3, "--min-nodes", "1")
+    assert here(run, 0)
+    mark(run, "node-0")
+    run.signal("node-0", signal.SIGKILL)
+    run.wait_for_event("master", "node-lost", injected=True)
+    assert here(run, 0, generation=1)
+    (run.folder / "orders" / "absent" / "node-0").unlink()
     run.start_node(0)
-    run.start_node(2)
+    assert here(run, 2, generation=2)
+    (run.folder / "shared" / "go").touch()
     assert set(run.exit_codes().values()) == {0}
-    assert run.log(1) == "1 node-2 2\n"
+    everybody = ["node-0", "node-1", "node-2"]
+    assert rounds(run) == [(everybody, 0), (everybody[1:], 0), (everybody, 0)]
+
+
+def test_a_node_that_was_frozen_joins_again(cluster: MakeCluster) -> None:
+    run = cluster(WAIT, launcher="env").start(2, "--min-nodes", "1")
+    assert here(run, 1)
+    mark(run, "node-1")
+    run.signal("node-1", signal.SIGSTOP)
+    assert here(run, 0, generation=1)
+    run.signal("node-1", signal.SIGCONT)
+    assert here(run, 1, generation=2)
+    (run.folder / "shared" / "go").touch()
+    assert set(run.exit_codes().values()) == {0}
+    assert "lost the connection to the master" in (run.folder / "logs" / "node-1.log").read_text()
+
+
+def test_under_elastic_a_real_death_without_restarts_fails_the_run(cluster: MakeCluster) -> None:
+    run = cluster(WAIT, launcher="env").start(2, "--min-nodes", "1")
+    assert here(run, 1)
+    run.signal("node-1", signal.SIGKILL)
+    assert run.exit_codes() == {"master": 1, "node-0": STOPPED, "node-1": -signal.SIGKILL}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

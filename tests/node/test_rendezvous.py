@@ -4,14 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from compose_sim.node.rendezvous import Act, Drop, Note, OpenStore, Rendezvous, Send
 
+FAILED = {"type": "failed", "rank": 0, "exit_code": 1, "signal": None}
 
-def begun(nodes: int, *, min_nodes: int | None = None, max_restarts: int = 0) -> Rendezvous:
-    rendezvous = Rendezvous(nodes=nodes, min_nodes=min_nodes or nodes, max_restarts=max_restarts)
+
+class Marks(set[str]):
+    """The marks of nodes that something is done to on purpose."""
+
+    def __call__(self) -> frozenset[str]:
+        return frozenset(self)
+
+
+def begun(nodes: int, *, min_nodes: int | None = None, max_restarts: int = 0, marks: Marks | None = None) -> Rendezvous:
+    rendezvous = Rendezvous(
+        nodes=nodes, min_nodes=min_nodes, max_restarts=max_restarts, absent=Marks() if marks is None else marks
+    )
     assert rendezvous.begin() == [OpenStore()]
     rendezvous.store_opened("master", 29500, 0.0)
     return rendezvous
+
+
+def training(nodes: int, *, min_nodes: int | None = 1, max_restarts: int = 0) -> tuple[Rendezvous, Marks]:
+    """Elastic, its first round under way; and the marks that it looks at."""
+    marks = Marks()
+    rendezvous = begun(nodes, min_nodes=min_nodes, max_restarts=max_restarts, marks=marks)
+    assert sent(join(rendezvous, *range(nodes)), "round")
+    return rendezvous, marks
+
+
+def rejoin(rendezvous: Rendezvous, *numbers: int, now: float = 1.0) -> list[Act]:
+    """These nodes answer a call; the next round's store opens first."""
+    rendezvous.store_opened("master", 29501, now)
+    return join(rendezvous, *numbers, now=now, connect=False)
 
 
 def join(rendezvous: Rendezvous, *numbers: int, now: float = 0.0, connect: bool = True) -> list[Act]:
@@ -41,17 +68,10 @@ def test_a_round_begins_when_all_nodes_are_there() -> None:
 
 
 def test_a_round_waits_for_its_store() -> None:
-    rendezvous = Rendezvous(nodes=1, min_nodes=1, max_restarts=0)
+    rendezvous = Rendezvous(nodes=1, max_restarts=0)
     rendezvous.begin()
     assert not sent(join(rendezvous, 0), "round")
     assert sent(rendezvous.store_opened("master", 29500, 0.0), "round")[0]["store_port"] == 29500
-
-
-def test_fewer_nodes_begin_after_a_last_call() -> None:
-    rendezvous = begun(3, min_nodes=2)
-    join(rendezvous, 0, 1, now=10.0)
-    assert not rendezvous.tick(10.9)
-    assert set(sent(rendezvous.tick(11.0), "round")) == {0, 1}
 
 
 def test_when_all_are_done_all_may_leave() -> None:
@@ -84,9 +104,8 @@ def test_one_failure_seen_from_two_sides_costs_one_restart() -> None:
     for lost_first in (True, False):
         rendezvous = begun(2, max_restarts=1)
         join(rendezvous, 0, 1)
-        failed = {"type": "failed", "rank": 0, "exit_code": 1, "signal": None}
         for lost in (lost_first, not lost_first):
-            acts = rendezvous.gone(1, "closed", 1.0) if lost else rendezvous.received(0, failed, 1.0)
+            acts = rendezvous.gone(1, "closed", 1.0) if lost else rendezvous.received(0, FAILED, 1.0)
             assert not sent(acts, "stop")
         rendezvous.store_opened("master", 29501, 1.0)
         join(rendezvous, 0, connect=False)
@@ -96,11 +115,10 @@ def test_one_failure_seen_from_two_sides_costs_one_restart() -> None:
 def test_a_second_failure_without_restarts_left_stops_everybody() -> None:
     rendezvous = begun(2, max_restarts=1)
     join(rendezvous, 0, 1)
-    failed = {"type": "failed", "rank": 0, "exit_code": 1, "signal": None}
-    assert OpenStore() in rendezvous.received(0, failed, 1.0)
+    assert OpenStore() in rendezvous.received(0, FAILED, 1.0)
     rendezvous.store_opened("master", 29501, 1.0)
     assert sent(join(rendezvous, 0, 1, connect=False), "round")
-    assert set(sent(rendezvous.received(0, failed, 2.0), "stop")) == {0, 1}
+    assert set(sent(rendezvous.received(0, FAILED, 2.0), "stop")) == {0, 1}
 
 
 def test_a_node_that_fails_while_it_waits_is_heard() -> None:
@@ -116,7 +134,7 @@ def test_a_silent_node_is_dropped_and_its_beats_keep_it() -> None:
     rendezvous.received(0, {"type": "beat"}, 4.0)
     acts = rendezvous.tick(5.5)
     assert Drop(1) in acts
-    assert Note("node-lost", {"node": "node-1", "reason": "silent for 5 s"}) in acts
+    assert Note("node-lost", {"node": "node-1", "reason": "silent for 5 s", "injected": False}) in acts
     assert set(sent(acts, "stop")) == {0}
 
 
@@ -142,3 +160,164 @@ def test_a_connection_that_never_joins_holds_up_nobody_for_long() -> None:
     rendezvous.connected(9, 0.0)
     join(rendezvous, 0, now=4.0)
     assert set(sent(rendezvous.tick(5.5), "round")) == {0}
+
+
+def test_marks_count_for_nothing_where_rounds_are_of_all_nodes() -> None:
+    rendezvous, marks = training(2, min_nodes=None)
+    marks.add("node-1")
+    assert sent(rendezvous.gone(1, "closed", 1.0), "stop")
+
+
+def test_where_rounds_are_of_all_nodes_a_restart_waits_for_all() -> None:
+    rendezvous, _ = training(3, min_nodes=None, max_restarts=1)
+    rendezvous.gone(2, "closed", 1.0)
+    assert not sent(rejoin(rendezvous, 0, 1), "round")
+    assert set(sent(join(rendezvous, 2), "round")) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_the_others_go_on_at_once_without_a_node_that_was_killed_on_purpose(number: int) -> None:
+    rendezvous, marks = training(4)
+    marks.add(f"node-{number}")
+    others = {0, 1, 2, 3} - {number}
+    acts = rendezvous.gone(number, "closed", 1.0)
+    assert Note("node-lost", {"node": f"node-{number}", "reason": "closed", "injected": True}) in acts
+    assert set(sent(acts, "rejoin")) == others
+    told = sent(rejoin(rendezvous, *others), "round")
+    assert set(told) == others
+    assert {(it["generation"], it["restart_count"]) for it in told.values()} == {(1, 0)}
+
+
+def test_a_node_that_comes_back_calls_the_others_when_its_ranks_can_start() -> None:
+    rendezvous, marks = training(2)
+    marks.add("node-1")
+    rendezvous.gone(1, "closed", 1.0)
+    rejoin(rendezvous, 0)
+    marks.clear()
+    rendezvous.connected(5, 2.0)
+    message = {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2, "ready": False}
+    assert not sent(rendezvous.received(5, message, 2.0), "rejoin"), "its imports cost nobody else time"
+    assert set(sent(rendezvous.received(5, {"type": "ready"}, 3.0), "rejoin")) == {0}
+    told = sent(rejoin(rendezvous, 0, now=3.0), "round")
+    assert set(told) == {0, 5}
+    assert told[0]["world_size"] == 3
+
+
+def test_nodes_that_are_all_new_wait_for_one_another() -> None:
+    rendezvous, marks = training(2)
+    marks.update(("node-0", "node-1"))
+    rendezvous.gone(0, "closed", 1.0)
+    rendezvous.gone(1, "closed", 1.0)
+    assert not rendezvous.finished
+    rendezvous.store_opened("master", 29501, 1.0)
+    for peer, number in ((5, 0), (6, 1)):
+        rendezvous.connected(peer, 2.0)
+        message = {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": 1, "ready": False}
+        rendezvous.received(peer, message, 2.0)
+    assert not sent(rendezvous.received(5, {"type": "ready"}, 3.0), "round")
+    assert set(sent(rendezvous.received(6, {"type": "ready"}, 3.0), "round")) == {5, 6}
+
+
+def test_with_fewer_nodes_than_the_least_the_rest_wait_for_more() -> None:
+    rendezvous, marks = training(3, min_nodes=2)
+    marks.update(("node-1", "node-2"))
+    rendezvous.gone(1, "closed", 1.0)
+    rendezvous.gone(2, "closed", 1.0)
+    assert not sent(rejoin(rendezvous, 0), "round")
+    assert not rendezvous.tick(3.0)
+    assert set(sent(join(rendezvous, 2, now=4.0), "round")) == {0, 2}
+
+
+def test_what_fails_because_of_a_marked_node_spends_no_restart() -> None:
+    rendezvous, marks = training(3)
+    marks.add("node-2")
+    assert set(sent(rendezvous.received(0, FAILED, 1.0), "rejoin")) == {0, 1, 2}
+    rendezvous.gone(2, "closed", 1.1)
+    assert set(sent(rejoin(rendezvous, 0, 1), "round")) == {0, 1}
+    assert rendezvous.restart_count == 0
+
+
+def test_a_real_failure_while_a_marked_node_is_away_fails_the_run() -> None:
+    rendezvous, marks = training(3)
+    marks.add("node-2")
+    rendezvous.gone(2, "closed", 1.0)
+    rejoin(rendezvous, 0, 1)
+    assert set(sent(rendezvous.received(0, FAILED, 2.0), "stop")) == {0, 1}
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_a_real_death_spends_a_restart(max_restarts: int) -> None:
+    rendezvous, _ = training(3, max_restarts=max_restarts)
+    acts = rendezvous.gone(1, "closed", 1.0)
+    assert set(sent(acts, "rejoin" if max_restarts else "stop")) == {0, 2}
+    if max_restarts:
+        assert set(sent(rejoin(rendezvous, 0, 2), "round")) == {0, 2}
+        assert set(sent(rendezvous.received(0, FAILED, 2.0), "stop")) == {0, 2}
+
+
+def test_a_node_that_fell_silent_while_it_was_marked_may_come_back() -> None:
+    """Its mark is taken away, because it is healed, before anybody notices that it was silent."""
+    rendezvous, marks = training(2)
+    marks.add("node-1")
+    rendezvous.tick(0.5)
+    marks.clear()
+    rendezvous.received(0, {"type": "beat"}, 5.0)
+    acts = rendezvous.tick(5.1)
+    assert Drop(1) in acts
+    assert set(sent(acts, "rejoin")) == {0}
+    rejoin(rendezvous, 0, now=5.2)
+    rendezvous.connected(7, 5.3)
+    message = {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}
+    assert set(sent(rendezvous.received(7, message, 5.3), "rejoin")) == {0}
+
+
+def test_a_node_that_joins_anew_before_its_silence_was_noticed_has_not_died() -> None:
+    rendezvous, _ = training(2)
+    rendezvous.connected(7, 1.0)
+    acts = rendezvous.received(7, {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}, 1.0)
+    assert Drop(1) in acts
+    assert set(sent(acts, "rejoin")) == {0}
+    assert set(sent(rejoin(rendezvous, 0), "round")) == {0, 7}
+
+
+def test_a_node_that_dies_on_purpose_before_the_first_round_is_not_waited_for() -> None:
+    marks = Marks()
+    rendezvous = begun(3, min_nodes=2, marks=marks)
+    join(rendezvous, 0, 1)
+    assert not rendezvous.tick(1.0)
+    marks.add("node-2")
+    assert set(sent(rendezvous.tick(2.0), "round")) == {0, 1}
+
+
+def test_a_node_that_dies_while_a_round_forms_holds_up_nobody() -> None:
+    rendezvous, marks = training(3)
+    marks.update(("node-1", "node-2"))
+    rendezvous.gone(1, "closed", 1.0)
+    assert not sent(rejoin(rendezvous, 0), "round")
+    assert set(sent(rendezvous.gone(2, "closed", 1.1), "round")) == {0}
+
+
+def test_when_those_left_are_done_the_run_has_passed() -> None:
+    rendezvous, marks = training(2)
+    marks.add("node-1")
+    rendezvous.gone(1, "closed", 1.0)
+    rejoin(rendezvous, 0)
+    assert sent(rendezvous.received(0, {"type": "done"}, 2.0), "end")
+    assert rendezvous.outcome is True
+
+
+def test_a_death_on_purpose_after_all_others_are_done_changes_nothing() -> None:
+    rendezvous, marks = training(2)
+    marks.add("node-1")
+    rendezvous.received(0, {"type": "done"}, 1.0)
+    assert sent(rendezvous.gone(1, "closed", 1.1), "end")
+
+
+def test_who_comes_back_when_some_are_done_already_calls_nobody() -> None:
+    rendezvous, marks = training(3)
+    marks.add("node-2")
+    rendezvous.gone(2, "closed", 1.0)
+    rejoin(rendezvous, 0, 1)
+    rendezvous.received(0, {"type": "done"}, 2.0)
+    assert not sent(join(rendezvous, 2, now=2.1), "rejoin")
+    assert set(sent(rendezvous.received(1, {"type": "done"}, 2.2), "end")) == {0, 1, 2}

@@ -14,7 +14,8 @@ def master_command(
     return (
         python,
         f"{folder}/node/master.py",
-        *("--nodes", str(len(spec.node_specs))),
+        *("--nodes", str(spec.first_nodes)),
+        *(("--min-nodes", str(spec.elastic_range[0])) if spec.elastic_range else ()),
         *("--max-restarts", str(spec.max_restarts)),
         *("--port", str(port)),
         *("--store-host", host),
