@@ -18,6 +18,14 @@ from compose_sim.core.quantities import format_seconds
 class Kinds(click.Group):
     """Kinds of faults by name, each from `core/faults/<kind>.py`."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`rank 2 exit 3` is another way to say `rank-exit 2 --code 3`."""
+        if args[:1] == ["rank"] and len(args) > 2:
+            rank, what, *rest = args[1:]
+            code = ["--code", rest.pop(0)] if what == "exit" and rest and not rest[0].startswith("-") else []
+            args = [f"rank-{what}", rank, *code, *rest]
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """`list`, then all kinds."""
         return [*super().list_commands(ctx), *KINDS]
@@ -31,6 +39,7 @@ _HELP = """Break something of a run that is under way.
 
 \b
 composesim fault kill node-1 --for 20s
+composesim fault rank 2 raise
 composesim fault list
 """
 

@@ -32,6 +32,8 @@ _process = 0
 class InjectedFault(RuntimeError):
     """What a rank raises because it was told to."""
 
+    __module__ = "composesim"  # as a traceback names it
+
 
 def file_of(events: Events, process: int) -> Path:
     """Where a rank of this process number finds what it is to do."""
