@@ -1,4 +1,4 @@
-"""What do CI systems read of a check? JUnit XML: a test case for each check, and one for each rank of the run itself.
+"""What do CI systems read of a run? JUnit XML: a test case for each check, each expectation of a scenario, and each rank.
 
 The form is that of Jenkins' schema, which GitLab, GitHub's actions and pytest follow: tests/core/junit-10.xsd.
 """
@@ -13,6 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, WARNED
 from compose_sim.core.checks.selection import failed_by_itself
+from compose_sim.core.scenarios.expectations import INCONCLUSIVE
 
 # All that XML 1.0 cannot carry, not even escaped.
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -24,6 +25,8 @@ def junit(report: Mapping[str, Any]) -> str:
     suite = Element("testsuite", name=_text(f"composesim {report['program']}"))
     for result in report.get("checks", ()):
         _check(suite, name, result)
+    for result in report.get("expectations", ()):
+        _expectation(suite, f"{name}.{report['scenario']['name']}", result)
     _ranks(suite, f"{name}.ranks", report)
     total = report["timings"]["total_s"] or 0.0
     counts = {
@@ -62,6 +65,16 @@ def _check(suite: Element, class_name: str, result: Mapping[str, Any]) -> None:
         _child(case, "skipped", "", message=result["detail"])
     else:
         _child(case, "system-out", ("warned: " if result["status"] == WARNED else "") + told)
+
+
+def _expectation(suite: Element, class_name: str, result: Mapping[str, Any]) -> None:
+    """One that cannot be judged is an error: a job that proves nothing must not be green."""
+    case = _case(suite, class_name, f"{result['id']} {result['wanted']}")
+    tag = {FAILED: "failure", INCONCLUSIVE: "error"}.get(result["status"])
+    if tag:
+        _child(case, tag, result["detail"], message=result["detail"], type=result["id"])
+    else:
+        _child(case, "system-out", result["detail"])
 
 
 def _ranks(suite: Element, class_name: str, report: Mapping[str, Any]) -> None:

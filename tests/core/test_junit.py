@@ -57,6 +57,23 @@ def cases_of(text: str) -> dict[str, ElementTree.Element]:
     return {case.get("name", ""): case for case in ElementTree.fromstring(text).iter("testcase")}
 
 
+def test_each_expectation_is_a_case_and_one_that_cannot_be_judged_is_an_error() -> None:
+    results = [
+        {"id": "recovered_within", "wanted": "3.00 s", "status": "passed", "detail": "recovered in 1.2 s"},
+        {"id": "world_sizes", "wanted": "4 → 3", "status": "failed", "detail": "4"},
+        {"id": "steps_lost_at_most", "wanted": "9", "status": "inconclusive", "detail": "no steps"},
+    ]
+    cause = a_cause(rank=None, node=None, kind="expectation", message="world_sizes 4 → 3: 4")
+    cases = cases_of(junit(a_report(cause, checks=[], expectations=results, scenario={"name": "node-loss"})))
+
+    assert [(case, cases[case].get("classname"), cases[case][0].tag) for case in list(cases)[:3]] == [
+        ("recovered_within 3.00 s", "composesim.train.node-loss", "system-out"),
+        ("world_sizes 4 → 3", "composesim.train.node-loss", "failure"),
+        ("steps_lost_at_most 9", "composesim.train.node-loss", "error"),
+    ]
+    assert list(cases["rank 0 on node-0"]) == []
+
+
 def test_each_check_is_a_case() -> None:
     text = junit(a_report())
     cases = cases_of(text)

@@ -39,9 +39,9 @@ def check_exit_code(report: Mapping[str, Any]) -> int:
 
 
 def failed_by_itself(report: Mapping[str, Any]) -> bool:
-    """Whether the run did not pass, whatever its checks say: then its cause is worth a word of its own."""
+    """Whether the run did not pass, whatever its checks and expectations say: then its cause is worth a word of its own."""
     cause = report["cause"]
-    return bool(report["verdict"] != "passed" and not (cause and cause["kind"] == "check"))
+    return bool(report["verdict"] != "passed" and not (cause and cause["kind"] in ("check", "expectation")))
 
 
 def _nearest(name: str) -> str:
