@@ -28,6 +28,7 @@ VERBS = {
     "stats": "Show CPU, memory and network of each node.",
     "fault": "Break something of a run on purpose; `fault list` says what can be.",
     "heal": "Undo faults.",
+    "link": "Give links between nodes another shape while a run goes on.",
     "scale": "Have so many nodes take part in an elastic run.",
     "down": "End a run and remove its nodes and network.",
     "prune": "Remove what crashed runs left behind.",

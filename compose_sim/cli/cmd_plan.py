@@ -36,6 +36,8 @@ def _print(plan: Plan) -> None:
     click.echo(f"{'master':<9} {plan.master.name}:{plan.master.store_port or 'any free port'}")
     if plan.subnet:
         click.echo(f"{'network':<9} {plan.subnet}")
+    for link in plan.links:
+        click.echo(f"{'link':<9} {link}")
     click.echo()
     rows = [
         (

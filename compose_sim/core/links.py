@@ -204,6 +204,19 @@ def _worse(one: Shape, other: Shape) -> Shape:
     )
 
 
+HEADER = ("links", "bandwidth", "delay", "jitter", "loss")
+
+
+def link_row(text: str) -> tuple[str, ...]:
+    """One link as words below `HEADER`; what it leaves as it is shows as a dash."""
+    link = parse_link(text)
+    shape, between = link.shape, " and ".join(", ".join(group) for group in (link.nodes, link.others) if group)
+    scope = f"between {between}" if link.others else f"of {between}" if link.nodes else "all"
+    times = (_time_text(time) if time else "-" for time in (shape.delay_us, shape.jitter_us))
+    loss = str(Shape(loss_ppm=shape.loss_ppm)).removeprefix("loss=") if shape.loss_ppm else "-"
+    return (scope, _rate_text(shape.rate_bits) if shape.rate_bits else "-", *times, loss)
+
+
 def _rate_text(bits: int) -> str:
     return _text_in(bits, {f"{prefix}bit": factor for prefix, factor in _UNITS.items()})
 

@@ -19,7 +19,7 @@ from compose_sim.engine.protocol import Engine
 from compose_sim.errors import CommandError, EngineError
 
 _AT_ONCE = 8
-_HELPER = ["docker", "run", "--rm", "--interactive", "--pull", "never", "--label", "composesim.helper=network"]
+_HELPER = ["docker", "run", "--rm", "--interactive", "--pull", "never", "--label", "composesim.role=helper"]
 _HELPER += ["--cap-drop", "ALL", "--cap-add", "NET_ADMIN", "--security-opt", "no-new-privileges", "--read-only"]
 _HELPER += ["--tmpfs", "/run", "--tmpfs", "/tmp", "--volume", "/usr:/usr:ro", "--entrypoint", "/usr/bin/sh"]
 _GONE = ("non running container", "No such container", "is not running")
@@ -28,7 +28,7 @@ _GONE = ("non running container", "No such container", "is not running")
 @cache
 def find_means() -> Means:
     """What this machine can do to packets, tried once in a network namespace of its own; half a second."""
-    return means_found(_help("none", PROBE))
+    return means_found(_help(PROBE, "--network", "none"))
 
 
 class Networks:
@@ -81,7 +81,7 @@ class Networks:
     def _run(self, node: str, container: str, start: str, script: str) -> None:
         self._applied.pop(node, None)  # half done is not done
         try:
-            _help(f"container:{container}", script)
+            _help(script, "--network", f"container:{container}", "--label", f"composesim.run={self._plan.run}")
         except CommandError as error:
             if any(word in error.output for word in _GONE):
                 return  # it has just ended; its next start has a new network
@@ -91,6 +91,6 @@ class Networks:
         self._applied[node] = (start, script)
 
 
-def _help(network: str, script: str) -> str:
-    """Run a shell script in a network namespace; what it printed."""
-    return feed([*_HELPER, "--network", network, ensure_host_image(), "-s"], script.encode())
+def _help(script: str, *flags: str) -> str:
+    """Run a shell script in a helper; what it printed."""
+    return feed([*_HELPER, *flags, ensure_host_image(), "-s"], script.encode())
