@@ -74,9 +74,8 @@ def _brings_back(fault: FaultState, gone_at: float) -> bool:
 def _accounts(state: ClusterState, fault: FaultState, failure: Failure) -> bool:
     if not fault.loses or failure.t < fault.begun_at:
         return False
-    ended_at = fault.healed_at if fault.lasts else fault.done_at
-    if ended_at is not None and failure.t > ended_at + PATIENCE_S:
-        return False
+    if fault.lasts and fault.healed_at is not None and failure.t > fault.healed_at + PATIENCE_S:
+        return False  # what is done at once may bite late: a rank that hangs is given up when a collective times out
     generation = _generation_of(state, failure)
     if failure.node not in fault.loses:
         round_ = next((each for each in state.rounds if each.generation == generation), None)
