@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from compose_sim import __version__
@@ -22,6 +21,7 @@ from compose_sim.core.state import ClusterState, initial_state
 from compose_sim.core.verdict import StopReason, is_over, judge, reason_to_stop
 from compose_sim.engine.evidence import read_case
 from compose_sim.engine.follow import Follower, pause_after
+from compose_sim.engine.interrupts import News, interrupts_raise, interrupts_told
 from compose_sim.engine.performer import Performer
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.rundir import RunFolder
@@ -151,7 +151,7 @@ def _follow(
                 stop = None if state.stopping else reason_to_stop(state, plan, now=time.time())
                 if stop:
                     _stop(plan, engine, folder, stop, performer)
-                elif news.wants_end(within=0.0 if is_over(state) else pause_after(looked)):
+                elif not is_over(state) and news.wants_end(within=pause_after(looked)):
                     listener.progress("Stopping the nodes; once more to kill them.")
                     _stop(plan, engine, folder, StopReason(reason="interrupted"), performer)
         performer.close()
@@ -203,9 +203,10 @@ def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason, perfo
         folder.append("stopping", node=cause.node, rank=cause.rank, reason=stop.reason, **told)
     else:
         folder.append("stopping", reason=stop.reason)
+    performer.close()  # what is held could not end
     try:
-        performer.close()  # what is held could not end
-        engine.stop(plan.run, grace_s=STOP_GRACE_S)
+        with interrupts_raise():
+            engine.stop(plan.run, grace_s=STOP_GRACE_S)
     except KeyboardInterrupt:
         engine.stop(plan.run, grace_s=0)
 
