@@ -11,7 +11,6 @@ from compose_sim.core.interventions import Relink
 from compose_sim.core.links import HEADER, link_row
 from compose_sim.engine.record import read_state
 
-
 _HELP = """Give links the shape 1gbit,20ms,jitter=2ms,loss=0.1% (any of these), or that of a profile such as ethernet-1g.
 
 \b
