@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from compose_sim import __version__
@@ -15,6 +16,7 @@ from compose_sim.core.fold import fold
 from compose_sim.core.hang import find_hang
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan
+from compose_sim.core.recovery import newly_recovered
 from compose_sim.core.report import make_report
 from compose_sim.core.scenarios import Player
 from compose_sim.core.state import ClusterState, initial_state
@@ -22,6 +24,7 @@ from compose_sim.core.verdict import StopReason, is_over, judge, reason_to_stop
 from compose_sim.engine.evidence import read_case
 from compose_sim.engine.follow import Follower, pause_after
 from compose_sim.engine.interrupts import News, interrupts_raise, interrupts_told
+from compose_sim.engine.network import Networks
 from compose_sim.engine.performer import Performer
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.rundir import RunFolder
@@ -65,6 +68,7 @@ def run_cluster(
     `replan` makes a fresh plan where another run took the subnet between planning and starting. `player` intervenes in the run.
     Raises ComposesimError where the run could not be started at all.
     """
+    Networks(plan, engine).check(plan.links)
     folder.claim()
     if engine.statuses(plan.run):
         raise SpecError(
@@ -138,8 +142,8 @@ def _follow(
     follower = Follower(folder.path)
     news = News()
     watcher = threading.Thread(target=_watch, args=(plan, engine, folder, news), daemon=True)
-    watcher.start()
     performer = Performer(plan, engine, folder)
+    watcher.start()
     try:
         with interrupts_told(news):
             while not is_over(state) and watcher.is_alive():
@@ -148,6 +152,7 @@ def _follow(
                 state = _look(state, events, listener)
                 _intervene(performer, player, events, state)
                 _tell_hang(plan, folder, state)
+                _tell_recovery(folder, state)
                 stop = None if state.stopping else reason_to_stop(state, plan, now=time.time())
                 if stop:
                     _stop(plan, engine, folder, stop, performer)
@@ -158,7 +163,9 @@ def _follow(
         last = follower.finish()
         if player:
             player.hear(last)
-        return _look(state, last, listener)
+        state = _look(state, last, listener)
+        _tell_recovery(folder, state)
+        return _look(state, follower.finish(), listener)
     finally:
         performer.close()
         follower.close()
@@ -183,6 +190,14 @@ def _tell_hang(plan: Plan, folder: RunFolder, state: ClusterState) -> None:
     hang = find_hang(state, plan, now=time.time()) if not (state.hang or state.stopping) else None
     if hang:
         folder.append("hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback)
+
+
+def _tell_recovery(folder: RunFolder, state: ClusterState) -> None:
+    """Write down, once, that training went on after a loss."""
+    recovery = newly_recovered(state)
+    if recovery:
+        told = asdict(recovery)
+        folder.tell("recovered", {"id": told.pop("fault"), **told})
 
 
 def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: News) -> None:

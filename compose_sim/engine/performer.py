@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from compose_sim.core.events import Event
-from compose_sim.core.faults import Act, Lowered, Order, Pause, Scene, Signal, Start
+from compose_sim.core.faults import Act, Lowered, Pause, Scene, Signal, Start
 from compose_sim.core.interventions import Fault, Heal, Intervention, Relink, Scale
+from compose_sim.core.links import check_links, merged
+from compose_sim.core.network import NetworkFault
 from compose_sim.core.ongoing import (
     Ongoing,
     faults_to_heal,
@@ -25,30 +27,32 @@ from compose_sim.core.ongoing import (
     over_by_start,
 )
 from compose_sim.core.plan import Plan
+from compose_sim.engine.acting import Acting
 from compose_sim.engine.marks import Marks
-from compose_sim.engine.orders import Orders
+from compose_sim.engine.network import Networks
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.requests import Requests
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 
 _LOOK_S = 0.05  # how long a request waits at most before it is seen
-_LEAVES_WITHIN_S = 15.0  # a node that was told to end; it is killed then
 
 
 class Performer:
     """The interventions of one run, from its start to its end."""
 
     def __init__(self, plan: Plan, engine: Engine, folder: RunFolder) -> None:
+        """The nodes have been started: their links get the shape that the plan asks for, now."""
         self._plan, self._engine, self._folder = plan, engine, folder
-        self._marks, self._orders, self._requests = Marks(folder.path), Orders(folder), Requests(folder)
+        self._marks, self._requests = Marks(folder.path), Requests(folder)
+        self._acting, self._networks = Acting(plan, engine, folder), Networks(plan, engine)
         self._queue: deque[tuple[str, Intervention | None, Path | None]] = deque()
         self._ongoing: dict[str, Ongoing] = {}
         self._ends: dict[str, float] = {}  # id of a fault -> monotonic seconds: healed by itself then
         self._wanted = first_nodes(plan)
-        self._running: set[str] = set()
-        self._told_to_end: set[str] = set()
+        self._links = plan.links
         self._ranks: dict[int, str] = {rank: node.name for node in plan.nodes for rank in node.ranks}
+        self._networks.apply(self._links)
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="performer", daemon=True)
         self._thread.start()
@@ -61,7 +65,7 @@ class Performer:
     def hear(self, events: list[Event]) -> None:
         """What is new in the run; to be called after each look at it."""
         self._marks.hear(events)
-        self._orders.hear(events)
+        self._acting.hear(events)
         for event in events:
             if event.kind == "round":
                 self._ranks = _ranks_in(self._plan, event.data.get("nodes") or ())
@@ -69,7 +73,7 @@ class Performer:
     def close(self) -> None:
         """Perform nothing more, refuse what waits, and let go of all nodes that are held, so that they can end. Once is enough."""
         self._closing.set()
-        self._orders.give_up()
+        self._acting.give_up()
         self._wake.set()
         self._thread.join()
         self._take()
@@ -79,9 +83,9 @@ class Performer:
             _dealt_with(file)
         if self._ongoing:
             with suppress(ComposesimError):
-                self._look()
+                self._acting.look()
                 for each in reversed(self._ongoing.values()):
-                    self._let_go(each)
+                    self._acting.let_go(each.lowered.undo, each.id)
             self._ongoing.clear()
 
     # The thread
@@ -108,7 +112,7 @@ class Performer:
 
     def _guarded(self, request: str, act: Callable[[], None]) -> None:
         try:
-            self._look()
+            self._acting.look()
             act()
         except Exception as error:  # noqa: BLE001 - a bug of ours must not keep others waiting for their answers
             self._refuse(request, error)
@@ -121,24 +125,24 @@ class Performer:
         elif isinstance(intervention, Scale):
             self._scale(request, intervention)
         elif isinstance(intervention, Relink):
-            raise SpecError("links cannot be changed while a run goes on")
+            self._relink(request, intervention)
         else:
             raise SpecError(f"'{request}' is no intervention that is known here")
 
     def _begin(self, request: str, fault: Fault) -> None:
-        scene = Scene(plan=self._plan, running=self._names_running(), ranks=self._ranks)
+        scene = Scene(plan=self._plan, running=self._acting.running, ranks=self._ranks)
         lowered = lower_fault(fault, scene, self._ongoing.values())
+        if lowered.network:
+            self._networks.check(self._links, [*self._network_faults(), lowered.network])
         self._marks.add(lowered.loses)
         self._tell_fault(request, fault, lowered, "begun")
-        done: list[Act] = []
         try:
             for act in lowered.do:
                 self._act(act, request)
-                done.append(act)
-        except (ComposesimError, OSError):
-            if done:
-                self._let_go(Ongoing(id=request, fault=fault, lowered=lowered))
-            self._marks.remove(lowered.loses)
+            if lowered.network:
+                self._networks.apply(self._links, [*self._network_faults(), lowered.network])
+        except Exception:
+            self._take_back(request, lowered)
             raise
         self._tell_fault(request, fault, lowered, "done")
         if lowered.lasts:
@@ -148,15 +152,25 @@ class Performer:
         else:
             self._marks.returning(lowered.loses, started=any(isinstance(act, Start) for act in lowered.do))
 
+    def _take_back(self, request: str, lowered: Lowered) -> None:
+        """A fault that could not be begun: as if nothing had been."""
+        self._acting.let_go(lowered.undo, request)
+        if lowered.network:
+            with suppress(ComposesimError, OSError):
+                self._networks.apply(self._links, self._network_faults())
+        self._marks.remove(lowered.loses)
+
     def _heal(self, ids: Iterable[str]) -> None:
         for each in [self._ongoing.pop(name) for name in ids if name in self._ongoing]:
             self._folder.append("heal", id=each.id, phase="begun")
             starts = {act.node for act in each.lowered.undo if isinstance(act, Start)}
             try:
                 for act in each.lowered.undo:
-                    if act.node in self._running or (act.node in starts and act.node in self._wanted):
+                    if act.node not in starts or act.node in self._wanted:
                         self._act(act, each.id)
-            except (ComposesimError, OSError):
+                if each.lowered.network:
+                    self._networks.apply(self._links, self._network_faults())
+            except Exception:
                 self._ongoing[each.id] = each
                 raise
             self._marks.returning(set(each.lowered.loses) - starts, started=False)
@@ -179,55 +193,22 @@ class Performer:
         for node in coming:
             self._act(Start(node=node), request)
 
-    # Acts
+    def _relink(self, request: str, relink: Relink) -> None:
+        check_links(relink.links, [node.name for node in self._plan.nodes])
+        links = merged(self._links, relink.links)
+        self._networks.apply(links, self._network_faults())
+        self._links = links
+        self._folder.append("link", id=request, links=list(links), text=", ".join(relink.links) or "all links plain")
 
     def _act(self, act: Act, cause: str) -> None:
-        """Do one thing to one node; what is done to a node that does not run is nothing, but for starting it."""
+        self._acting.do(act, cause)
         if isinstance(act, Start):
-            self._start(act)
-        elif act.node not in self._running:
-            return
-        elif isinstance(act, Order):
-            self._orders.give(act, cause)
-        else:
-            self._engine.perform(self._plan, self._folder, act)
-            if isinstance(act, Signal) and act.name in ("KILL", "TERM"):
-                self._told_to_end.add(act.node)
+            self._networks.apply(self._links, self._network_faults())  # its network is a new one
+            self._marks.returning([act.node], started=True)
+            self._heal(over_by_start(act.node, self._ongoing, self._acting.running))
 
-    def _start(self, act: Start) -> None:
-        if act.node in self._told_to_end:
-            self._await_end(act.node)
-        if act.node not in self._running:
-            self._engine.perform(self._plan, self._folder, act)
-            self._running.add(act.node)
-        self._marks.returning([act.node], started=True)
-        self._heal(over_by_start(act.node, self._ongoing, self._running))
-
-    def _await_end(self, node: str) -> None:
-        """A node that was told to end is starting again: its end comes first."""
-        deadline = time.monotonic() + _LEAVES_WITHIN_S
-        self._look()
-        while node in self._running:
-            if time.monotonic() > deadline:
-                self._engine.perform(self._plan, self._folder, Signal(node=node, name="KILL"))
-            self._closing.wait(_LOOK_S)
-            self._look()
-        self._told_to_end.discard(node)
-
-    def _let_go(self, each: Ongoing) -> None:
-        """Undo what would keep a node from ending, or outlive it; the rest goes with the node."""
-        for act in each.lowered.undo:
-            if act.node in self._running and not isinstance(act, Start):
-                with suppress(ComposesimError, OSError):
-                    self._act(act, each.id)
-
-    def _look(self) -> None:
-        statuses = self._engine.statuses(self._plan.run)
-        self._running = {status.node for status in statuses if status.running and status.role == "node"}
-        self._told_to_end &= self._running
-
-    def _names_running(self) -> tuple[str, ...]:
-        return tuple(node.name for node in self._plan.nodes if node.name in self._running)
+    def _network_faults(self) -> list[NetworkFault]:
+        return [each.lowered.network for each in self._ongoing.values() if each.lowered.network]
 
     # What is told
 
