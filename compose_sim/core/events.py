@@ -14,6 +14,9 @@ KINDS = frozenset(
     {
         # by a node's agent
         "node-started", "rendezvous", "rank-started", "rank-exited", "usage", "node-exited", "stalled", "resumed",
+        "gpus",
+        # by the service that lets nodes share a GPU
+        "mps",
         # by the code around the person's script
         "environment", "init", "step", "waited", "breakpoint", "exception", "script-ended",
         # by the master

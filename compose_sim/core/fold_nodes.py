@@ -70,6 +70,16 @@ def _on_rendezvous(state: ClusterState, event: Event) -> ClusterState:
     return state.with_node(replace(node, phase="starting", gone_at=None, steps=0))
 
 
+def _on_gpus(state: ClusterState, event: Event) -> ClusterState:
+    """Before its ranks start, a node says which GPUs it sees: others than planned are what the run fails of."""
+    message = str(event.data.get("message", ""))
+    if not message:
+        return state
+    return replace(
+        state, failures=(*state.failures, Failure(t=event.t, kind="start", node=event.node, message=message))
+    )
+
+
 def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
     name = str(event.data.get("node", ""))
     node = state.nodes.get(name)
@@ -136,6 +146,7 @@ HANDLERS = {
     "node-joined": _on_node_joined,
     "round": _on_round,
     "rendezvous": _on_rendezvous,
+    "gpus": _on_gpus,
     "node-lost": _on_node_lost,
     "node-exited": _on_node_exited,
     "node-stopped": _on_node_stopped,

@@ -14,6 +14,7 @@ from typing import Any
 from compose_sim.core.choices import DEFAULT_IMAGE
 from compose_sim.core.document import project_name
 from compose_sim.core.faults import Act
+from compose_sim.core.gpus.plan import MPS_NAME
 from compose_sim.core.ongoing import first_nodes
 from compose_sim.core.plan import Plan
 from compose_sim.engine import docker_acts
@@ -143,6 +144,9 @@ class DockerEngine:
 
     def remove(self, run: str) -> None:
         """Containers first, in parallel, then the network that they hold."""
+        serving = _ids(run, f"{_ROLE_LABEL}={MPS_NAME}")
+        if serving:  # lets go of the GPU in order, now that its clients are gone
+            _tolerating_absence(["docker", "stop", "--time", "6", *serving])
         ids = _ids(run)
         if ids:
             _tolerating_absence(["docker", "rm", "--force", "--volumes", *ids])
@@ -167,9 +171,10 @@ class DockerEngine:
         return tuple(sorted({*containers.split(), *networks.split()}))
 
 
-def _ids(run: str | None) -> list[str]:
-    wanted = f"{_RUN_LABEL}={run}" if run else _RUN_LABEL
-    return output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={wanted}"]).split()
+def _ids(run: str | None, *labels: str) -> list[str]:
+    wanted = [f"{_RUN_LABEL}={run}" if run else _RUN_LABEL, *labels]
+    filters = [word for label in wanted for word in ("--filter", f"label={label}")]
+    return output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", *filters]).split()
 
 
 def _container(run: str, node: str) -> str:

@@ -16,10 +16,12 @@ from typing import Any
 
 from compose_sim.core.events import parse_event
 from compose_sim.core.faults import Act, Start
+from compose_sim.core.gpus.plan import MPS_NAME
 from compose_sim.core.ongoing import first_nodes
 from compose_sim.core.plan import Plan, PlannedNode
 from compose_sim.engine import labels, local_acts
 from compose_sim.engine.children import Children, adopt_orphans
+from compose_sim.engine.local_mps import start_mps, stop_mps
 from compose_sim.engine.process import on_terminal
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.rundir import RunFolder
@@ -30,6 +32,8 @@ MASTER = "master"
 _MASTER_PATIENCE_S = 60.0  # a master that has not said where it listens by then never will
 _REMOVE_PATIENCE_S = 30.0  # only a process that the kernel itself holds survives SIGKILL so long
 _LOOK_S = 0.01
+# Variables of a node that nobody reads before there are ranks.
+_READ_LATE = ("COMPOSESIM_", "NCCL_", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_", "NVIDIA_")
 _LOOK_FOR_STARTS_MS = 100
 
 
@@ -62,6 +66,8 @@ class LocalEngine:
         with self._zygote(plan, folder) as zygote:
             environment = {**_environment(plan), labels.NODE: MASTER}
             self._children.add((plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment))
+            if mps := start_mps(zygote, plan, _environment(plan)):
+                self._children.add((plan.run, MPS_NAME), mps)
             nodes = [node for node in plan.nodes if node.name in first_nodes(plan)]
             if any(_program_to_share(plan, node) for node in nodes):
                 zygote.import_torch()  # while the master starts
@@ -125,6 +131,7 @@ class LocalEngine:
 
     def remove(self, run: str) -> None:
         """SIGKILL until no process has the run's label; more than once, since one may have been forking."""
+        stop_mps(run)
         deadline = time.monotonic() + _REMOVE_PATIENCE_S
         while left := labels.without_kin(labels.labelled_processes(run)):
             if time.monotonic() > deadline:
@@ -257,7 +264,7 @@ def _program_to_share(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
 
     A node with variables of its own gets its own Python: some, such as OMP_NUM_THREADS, are read when torch is imported.
     """
-    own = [name for name in node.environment if not name.startswith(("COMPOSESIM_", "NCCL_"))]
+    own = [name for name in node.environment if not name.startswith(_READ_LATE)]
     if plan.launcher != "warm" or own or "--" not in node.command:
         return None
     end = node.command.index("--")

@@ -13,6 +13,7 @@ if __name__ == "__main__" and not __package__:
 import argparse
 import os
 import platform
+import select
 import selectors
 import signal
 import socket
@@ -24,6 +25,7 @@ from typing import Callable
 from . import emulate
 from .agent import Agent
 from .emit import events_of
+from .gpu_setup import Proof
 from .launchers import LAUNCHERS, Launch
 from .orders import Orders
 from .output import Outputs
@@ -46,6 +48,10 @@ class Signals:
 
     def fileno(self) -> int:
         return self._read
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, unless one has arrived: True."""
+        return bool(select.select([self._read], [], [], seconds)[0])
 
     def received(self) -> bytes:
         """The numbers of the signals that have arrived, in order."""
@@ -105,8 +111,12 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
             stalls=Stalls(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
             orders=Orders(events, contained=contained),
         )
-        selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
         try:
+            # While the launcher imports torch: a node that sees other GPUs than it was given must not train on them.
+            if problem := Proof(os.environ).finish(events, pause=signals.wait):
+                say(problem)
+                return 1
+            selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
             return agent.run()
         finally:
             agent.close()

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from . import emulate, probe, process, teardown
+from . import emulate, gpu_setup, probe, process, teardown
 from .emit import Events, events_of
 
 _OUR_FOLDER = str(Path(__file__).parent) + os.sep
@@ -109,6 +109,7 @@ def run(program: Program) -> None:
     events = events_of(os.environ)
     events = events.of(rank=int(os.environ["RANK"]), generation=int(os.environ["COMPOSESIM_GENERATION"]))
     emulate.install()
+    gpu_setup.install()
     probe.begin(events, first=os.environ["LOCAL_RANK"] == "0")
     teardown.install()
     sys.breakpointhook = _breakpoint_for(events)

@@ -97,8 +97,9 @@ def _node(
     bound = bind(gpus, inventory, form)
     environment = binding_environment(bound, inventory) | {"COMPOSESIM_GPUS": ",".join(bound.uuids)}
     limits = [limit for gpu in gpus if (limit := sharing.shares[gpu.uuid].bytes_per_rank)]
-    if limits:
-        environment["COMPOSESIM_GPU_MEMORY"] = str(min(limits) - CONTEXT_BYTES)
+    if limits:  # of torch's allocator, which counts neither CUDA's context nor NCCL's buffers
+        fraction = (min(limits) - CONTEXT_BYTES) / max(gpu.memory_bytes for gpu in gpus)
+        environment["COMPOSESIM_GPU_FRACTION"] = f"{fraction:.4f}"
     if any(sharing.shares[gpu.uuid].ranks > MOST_SPINNING_RANKS for gpu in gpus):
         environment["COMPOSESIM_GPU_BLOCKING"] = "1"
     if served:
