@@ -48,7 +48,8 @@ class Watch:
         moment = self.moment
         if self._armed and self._seen_at is None and event.kind == moment.event:
             node = event.node or event.data.get("node")  # whose own event it is, or whom the master speaks of
-            if moment.node in (None, node) and moment.rank in (None, event.rank):
+            is_meant = moment.node in (None, node) and moment.rank in (None, event.rank)
+            if is_meant and moment.world_size in (None, event.data.get("world_size")):
                 self._seen_at = event.t
 
     def has_come(self, state: ClusterState, now: float) -> bool:

@@ -74,6 +74,7 @@ class Moment(BaseModel):
     rank: Whole | None = Field(None, description="The rank that has made them; with event, the rank of the event")
     event: str | None = Field(None, description="When this has happened, after the step before was played")
     node: str | None = Field(None, description="With event: the node of the event")
+    world_size: Whole | None = Field(None, description="With event: the ranks of the round")
     after: Duration | None = Field(None, description="With event: so long after it")
     every: Duration | None = Field(None, description="Again and again, first so long after the run began")
     times: Annotated[int, Field(ge=1)] | None = Field(None, description="With every: so often at most")
@@ -94,7 +95,7 @@ class Moment(BaseModel):
             raise ValueError(
                 f"{' and '.join(given)} are two moments" if given else "no moment is given: time, step, event or every"
             )
-        belongs = {"rank": ("step", "event"), "node": ("event",), "after": ("event",)}
+        belongs = {"rank": ("step", "event"), "node": ("event",), "world_size": ("event",), "after": ("event",)}
         for key, owners in {**belongs, "times": ("every",), "until": ("every",)}.items():
             if getattr(self, key) is not None and given[0] not in owners:
                 raise ValueError(f"{key} goes with {' or '.join(owners)}, not with {given[0]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from compose_sim.core.interventions import Fault, Heal, Intervention, Relink, Sc
 from compose_sim.core.plan import Plan
 from compose_sim.core.scenarios.player import ScenarioPlayer, words_of
 from compose_sim.core.scenarios.scenario import Scenario
+from compose_sim.core.scenarios.scenariofile import parse_scenario
 from compose_sim.core.state import initial_state
 from compose_sim.errors import SpecError
-from tests.builders import a_plan
+from tests.builders import ROOT, a_plan
 
 NODES = 4
+SHIPPED = sorted((ROOT / "templates" / "scenarios").glob("*.yaml"))
 
 
 def a_player(*steps: dict[str, Any], seed: int = 0, **spec: Any) -> Run:
@@ -95,6 +98,13 @@ def test_an_event_of_another_node_is_not_meant() -> None:
 
     assert run.at(1, Event(t=1, kind="node-lost", data={"node": "node-1"})) == []
     assert deeds(run.at(1, Event(t=1, kind="node-lost", data={"node": "node-2"}))) == ["heal all"]
+
+
+def test_a_round_of_another_size_is_not_meant() -> None:
+    run = a_player({"at": {"event": "round", "world_size": 3}, "heal": "all"})
+
+    assert run.at(1, Event(t=1, kind="round", data={"world_size": 4})) == []
+    assert deeds(run.at(1, Event(t=1, kind="round", data={"world_size": 3}))) == ["heal all"]
 
 
 def test_every_comes_again_and_again_and_what_was_missed_is_not_made_up_for() -> None:
@@ -175,3 +185,16 @@ BAD = [
 def test_what_cannot_be_done_to_the_run_is_said_before_it_begins(step: dict[str, Any], problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         a_player(step)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_each_scenario_that_ships_makes_sense(path: Path) -> None:
+    """Its steps can be done in the cluster that it asks for, and it says what it shows, above and in one line."""
+    text = path.read_text()
+    scenario = parse_scenario(text, path.name, {})
+    plan = a_plan(script="train_ddp.py", **scenario.cluster)
+
+    assert [step.times for step in ScenarioPlayer(scenario, plan, seed=0).played()] == [0] * len(scenario.steps)
+    assert text.startswith("# ")
+    assert scenario.shows
+    assert "nothing_left" in {each.name for each in scenario.expect}
