@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from compose_sim.cli.console import is_terminal, node_prefix, say
+from compose_sim.cli.faults_text import event_words
 from compose_sim.core.events import Event
+from compose_sim.core.phases import phase_of
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_bytes, format_seconds
 from compose_sim.core.state import ClusterState, NodeState, initial_state
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_STATUS_LINES = 12
-_PHASE_COLOURS = {"running": "green", "ended": "green", "exited": "dim", "lost": "red", "creating": "dim"}
+_PHASE_COLOURS = {
+    "running": "green", "ended": "green", "exited": "dim", "lost": "red", "killed": "red", "creating": "dim", "absent": "dim",
+}  # fmt: skip
 
 
 class QuietListener:
@@ -76,6 +81,8 @@ class PlainListener:
                 self.progress(f"rank {event.rank} waits at {where}; join it: {join}")
             if event.kind == "hang":
                 self._tell(f"hang at {event.t}", self._hang(event))
+            if words := event_words(event, state):
+                self.progress(words)
         self.milestones(state)
 
     def write(self, text: str) -> None:
@@ -96,7 +103,7 @@ class PlainListener:
         for failure in state.failures if not state.stopping else ():
             message = failure.message.splitlines()[0]
             spoken = message.startswith(("rank", "node"))
-            self._tell(failure.place, message if spoken else f"{failure.place}: {message}")
+            self._tell(f"{failure.place} {failure.generation}", message if spoken else f"{failure.place}: {message}")
 
     def _hang(self, event: Event) -> str:
         return f"hang: {event.data.get('message')}{self._hang_limit}"
@@ -171,9 +178,7 @@ def _status(state: ClusterState) -> Table:
         table.add_row(*_cells(node, state))
     if len(nodes) > _MOST_STATUS_LINES:
         rest = nodes[_MOST_STATUS_LINES:]
-        phases = {
-            phase: sum(node.phase == phase for node in rest) for phase in dict.fromkeys(node.phase for node in rest)
-        }
+        phases = Counter(phase_of(state, node.name) for node in rest)
         table.add_row(f"and {len(rest)} more", ", ".join(f"{count} {phase}" for phase, count in phases.items()))
     return table
 
@@ -182,11 +187,11 @@ def _cells(node: NodeState, state: ClusterState) -> list[str]:
     ranks = [rank for rank in state.ranks.values() if rank.node == node.name]
     step = max((rank.step or 0 for rank in ranks), default=0)
     loss = next((rank.metric["loss"] for rank in ranks if isinstance(rank.metric.get("loss"), int | float)), None)
-    usage = node.usage
-    colour = _PHASE_COLOURS.get(node.phase, "yellow")
+    usage, phase = node.usage, phase_of(state, node.name)
+    colour = _PHASE_COLOURS.get(phase, "yellow")
     return [
         f"[bold]{node.name}[/]",
-        f"[{colour}]{node.phase}[/]",
+        f"[{colour}]{phase}[/]",
         f"step {step}" if step else "",
         f"loss {loss:.4g}" if loss is not None else "",
         f"{usage.cpus:.1f} CPU" if usage and usage.cpus is not None else "",

@@ -11,6 +11,7 @@ import click
 from compose_sim.cli.checks_text import print_checks
 from compose_sim.cli.console import print_table, verdict_line
 from compose_sim.cli.expectations_text import print_expectations
+from compose_sim.cli.faults_text import history_words
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.selection import check_exit_code, complaints, failed_by_itself
 from compose_sim.core.quantities import format_bytes, format_seconds
@@ -33,6 +34,7 @@ def print_report(report: Mapping[str, Any], *, err: bool = False, skip: Sequence
         ("timings", timings_words(report["timings"])),
         ("metrics", metrics_words(report["metrics"])),
         ("ran on", versions_words(report)),
+        *((label, [line]) for label, line in history_words(report)),
     ):
         if words:
             click.echo(click.style(f"{name:<9}", dim=True) + " · ".join(words), err=err)
@@ -74,7 +76,8 @@ def final_line(report: Mapping[str, Any]) -> str:
     ran = f"{_count(len(report['nodes']), 'node')}, {_count(report['world_size'], 'rank')} of {report['program']}"
     within = f" in {format_seconds(total)}" if total is not None else ""
     again = f", after {_count(report['restarts'], 'restart')}" if report.get("restarts") else ""
-    return verdict_line(report["verdict"], ran + within + again)
+    faults = f", through {_count(len(report['faults']), 'fault')}" if report["faults"] else ""
+    return verdict_line(report["verdict"], ran + within + again + faults)
 
 
 def check_verdict(report: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from compose_sim.core.history import fault_values, recovery_values, round_values
 from compose_sim.core.plan import Plan
 from compose_sim.core.state import ClusterState, Failure
 from compose_sim.core.verdict import Verdict, judge
@@ -31,10 +32,18 @@ def make_report(
         "exit_code": verdict.exit_code,
         "cause": _cause(verdict),
         "world_size": plan.world_size,
-        "nodes": [_node(plan_node.name, plan_node.ranks, state) for plan_node in plan.nodes],
+        "nodes": [
+            _node(plan_node.name, plan_node.ranks, state)
+            for plan_node in plan.nodes
+            if _took_part(plan_node.name, state)
+        ],
         "timings": _timings(state),
         "checks": [],
-        "faults": [],
+        "faults": fault_values(state),
+        "rounds": round_values(state),
+        "recoveries": recovery_values(state),
+        "links": list(state.links),
+        "elastic": list(plan.elastic) if plan.elastic else None,
         "metrics": dict(state.metrics),
         "restarts": state.restarts,
         "program": plan.program,
@@ -58,6 +67,11 @@ def _cause(verdict: Verdict) -> dict[str, Any] | None:
     }
 
 
+def _took_part(name: str, state: ClusterState) -> bool:
+    """Whether a node was there at all; an elastic run may never have needed it."""
+    return name in state.wanted or state.nodes[name].attempts > 0
+
+
 def _node(name: str, ranks: tuple[int, ...], state: ClusterState) -> dict[str, Any]:
     node = state.nodes[name]
     usage = node.usage
@@ -67,7 +81,7 @@ def _node(name: str, ranks: tuple[int, ...], state: ClusterState) -> dict[str, A
         "gpus": [],
         "exit_code": node.exit_code,
         "attempts": node.attempts,
-        "steps": max((state.ranks[rank].step or 0 for rank in ranks if rank in state.ranks), default=0),
+        "steps": node.steps,
         "cpu_seconds": round(usage.cpu_seconds, 2) if usage else None,
         "peak_memory_bytes": usage.peak_memory_bytes if usage else None,
         "received_bytes": usage.received_bytes if usage else None,
