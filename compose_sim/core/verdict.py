@@ -188,7 +188,7 @@ def _told_cause(state: ClusterState, cause: Failure | None) -> Failure | None:
 
 def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
     node = state.nodes.get(failure.node or "")
-    if failure.rank is not None or not node or node.exit_code in (None, 0, 143):
+    if failure.rank is not None or failure.kind == "start" or not node or node.exit_code in (None, 0, 143):
         return failure  # a node that we stopped later tells nothing of why it was lost
     kind, how = _how_node_ended(node.exit_code, oom=node.oom_killed)
     return replace(failure, kind=kind, message=f"{node.name} {how}")

@@ -53,8 +53,8 @@ def assign(wishes: Sequence[Wish], inventory: Inventory, *, gpus: str) -> Assign
     for wish in wishes:
         chosen = _of_its_own(wish, inventory) if wish.gpus else _least_used(wish, pool, load)
         _require_one_slice(wish, chosen)
-        for number, gpu in enumerate(chosen):
-            load[gpu.uuid] += wish.ranks // len(chosen) + (number < wish.ranks % len(chosen))
+        for gpu in chosen:  # a rank may compute on several of them
+            load[gpu.uuid] += -(-wish.ranks // len(chosen))
         nodes.append(chosen)
     return Assignment(
         nodes=tuple(nodes),
