@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Do lint, types and tests pass? Runs every tier that this machine can run, and ends by saying which it could not.
+# Do lint, types and tests pass? Runs every tier that this machine can run, and says which it could not.
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]    with CI=true a missing Docker Engine is a failure
+#
+# Without arguments the tests run in lanes side by side: tests/lanes says how, and which failed test gets a second try.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tiers="true" # an expression of pytest -m that all tests meet
+tiers="" # an expression of pytest -m, empty for all
 not_run=()
 
 leave_out() {
-    tiers="not $1 and $tiers"
-    not_run+=("$2")
+    tiers="${tiers:+$tiers and }not $1"
+    not_run+=(--not-run "$2")
 }
 
 if ! engine=$(scripts/engine.sh --check 2>&1); then
@@ -27,10 +29,6 @@ fi
 
 checked=0 status=0
 make --no-print-directory check || checked=$? # the tests run all the same: one answer to all questions
-.venv/bin/python -m pytest -m "${tiers% and true}" "$@" || status=$?
-if [ ${#not_run[@]} -gt 0 ]; then
-    echo "Not run:"
-    printf '  %s\n' "${not_run[@]}"
-fi
+.venv/bin/python -m tests.lanes -m "$tiers" ${not_run[@]+"${not_run[@]}"} -- "$@" || status=$?
 if [ "$checked" -ne 0 ]; then echo "make check failed; what it found is above the tests."; fi
 exit $((status ? status : checked))

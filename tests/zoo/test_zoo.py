@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from compose_sim.core.checks import IDS
-from tests.zoo.runner import KINDS, ZOO, Outcome, examples, read_example, run_examples
+from tests.zoo.runner import KINDS, ZOO, Example, examples, read_example, run_example
 
 # The first of each kind in the order of names, and no second run where a script is not about it.
 _SAMPLE = [
@@ -18,19 +16,10 @@ _SAMPLE = [
 ]
 
 
-_JOBS = (os.cpu_count() or 1) + 1  # a script waits now and then, and one that hangs does nothing else
-
-
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, Outcome]:
-    """What is said of each script, by its name."""
-    return {outcome.example.name: outcome for outcome in run_examples(_SAMPLE, jobs=_JOBS, quick=True)}
-
-
 @pytest.mark.train
-@pytest.mark.parametrize("name", [example.name for example in _SAMPLE])
-def test_a_script_is_judged_rightly(name: str, outcomes: dict[str, Outcome]) -> None:
-    outcome = outcomes[name]
+@pytest.mark.parametrize("example", _SAMPLE, ids=lambda example: example.name)
+def test_a_script_is_judged_rightly(example: Example) -> None:
+    outcome = run_example(example, quick=True)
 
     assert outcome.error == ""
     assert outcome.missed == frozenset()

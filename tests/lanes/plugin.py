@@ -1,0 +1,123 @@
+"""Which tests does this lane run, and what came of each? A plugin of pytest: lanes that share a folder share out the tests.
+
+Every lane collects all tests. Before it runs the tests of a module it claims the module by making a file that must not be
+there yet, so each module runs in one lane, with its fixtures, and no list of durations has to balance them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lanes.results import file_of
+
+LONGEST = "tests/zoo/test_zoo.py"  # minutes: begun last, it would keep one lane busy when the others are done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """The tests of one file."""
+
+    path: str
+    tests: tuple[pytest.Item, ...]
+
+    @property
+    def has_docker(self) -> bool:
+        """Whether it starts containers."""
+        return any(test.get_closest_marker("docker") for test in self.tests)
+
+    @property
+    def order(self) -> tuple[bool, bool, int]:
+        """Containers first, which one lane at a time may have; then the longest, by how many of the tests start a cluster."""
+        real = sum(any(test.get_closest_marker(name) for name in ("train", "docker")) for test in self.tests)
+        return not self.has_docker, self.path != LONGEST, -real
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lane", metavar="NAME", required=True, help="this lane's name")
+    parser.addoption("--lanes-folder", metavar="FOLDER", required=True, type=Path, help="what all lanes share")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Lane(config.getoption("--lanes-folder"), config.getoption("--lane")))
+
+
+class Lane:
+    """One of the pytest processes: runs what it claims, and writes `NAME.jsonl`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._results = (folder / f"{name}.jsonl").open("a", buffering=1)
+        self._containers = os.open(folder / "containers.lock", os.O_CREAT | os.O_RDWR)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """In place of pytest's own loop, which goes on to say what it says of files that cannot be imported."""
+        if session.testsfailed:
+            return None
+        modules = [
+            Module(path=path, tests=tuple(tests)) for path, tests in groupby(sorted(session.items, key=_path), _path)
+        ]
+        waiting = sorted(modules, key=lambda module: module.order)
+        # Where all that waits has containers, the lane that runs such a module now will come to the others.
+        while module := next((each for each in waiting if not each.has_docker or self._take_containers()), None):
+            waiting.remove(module)
+            if self._claim(module):
+                _run(session, module)
+            fcntl.flock(self._containers, fcntl.LOCK_UN)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """One line a phase of a test."""
+        words = [report.longreprtext, *(f"--- {title}\n{text}" for title, text in report.sections)]
+        self._write(
+            test=report.nodeid,
+            phase=report.when,
+            outcome=report.outcome,
+            seconds=round(report.duration, 3),
+            text="\n".join(words) if report.failed else "",
+        )
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """The last line: this lane came to its end."""
+        self._write(collected=session.testscollected, status=int(exitstatus))
+
+    def _write(self, **values: Any) -> None:
+        self._results.write(json.dumps(values) + "\n")
+
+    def _claim(self, module: Module) -> bool:
+        claims = self._folder / "claims"
+        claims.mkdir(exist_ok=True)
+        try:
+            (claims / module.path.replace("/", ".")).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def _take_containers(self) -> bool:
+        """Whether this lane may start containers: one at a time does, as they wait for one daemon, and choose free subnets."""
+        try:
+            fcntl.flock(self._containers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def _path(test: pytest.Item) -> str:
+    return file_of(test.nodeid)
+
+
+def _run(session: pytest.Session, module: Module) -> None:
+    """As pytest does it; nothing of a module is kept for the next one."""
+    for test, following in zip(module.tests, [*module.tests[1:], None], strict=True):
+        test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
