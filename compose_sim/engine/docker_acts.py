@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 
 from compose_sim.core.document import project_name
@@ -16,6 +17,7 @@ from compose_sim.errors import CommandError, EngineError
 
 # kill(-1) reaches all processes of the container at once but its init, which only hands signals on, and the caller.
 _SIGNAL_ALL = "import os, sys; os.kill(-1, int(sys.argv[1]))"
+_FREEZES_WITHIN_S = 10.0
 
 
 def perform(plan: Plan, folder: RunFolder, act: Act, container: str) -> None:
@@ -23,7 +25,7 @@ def perform(plan: Plan, folder: RunFolder, act: Act, container: str) -> None:
     if isinstance(act, Start):
         _start(plan, folder, act.node, container)
     elif isinstance(act, Pause):
-        _tolerating(["docker", "pause" if act.on else "unpause", container], "already paused", "is not paused")
+        _hold(container) if act.on else _tolerating(["docker", "unpause", container], "is not paused")
     elif isinstance(act, LimitCpus):
         _docker("update", "--cpus", str(act.cpus if act.cpus is not None else _planned_cpus(plan, act.node)), container)
     elif isinstance(act, Signal) and act.name in ("STOP", "CONT"):
@@ -66,6 +68,17 @@ def _start(plan: Plan, folder: RunFolder, node: str, container: str) -> None:
         compose_up(plan, folder, [node])
     elif status:
         raise CommandError(argv, status, output, hint="composesim doctor")
+
+
+def _hold(container: str) -> None:
+    """`docker pause`, which gives up on a busy machine before the last process stands still: what it froze, it has let go again."""
+    deadline = time.monotonic() + _FREEZES_WITHIN_S
+    while True:
+        try:
+            return _tolerating(["docker", "pause", container], "already paused")
+        except CommandError as error:
+            if "unable to freeze" not in error.output or time.monotonic() > deadline:
+                raise
 
 
 def _planned_cpus(plan: Plan, node: str) -> float:
