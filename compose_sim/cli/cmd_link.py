@@ -8,8 +8,9 @@ from compose_sim.cli.console import print_json, print_table
 from compose_sim.cli.intervening import intervene, run_under_way, tell
 from compose_sim.cli.select import json_option, run_option, select_folder
 from compose_sim.core.interventions import Relink
-from compose_sim.core.links import HEADER, link_row
+from compose_sim.core.links import HEADER, check_links, link_row
 from compose_sim.engine.record import read_state
+from compose_sim.errors import SpecError
 
 _HELP = """Give links the shape 1gbit,20ms,jitter=2ms,loss=0.1% (any of these), or that of a profile such as ethernet-1g.
 
@@ -37,6 +38,10 @@ def command(shapes: tuple[str, ...], clear: bool, run: str | None, as_json: bool
         _show(run, as_json=as_json)
         return
     folder = run_under_way(run)
+    try:
+        check_links(shapes, [node.name for node in folder.read_plan().nodes])
+    except ValueError as error:
+        raise SpecError(str(error), hint="composesim link --help") from None
     request, events = intervene(folder, "link", Relink(links=shapes))
     done = next(event for event in events if event.kind == "link" and event.data["id"] == request)
     links = [str(text) for text in done.data["links"]]

@@ -77,5 +77,7 @@ def announce(plan: Plan, remark: str = "") -> None:
     say(f"run {plan.run}: {nodes}, {ranks} of {plan.program}")
     for choice in plan.choices:
         say(f"  {choice.what} {choice.value}: {choice.why}")
+    if plan.links:
+        say(f"  links {', '.join(plan.links)}")
     if remark:
         say(f"  {remark}")

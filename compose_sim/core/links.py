@@ -53,9 +53,9 @@ class Shape:
 
     def __str__(self) -> str:
         """As `--link` takes it."""
-        parts = [_rate_text(self.rate_bits)] if self.rate_bits else []
-        parts += [_time_text(self.delay_us)] if self.delay_us else []
-        parts += [f"jitter={_time_text(self.jitter_us)}"] if self.jitter_us else []
+        parts = [rate_text(self.rate_bits)] if self.rate_bits else []
+        parts += [time_text(self.delay_us)] if self.delay_us else []
+        parts += [f"jitter={time_text(self.jitter_us)}"] if self.jitter_us else []
         parts += [f"loss={self.loss_ppm / 10**4:.4f}".rstrip("0").rstrip(".") + "%"] if self.loss_ppm else []
         return ",".join(parts) or "plain"
 
@@ -212,16 +212,18 @@ def link_row(text: str) -> tuple[str, ...]:
     link = parse_link(text)
     shape, between = link.shape, " and ".join(", ".join(group) for group in (link.nodes, link.others) if group)
     scope = f"between {between}" if link.others else f"of {between}" if link.nodes else "all"
-    times = (_time_text(time) if time else "-" for time in (shape.delay_us, shape.jitter_us))
+    times = (time_text(time) if time else "-" for time in (shape.delay_us, shape.jitter_us))
     loss = str(Shape(loss_ppm=shape.loss_ppm)).removeprefix("loss=") if shape.loss_ppm else "-"
-    return (scope, _rate_text(shape.rate_bits) if shape.rate_bits else "-", *times, loss)
+    return (scope, rate_text(shape.rate_bits) if shape.rate_bits else "-", *times, loss)
 
 
-def _rate_text(bits: int) -> str:
+def rate_text(bits: int) -> str:
+    """`10mbit`, as `--link` takes it."""
     return _text_in(bits, {f"{prefix}bit": factor for prefix, factor in _UNITS.items()})
 
 
-def _time_text(microseconds: int) -> str:
+def time_text(microseconds: int) -> str:
+    """`20ms`, as `--link` takes it."""
     return _text_in(microseconds, _MICROSECONDS)
 
 
