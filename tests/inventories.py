@@ -24,6 +24,12 @@ SCATTERED = Toolkit(
     driver_files=("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/bin/nvidia-cuda-mps-control"),
     mps_control="/usr/bin/nvidia-cuda-mps-control",
 )
+CDI = Toolkit(
+    cdi=("nvidia.com/gpu=all", "nvidia.com/gpu=0", "nvidia.com/gpu=1"),  # names by number, as nvidia-ctk makes them
+    device_files=("/dev/nvidiactl", "/dev/nvidia-uvm"),
+    driver_files=("/usr/lib/x86_64-linux-gnu/libcuda.so.1",),
+    mps_control="/usr/bin/nvidia-cuda-mps-control",
+)
 
 
 def uuid(number: int, kind: str = "GPU") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 
 from compose_sim.core.compose_schema import InvalidDocumentError, check_document
 from compose_sim.core.document import quote, render_document, render_settings
+from compose_sim.core.gpus.inventory import NO_GPUS
 from compose_sim.core.plan import Plan
 from tests.builders import ROOT, a_host, a_plan
+from tests.inventories import CDI, FOUR, MIG, RAW, SCATTERED, h200s
 
 GOLDEN = ROOT / "tests" / "golden"
 SCHEMA = json.loads((ROOT / "templates" / "schema" / "compose-spec.json").read_text())
@@ -42,7 +45,19 @@ CASES: dict[str, dict[str, Any]] = {
     "torchrun-launcher": {"launcher": "torchrun", "max_restarts": 3, "nproc_per_node": 4},
     "bare-processes": {"launcher": "env", "nodes": 4},
     "rendered": {"portable": True, "image": "torch:1", "nodes": 2},
+    "gpus-nvidia": {"gpus_of": FOUR, "nodes": 2, "gpus_per_node": 2},
+    "gpus-cdi": {"gpus_of": h200s(2, toolkit=CDI), "nodes": [{}, {"gpus": "none"}, {}]},
+    "gpus-raw": {"gpus_of": h200s(2, toolkit=RAW), "nodes": 2, "image": "torch:1"},
+    "gpus-mps": {"gpus_of": h200s(1, toolkit=SCATTERED), "nodes": 9, "image": "torch:1"},
+    "gpus-mig": {"gpus_of": replace(MIG, toolkit=RAW), "nodes": 2},
 }
+
+
+def the_plan(case: str) -> Plan:
+    """Of a machine without GPUs, unless the case is of one with."""
+    spec = dict(CASES[case])
+    inventory = spec.pop("gpus_of", NO_GPUS)
+    return a_plan(a_host(gpus=inventory), **spec)
 
 
 def document(plan: Plan) -> str:
@@ -52,7 +67,7 @@ def document(plan: Plan) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_document_is_as_reviewed(case: str, update_golden: bool) -> None:
     """The file is the product: every change to it is read as a diff."""
-    text = document(a_plan(**CASES[case]))
+    text = document(the_plan(case))
     golden = GOLDEN / case / "docker-compose.yml"
     if update_golden:
         golden.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +82,7 @@ def test_every_golden_folder_is_owned() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_document_obeys_the_compose_schema(case: str) -> None:
-    check_document(document(a_plan(**CASES[case])), SCHEMA)
+    check_document(document(the_plan(case)), SCHEMA)
 
 
 def test_an_unknown_key_breaks_the_schema() -> None:
@@ -133,6 +148,28 @@ def test_values_come_back_from_docker_compose(tmp_path: Path, values: list[str])
     # `config` prints a document again, in which every dollar sign is doubled once more.
     assert {name: node["environment"][name].replace("$$", "$") for name in environment} == environment
     assert [word.replace("$$", "$") for word in node["command"][-len(values) :]] == values
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("gpus-")])
+def test_docker_compose_takes_every_way_to_bind_gpus(case: str, tmp_path: Path) -> None:
+    """Named devices come back as they were written; a count never stands beside them."""
+    plan = the_plan(case)
+    (tmp_path / "docker-compose.yml").write_text(document(plan))
+    (tmp_path / ".env").write_text(render_settings(plan, image="torch:1"))
+    argv = ["docker", "compose", "--project-directory", str(tmp_path), "config", "--format", "json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    services = json.loads(done.stdout)["services"]
+
+    for node in plan.nodes:
+        service, gpus = services[node.name], node.gpus
+        reserved = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+        assert gpus
+        assert [each for request in reserved for each in request["device_ids"]] == [*gpus.device_ids]
+        assert [each["source"] for each in service.get("devices", [])] == [*gpus.device_files]
+        assert not any("count" in request for request in reserved)
+        assert service.get("ipc") == ("service:mps" if node.joins_mps else None)
 
 
 def test_a_thousand_nodes_share_what_is_equal() -> None:

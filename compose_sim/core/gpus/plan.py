@@ -95,7 +95,10 @@ def _node(
     mps_folder: str,
 ) -> NodeGpus:
     bound = bind(gpus, inventory, form)
-    environment = binding_environment(bound, inventory) | {"COMPOSESIM_GPUS": ",".join(bound.uuids)}
+    environment = binding_environment(bound, inventory) | {
+        "COMPOSESIM_GPUS": ",".join(bound.uuids),
+        "NCCL_IB_DISABLE": "1",  # else nodes would meet on this machine's InfiniBand, past the run's network
+    }
     limits = [limit for gpu in gpus if (limit := sharing.shares[gpu.uuid].bytes_per_rank)]
     if limits:  # of torch's allocator, which counts neither CUDA's context nor NCCL's buffers
         fraction = (min(limits) - CONTEXT_BYTES) / max(gpu.memory_bytes for gpu in gpus)
