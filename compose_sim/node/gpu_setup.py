@@ -41,7 +41,7 @@ class Proof:
             return ""
         begun = time.monotonic()
         problem = self._await_mps(pause)
-        found = {} if problem else self._ask(pause)
+        found = {} if problem or pause(0) else self._ask(pause)
         if pause(0):  # told to end meanwhile: what was found, or was not, is of no use
             return ""
         problem = problem or self._compare(found, events.node)
@@ -71,7 +71,7 @@ class Proof:
         while probe.poll() is None:
             if time.monotonic() > deadline or pause(_LOOK_S):
                 probe.kill()
-                probe.wait()
+                probe.communicate()
                 return {"error": "the driver does not answer"}
         output = probe.communicate()[0]
         try:

@@ -1,0 +1,22 @@
+"""Stands in for nvidia-cuda-mps-control where there is no GPU: with -f a daemon, else the tool that asks it. Its pipes are files."""
+
+import os
+import pathlib
+import sys
+import time
+
+folder = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+serving, told_to_quit = folder / "serving", folder / "told-to-quit"
+if sys.argv[1:] == ["-f"]:
+    if os.environ.get("STUB_FAILS"):
+        sys.exit(3)
+    serving.touch()
+    while not told_to_quit.exists():
+        time.sleep(0.01)
+    serving.unlink()
+elif not serving.exists():
+    sys.exit(1)
+elif sys.stdin.readline().startswith("quit"):
+    told_to_quit.touch()
+else:
+    print("100.0")
