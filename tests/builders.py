@@ -12,6 +12,7 @@ from compose_sim.core.planning import make_plan
 from compose_sim.core.spec import ClusterSpec
 
 ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 120.0  # what a test waits for comes in a second; it may take so long where many share the machine
 
 
 def a_host(**changes: Any) -> Host:

@@ -147,7 +147,7 @@ def test_a_crash_and_a_hang_are_failures_that_name_rank_and_line(pytester: pytes
                 os.kill(os.getpid(), 9)
             dist.barrier()
 
-        @pytest.mark.composesim(nodes=2, timeout=6)
+        @pytest.mark.composesim(nodes=2, timeout=12)
         def test_hangs():
             if dist.get_rank() == 0:
                 dist.barrier()  # alone
@@ -165,7 +165,7 @@ def test_a_crash_and_a_hang_are_failures_that_name_rank_and_line(pytester: pytes
     done.stdout.fnmatch_lines(
         [
             "rank 1 was ended by SIGKILL*",
-            f"not done after 6 s: rank 0 is at test_it.py, line {line}, in test_hangs",
+            f"not done after 12 s: rank 0 is at test_it.py, line {line}, in test_hangs",
             "all of it: composesim logs --run pytest-*",
         ]
     )

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import PATIENCE_S
+
 COMMAND = [sys.executable, "-m", "compose_sim"]
 # Bare processes: nothing imports torch, so a run takes a second.
 UP = ("up", "--engine", "local", "--launcher", "env")
@@ -29,7 +31,7 @@ class Project:
         return name
 
     def run(
-        self, *argv: str, stdin: str = "", timeout: float = 60, env: dict[str, str] | None = None
+        self, *argv: str, stdin: str = "", timeout: float = PATIENCE_S, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """The command, to its end."""
         return subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +178,9 @@ def test_github_is_told_what_failed(project: Project, as_json: bool) -> None:
 
 def test_a_report_is_written_for_ci_by_other_verbs_too(project: Project) -> None:
     project.write("train.py", FAILING)
-    project.run("up", "--engine", "local", "--launcher", "env", "--name", "done", "--junit", "up.xml", "train.py")
-    project.run("report", "done", "--junit", "report.xml")
+    run = f"failing-{secrets.token_hex(3)}"
+    project.run("up", "--engine", "local", "--launcher", "env", "--name", run, "--junit", "up.xml", "train.py")
+    project.run("report", run, "--junit", "report.xml")
 
     for name in ("up.xml", "report.xml"):
         xmlschema.validate(project.folder / name, ROOT / "tests" / "core" / "junit-10.xsd")

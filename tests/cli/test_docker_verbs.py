@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.builders import PATIENCE_S
 from tests.cli.conftest import Project
 
 pytestmark = pytest.mark.docker
@@ -52,7 +53,7 @@ def test_a_node_tells_its_network_traffic_and_memory(project: Project, run: str)
         if line.startswith("node-0") and line.count("iB") >= 3:
             break
     watch.terminate()
-    watch.communicate(timeout=30)
+    watch.communicate(timeout=PATIENCE_S)
 
     first = json.loads(project.run("stats", "--run", run, "--json").stdout)["nodes"][0]
     assert min(first["memory_bytes"], first["received_bytes"], first["sent_bytes"]) > 0

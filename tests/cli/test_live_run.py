@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.builders import PATIENCE_S
 from tests.cli.conftest import Live, Project
 
 
@@ -56,10 +57,10 @@ def test_logs_are_followed_and_waiting_ends_with_the_run(live: Live) -> None:
     live.tell(0, "0")
     live.tell(1, "3")
 
-    rest = logs.communicate(timeout=30)[0].splitlines()
+    rest = logs.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert "node-0 | told 0" in rest
     assert "node-1 | told 3" in rest
-    _, verdict = wait.communicate(timeout=30)
+    _, verdict = wait.communicate(timeout=PATIENCE_S)
     assert (wait.returncode, verdict) == (1, "✘ failed  rank 1 exited with status 3 (node-1)\n")
 
 
@@ -85,7 +86,7 @@ def test_stats_show_what_nodes_use(live: Live) -> None:
             break
     live.tell(0, "0")
     live.tell(1, "0")
-    lines = watch.communicate(timeout=30)[0].splitlines()
+    lines = watch.communicate(timeout=PATIENCE_S)[0].splitlines()
 
     assert lines[-1].split()[:2] == ["node-1", "exited"]
 
@@ -116,7 +117,7 @@ def test_prune_removes_what_has_no_composesim_any_more_and_nothing_else(live: Li
 
     done = live.project.run("prune")
 
-    assert left.wait(10) != 0
+    assert left.wait(PATIENCE_S) != 0
     assert f"removed {crashed}: its nodes and network on local" in done.stderr.splitlines()
     assert live.run not in done.stderr
     assert live.run in live.project.run("ps").stdout
@@ -147,6 +148,6 @@ def test_attaching_to_a_rank_that_never_stops_ends_with_the_run(live: Live) -> N
     live.tell(0, "0")
     live.tell(1, "0")
 
-    _, error = attach.communicate(timeout=30)
+    _, error = attach.communicate(timeout=PATIENCE_S)
     assert attach.returncode == 1
     assert "ended before rank 0 came to a breakpoint" in error

@@ -13,6 +13,7 @@ import pytest
 from compose_sim.cli.select import only_run
 from compose_sim.engine.rundir import RunFolder, runs_folder
 from compose_sim.errors import SpecError
+from tests.builders import PATIENCE_S
 from tests.cli.conftest import Live, Project
 
 PROJECT = Path("/here")
@@ -80,7 +81,7 @@ def test_a_start_is_ended_before_its_folder_goes(project: Project) -> None:
     assert (events / "composesim.jsonl").is_file()
     folder.release()
 
-    _, said = down.communicate(timeout=30)
+    _, said = down.communicate(timeout=PATIENCE_S)
     assert said.splitlines() == [f"ended {name} while it was being started", f"deleted {folder.path}"]
     assert not folder.path.exists()
 
@@ -107,7 +108,7 @@ def test_what_was_rendered_is_no_crash(project: Project) -> None:
         assert node.poll() is None
 
         assert project.run("down", "--run", name, "--purge").returncode == 0
-        assert node.wait(10) != 0
+        assert node.wait(PATIENCE_S) != 0
         assert folder.is_dir()
     finally:
         node.kill()

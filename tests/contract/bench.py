@@ -18,6 +18,7 @@ from compose_sim.engine.inspect import inspect_host
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.rundir import RunFolder, runs_folder
 from compose_sim.render import write_documents
+from tests.builders import PATIENCE_S
 
 MASTER = """
 import json, os, signal
@@ -98,8 +99,8 @@ class Bench:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Return as soon as the condition holds; fail after a minute."""
-    deadline = time.monotonic() + 60
+    """Return as soon as the condition holds; fail when it has not come for long."""
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)

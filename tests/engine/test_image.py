@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import ROOT
+from tests.builders import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.docker
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 TAG = "composesim-test-image:1"
 
 
-def run(*argv: str | Path, timeout: float = 420) -> str:
+def run(*argv: str | Path, timeout: float = 10 * PATIENCE_S) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
@@ -64,7 +64,7 @@ def test_nothing_of_the_build_stays_in_it(built: dict[str, object]) -> None:
 def test_a_run_passes_on_it(built: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text((ROOT / "templates" / "init" / "train.py").read_text())
     up = [sys.executable, "-m", "compose_sim", "up", "--engine", "docker", "--image", TAG, "--json", "train.py"]
-    done = subprocess.run(up, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(up, cwd=tmp_path, capture_output=True, text=True, timeout=2 * PATIENCE_S)
 
     report = json.loads(done.stdout)
     assert (report["verdict"], report["image"]) == ("passed", TAG), report
@@ -83,7 +83,7 @@ def test_a_base_that_is_nowhere_is_an_error_of_the_environment(tmp_path: Path) -
         "--tag",
         "composesim-never:1",
     ]
-    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert done.returncode == 4
     assert "could not be built from 'localhost:1/no/such:1', which is not on this machine" in done.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 NODE_CODE = Path(__file__).parents[2] / "compose_sim" / "node"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 class Cluster:

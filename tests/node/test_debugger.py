@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 
+from tests.builders import PATIENCE_S
 from tests.node.harness import Cluster
 
 MakeCluster = Callable[..., Cluster]
@@ -23,7 +24,7 @@ print("ended")
 def attach(run: Cluster, name: str) -> socket.socket:
     descriptor = os.open(run.folder / "debug", os.O_RDONLY)
     link = socket.socket(socket.AF_UNIX)
-    link.settimeout(20)
+    link.settimeout(PATIENCE_S)
     run.wait_for((run.folder / "debug" / name).exists)
     link.connect(f"/proc/self/fd/{descriptor}/{name}")
     os.close(descriptor)

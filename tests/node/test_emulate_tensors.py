@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.builders import ROOT
+from tests.builders import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.train
 
@@ -66,7 +66,7 @@ class Emulation:
         return answer
 
     def close(self) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

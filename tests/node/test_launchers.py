@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders import PATIENCE_S
 from tests.node.harness import Cluster
 
 pytestmark = pytest.mark.train
@@ -57,7 +58,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     said["bare"] = next(it for it in map(_said, bare.stdout.splitlines()) if it["environment"]["RANK"] == "1")

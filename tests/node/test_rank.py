@@ -15,6 +15,7 @@ import pytest
 
 from compose_sim.node import launchers
 from compose_sim.node.emit import events_of
+from tests.builders import PATIENCE_S
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CASES = SCRIPTS / "cases.py"
@@ -45,7 +46,7 @@ def run_python(environment: dict[str, str], *words: str, case: str) -> tuple[int
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     return ended.returncode, ended.stdout.decode()

@@ -18,7 +18,7 @@ from compose_sim.node import dump, sockets
 from compose_sim.node.movement import Movement
 from compose_sim.node.pulse import Pulse
 from compose_sim.node.stacks import file_of
-from tests.builders import ROOT
+from tests.builders import PATIENCE_S, ROOT
 
 # What a rank does before the person's script; then it waits in C for a byte on stdin, and tells whether that was cut short.
 RANK = """
@@ -79,7 +79,7 @@ def rank(tmp_path: Path) -> Iterator[Start]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.01)

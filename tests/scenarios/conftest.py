@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.builders import PATIENCE_S
+
 COMMAND = [sys.executable, "-m", "compose_sim"]
 # A rank that goes on until it is stopped, and tells when it has begun.
 FOREVER = """
@@ -63,7 +65,7 @@ class Project:
         (self.folder / name).write_text(text)
         return name
 
-    def run(self, *argv: str, timeout: float = 120) -> Outcome:
+    def run(self, *argv: str, timeout: float = 2 * PATIENCE_S) -> Outcome:
         """The command, to its end."""
         done = subprocess.run(
             [*COMMAND, *argv],
@@ -91,10 +93,14 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     """An empty project, of whose runs nothing may be left when the test ends."""
-    made = Project(tmp_path)
-    yield made
-    names = [folder.name for folder in tmp_path.glob(".composesim/runs/*")]
-    left = [process.info for process in psutil.process_iter(["pid", "cmdline"]) if _is_of(process, tmp_path)]
+    yield from project_in(tmp_path)
+
+
+def project_in(folder: Path) -> Iterator[Project]:
+    """A project in an empty folder, of whose runs nothing may be left afterwards."""
+    yield Project(folder)
+    names = [run.name for run in folder.glob(".composesim/runs/*")]
+    left = [process.info for process in psutil.process_iter(["pid", "cmdline"]) if _is_of(process, folder)]
     assert left == []
     for name in names:
         assert containers_of(name) == []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.builders import PATIENCE_S
 from tests.scenarios.conftest import FOREVER, Project, containers_of, eventually, networks_of, wait_for_line
 
 pytestmark = [pytest.mark.docker, pytest.mark.train]
@@ -34,7 +36,7 @@ def test_a_killed_node_is_the_cause_and_stops_the_others(project: Project) -> No
             ["docker", "kill", f"composesim-{project.named('killed')}-node-1-1"], check=True, capture_output=True
         )
 
-        assert process.wait(30) == 1
+        assert process.wait(PATIENCE_S) == 1
     report = project.report_of(project.named("killed"))
     assert (report["cause"]["node"], report["cause"]["message"]) == ("node-1", "node-1 was killed (SIGKILL)")
 
@@ -56,7 +58,7 @@ def test_a_killed_node_started_by_hand_rejoins(project: Project) -> None:
                 ["docker", verb, f"composesim-{project.named('rejoin')}-node-0-1"], check=True, capture_output=True
             )
 
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
     report = project.report_of(project.named("rejoin"))
     assert report["verdict"] == "passed"
     assert report["nodes"][0]["attempts"] == 2
@@ -69,25 +71,25 @@ def test_an_interrupt_ends_the_run_and_is_reported(project: Project, number: sig
         wait_for_line(process, "begun")
         process.send_signal(number)
 
-        assert process.wait(30) == 130
+        assert process.wait(PATIENCE_S) == 130
 
 
 @pytest.mark.parametrize("phase", ["containers", "begun"])
 def test_kill_9_of_composesim_leaves_nothing(project: Project, phase: str) -> None:
-    """The run's supervisor cleans up within 10 s, also where the containers were still being made."""
+    """The run's supervisor cleans up, also where the containers were still being made."""
     script = project.write("train.py", FOREVER)
     name = project.named("crashed")
     with project.start("up", "--nodes", "2", "--name", name, script) as process:
         if phase == "begun":
             wait_for_line(process, "begun")
         else:
-            eventually(lambda: networks_of(name) != [], within=30, what="the network is made")
+            eventually(lambda: networks_of(name) != [], within=PATIENCE_S, what="the network is made")
         process.kill()
         process.wait()
 
-    eventually(lambda: containers_of(name) == [] == networks_of(name), within=10, what="nothing is left")
+    eventually(lambda: containers_of(name) == [] == networks_of(name), within=PATIENCE_S, what="nothing is left")
     log = project.folder / ".composesim" / "runs" / name / "supervisor.log"
-    eventually(lambda: "nothing is left" in log.read_text(), within=20, what="the supervisor has looked twice")
+    eventually(lambda: "nothing is left" in log.read_text(), within=PATIENCE_S, what="the supervisor has looked twice")
 
 
 def test_two_runs_at_once_do_not_meet(project: Project) -> None:
@@ -96,7 +98,7 @@ def test_two_runs_at_once_do_not_meet(project: Project) -> None:
         "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\nprint(dist.get_world_size())\n",
     )
     with project.start("up", "--nodes", "2", script) as first, project.start("up", "--nodes", "3", script) as second:
-        outputs = [process.communicate(timeout=90)[0] for process in (first, second)]
+        outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in (first, second)]
 
         assert [first.returncode, second.returncode] == [0, 0]
     assert sorted(outputs[0].split()[2::3]) == ["2"] * 2
@@ -109,7 +111,7 @@ def test_two_runs_with_one_name_are_refused(project: Project) -> None:
         wait_for_line(process, "begun")
         second = project.run("up", "--name", project.named("twice"), script)
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(PATIENCE_S)
 
     assert second.status == 2
     assert "is under way" in second.stderr
@@ -117,18 +119,17 @@ def test_two_runs_with_one_name_are_refused(project: Project) -> None:
 
 def test_a_taken_subnet_is_refused(project: Project) -> None:
     script = project.write("ok.py", "print('ok')\n")
-    subprocess.run(
-        ["docker", "network", "create", "--subnet", "10.213.77.0/24", "composesim-test-taken"],
-        check=True,
-        capture_output=True,
-    )
+    network = project.named("composesim-test-taken")
+    third = 128 + secrets.randbelow(100)  # others may be running this test now
+    create = ["docker", "network", "create", "--subnet", f"10.213.{third}.0/24", network]
+    subprocess.run(create, check=True, capture_output=True)
     try:
-        outcome = project.run("up", "--subnet", "10.213.77.0/25", script)
+        outcome = project.run("up", "--subnet", f"10.213.{third}.0/25", script)
     finally:
-        subprocess.run(["docker", "network", "rm", "composesim-test-taken"], check=True, capture_output=True)
+        subprocess.run(["docker", "network", "rm", network], check=True, capture_output=True)
 
     assert outcome.status == 2
-    assert "'10.213.77.0/24', which is in use" in outcome.stderr
+    assert f"'10.213.{third}.0/24', which is in use" in outcome.stderr
 
 
 def test_an_absent_image_is_an_environment_error(project: Project) -> None:
@@ -182,7 +183,7 @@ def test_a_rendered_folder_gives_ci_its_exit_code(project: Project, tmp_path: Pa
 
 def _compose(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["docker", "compose", *argv], cwd=folder, capture_output=True, text=True, check=False, timeout=90
+        ["docker", "compose", *argv], cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
 
 
@@ -195,7 +196,7 @@ def test_a_detached_run_is_waited_for_and_ended_from_outside(project: Project) -
         down = project.run("down", "--run", project.named("away"))
 
         assert down.status == 0, down.stderr
-        assert waiting.wait(30) == 130
+        assert waiting.wait(PATIENCE_S) == 130
 
 
 def test_keep_leaves_the_nodes_until_down(project: Project) -> None:
