@@ -14,6 +14,7 @@ from compose_sim.cli.expectations_text import print_expectations
 from compose_sim.cli.faults_text import history_words
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.selection import check_exit_code, complaints, failed_by_itself
+from compose_sim.core.gpus.explain import explain
 from compose_sim.core.quantities import format_bytes, format_seconds
 
 _MOST_NODES = 16
@@ -56,6 +57,8 @@ def print_cause(report: Mapping[str, Any], *, err: bool = False) -> None:
         click.echo(_traceback(cause["traceback"]), err=err)
         if _may_be_of_emulation(report):
             click.echo("CUDA is emulated on the CPU here. To show the script an honest CPU: --gpus none", err=err)
+    if cause and (words := explain(f"{cause['message']}\n{cause['traceback'] or ''}")):
+        click.echo(words, err=err)
 
 
 def _may_be_of_emulation(report: Mapping[str, Any]) -> bool:

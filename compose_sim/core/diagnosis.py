@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from compose_sim.core.gpus.binding import choose_binding
+from compose_sim.core.gpus.driver import why_too_old
+from compose_sim.core.gpus.request import label
+from compose_sim.core.gpus.sharing import why_no_mps
 from compose_sim.core.inventory import Host
 from compose_sim.core.quantities import format_bytes
+from compose_sim.errors import EnvironmentMissingError
 
 _RANK_BYTES = 300 << 20  # what a process with torch takes before it has a model
 _DISK_BYTES = 1 << 30
@@ -94,9 +99,30 @@ def _image(machine: Machine) -> Check:
 
 
 def _gpu(machine: Machine) -> Check:
-    return _passed(
-        "gpu", "an NVIDIA GPU" if machine.host.gpus.gpus else "no NVIDIA GPU: nodes train on the CPU, with gloo"
-    )
+    """Which GPUs there are, how containers come by them and how ranks share one; a warning where nodes would do without."""
+    host, inventory = machine.host, machine.host.gpus
+    if inventory.problem:
+        detail = f"{inventory.problem}; nodes train on the CPU, with CUDA emulated"
+        return Check(id="gpu", status="warned", detail=detail, hint=inventory.hint)
+    if not inventory.gpus:
+        return _passed("gpu", "no NVIDIA GPU: nodes train on the CPU, with CUDA emulated and gloo")
+    names = ", ".join(f"{label(gpu)} {gpu.model} ({format_bytes(gpu.memory_bytes)})" for gpu in inventory.gpus)
+    cuda = host.python.torch_cuda if host.python else None
+    too_old = why_too_old(inventory, cuda)
+    if too_old:
+        return Check(
+            id="gpu", status="warned", detail=f"{names}: {too_old}", hint="update the driver, or take an older torch"
+        )
+    if cuda == "":
+        detail = f"{names}, and the nodes' torch is built without CUDA"
+        return Check(id="gpu", status="warned", detail=detail, hint="install a torch for CUDA")
+    try:
+        _, how = choose_binding(inventory, contained=host.docker.available, needed=inventory.gpus)
+    except EnvironmentMissingError as error:
+        return Check(id="gpu", status="warned", detail=f"{names}: {error.message}", hint=error.hint)
+    no_mps = why_no_mps(inventory.gpus[0], inventory)
+    shared = f"by turns, since {no_mps}" if no_mps else "through MPS"
+    return _passed("gpu", f"{names}, driver {inventory.driver}; nodes get them {how}, and share one {shared}")
 
 
 def _memory(machine: Machine) -> Check:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compose_sim.core.history import fault_values, recovery_values, round_values
-from compose_sim.core.plan import Plan
+from compose_sim.core.plan import Plan, PlannedNode
 from compose_sim.core.state import ClusterState, Failure
 from compose_sim.core.verdict import Verdict, judge
 
@@ -33,7 +33,7 @@ def make_report(
         "cause": _cause(verdict),
         "world_size": plan.world_size,
         "nodes": [
-            _node(plan_node.name, plan_node.ranks, state)
+            _node(plan_node, state)
             for plan_node in plan.nodes
             if _took_part(plan_node.name, state)
         ],
@@ -72,13 +72,13 @@ def _took_part(name: str, state: ClusterState) -> bool:
     return name in state.wanted or state.nodes[name].attempts > 0
 
 
-def _node(name: str, ranks: tuple[int, ...], state: ClusterState) -> dict[str, Any]:
-    node = state.nodes[name]
+def _node(planned: PlannedNode, state: ClusterState) -> dict[str, Any]:
+    node = state.nodes[planned.name]
     usage = node.usage
     return {
-        "name": name,
-        "ranks": list(ranks),
-        "gpus": [],
+        "name": planned.name,
+        "ranks": list(planned.ranks),
+        "gpus": list(planned.gpus.uuids) if planned.gpus else [],
         "exit_code": node.exit_code,
         "attempts": node.attempts,
         "steps": node.steps,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from compose_sim.core.diagnosis import Check, Machine, diagnose, is_fit
+from compose_sim.core.gpus.explain import explain
+from compose_sim.core.gpus.inventory import Inventory, Toolkit
 from compose_sim.core.inventory import PythonFacts
 from tests.builders import a_host, no_docker
+from tests.inventories import BROKEN, CDI, MIG, NONE, OLD_DRIVER, ONE, RAW, h200s
 
 NO_TORCH = PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), has_torch=False)
 
@@ -78,3 +82,53 @@ def test_what_only_some_runs_need_is_a_warning_with_its_remedy(name: str, change
 
     assert (check.status, check.hint) == ("warned", hint)
     assert is_fit(diagnose(a_machine(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("inventory", "changes", "status", "words"),
+    [
+        (NONE, {}, "passed", "no NVIDIA GPU: nodes train on the CPU, with CUDA emulated and gloo"),
+        (ONE, {}, "passed", "GPU 0 NVIDIA H200 (140 GiB), driver 580.65.06; nodes get them by Docker's NVIDIA runtime"),
+        (MIG, {}, "passed", "share one by turns, since composesim starts no MPS for MIG slices"),
+        (
+            h200s(1, toolkit=RAW),
+            {"docker": no_docker()},
+            "passed",
+            "by CUDA_VISIBLE_DEVICES, and share one through MPS",
+        ),
+        (h200s(1, toolkit=CDI), {}, "passed", "by CDI, since Docker has no NVIDIA runtime"),
+        (h200s(1, toolkit=RAW), {}, "passed", "by device files and the driver's libraries"),
+        (h200s(1, toolkit=Toolkit()), {}, "warned", "and device files such as /dev/nvidiactl were not found"),
+        (BROKEN, {}, "warned", "the NVIDIA driver does not answer: Driver/library version mismatch"),
+        (OLD_DRIVER, {"torch_cuda": "13.0"}, "warned", "driver 535.104.05 supports CUDA up to 12.2"),
+        (ONE, {"torch_cuda": ""}, "warned", "the nodes' torch is built without CUDA"),
+    ],
+)
+def test_doctor_says_how_nodes_come_by_gpus_and_why_not(
+    inventory: Inventory, changes: dict[str, Any], status: str, words: str
+) -> None:
+    python = replace(a_host().python, torch_cuda=changes.pop("torch_cuda", "12.8"))  # type: ignore[type-var]
+    check = the("gpu", a_machine(host={"gpus": inventory, "python": python, **changes}))
+
+    assert check.status == status
+    assert words in check.detail
+    assert bool(check.hint) == (status == "warned")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            "ncclInvalidUsage\nLast error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000",
+            "LOCAL_RANK",
+        ),
+        ("Multiple ranks detected using the same GPU on this node. Set NCCL_MULTI_RANK_GPU_ENABLE=1", "NCCL_HOSTID"),
+        ("Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1", "NCCL_HOSTID"),
+        ("CUDA error: CUDA driver version is insufficient for CUDA runtime version", "composesim doctor"),
+        ("CUDA_ERROR_MPS_SERVER_NOT_READY", "--share timeslice"),
+        ("ValueError: boom", ""),
+    ],
+)
+def test_errors_that_only_gpus_bring_are_explained(error: str, words: str) -> None:
+    assert words in explain(error)
+    assert bool(explain(error)) == bool(words)

@@ -63,7 +63,7 @@ def decide_sharing(assignment: Assignment, inventory: Inventory, *, share: str, 
             evidence=f"on it: {', '.join(assignment.sharers[gpu.uuid])}",
             hint=f"composesim up --nodes {len(assignment.gpus)} …, or leave --share out",
         )
-    without_mps = next((reason for gpu in shared if (reason := _why_no_mps(gpu, inventory))), "")
+    without_mps = next((reason for gpu in shared if (reason := why_no_mps(gpu, inventory))), "")
     if shared and share == "mps" and without_mps:
         raise EnvironmentMissingError(
             f"'--share mps' cannot be had: {without_mps}", hint="composesim up --share timeslice …"
@@ -80,7 +80,8 @@ def decide_sharing(assignment: Assignment, inventory: Inventory, *, share: str, 
     return Sharing(shares=shares, why=why)
 
 
-def _why_no_mps(gpu: Gpu, inventory: Inventory) -> str:
+def why_no_mps(gpu: Gpu, inventory: Inventory) -> str:
+    """Why ranks cannot share this GPU through MPS; "" where they can."""
     if inventory.wsl:
         return "WSL has no MPS"
     if not inventory.toolkit.mps_control:
