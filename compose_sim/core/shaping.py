@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from compose_sim.core.links import Shape, parse_link
+from compose_sim.core.links import PLAIN, Shape, parse_link
 from compose_sim.core.network import NetworkFault, NodeNetwork
 from compose_sim.errors import EnvironmentMissingError
 
@@ -38,7 +38,8 @@ def check_means(links: Iterable[str], faults: Sequence[NetworkFault], means: Mea
         shape = link.shape
         if shape.delay_us and not (means.netem and means.htb):
             without = replace(link, shape=replace(shape, delay_us=0, jitter_us=0))
-            raise _missing(f"the link '{text}' asks for a delay", "netem", means, f"leave the delay out: {without}")
+            way_out = "" if without.shape == PLAIN else f"leave the delay out: {without}"
+            raise _missing(f"the link '{text}' asks for a delay", "netem", means, way_out)
         if shape.rate_bits and not (means.htb or (means.tbf and not link.nodes)):
             raise _missing(f"the link '{text}' asks for a bandwidth", "htb", means, "")
         if shape.loss_ppm and not (means.statistic or (means.netem and means.htb)):

@@ -17,7 +17,7 @@ from compose_sim.core.events import Event, parse_event
 from compose_sim.core.interventions import Intervention, intervention_from_dict, intervention_to_dict
 from compose_sim.engine.record import end_of
 from compose_sim.engine.rundir import RunFolder, write_file
-from compose_sim.errors import EngineError, SpecError
+from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError, SpecError
 
 _LOOK_S = 0.02
 
@@ -31,7 +31,8 @@ def ask(folder: RunFolder, intervention: Intervention, request: str) -> list[Eve
     """
     Have the run's process do this; blocks until it is done. composesim's own events meanwhile, those of others too.
 
-    Raises SpecError where the run is not under way, or refuses it as senseless; EngineError where it ended before, or cannot do it.
+    Raises SpecError where the run is not under way, or refuses it as senseless; EngineError where it ended before, or cannot do it;
+    EnvironmentMissingError where this machine lacks what it takes.
     """
     over = end_of(folder)
     if over.is_set():
@@ -45,8 +46,8 @@ def ask(folder: RunFolder, intervention: Intervention, request: str) -> list[Eve
     seen = _events_from(events, begin)
     refused = next((event.data for event in seen if event.kind == "refused" and event.data.get("id") == request), None)
     if refused:
-        error = SpecError if refused.get("exit_code") == SpecError.exit_code else EngineError
-        raise error(
+        errors: dict[object, type[ComposesimError]] = {2: SpecError, 4: EnvironmentMissingError}
+        raise errors.get(refused.get("exit_code"), EngineError)(
             str(refused["message"]), evidence=str(refused.get("evidence", "")), hint=str(refused.get("hint", ""))
         )
     return seen

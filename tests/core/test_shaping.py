@@ -126,6 +126,13 @@ def test_a_thousand_nodes_are_one_call_of_each_program() -> None:
             "sudo modprobe sch_netem, or apt-get install linux-modules-extra-$(uname -r); "
             "or leave the delay out: node-0=100mbit,loss=0.5%",
         ),
+        (
+            ["5ms"],
+            (),
+            WITHOUT_NETEM,
+            "the link '5ms' asks for a delay, and this kernel cannot delay packets: it has no netem",
+            "sudo modprobe sch_netem, or apt-get install linux-modules-extra-$(uname -r)",
+        ),
         (["1gbit"], (), NOTHING, "the link '1gbit' asks for a bandwidth, and tc is not installed", "apt-get install iproute2"),
         (
             ["node-0=1gbit"],
