@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.cli.intervening import intervene, run_under_way, seconds, tell
 from compose_sim.cli.select import json_option, run_option
 from compose_sim.core.faults import KINDS, options_of, target_of
@@ -47,6 +48,32 @@ composesim fault list
 @click.group("fault", cls=Kinds, help=_HELP)
 def command() -> None:
     """All kinds."""
+
+
+@command.command("list")
+@json_option
+def list_kinds(as_json: bool) -> None:
+    """List the kinds of faults, and what this machine can do of them."""
+    from compose_sim.engine.abilities import why_not
+
+    kinds = {name: kind_named(name) for name in KINDS}
+    lacks = {name: {engine: why_not(kind, engine) for engine in ("docker", "local")} for name, kind in kinds.items()}
+    if as_json:
+        faults = [
+            {"kind": name, "usage": KINDS[name], "summary": kind.SUMMARY, "engines": list(kind.ENGINES)}
+            | {"can": {engine: not why for engine, why in lacks[name].items()}, "lacks": lacks[name]}
+            for name, kind in kinds.items()
+        ]
+        print_json({"schema_version": 1, "faults": faults})
+        return
+    marks = {name: [("no" if why else "yes") for why in lacks[name].values()] for name in kinds}
+    print_table(
+        ["fault", "docker", "local", "what it does"], [[name, *marks[name], kinds[name].SUMMARY] for name in kinds]
+    )
+    for name, kind in kinds.items():
+        for engine in kind.ENGINES:
+            if lacks[name][engine]:
+                say(f"{name} on {engine}: {lacks[name][engine]}")
 
 
 def _command_of(name: str) -> click.Command:

@@ -95,7 +95,7 @@ class Kind(Protocol):
 
     SUMMARY: str  # one line for `composesim fault list`
     ENGINES: tuple[str, ...]  # engines that can do it
-    NEEDS: str  # what the host must have besides: "", "netfilter", "tc", …; `fault list` tries it
+    NEEDS: str  # what the host must have besides: "", "netfilter", "tc", …; engine/abilities.py tries it
 
     def lower(self, fault: Fault, scene: Scene) -> Lowered:
         """The acts. SpecError where the fault makes no sense for this run, in words for the person."""

@@ -15,7 +15,7 @@ def _cpus(text: str) -> float:
 
 SUMMARY = "Give a node little CPU: a straggler."
 ENGINES = ("docker",)
-NEEDS = ""
+NEEDS = "cpu-quota"
 OPTIONS: dict[str, Option] = {"limit": (_cpus, ..., "CPUs that the node may use, such as 0.2.")}
 
 
