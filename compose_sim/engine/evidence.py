@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.core.checks import Case
-from compose_sim.core.events import parse_event
+from compose_sim.core.events import Event, parse_event
 from compose_sim.core.fold import fold_all
 from compose_sim.core.hang import standings_of
 from compose_sim.core.observations import Observed, RankObserved, parse_rank
@@ -36,10 +36,7 @@ def read_standings(folder: Path) -> tuple[Standing, ...]:
         plan = RunFolder(folder).read_plan()
     except SpecError:  # somebody deleted it
         return ()
-    events = [
-        event for path in (folder / "events").glob("*.jsonl") for event in map(parse_event, _lines(path)) if event
-    ]
-    return standings_of(fold_all(plan, sorted(events, key=lambda event: event.t)))
+    return standings_of(fold_all(plan, _read_events(folder)))
 
 
 def read_observed(folder: Path) -> Observed:
@@ -57,15 +54,32 @@ def read_observed(folder: Path) -> Observed:
 
 
 def read_logs(folder: Path) -> dict[int, tuple[str, ...]]:
-    """What each rank printed, by line."""
+    """What each rank printed in the last round, by line; a rank may have been on another node before, and have printed other things."""
+    rounds = [event for event in _read_events(folder) if event.kind == "rendezvous" and event.data.get("logs")]
+    last = max((event.generation or 0 for event in rounds), default=0)
+    begins = {
+        f"{event.node}.{rank}.log": int(begins_at)
+        for event in rounds
+        if event.generation == last
+        for rank, begins_at in event.data["logs"].items()
+    }
     logs = {}
     for path in sorted((folder / "logs").glob("*.*.log")):
         rank = path.name.removesuffix(".log").rsplit(".", 1)[1]
-        if rank.isdigit():
-            logs[int(rank)] = tuple(_lines(path))
+        if rank.isdigit() and (path.name in begins or not begins):
+            logs[int(rank)] = tuple(_lines(path, begins.get(path.name, 0)))
     return logs
 
 
-def _lines(path: Path) -> list[str]:
+def _read_events(folder: Path) -> list[Event]:
+    """All events of the run, in order of time."""
+    events = [
+        event for path in (folder / "events").glob("*.jsonl") for event in map(parse_event, _lines(path)) if event
+    ]
+    return sorted(events, key=lambda event: event.t)
+
+
+def _lines(path: Path, begins_at: int = 0) -> list[str]:
     with path.open("rb") as file:
+        file.seek(begins_at)
         return file.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
