@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from compose_sim.core.faults import KINDS, Scene, load_kind, options_of, target_of
@@ -11,6 +12,7 @@ from compose_sim.core.plan import Plan
 from compose_sim.core.scenarios.chance import shuffled
 from compose_sim.core.scenarios.scenario import ANY, Breakage, Step
 from compose_sim.core.state import ClusterState, initial_state
+from compose_sim.errors import SpecError
 
 _UP = ("rendezvous", "starting", "init", "running")
 
@@ -21,6 +23,9 @@ class Chooser:
     def __init__(self, plan: Plan, seed: int) -> None:
         """Everything that is chosen follows from the seed, and from which nodes are up at that moment."""
         self._plan, self._seed = plan, seed
+        ranks = {rank.rank: rank.node for rank in initial_state(plan).ranks.values()}
+        # A run in which all goes well: what a kind refuses here it will always refuse.
+        self._scene = Scene(plan=plan, running=tuple(node.name for node in plan.nodes), ranks=ranks)
 
     def has_a_choice(self, step: Step) -> bool:
         """Whether anything is left to chance."""
@@ -33,14 +38,11 @@ class Chooser:
         """SpecError where the step's fault, or one that chance may choose, makes no sense for this plan."""
         fault = step.fault
         assert fault is not None
-        state = initial_state(self._plan)
-        nodes = [node.name for node in self._plan.nodes]
-        addresses = {name: f"10.0.0.{number % 250 + 2}" for number, name in enumerate((*nodes, "master"))}
-        ranks = {rank.rank: rank.node for rank in state.ranks.values()}
-        scene = Scene(plan=self._plan, running=tuple(nodes), addresses=addresses, ranks=ranks)
-        for kind in self._kinds(fault):
-            made = self._made(kind, step, nodes, ranks, occasion="check")
-            load_kind(kind).lower(made, scene)
+        for kind in self._kinds(step):
+            made = self._made(kind, step, [*self._scene.running], {**self._scene.ranks}, "check")
+            lasts = load_kind(kind).lower(made, self._scene).lasts
+            if fault.for_s is not None and not lasts and not self.has_a_choice(step):
+                raise SpecError(f"'{kind}' is over once done: it cannot be for a time", hint="leave out for")
 
     def fault(self, step: Step, state: ClusterState, *, busy: set[str], occasion: str) -> Fault | None:
         """The fault of a step at this moment; None where chance finds no node to take. Nodes in `busy` bear a fault already."""
@@ -49,26 +51,36 @@ class Chooser:
         ranks = {rank.rank: rank.node for rank in state.ranks.values() if rank.node in up}
         if self.has_a_choice(step) and not up:
             return None
-        kinds = shuffled(self._kinds(step.fault), seed=self._seed, occasion=f"{occasion}/kind")
-        return self._made(kinds[0], step, up, ranks, occasion=occasion)
+        kinds = shuffled(self._kinds(step), seed=self._seed, occasion=f"{occasion}/kind")
+        made = self._made(kinds[0], step, up, ranks, occasion)
+        if self.has_a_choice(step) and not load_kind(made.kind).lower(made, self._scene).lasts:
+            return replace(made, for_s=None)  # of several kinds some are over once done
+        return made
 
     def nodes_of(self, fault: Fault, state: ClusterState) -> tuple[str, ...]:
         """The nodes that bear a fault."""
         of_rank = state.ranks.get(fault.rank) if fault.rank is not None else None
         return fault.nodes or ((of_rank.node,) if of_rank else ())
 
-    def _kinds(self, fault: Breakage) -> tuple[str, ...]:
-        """What the kind may be: those named, or all that this engine can do without being told more."""
+    def _kinds(self, step: Step) -> tuple[str, ...]:
+        """What the kind may be: those named, or all that can be done to this run without being told more."""
+        fault = step.fault
+        assert fault is not None
         if fault.kind and ANY not in fault.kind:
             return fault.kind
-        return tuple(name for name in KINDS if self._needs_no_more(name, fault))
+        return tuple(name for name in KINDS if self._can_do(name, step))
 
-    def _needs_no_more(self, name: str, fault: Breakage) -> bool:
+    def _can_do(self, name: str, step: Step) -> bool:
         kind = load_kind(name)
-        missing = [key for key, option in options_of(kind).items() if option[1] is ... and key not in fault.options]
-        return self._plan.engine in kind.ENGINES and not missing and not kind.NEEDS
+        if kind.NEEDS:  # which this host may not have
+            return False
+        try:
+            kind.lower(self._made(name, step, [*self._scene.running], {**self._scene.ranks}, "check"), self._scene)
+        except SpecError:
+            return False
+        return True
 
-    def _made(self, kind: str, step: Step, nodes: list[str], ranks: dict[int, str], *, occasion: str) -> Fault:
+    def _made(self, kind: str, step: Step, nodes: list[str], ranks: dict[int, str], occasion: str) -> Fault:
         fault = step.fault
         assert fault is not None
         known = (

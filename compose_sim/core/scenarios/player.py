@@ -53,6 +53,7 @@ class ScenarioPlayer:
         self._plan, self._count = plan, 0
         self._chooser = Chooser(plan, seed)
         self._active: dict[str, tuple[str, ...]] = {}  # faults handed over and not yet healed, with their nodes
+        self._unanswered: set[str] = set()  # faults handed over of which nothing has been heard
         self._parts = [
             _Part(number=number, step=step, watch=Watch(step.at)) for number, step in enumerate(scenario.steps, 1)
         ]
@@ -96,6 +97,8 @@ class ScenarioPlayer:
         if event.kind in _KEPT:
             self.events.append(event)
         given = str(event.data.get("id"))
+        if event.kind == "refused" or (event.kind == "fault" and event.data.get("phase") == "done"):
+            self._unanswered.discard(given)
         over = event.kind == "refused" or (event.kind == "heal" and event.data.get("phase") == "done")
         if over or (event.kind == "fault" and event.data.get("phase") == "done" and not event.data.get("lasts", True)):
             self._active.pop(given, None)
@@ -104,7 +107,9 @@ class ScenarioPlayer:
 
     def _play(self, part: _Part, state: ClusterState, now: float) -> list[tuple[str, Intervention]]:
         busy = {node for nodes in self._active.values() for node in nodes}
-        what = self._intervention(part, state, busy)
+        # Chance goes no faster than the machine: else faults would queue up, for nodes that were free when they were chosen.
+        waits = part.step.at.every is not None and not self._unanswered.isdisjoint(part.ids)
+        what = None if waits else self._intervention(part, state, busy)
         if what is None:  # chance finds nothing to take: wait for a node, or for the next turn
             part.why_not = "there was nothing to choose"
             part.watch.let_pass(state, now)
@@ -116,6 +121,7 @@ class ScenarioPlayer:
         part.why_not = ""
         if isinstance(what, Fault):
             self._active[given] = self._chooser.nodes_of(what, state)
+            self._unanswered.add(given)
         self._arm()
         return [(given, what)]
 

@@ -54,6 +54,10 @@ def printed(step: int, rank: int = 0) -> Event:
     return Event(t=1.0, kind="metric", rank=rank, node=f"node-{rank}", data={"step": step})
 
 
+def done(given: str) -> Event:
+    return Event(t=1.0, kind="fault", data={"id": given, "phase": "done", "lasts": True})
+
+
 def healed(given: str) -> Event:
     return Event(t=1.0, kind="heal", data={"id": given, "phase": "done"})
 
@@ -132,12 +136,13 @@ SOAK = {"at": {"every": "1s"}, "pick": "any", "fault": {"kind": ["kill", "pause"
 
 def _course(seed: int, turns: int = 30) -> list[str]:
     """What a soak does, where each fault is healed before the next turn."""
-    run, done = a_player(SOAK, seed=seed), []
+    run, all_of_them = a_player(SOAK, seed=seed), []
     for now in range(1, turns + 1):
         handed = run.at(now)
-        done += deeds(handed)
-        run.at(now + 0.5, *(healed(given) for given, _ in handed))
-    return done
+        all_of_them += deeds(handed)
+        for given, _ in handed:
+            run.at(now + 0.5, done(given), healed(given))
+    return all_of_them
 
 
 def test_chance_takes_the_same_for_the_same_seed_and_everything_at_some_time() -> None:
@@ -150,14 +155,51 @@ def test_chance_takes_the_same_for_the_same_seed_and_everything_at_some_time() -
 
 
 def test_chance_takes_no_node_that_bears_a_fault_and_waits_where_none_is_left() -> None:
-    run = a_player(SOAK)
-    handed = [each for now in range(1, NODES + 1) for each in run.at(now)]
+    run, handed = a_player(SOAK), []
+    for now in range(1, NODES + 1):
+        handed += run.at(now)
+        run.at(now + 0.5, done(handed[-1][0]))
     faults = [what for _, what in handed if isinstance(what, Fault)]
 
     assert sorted(fault.nodes for fault in faults) == [(f"node-{number}",) for number in range(NODES)]
     assert run.at(10) == []
     run.at(10.5, healed(handed[2][0]))
     assert [what.nodes for _, what in run.at(11) if isinstance(what, Fault)] == [faults[2].nodes]
+
+
+def test_chance_goes_no_faster_than_faults_are_injected() -> None:
+    run = a_player(SOAK)
+    given = run.at(1)[0][0]
+
+    assert run.at(2) == []
+    run.at(2.5, done(given))
+    assert len(run.at(3)) == 1
+
+
+def test_of_several_kinds_those_that_are_over_once_done_are_not_for_a_time() -> None:
+    kinds = {"kind": ["kill", "restart", "rank-raise"], "for": "5s"}
+    run = a_player(*[{"at": {"time": f"{t}s"}, "pick": "any", "fault": kinds} for t in range(1, 31)])
+    lasts = set()
+    for now in range(1, 31):
+        for given, what in run.at(now):
+            assert isinstance(what, Fault)
+            lasts.add((what.kind, what.for_s))
+            run.at(now, done(given), healed(given))
+
+    assert lasts == {("kill", 5.0), ("restart", None), ("rank-raise", None)}
+
+
+def test_any_kind_is_one_that_can_be_done_to_this_run_without_more_words() -> None:
+    run = a_player(*[{"at": {"time": f"{t}s"}, "pick": "any", "fault": {"kind": "any"}} for t in range(1, 101)])
+    kinds = set()
+    for now in range(1, 101):
+        for given, what in run.at(now):
+            assert isinstance(what, Fault)
+            kinds.add(what.kind)
+            run.at(now, done(given), healed(given))
+
+    assert {"kill", "pause", "restart", "rank-raise", "rank-kill"} < kinds
+    assert kinds.isdisjoint({"cpu", "memory", "disk-full", "isolate", "delay"})
 
 
 def test_a_refused_step_is_told_and_its_node_is_free_again() -> None:
@@ -178,6 +220,7 @@ BAD = [
     ({"at": {"time": "1s"}, "fault": {"kind": "kill", "node": "node-1", "speed": 3}}, "step 1: .*speed"),
     ({"at": {"time": "1s"}, "fault": {"kind": "cpu", "node": "node-1"}}, "step 1: .*limit"),
     ({"at": {"time": "1s"}, "fault": {"kind": "kill"}}, "step 1: .*must be told what to break"),
+    ({"at": {"time": "1s"}, "fault": {"kind": "restart", "node": "node-1", "for": "2s"}}, "step 1: .*over once done"),
 ]
 
 
