@@ -83,9 +83,8 @@ class Chooser:
     def _made(self, kind: str, step: Step, nodes: list[str], ranks: dict[int, str], occasion: str) -> Fault:
         fault = step.fault
         assert fault is not None
-        known = (
-            options_of(load_kind(kind)) if len(self._kinds(fault)) > 1 else fault.options
-        )  # of several, each its own
+        several = ANY in fault.kind or len(fault.kind) != 1
+        known = options_of(load_kind(kind)) if several else fault.options  # of several kinds, each takes its own
         options = {key: _text(value) for key, value in fault.options.items() if key in known and key != "groups"}
         words = self._words(kind, step, fault, nodes, ranks, occasion)
         return read_fault(kind, words, options, for_s=fault.for_s, plan=self._plan)
