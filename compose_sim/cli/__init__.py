@@ -33,7 +33,7 @@ VERBS = {
     "down": "End a run and remove its nodes and network.",
     "prune": "Remove what crashed runs left behind.",
     "report": "Show the report of a run.",
-    "bench": "Measure whether links are what was asked for.",
+    "bench": "Measure links against what was asked for, or GPUs that nodes share.",
     "doctor": "Check this machine, and say how to mend it.",
     "init": "Write a composesim.yaml and a small DDP script to start from.",
     "image": "Build the image that nodes run.",

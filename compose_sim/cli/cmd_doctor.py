@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.console import print_json
+from compose_sim.cli.doctor_gpu import prove_gpus
 from compose_sim.cli.select import json_option
 from compose_sim.core.diagnosis import Check, diagnose, is_fit
 from compose_sim.engine.checkup import examine
@@ -17,10 +18,16 @@ _MARKS = {"passed": ("✔", "green"), "warned": ("!", "yellow"), "failed": ("✘
 
 
 @click.command("doctor")
+@click.option("--gpu", is_flag=True, help="Prove on a run that nodes get their GPUs, share them, and meet by NCCL.")
+@click.option(
+    "--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of that run.  [default: one a GPU, 2 to 8]"
+)
 @json_option
-def command(as_json: bool) -> None:
+def command(gpu: bool, nodes: int | None, as_json: bool) -> None:
     """Check this machine. Exit code 4 where no run is possible at all; a ! is something that only some runs need."""
-    checks = diagnose(examine(Path.cwd()))
+    if nodes and not gpu:
+        raise click.UsageError("--nodes is for the run of --gpu: composesim doctor --gpu --nodes 4")
+    checks = prove_gpus(nodes) if gpu else diagnose(examine(Path.cwd()))
     fit = is_fit(checks)
     if as_json:
         print_json({"schema_version": 1, "fit": fit, "checks": [check.to_dict() for check in checks]})

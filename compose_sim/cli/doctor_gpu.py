@@ -1,0 +1,18 @@
+"""How does `doctor --gpu` prove that nodes have their GPUs? By a run on them, and the findings that it allows."""
+
+from __future__ import annotations
+
+from compose_sim.cli.gpu_run import lines_of_ranks, require_inventory, run_on_gpus
+from compose_sim.core.diagnosis import Check
+from compose_sim.core.gpus.nccl_log import read_nccl_log
+from compose_sim.core.gpus.proof import findings
+
+_LEAST_NODES, _MOST_NODES = 2, 8
+
+
+def prove_gpus(nodes: int | None) -> tuple[Check, ...]:
+    """Run and judge; EnvironmentMissingError where there is no GPU. A node a GPU, two at least, unless a number is given."""
+    gpus = len(require_inventory("doctor --gpu").gpus)
+    count = nodes or min(max(_LEAST_NODES, gpus), _MOST_NODES)
+    plan, report, folder = run_on_gpus("doctor-gpu", {"nodes": count})
+    return findings(plan, report, read_nccl_log(lines_of_ranks(folder)))
