@@ -83,9 +83,11 @@ class DockerEngine:
         events, lines = lines_of(argv)
         try:
             # The daemon replays its last 256 events only: a large cluster may have lost nodes before these.
+            listed_at, listed = time.time(), set()
             for status in self.statuses(plan.run):
                 if not status.running and status.exit_code is not None:
                     running.discard(status.node)
+                    listed.add(status.node)
                     yield status
             for line in lines if running else ():
                 fields = _json_or_none(line)
@@ -103,7 +105,8 @@ class DockerEngine:
                     out_of_memory.add(name)
                 elif action == "die":
                     running.discard(name)
-                    yield _died(plan, name, attributes, out_of_memory)
+                    if name not in listed or fields["timeNano"] / 1e9 > listed_at:
+                        yield _died(plan, name, attributes, out_of_memory)
                 if not running:
                     return
             if not running:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from compose_sim.core.faults import Act
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan, Program
 from compose_sim.core.planning import make_plan
@@ -35,6 +36,13 @@ print("deaf", flush=True)
 while True:
     signal.pause()
 """
+COUNTS = """
+import os, time
+with open(os.path.join(os.environ["COMPOSESIM_SHARED"], os.environ["COMPOSESIM_NODE"]), "a", buffering=1) as file:
+    while True:
+        print(file=file)
+        time.sleep(0.001)
+"""
 
 
 @dataclass
@@ -45,13 +53,16 @@ class Bench:
     project: Path
     runs: list[str] = field(default_factory=list)
 
-    def start(self, *programs: str, command: tuple[str, ...] | None = None, master: str = MASTER) -> Plan:
-        """Start a run with one node for each Python program, or with one node for a command."""
+    def start(
+        self, *programs: str, command: tuple[str, ...] | None = None, master: str = MASTER, first_nodes: int = 0
+    ) -> Plan:
+        """Start a run with one node for each Python program (the first ones begin), or with one node for a command."""
         host, folder = self._host(), self._folder()
         plan = self._plan(host, folder, nodes=len(programs) or 1)
         commands = [command] if command else [(plan.python, "-c", program) for program in programs]
         nodes = tuple(replace(node, command=own) for node, own in zip(plan.nodes, commands, strict=True))
         plan = replace(plan, master=replace(plan.master, command=(plan.python, "-c", master)), nodes=nodes)
+        plan = replace(plan, first_nodes=first_nodes or len(nodes))
         return self._start(plan, host, folder)
 
     def start_script(self, text: str, **spec: Any) -> Plan:
@@ -59,6 +70,16 @@ class Bench:
         (self.project / "script.py").write_text(text)
         host, folder = self._host(), self._folder()
         return self._start(self._plan(host, folder, **spec), host, folder)
+
+    def do(self, plan: Plan, *acts: Act) -> None:
+        """Have the engine do these, one after another."""
+        for act in acts:
+            self.engine.perform(plan, RunFolder(runs_folder(self.project) / plan.run), act)
+
+    def counted(self, plan: Plan, node: str) -> int:
+        """How far a node that counts has come."""
+        path = runs_folder(self.project) / plan.run / "shared" / node
+        return path.stat().st_size if path.exists() else 0
 
     def ended(self, plan: Plan, *nodes: str) -> dict[str, NodeStatus]:
         """These nodes, else all nodes of a run, once they have ended; the master goes on until it is stopped."""

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from compose_sim.core.faults import Act, Pause, Signal, Start
 from compose_sim.engine.engines import make_engine
 from compose_sim.engine.rundir import runs_folder
-from tests.contract.bench import DEAF, WAITS, Bench, until
+from tests.contract.bench import COUNTS, DEAF, WAITS, Bench, until
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
@@ -117,3 +118,59 @@ def test_a_program_that_does_not_exist_ends_its_node(bench: Bench) -> None:
 
     assert bench.ended(plan)["node-0"].exit_code == 127
     assert "/no/such/program" in bench.engine.output(plan.run, "node-0")
+
+
+def test_a_node_that_is_started_again_is_watched_again(bench: Bench) -> None:
+    plan = bench.start(WAITS, WAITS)
+    deaths = bench.engine.stopped(plan)
+
+    for _ in range(2):
+        bench.do(plan, Signal(node="node-1", name="KILL"))
+        died = next(deaths)
+        assert (died.node, died.exit_code, died.running) == ("node-1", 137, False)
+        assert bench.running(plan) == ["master", "node-0"]
+        bench.do(plan, Start(node="node-1"), Start(node="node-1"))  # the second time it runs: nothing happens
+        until(lambda: bench.running(plan) == ["master", "node-0", "node-1"])
+    bench.do(plan, Signal(node="node-0", name="TERM"))
+    died = next(deaths)
+
+    assert (died.node, died.exit_code) == ("node-0", 143)
+
+
+@pytest.mark.parametrize(
+    ("hold", "let_go"),
+    [
+        (Signal(node="node-0", name="STOP"), Signal(node="node-0", name="CONT")),
+        (Pause(node="node-0"), Pause(node="node-0", on=False)),
+    ],
+    ids=["stopped", "paused"],
+)
+def test_a_node_that_is_held_stands_still_until_it_is_let_go(bench: Bench, hold: Act, let_go: Act) -> None:
+    """The other one counts on meanwhile. What is done twice changes nothing; what is held when a run ends is removed with it."""
+    plan = bench.start(COUNTS, COUNTS)
+    until(lambda: bench.counted(plan, "node-0") > 0)
+
+    bench.do(plan, hold, hold)
+    held, other = bench.counted(plan, "node-0"), bench.counted(plan, "node-1")
+    until(lambda: bench.counted(plan, "node-1") > other + 100)
+    assert bench.counted(plan, "node-0") == held
+
+    bench.do(plan, let_go, let_go)
+    until(lambda: bench.counted(plan, "node-0") > held)
+    bench.do(plan, hold)
+    bench.engine.remove(plan.run)
+    assert plan.run not in bench.engine.runs_left()
+
+
+def test_a_node_that_joins_later_is_started_when_it_is_wanted(bench: Bench) -> None:
+    plan = bench.start(WAITS, WAITS, first_nodes=1)
+    assert bench.running(plan) == ["master", "node-0"]
+    deaths = bench.engine.stopped(plan)
+
+    bench.do(plan, Start(node="node-1"))
+    until(lambda: bench.running(plan) == ["master", "node-0", "node-1"])
+    addresses = bench.engine.addresses(plan)
+    bench.do(plan, Signal(node="node-1", name="KILL"))
+
+    assert next(deaths).node == "node-1"
+    assert addresses.keys() == ({"master", "node-0", "node-1"} if bench.engine.name == "docker" else set())
