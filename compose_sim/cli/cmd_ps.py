@@ -10,9 +10,10 @@ import click
 
 from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.cli.select import find_statuses, json_option
+from compose_sim.core.phases import wished
 from compose_sim.engine.leftovers import state_of
 from compose_sim.engine.protocol import NodeStatus
-from compose_sim.engine.record import finished_runs, report_of
+from compose_sim.engine.record import finished_runs, read_state, report_of
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.errors import SpecError
 
@@ -43,13 +44,17 @@ def _live_runs() -> list[dict[str, Any]]:
     for run, pairs in groupby(found, key=lambda pair: pair[1].run):
         engines, statuses = zip(*pairs, strict=True)
         folder = next((status.folder for status in statuses if status.folder), "")
+        run_state = _run_state(Path(folder) if folder else None)
+        phases = _wished(Path(folder)) if folder and run_state == "under way" else {}
+        there = {status.node for status in statuses}
+        away = [_away(name, phase) for name, phase in phases.items() if name not in there]
         runs.append(
             {
                 "run": run,
                 "engine": engines[0].name,
-                "state": _run_state(Path(folder) if folder else None),
+                "state": run_state,
                 "folder": folder,
-                "nodes": [_node(status) for status in statuses],
+                "nodes": [_node(status, phases.get(status.node, "")) for status in statuses] + away,
             }
         )
     return runs
@@ -67,12 +72,26 @@ def _run_state(path: Path | None) -> str:
     return f"{report['verdict']}, kept" if report else "crashed"
 
 
-def _node(status: NodeStatus) -> dict[str, Any]:
+def _wished(path: Path) -> dict[str, str]:
+    """The nodes of a run that a fault or `scale` made what they are, which no engine can tell: stopped, isolated, absent."""
+    try:
+        _, state = read_state(RunFolder(path), metrics=False)
+    except SpecError:
+        return {}
+    return wished(state)
+
+
+def _away(name: str, phase: str) -> dict[str, Any]:
+    """A node of which the engine knows nothing."""
+    return {"node": name, "role": "node", "ranks": "", "state": phase, "exit_code": None, "since": ""}
+
+
+def _node(status: NodeStatus, phase: str) -> dict[str, Any]:
     return {
         "node": status.node,
         "role": status.role,
         "ranks": status.ranks,
-        "state": _state(status),
+        "state": phase or _state(status),
         "exit_code": status.exit_code,
         "since": status.since,
     }

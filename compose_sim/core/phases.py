@@ -22,3 +22,9 @@ def phase_of(state: ClusterState, name: str) -> str:
         if fault.kind in _ENDED and node.is_gone:
             return _ENDED[fault.kind]
     return ABSENT if name not in state.wanted and node.phase in ("creating", "exited", "ended", "lost") else node.phase
+
+
+def wished(state: ClusterState) -> dict[str, str]:
+    """The nodes that are as they are because somebody wished it, with that word."""
+    phases = {name: phase_of(state, name) for name in state.nodes}
+    return {name: phase for name, phase in phases.items() if phase != state.nodes[name].phase}
