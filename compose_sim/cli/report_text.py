@@ -76,11 +76,17 @@ def final_line(report: Mapping[str, Any]) -> str:
     cause, total = report["cause"], report["timings"]["total_s"]
     if cause:
         return verdict_line(report["verdict"], cause_words(cause))
-    ran = f"{_count(len(report['nodes']), 'node')}, {_count(report['world_size'], 'rank')} of {report['program']}"
+    ran = f"{_count(len(report['nodes']), 'node')}, {_ranks(report)} of {report['program']}"
     within = f" in {format_seconds(total)}" if total is not None else ""
     again = f", after {_count(report['restarts'], 'restart')}" if report.get("restarts") else ""
     faults = f", through {_count(len(report['faults']), 'fault')}" if report["faults"] else ""
     return verdict_line(report["verdict"], ran + within + again + faults)
+
+
+def _ranks(report: Mapping[str, Any]) -> str:
+    """`4 ranks`, or `2 to 4 ranks` where rounds had different sizes."""
+    sizes = [each["world_size"] for each in report.get("rounds", ())] or [report["world_size"]]
+    return _count(sizes[0], "rank") if len(set(sizes)) == 1 else f"{min(sizes)} to {max(sizes)} ranks"
 
 
 def check_verdict(report: Mapping[str, Any]) -> str:
