@@ -12,6 +12,8 @@ from compose_sim.core.events import Event
 
 _NEWS_TAKES_S = 10.0  # until a loss that the fault accounts for has been noticed: silence takes 5 s
 
+Before = dict[str, tuple[bool, tuple[float, float] | None]]  # node -> whether it was marked, and until when
+
 
 class Marks:
     """The marks of one run. The loop that follows the run and the thread that performs both speak to it."""
@@ -23,19 +25,24 @@ class Marks:
         ] = {}  # node -> Unix seconds: back since, mark no longer needed from
         self._lock = threading.Lock()
 
-    def add(self, nodes: Iterable[str]) -> None:
-        """These nodes are about to be lost on purpose."""
+    def add(self, nodes: Iterable[str]) -> Before:
+        """These nodes are about to be lost on purpose; returns what `restore` needs if nothing becomes of it."""
+        before: Before = {}
         with self._lock:
             self._folder.mkdir(parents=True, exist_ok=True)
             for node in nodes:
-                self._leaving.pop(node, None)
+                before[node] = ((self._folder / node).exists(), self._leaving.pop(node, None))
                 (self._folder / node).touch()
+        return before
 
-    def remove(self, nodes: Iterable[str]) -> None:
+    def restore(self, before: Before) -> None:
         """Nothing has become of it."""
         with self._lock:
-            for node in nodes:
-                self._remove(node)
+            for node, (was_marked, leaving) in before.items():
+                if not was_marked:
+                    self._remove(node)
+                elif leaving:
+                    self._leaving[node] = leaving
 
     def returning(self, nodes: Iterable[str], *, started: bool) -> None:
         """These are healed: the mark goes when a round has begun with them, or after a while where they were not `started` anew."""

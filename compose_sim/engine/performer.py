@@ -134,7 +134,7 @@ class Performer:
         lowered = lower_fault(fault, scene, self._ongoing.values())
         if lowered.network:
             self._networks.check(self._links, [*self._network_faults(), lowered.network])
-        self._marks.add(lowered.loses)
+        marks = self._marks.add(lowered.loses)
         self._tell_fault(request, fault, lowered, "begun")
         try:
             for act in lowered.do:
@@ -143,6 +143,7 @@ class Performer:
                 self._networks.apply(self._links, [*self._network_faults(), lowered.network])
         except Exception:
             self._take_back(request, lowered)
+            self._marks.restore(marks)
             raise
         self._tell_fault(request, fault, lowered, "done")
         if lowered.lasts:
@@ -150,7 +151,7 @@ class Performer:
             if fault.for_s is not None:
                 self._ends[request] = time.monotonic() + fault.for_s
         else:
-            self._marks.returning(lowered.loses, started=any(isinstance(act, Start) for act in lowered.do))
+            self._unmark(lowered.loses, started=any(isinstance(act, Start) for act in lowered.do))
 
     def _take_back(self, request: str, lowered: Lowered) -> None:
         """A fault that could not be begun: as if nothing had been."""
@@ -158,7 +159,6 @@ class Performer:
         if lowered.network:
             with suppress(ComposesimError, OSError):
                 self._networks.apply(self._links, self._network_faults())
-        self._marks.remove(lowered.loses)
 
     def _heal(self, ids: Iterable[str]) -> None:
         for each in [self._ongoing.pop(name) for name in ids if name in self._ongoing]:
@@ -173,7 +173,7 @@ class Performer:
             except Exception:
                 self._ongoing[each.id] = each
                 raise
-            self._marks.returning(set(each.lowered.loses) - starts, started=False)
+            self._unmark(each.lowered.loses, started=bool(starts))
             self._ends.pop(each.id, None)
             self._folder.append("heal", id=each.id, phase="done")
 
@@ -204,8 +204,13 @@ class Performer:
         self._acting.do(act, cause)
         if isinstance(act, Start):
             self._networks.apply(self._links, self._network_faults())  # its network is a new one
-            self._marks.returning([act.node], started=True)
             self._heal(over_by_start(act.node, self._ongoing, self._acting.running))
+            self._unmark([act.node], started=True)
+
+    def _unmark(self, nodes: Iterable[str], *, started: bool) -> None:
+        """These are back, or on their way, but for those that another fault holds or that take no part any more."""
+        held = {node for each in self._ongoing.values() for node in each.lowered.loses}
+        self._marks.returning((node for node in nodes if node in self._wanted and node not in held), started=started)
 
     def _network_faults(self) -> list[NetworkFault]:
         return [each.lowered.network for each in self._ongoing.values() if each.lowered.network]

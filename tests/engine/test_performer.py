@@ -1,0 +1,162 @@
+"""Is what any shell asks for done, once and in order, told, and undone in time? Real nodes of the local engine, no torch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compose_sim.core.events import Event, parse_event
+from compose_sim.core.interventions import Fault, Heal, Intervention, Scale
+from compose_sim.core.plan import Plan
+from compose_sim.engine.local import LocalEngine
+from compose_sim.engine.performer import Performer
+from compose_sim.engine.requests import ask
+from compose_sim.engine.rundir import RunFolder, runs_folder
+from compose_sim.errors import EngineError, SpecError
+from tests.builders import an_event
+from tests.contract.bench import COUNTS, WAITS, Bench, until
+
+
+class Run:
+    """A run whose interventions are performed; `ask` is another shell."""
+
+    def __init__(self, bench: Bench, plan: Plan) -> None:
+        self.bench, self.plan = bench, plan
+        self.folder = RunFolder(runs_folder(bench.project) / plan.run)
+        self.performer = Performer(plan, bench.engine, self.folder)
+
+    def ask(self, intervention: Intervention, request: str = "r") -> list[Event]:
+        return ask(self.folder, intervention, request)
+
+    def events(self, *kinds: str) -> list[tuple[str, ...]]:
+        """Kind, id and phase of composesim's events."""
+        path = self.folder.path / "events" / "composesim.jsonl"
+        events = map(parse_event, path.read_text().splitlines() if path.exists() else ())
+        told = [(event.kind, event.data["id"], event.data.get("phase", "")) for event in events if event]
+        return [each for each in told if each[0] in kinds] if kinds else told
+
+    def absent(self) -> list[str]:
+        return sorted(path.name for path in (self.folder.path / "orders" / "absent").glob("*"))
+
+    def running(self) -> list[str]:
+        return [name for name in self.bench.running(self.plan) if name != "master"]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(LocalEngine(), tmp_path)
+    yield bench
+    for run in bench.runs:
+        bench.engine.remove(run)
+
+
+def started(bench: Bench, *programs: str, **changes: Any) -> Run:
+    return Run(bench, bench.start(*programs, **changes))
+
+
+def test_a_killed_node_comes_back_in_time_and_its_mark_goes_with_the_next_round(bench: Bench) -> None:
+    run = started(bench, WAITS, WAITS)
+    seen = [event.data["phase"] for event in run.ask(Fault(kind="kill", nodes=("node-1",)), "fault-1")]
+    assert (seen, run.running(), run.absent()) == (["begun", "done"], ["node-0"], ["node-1"])
+
+    run.ask(Fault(kind="stop", nodes=("node-0",), for_s=0.01), "fault-2")
+    until(lambda: ("heal", "fault-2", "done") in run.events())
+    run.ask(Heal(target="node-1"), "heal-1")
+
+    until(lambda: run.running() == ["node-0", "node-1"])
+    assert run.events() == [
+        *(("fault", "fault-1", phase) for phase in ("begun", "done")),
+        *(("fault", "fault-2", phase) for phase in ("begun", "done")),
+        *(("heal", "fault-2", phase) for phase in ("begun", "done")),
+        *(("heal", "fault-1", phase) for phase in ("begun", "done")),
+    ]
+    run.performer.hear([an_event("round", 0.0, nodes=["node-0", "node-1"])])  # an old one
+    assert run.absent() == ["node-0", "node-1"]
+    run.performer.hear([an_event("round", 9e9, nodes=["node-0", "node-1"])])
+    assert run.absent() == []
+    run.performer.close()
+
+
+def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench) -> None:
+    run = started(bench, WAITS)
+
+    for nonsense in (Heal(), Heal(target="fault-7"), Fault(kind="kill", nodes=("node-5",)), Scale(nodes=2)):
+        with pytest.raises(SpecError):
+            run.ask(nonsense)
+    with pytest.raises(SpecError, match="'cpu' cannot be done on the local engine"):
+        run.ask(Fault(kind="cpu", nodes=("node-0",), options={"limit": 0.5}))
+
+    assert (run.events(), run.running(), run.absent()) == ([("refused", "r", "")] * 5, ["node-0"], [])
+    run.performer.close()
+
+
+def test_nodes_leave_and_come_by_scaling(bench: Bench) -> None:
+    run = Run(bench, replace(bench.start(WAITS, WAITS, WAITS, first_nodes=2), elastic=(1, 3)))
+
+    run.ask(Scale(nodes=1), "scale-1")
+    run.ask(Scale(nodes=3), "scale-2")
+
+    until(lambda: run.running() == ["node-0", "node-1", "node-2"])
+    assert run.events("scale") == [("scale", "scale-1", ""), ("scale", "scale-2", "")]
+    run.performer.close()
+
+
+def test_a_restart_heals_what_killed_the_node(bench: Bench) -> None:
+    run = started(bench, WAITS, WAITS)
+    run.ask(Fault(kind="kill", nodes=("node-1",)), "fault-1")
+
+    run.ask(Fault(kind="restart", nodes=("node-1",)), "fault-2")
+
+    assert run.running() == ["node-0", "node-1"]
+    assert run.events("heal") == [("heal", "fault-1", "begun"), ("heal", "fault-1", "done")]
+    run.performer.close()
+
+
+def test_the_end_of_a_run_lets_held_nodes_go_and_refuses_what_waits(bench: Bench) -> None:
+    """The agents here are deaf to orders, so the second fault waits for an answer until the end."""
+    run = started(bench, COUNTS, WAITS)
+    run.ask(Fault(kind="pause", nodes=("node-0",)), "fault-1")
+    held = bench.counted(run.plan, "node-0")
+    run.performer.submit("fault-2", Fault(kind="rank-raise", rank=1))
+    until(lambda: ("fault", "fault-2", "begun") in run.events())
+    refusals: list[str] = []
+
+    def ask_late() -> None:
+        try:
+            run.ask(Heal(), "heal-1")
+        except EngineError as error:
+            refusals.append(error.message)
+
+    late = threading.Thread(target=ask_late)
+    late.start()
+    until(lambda: any((run.folder.path / "requests").glob("*.json")))
+    run.performer.close()
+    late.join()
+
+    assert refusals == ["the run is ending"]
+    until(lambda: bench.counted(run.plan, "node-0") > held)
+
+
+def test_an_order_is_done_when_the_node_says_so(bench: Bench) -> None:
+    run = started(bench, WAITS, WAITS)
+    fault = Fault(kind="rank-raise", rank=1)
+    for request, phase, why in (("fault-1", "done", ""), ("fault-2", "failed", "there is no rank 1 here")):
+        asked = threading.Thread(target=run.performer.submit, args=(request, fault))
+        asked.start()
+        until(lambda: (run.folder.path / "orders" / "node-1" / f"{request}.json").exists())  # noqa: B023
+        run.performer.hear([an_event("order", node="node-1", id=request, phase=phase, why=why)])
+        until(lambda: run.events()[-1] != ("fault", request, "begun"))  # noqa: B023
+        asked.join()
+
+    assert run.events() == [
+        *(("fault", "fault-1", phase) for phase in ("begun", "done")),
+        ("fault", "fault-2", "begun"),
+        ("refused", "fault-2", ""),
+    ]
+    assert run.absent() == ["node-1"]  # of the first one, until the next round
+    run.performer.close()
