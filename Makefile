@@ -41,7 +41,7 @@ format: setup ## Format the code, and fix what can be fixed without thinking
 test: setup ## Check, and all tests that this machine can run; its last lines say which it could not
 	@scripts/test.sh $(ARGS)
 
-gpu: ## On a machine with NVIDIA GPUs: compare emulated ones with them; PYTHON=python3 takes the machine's own
+gpu: ## On a machine with NVIDIA GPUs: prove that nodes get them, and compare emulated ones with them; PYTHON=python3 takes the machine's own
 	@scripts/gpu_test.sh $(ARGS)
 
 fast: setup ## The tests that start no training, no engine: seconds

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Do emulated GPUs show what this machine's GPUs show? Runs the tests marked gpu, and prints what they compared.
+# Do nodes get this machine's GPUs, and do emulated ones show what they show? Runs the tests marked gpu, and prints what they compared.
 #
 #   scripts/gpu_test.sh [PYTEST ARGUMENTS]    PYTHON=… is one with torch for CUDA, pytest and composesim's dependencies
 #
@@ -12,4 +12,15 @@ if [ -z "${PYTHON:-}" ] && [ -x .venv/bin/python ]; then python=.venv/bin/python
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" # the command is started in other folders
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1             # a lent image has plugins that warn, and our warnings are errors
 "$python" -c 'import torch; print("torch", torch.__version__, "·", torch.cuda.device_count(), "GPU(s)")'
+# Without this a machine whose driver does not answer would compare emulated GPUs with themselves.
+"$python" - <<'PYTHON'
+import sys
+from compose_sim.engine.gpus import inspect_gpus
+
+inventory = inspect_gpus()
+for gpu in inventory.gpus:
+    print(gpu.index, gpu.uuid, gpu.model, f"{gpu.memory_bytes >> 20} MiB", "driver", inventory.driver)
+if not inventory.gpus:
+    sys.exit(f"composesim finds no GPU: {inventory.problem or 'there is no driver'}. Try: {inventory.hint or 'nvidia-smi'}")
+PYTHON
 exec "$python" -m pytest -m gpu -rA "$@" tests/scenarios

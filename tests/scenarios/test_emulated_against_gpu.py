@@ -69,17 +69,15 @@ def count() -> int:
 
 
 def test_device_bugs_raise_what_they_raise_on_a_gpu(project: Project, count: int) -> None:
-    mine = _bugs(
-        _run(project, "emulated", ("--nproc-per-node", "1", "--gpus-per-node", str(count)), ("device_bugs.py",))
-    )
-    its = _bugs(_run(project, "real", ("--nproc-per-node", "1"), ("device_bugs.py",)))
+    shape = ("--nproc-per-node", "1", "--gpus-per-node", str(count))
+    mine, its = (_bugs(_run(project, gpus, shape, ("device_bugs.py",))) for gpus in ("emulated", "real"))
 
     assert set(mine) == set(its) == set(WORDS)
     assert [told for name in WORDS if (told := _difference(name, mine[name], its[name], WORDS[name]))] == []
 
 
 def test_two_ranks_on_one_gpu_are_refused_as_on_a_gpu(project: Project, count: int) -> None:
-    shape = ("--nproc-per-node", "2")
+    shape = ("--nproc-per-node", "2", "--gpus-per-node", "1", "--share", "timeslice")
     mine, its = (_bugs(_run(project, gpus, shape, ("one_gpu_twice.py",))) for gpus in ("emulated", "real"))
 
     name = "one_gpu_twice"
@@ -120,7 +118,7 @@ def test_losses_are_those_of_a_gpu(
 def _run(project: Project, gpus: str, shape: tuple[str, ...], words: tuple[str, ...]) -> str:
     """What rank 0 printed, on real or on emulated GPUs."""
     run = f"{Path(words[0]).stem}-{gpus}".replace("_", "-")
-    how = ("--gpus", "emulated") if gpus == "emulated" else ()
+    how = ("--gpus", "emulated" if gpus == "emulated" else "all")
     folder = project.folder / ".composesim" / "runs" / run
     for left in ("snapshot.pt", "checkpoint.pth.tar"):  # the second run begins where the first began
         (project.folder / left).unlink(missing_ok=True)
