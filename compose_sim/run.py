@@ -160,12 +160,13 @@ def _follow(
                     listener.progress("Stopping the nodes; once more to kill them.")
                     _stop(plan, engine, folder, StopReason(reason="interrupted"), performer)
         performer.close()
-        last = follower.finish()
-        if player:
-            player.hear(last)
-        state = _look(state, last, listener)
-        _tell_recovery(folder, state)
-        return _look(state, follower.finish(), listener)
+        for _ in range(2):  # a recovery may be told of the last events
+            last = follower.finish()
+            state = _look(state, last, listener)
+            if player:
+                player.hear(last)
+            _tell_recovery(folder, state)
+        return state
     finally:
         performer.close()
         follower.close()
