@@ -74,17 +74,19 @@ def test_one_rank_reads_95_percent_of_the_test_images(one_rank: Training) -> Non
     assert one_rank.accuracy >= 0.95
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_more_ranks_learn_as_well_and_the_same(one_rank: Training, tmp_path: Path, ranks: int) -> None:
-    """The ranks share out the same global batches, so the weights differ by rounding alone."""
-    several = train(tmp_path, ranks=ranks)
+def test_more_ranks_learn_the_same(one_rank: Training, tmp_path: Path) -> None:
+    """The ranks share out the same batches, so the weights differ by rounding alone."""
+    several = train(tmp_path, ranks=4)
 
     assert several.accuracy >= 0.95
     assert farthest(several.weights, one_rank.weights) < 1e-3
 
 
-def test_a_world_size_that_does_not_divide_the_batch_or_the_test_images_trains_too(tmp_path: Path) -> None:
-    assert train(tmp_path, "--epochs", "1", "--batch-size", "50", ranks=3).accuracy > 0.5
+def test_ranks_with_unequal_shares_learn_as_well(tmp_path: Path) -> None:
+    several = train(tmp_path, ranks=3)
+
+    assert several.accuracy >= 0.95
+    assert several.metrics[-1]["step"] == 110, "as many steps as any other number of ranks takes"
 
 
 def test_metrics_are_json_lines_of_one_rank_with_growing_steps_and_falling_loss(tmp_path: Path) -> None:
@@ -114,8 +116,9 @@ def test_without_resume_a_training_starts_anew_beside_an_old_checkpoint(tmp_path
     assert train(tmp_path, "--epochs", "1").metrics[0]["step"] == 5
 
 
-def test_after_a_killed_rank_the_restart_goes_on_from_the_checkpoint_with_fewer_ranks(tmp_path: Path) -> None:
+def test_after_a_killed_rank_fewer_go_on_in_the_middle_of_the_epoch(tmp_path: Path) -> None:
     """An elastic launcher starts the same command again, without --resume, and says so in the environment."""
+    straight = train(tmp_path / "straight", "--epochs", "2")
     dying = tmp_path / "dying.py"
     dying.write_text(
         "import os, runpy, signal, sys\n"
@@ -130,7 +133,7 @@ def test_after_a_killed_rank_the_restart_goes_on_from_the_checkpoint_with_fewer_
         "register_optimizer_step_pre_hook(die_at_the_30th)\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
-    arguments = (str(SCRIPT), "--checkpoint", str(tmp_path), "--epochs", "3")
+    arguments = (str(SCRIPT), "--checkpoint", str(tmp_path), "--epochs", "2", "--checkpoint-every", "7")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
     killed = run_python(*torchrun, str(dying), *arguments)
@@ -139,8 +142,8 @@ def test_after_a_killed_rank_the_restart_goes_on_from_the_checkpoint_with_fewer_
     assert [json.loads(line)["step"] for line in killed.stdout.splitlines()] == [5, 10, 15, 20, 25]
     assert killed.returncode != 0
     assert restarted.returncode == 0, restarted.stderr
-    assert [json.loads(line)["step"] for line in restarted.stdout.splitlines()] == [*range(25, 70, 5), 66]
-    assert read_checkpoint(tmp_path)["epochs_done"] == 3
+    assert [json.loads(line)["step"] for line in restarted.stdout.splitlines()] == [30, 35, 40, 44], "from step 28 on"
+    assert farthest(read_checkpoint(tmp_path)["model"], straight.weights) < 1e-3
 
 
 def test_a_plain_process_says_nothing_but_its_metrics(tmp_path: Path) -> None:
