@@ -14,7 +14,7 @@ from compose_sim.core.scenarios.scenario import ANY, Breakage, Step
 from compose_sim.core.state import ClusterState, initial_state
 from compose_sim.errors import SpecError
 
-_UP = ("rendezvous", "starting", "init", "running")
+_UP = ("starting", "init", "running")  # in a round: until all have met there is nothing that could go on
 
 
 class Chooser:
@@ -47,15 +47,17 @@ class Chooser:
     def fault(self, step: Step, state: ClusterState, *, busy: set[str], occasion: str) -> Fault | None:
         """The fault of a step at this moment; None where chance finds no node to take. Nodes in `busy` bear a fault already."""
         assert step.fault is not None
+        if not self.has_a_choice(step):
+            return self._made(step.fault.kind[0], step, [], {}, occasion)
         up = [name for name in state.wanted if state.nodes[name].phase in _UP and name not in busy]
-        ranks = {rank.rank: rank.node for rank in state.ranks.values() if rank.node in up}
-        if self.has_a_choice(step) and not up:
+        ranks = {rank.rank: rank.node for rank in state.ranks.values() if rank.node in up and rank.phase == "running"}
+        kind = shuffled(self._kinds(step), seed=self._seed, occasion=f"{occasion}/kind")[0]
+        try:
+            made = self._made(kind, step, up, ranks, occasion)
+            lasts = load_kind(kind).lower(made, self._scene).lasts
+        except SpecError:  # too few are up for this kind now
             return None
-        kinds = shuffled(self._kinds(step), seed=self._seed, occasion=f"{occasion}/kind")
-        made = self._made(kinds[0], step, up, ranks, occasion)
-        if self.has_a_choice(step) and not load_kind(made.kind).lower(made, self._scene).lasts:
-            return replace(made, for_s=None)  # of several kinds some are over once done
-        return made
+        return made if lasts else replace(made, for_s=None)  # of several kinds some are over once done
 
     def nodes_of(self, fault: Fault, state: ClusterState) -> tuple[str, ...]:
         """The nodes that bear a fault."""

@@ -17,7 +17,7 @@ from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.core.scenarios.scenariofile import parse_scenario
 from compose_sim.core.state import initial_state
 from compose_sim.errors import SpecError
-from tests.builders import ROOT, a_plan
+from tests.builders import ROOT, a_plan, an_event
 
 NODES = 4
 SHIPPED = sorted((ROOT / "templates" / "scenarios").glob("*.yaml"))
@@ -31,13 +31,16 @@ def a_player(*steps: dict[str, Any], seed: int = 0, **spec: Any) -> Run:
 
 
 class Run:
-    """A run in which all nodes are up from the beginning; `at` says what is due after some seconds, and what happened then."""
+    """A run in which all ranks train from the beginning; `at` says what is due after some seconds, and what happened then."""
 
     def __init__(self, plan: Plan, player: ScenarioPlayer) -> None:
         self.player = player
         self.state = initial_state(plan)
         names = [node.name for node in plan.nodes]
-        self.at(0, Event(t=0, kind="started"), *(Event(t=0, kind="node-started", node=name) for name in names))
+        began = [an_event("rank-started", rank=rank) for rank in self.state.ranks]
+        inside = [an_event("init", rank=rank, phase="done") for rank in self.state.ranks]
+        started = (Event(t=0, kind="node-started", node=name) for name in names)
+        self.at(0, Event(t=0, kind="started"), *started, *began, *inside)
 
     def at(self, now: float, *events: Event) -> list[tuple[str, Intervention]]:
         """What is due."""
@@ -165,6 +168,19 @@ def test_chance_takes_no_node_that_bears_a_fault_and_waits_where_none_is_left() 
     assert run.at(10) == []
     run.at(10.5, healed(handed[2][0]))
     assert [what.nodes for _, what in run.at(11) if isinstance(what, Fault)] == [faults[2].nodes]
+
+
+def test_chance_takes_nothing_that_is_not_there() -> None:
+    """Two groups need two nodes, a rank one that has begun: a moment at which there is none passes."""
+    groups = {"at": {"every": "1s"}, "pick": "any", "fault": {"kind": "partition"}}
+    run = a_player(
+        {**SOAK, "at": {"time": "1s"}}, {**SOAK, "at": {"time": "1s"}}, {**SOAK, "at": {"time": "1s"}}, groups
+    )
+
+    assert [what.nodes for _, what in run.at(1) if isinstance(what, Fault) and what.kind == "partition"] == []
+    fresh = a_player({"at": {"every": "1s"}, "pick": "any", "fault": {"kind": "rank-raise"}})
+    fresh.state = initial_state(a_plan(nodes=NODES))
+    assert fresh.at(1) == []
 
 
 def test_chance_goes_no_faster_than_faults_are_injected() -> None:

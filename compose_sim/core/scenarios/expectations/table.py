@@ -82,7 +82,7 @@ def _unplayed(played: Iterable[Played]) -> list[dict[str, Any]]:
     """A step that the run ended before, or that could not be done, leaves all that was expected of it open."""
     results = []
     for step in played:
-        if step.refused and not (step.chosen and step.times > 1):
+        if step.refused and not (step.chosen and step.times):
             results.append(
                 _result("steps", f"step {step.number}", Judged(status=INCONCLUSIVE, detail=f"refused: {step.refused}"))
             )
