@@ -58,8 +58,11 @@ def _counted(state: ClusterState) -> tuple[str, ...]:
     names = tuple(name for name in state.wanted if name in state.nodes)
     if not state.elastic or state.outcome is None or not state.rounds:
         return names
-    held = {name for fault in lasting(state) for name in fault.loses}
-    return tuple(name for name in names if name in state.rounds[-1].nodes and name not in held)
+    last = state.rounds[-1]
+    away = {name for fault in lasting(state) for name in fault.loses}
+    losses = (each for each in state.failures if each.rank is None and each.generation == last.generation)
+    away |= {each.node for each in losses if each.node and is_excused(state, each)}
+    return tuple(name for name in names if name in last.nodes and name not in away)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

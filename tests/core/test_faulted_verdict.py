@@ -102,6 +102,15 @@ def test_a_paused_node_is_not_waited_for_once_the_others_are_done() -> None:
     assert judge(story.state).word == "passed"
 
 
+def test_a_node_that_died_on_purpose_when_the_others_were_done_is_not_missed() -> None:
+    """There is no next round to show that it was done without: the master ends the run."""
+    story = running().fault(5.0, "fault-1", "memory", 1, lasts=False).lost(5.5, 1).ended(5.6, passed=True)
+    story.stopped(6.0, {0: 0, 1: 137, 2: 0})
+
+    assert is_over(story.state)
+    assert judge(story.state).word == "passed"
+
+
 def test_a_real_failure_after_an_injected_one_is_the_cause() -> None:
     story = killed(running()).round(6.0, 0, 2).trains(7.0, 15, 30)
     story.tell(9.0, "exception", 2, type="ValueError", message="bad batch").tell(9.1, "rank-exited", 2, exit_code=1)
