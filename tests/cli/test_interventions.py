@@ -1,0 +1,65 @@
+"""What do the verbs that intervene in a run say, and with which status do they end?"""
+
+from __future__ import annotations
+
+import json
+
+from compose_sim.core.faults import KINDS
+from tests.cli.conftest import Live, Project
+
+
+def test_a_fault_is_told_in_one_line_or_as_json_and_healed(live: Live) -> None:
+    told = json.loads(live.project.run("fault", "pause", "1", "--json", "--run", live.run).stdout)
+    again = live.project.run("fault", "pause", "node-1", "--run", live.run)
+    healed = live.project.run("heal", "1", "--run", live.run)
+    nothing = live.project.run("heal", "--json")
+
+    assert {key: told[key] for key in ("kind", "nodes", "text", "for_s")} == {
+        "kind": "pause",
+        "nodes": ["node-1"],
+        "text": "node-1 frozen",
+        "for_s": None,
+    }
+    assert again.returncode == 2
+    assert f"Error: node-1 frozen already, by {told['id']}\nTry: composesim heal {told['id']}" in again.stderr
+    assert (healed.returncode, healed.stdout) == (0, f"healed {told['id']}\n")
+    assert nothing.returncode == 2
+    assert json.loads(nothing.stdout)["error"]["message"] == f"nothing of the run '{live.run}' is broken"
+
+
+def test_requests_that_make_no_sense_are_refused(live: Live) -> None:
+    """By the verb itself, or by the process of the run."""
+    wrong = {
+        ("fault", "kill", "node-7"): "there is no node 'node-7' in the run",
+        ("fault", "cpu", "1", "--limit", "0.5"): "'cpu' cannot be done on the local engine",
+        ("fault", "kill", "1", "--for", "soon"): "'soon' is not a duration",
+        ("fault", "explode", "1"): "there is no kind of fault 'explode'",
+        ("scale", "3"): "is not elastic: it has 2 nodes",
+    }
+    for words, message in wrong.items():
+        done = live.project.run(*words)
+        assert done.returncode == 2, words
+        assert message in done.stderr
+
+
+def test_a_killed_node_fails_a_run_that_is_not_elastic_and_then_nothing_can_be_broken(live: Live) -> None:
+    killed = live.project.run("fault", "kill", "1")
+    report = live.project.run("wait", "--run", live.run)
+    late = live.project.run("fault", "kill", "0", "--run", live.run)
+
+    assert (killed.returncode, killed.stdout.endswith(": node-1 killed\n")) == (0, True)
+    assert report.returncode == 1
+    assert late.returncode == 2
+    assert f"the run '{live.run}' is over" in late.stderr
+
+
+def test_the_list_of_faults_says_what_each_engine_can_do(project: Project) -> None:
+    faults = {fault["kind"]: fault for fault in json.loads(project.run("fault", "list", "--json").stdout)["faults"]}
+
+    assert list(faults) == list(KINDS)
+    assert faults["kill"]["can"]["local"]
+    assert not faults["cpu"]["can"]["local"]
+    assert faults["cpu"]["lacks"]["local"] == "nodes of the local engine share what it breaks with this machine"
+    assert all(
+        fault["can"][engine] == (not fault["lacks"][engine]) for fault in faults.values() for engine in fault["can"]
+    )

@@ -1,0 +1,44 @@
+"""A run that ends while nodes of it are held: nothing of it is left, however it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+from compose_sim.engine.engines import make_engine
+from tests.scenarios.conftest import Project, eventually, wait_for_line
+
+WAITS = "import signal; print('begun', flush=True); signal.pause()"
+
+
+def with_held_nodes(project: Project, engine: str, run: str) -> subprocess.Popen[str]:
+    """A run of bare processes whose two nodes are held, one by signals and one by the kernel's freezer."""
+    project.write("train.py", WAITS)
+    up = project.start("up", "--engine", engine, "--launcher", "env", "--name", run, "train.py")
+    wait_for_line(up, "begun")
+    for kind, node in (("stop", "0"), ("pause", "1")):
+        done = project.run("fault", kind, node, "--run", run)
+        assert done.status == 0, done.stderr
+    return up
+
+
+def test_ctrl_c_lets_held_nodes_end(project: Project, engine: str) -> None:
+    run = project.named("held")
+    up = with_held_nodes(project, engine, run)
+
+    up.send_signal(signal.SIGINT)
+    _, words = up.communicate(timeout=120)
+
+    assert up.returncode == 130, words
+    assert project.report_of(run)["verdict"] == "interrupted"
+
+
+def test_kill_9_of_composesim_leaves_no_held_node(project: Project, engine: str) -> None:
+    """The fixture looks for containers, networks and processes too."""
+    run = project.named("orphaned")
+    up = with_held_nodes(project, engine, run)
+
+    up.kill()
+    up.communicate(timeout=120)
+
+    eventually(lambda: run not in make_engine(engine).runs_left(), within=60, what="the supervisor removed the run")
