@@ -8,7 +8,7 @@ from compose_sim.cli.console import print_json, print_table
 from compose_sim.cli.select import json_option, run_option, select_folder
 from compose_sim.core.fold import fold
 from compose_sim.core.state import ClusterState, initial_state
-from compose_sim.core.usage_table import HEADER, usage_rows, usage_values
+from compose_sim.core.usage_table import usage_table, usage_values
 from compose_sim.engine.follow import Follower
 from compose_sim.engine.record import end_of, read_state
 from compose_sim.engine.rundir import RunFolder
@@ -21,7 +21,7 @@ _BETWEEN_LOOKS_S = 1.0  # nodes measure once a second
 @click.option("--watch", is_flag=True, help="Show it anew each second, until the run has ended.")
 @json_option
 def command(run: str | None, watch: bool, as_json: bool) -> None:
-    """Show CPU, memory and network of each node, now or at the end of a run that is over."""
+    """Show CPU, memory, network and GPUs of each node, now or at the end of a run that is over."""
     folder = select_folder(run)
     if watch:
         _watch(folder, as_json=as_json)
@@ -48,4 +48,4 @@ def _print(folder: RunFolder, state: ClusterState, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema_version": 1, "run": folder.name, "t": state.last_t, "nodes": usage_values(state)})
     else:
-        print_table(HEADER, usage_rows(state))
+        print_table(*usage_table(state))

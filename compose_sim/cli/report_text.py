@@ -34,6 +34,7 @@ def print_report(report: Mapping[str, Any], *, err: bool = False, skip: Sequence
     for name, words in (
         ("timings", timings_words(report["timings"])),
         ("metrics", metrics_words(report["metrics"])),
+        ("limited", bottleneck_words(report)),
         ("ran on", versions_words(report)),
         *((label, [line]) for label, line in history_words(report)),
     ):
@@ -149,6 +150,12 @@ def metrics_words(metrics: Mapping[str, Any]) -> list[str]:
         f"{name} {metrics[name]:.4g}" if isinstance(metrics[name], float) else f"{name} {metrics[name]}"
         for name in chosen
     ]
+
+
+def bottleneck_words(report: Mapping[str, Any]) -> list[str]:
+    """What the training was most likely limited by, and the numbers that speak for it."""
+    found = report.get("bottleneck")
+    return [f"most likely by {found['what']}: {found['why']}"] if found else []
 
 
 def versions_words(report: Mapping[str, Any]) -> list[str]:

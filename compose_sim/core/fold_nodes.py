@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from compose_sim.core.bottleneck import Load
 from compose_sim.core.events import Event
 from compose_sim.core.state import ClusterState, Failure, NodeState, RankState, Round, Usage
 
@@ -119,6 +120,7 @@ def _on_usage(state: ClusterState, event: Event) -> ClusterState:
     before, seconds = node.usage, float(data.get("cpu_s", 0.0))
     passed = event.t - before.t if before else 0.0
     memory = int(data.get("memory_bytes") or 0)
+    gpu_memory = data.get("gpu_memory_bytes")
     usage = Usage(
         t=event.t,
         cpu_seconds=seconds,
@@ -128,10 +130,25 @@ def _on_usage(state: ClusterState, event: Event) -> ClusterState:
         memory_limit_bytes=data.get("memory_limit_bytes"),
         received_bytes=data.get("received_bytes"),
         sent_bytes=data.get("sent_bytes"),
+        gpu_use=data.get("gpu_use"),
+        gpu_memory_bytes=gpu_memory,
+        peak_gpu_memory_bytes=max(gpu_memory, (before.peak_gpu_memory_bytes if before else None) or 0)
+        if gpu_memory is not None
+        else None,
     )
-    state = state.with_node(replace(node, usage=usage))
+    load = _loaded(node.load, before, usage) if before and node.phase == "running" else node.load
+    state = state.with_node(replace(node, usage=usage, load=load))
     # What the engine says of a node's end may be written after the node was started again: the dead use nothing.
     return _alive(state, state.nodes[node.name], event.t) if node.phase == "exited" else state
+
+
+def _loaded(load: Load, before: Usage, now: Usage) -> Load:
+    """What was used between two samples; nothing where the node was started again in between."""
+    if now.t <= before.t or now.cpu_seconds < before.cpu_seconds:
+        return load
+    sent = None if now.sent_bytes is None else now.sent_bytes - (before.sent_bytes or 0)
+    passed, cpu_seconds = now.t - before.t, now.cpu_seconds - before.cpu_seconds
+    return load.after(seconds=passed, cpu_seconds=cpu_seconds, sent_bytes=sent, gpu_use=now.gpu_use)
 
 
 def _alive(state: ClusterState, node: NodeState, t: float) -> ClusterState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from compose_sim.core.bottleneck import find_bottleneck
 from compose_sim.core.history import fault_values, recovery_values, round_values
 from compose_sim.core.plan import Plan, PlannedNode
 from compose_sim.core.state import ClusterState, Failure
@@ -32,11 +33,7 @@ def make_report(
         "exit_code": verdict.exit_code,
         "cause": _cause(verdict),
         "world_size": plan.world_size,
-        "nodes": [
-            _node(plan_node, state)
-            for plan_node in plan.nodes
-            if _took_part(plan_node.name, state)
-        ],
+        "nodes": [_node(plan_node, state) for plan_node in plan.nodes if _took_part(plan_node.name, state)],
         "timings": _timings(state),
         "checks": [],
         "faults": fault_values(state),
@@ -45,6 +42,7 @@ def make_report(
         "links": list(state.links),
         "elastic": list(plan.elastic) if plan.elastic else None,
         "metrics": dict(state.metrics),
+        "bottleneck": _bottleneck(plan, state, host),
         "restarts": state.restarts,
         "program": plan.program,
         "backend": plan.backend,
@@ -67,6 +65,15 @@ def _cause(verdict: Verdict) -> dict[str, Any] | None:
     }
 
 
+def _bottleneck(plan: Plan, state: ClusterState, host: Mapping[str, Any]) -> dict[str, str] | None:
+    trained = [node for node in plan.nodes if state.nodes[node.name].load.seconds]
+    machine = float(host.get("cpus") or 0) or None
+    limits = [node.cpus for node in trained if node.cpus]
+    cpus = min(sum(limits), machine or sum(limits)) if trained and len(limits) == len(trained) else machine
+    found = find_bottleneck([state.nodes[node.name].load for node in trained], cpus=cpus) if cpus else None
+    return {"what": found.what, "why": found.why} if found else None
+
+
 def _took_part(name: str, state: ClusterState) -> bool:
     """Whether a node was there at all; an elastic run may never have needed it."""
     return name in state.wanted or state.nodes[name].attempts > 0
@@ -84,6 +91,7 @@ def _node(planned: PlannedNode, state: ClusterState) -> dict[str, Any]:
         "steps": node.steps,
         "cpu_seconds": round(usage.cpu_seconds, 2) if usage else None,
         "peak_memory_bytes": usage.peak_memory_bytes if usage else None,
+        "peak_gpu_memory_bytes": usage.peak_gpu_memory_bytes if usage else None,
         "received_bytes": usage.received_bytes if usage else None,
         "sent_bytes": usage.sent_bytes if usage else None,
     }

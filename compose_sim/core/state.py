@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from compose_sim.core.bottleneck import NO_LOAD, Load
 from compose_sim.core.plan import Plan
 
 
@@ -42,6 +43,9 @@ class Usage:
     memory_limit_bytes: int | None = None
     received_bytes: int | None = None
     sent_bytes: int | None = None
+    gpu_use: float | None = None  # 0 to 1, of its GPUs as wholes
+    gpu_memory_bytes: int | None = None
+    peak_gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,7 @@ class NodeState:
     gone_at: float | None = None  # since when it is lost or exited
     steps: int = 0  # the furthest of its ranks, in the last round that it took part in
     usage: Usage | None = None
+    load: Load = NO_LOAD  # while its ranks trained
 
     @property
     def is_gone(self) -> bool:

@@ -9,12 +9,15 @@ from compose_sim.core.quantities import format_bytes, format_seconds
 from compose_sim.core.state import ClusterState, NodeState
 
 HEADER = ("node", "state", "CPU", "CPU time", "memory", "of", "peak", "received", "sent")
+GPU_HEADER = ("GPU", "GPU memory")  # of the GPUs as wholes, whoever else uses them
 _NOTHING = "–"
 
 
-def usage_rows(state: ClusterState) -> list[tuple[str, ...]]:
-    """A row a node: CPUs in use now, CPU time so far, memory now, its limit and its peak, network received and sent."""
-    return [_row(node, phase_of(state, node.name)) for node in state.nodes.values()]
+def usage_table(state: ClusterState) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The header, and a row a node: CPUs in use now, CPU time so far, memory, network; GPUs where any node has one."""
+    has_gpus = any(node.usage and node.usage.gpu_memory_bytes is not None for node in state.nodes.values())
+    rows = [_row(node, phase_of(state, node.name), with_gpus=has_gpus) for node in state.nodes.values()]
+    return HEADER + (GPU_HEADER if has_gpus else ()), rows
 
 
 def usage_values(state: ClusterState) -> list[dict[str, Any]]:
@@ -22,8 +25,13 @@ def usage_values(state: ClusterState) -> list[dict[str, Any]]:
     return [_values(node, phase_of(state, node.name)) for node in state.nodes.values()]
 
 
-def _row(node: NodeState, phase: str) -> tuple[str, ...]:
+def _row(node: NodeState, phase: str, *, with_gpus: bool) -> tuple[str, ...]:
     values = _values(node, phase)
+    use, gpu_memory = values["gpu_use"], values["gpu_memory_bytes"]
+    gpus = (
+        _NOTHING if use is None else f"{use:.0%}",
+        _NOTHING if gpu_memory is None else format_bytes(gpu_memory),
+    )
     cpus, seconds = values["cpus"], values["cpu_seconds"]
     sizes = ("memory_bytes", "memory_limit_bytes", "peak_memory_bytes", "received_bytes", "sent_bytes")
     return (
@@ -32,6 +40,7 @@ def _row(node: NodeState, phase: str) -> tuple[str, ...]:
         _NOTHING if cpus is None else f"{cpus:.0%}",
         _NOTHING if seconds is None else format_seconds(seconds),
         *(_NOTHING if values[key] is None else format_bytes(values[key]) for key in sizes),
+        *(gpus if with_gpus else ()),
     )
 
 
@@ -47,4 +56,7 @@ def _values(node: NodeState, phase: str) -> dict[str, Any]:
         "peak_memory_bytes": usage.peak_memory_bytes if usage else None,
         "received_bytes": usage.received_bytes if usage else None,
         "sent_bytes": usage.sent_bytes if usage else None,
+        "gpu_use": usage.gpu_use if usage and not node.is_gone else None,
+        "gpu_memory_bytes": usage.gpu_memory_bytes if usage and not node.is_gone else None,
+        "peak_gpu_memory_bytes": usage.peak_gpu_memory_bytes if usage else None,
     }

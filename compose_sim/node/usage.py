@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
+from . import nvml
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where v2 writes "max"
@@ -16,7 +18,7 @@ Sample = dict[str, Optional[float]]
 
 def sample(root: int, *, contained: bool) -> Sample:
     """What has been used until now: by this container, or by the process `root` and all below it."""
-    return _of_container() if contained else _of_processes(root)
+    return {**(_of_container() if contained else _of_processes(root)), **nvml.sample()}
 
 
 def out_of_memory_kills() -> int:

@@ -1,0 +1,81 @@
+"""What held a training back, from what its nodes used? And are the columns of GPUs there where any node has one?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compose_sim.core.bottleneck import Load, find_bottleneck
+from compose_sim.core.events import Event
+from compose_sim.core.fold import fold_all
+from compose_sim.core.report import make_report
+from compose_sim.core.usage_table import usage_table, usage_values
+from tests.builders import a_plan, an_event
+
+
+def a_load(*, cpus: float, gpu: float | None = None, sent: int | None = 0, seconds: float = 20.0) -> Load:
+    """So many seconds of training with these means."""
+    load = Load()
+    for _ in range(int(seconds)):
+        load = load.after(seconds=1.0, cpu_seconds=cpus, sent_bytes=sent, gpu_use=gpu)
+    return load
+
+
+@pytest.mark.parametrize(
+    ("loads", "what", "words"),
+    [
+        ([a_load(cpus=1.0, gpu=0.95)] * 2, "GPU", "GPU 95% busy"),
+        ([a_load(cpus=1.0, gpu=0.95, sent=400_000_000)] * 2, "communication", "each node sent 381 MiB a second"),
+        ([a_load(cpus=2.0, gpu=0.2)] * 2, "CPU", "100% of 4 CPUs in use"),
+        ([a_load(cpus=2.0, sent=None)] * 2, "CPU", "100% of 4 CPUs in use"),
+        ([a_load(cpus=0.4, gpu=0.1)] * 2, "input", "ranks waited, for data or for one another"),
+        ([a_load(cpus=2.0, seconds=3)] * 2, None, ""),
+        ([], None, ""),
+    ],
+)
+def test_what_is_busy_is_what_limits(loads: list[Load], what: str | None, words: str) -> None:
+    found = find_bottleneck(loads, cpus=4.0)
+
+    assert (found and found.what) == what
+    assert words in (found.why if found else "")
+
+
+def a_usage(t: float, **data: Any) -> Event:
+    return an_event("usage", t, node="node-0", **{"memory_bytes": 1 << 30, **data})
+
+
+RUNNING = an_event("init", 1.0, rank=0, phase="done")
+
+
+def test_samples_count_while_ranks_train() -> None:
+    """A node that was started again begins anew: what was used in between is not known."""
+    events = [
+        a_usage(0.0, cpu_s=0.0, sent_bytes=0),
+        a_usage(0.9, cpu_s=100.0, sent_bytes=0),  # before its ranks were ready
+        RUNNING,
+        a_usage(10.0, cpu_s=105.0, sent_bytes=1000, gpu_use=0.5, gpu_memory_bytes=3 << 30),
+        a_usage(20.0, cpu_s=110.0, sent_bytes=3000, gpu_use=0.7, gpu_memory_bytes=2 << 30),
+        a_usage(21.0, cpu_s=0.1, sent_bytes=0),
+    ]
+    plan = a_plan(nodes=1)
+    state = fold_all(plan, events)
+    load = state.nodes["node-0"].load
+
+    assert (load.cpu_seconds, load.sent_bytes) == (10.0, 3000)
+    assert load.seconds == pytest.approx(19.1)
+    assert load.gpu_seconds == pytest.approx(0.5 * 9.1 + 7.0)
+    report = make_report(plan, state, host={"cpus": 2})
+    assert report["bottleneck"]["what"] == "input"
+    assert make_report(plan, fold_all(plan, events[:2]), host={"cpus": 2})["bottleneck"] is None
+
+
+def test_stats_shows_gpus_where_a_node_has_one() -> None:
+    plan = a_plan(nodes=1)
+    with_gpu = fold_all(plan, [a_usage(1.0, cpu_s=1.0, gpu_use=0.42, gpu_memory_bytes=3 << 30)])
+    without = fold_all(plan, [a_usage(1.0, cpu_s=1.0)])
+
+    header, rows = usage_table(with_gpu)
+    assert (header[-2:], rows[0][-2:]) == (("GPU", "GPU memory"), ("42%", "3 GiB"))
+    assert usage_values(with_gpu)[0]["gpu_use"] == 0.42
+    assert len(usage_table(without)[0]) == len(header) - 2 == len(usage_table(without)[1][0])
