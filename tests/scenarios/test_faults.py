@@ -1,0 +1,246 @@
+"""Each kind of fault bites a real run, and the run is whole again afterwards: all of them in a row, in one run on each engine.
+
+A kind is one line of FAULTS: how it is asked for, how it shows that it bit, and how it shows that it is over.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios.conftest import Outcome, Project, eventually, project_in
+
+pytestmark = pytest.mark.train
+
+PATIENCE_S = 120.0
+# Says at every step how far it is, and what of the ordinary things that a script does it could not do.
+SCRIPT = """
+import json, os, threading, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+shared, scratch = Path(os.environ["COMPOSESIM_SHARED"]), os.environ.get("COMPOSESIM_SCRATCH", "/tmp")
+dist.init_process_group("gloo")
+rank, step = dist.get_rank(), 0
+checkpoint = shared / "checkpoint.pt"
+if rank == 0 and not checkpoint.exists():
+    torch.save(torch.arange(1000), shared / "new")
+    (shared / "new").rename(checkpoint)
+weight = torch.nn.Parameter(torch.zeros(4))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+while True:
+    end = torch.tensor(float((shared / "stop").exists()))
+    dist.all_reduce(end)
+    if end:
+        break
+    weight.grad = torch.ones(4)
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+    step, failed = step + 1, []
+    try:
+        with open(f"{scratch}/{os.getpid()}-{step}", "wb") as file:
+            file.write(bytes(10_000))
+    except OSError as error:
+        failed.append(error.strerror)
+    if os.path.exists(f"{scratch}/{os.getpid()}-{step}"):
+        os.unlink(f"{scratch}/{os.getpid()}-{step}")
+    try:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+    except RuntimeError as error:
+        failed.append(str(error))
+    print(json.dumps({"step": step, "rank": rank, "failed": failed}), flush=True)
+    time.sleep(0.02)
+dist.destroy_process_group()
+"""
+
+
+@dataclass
+class Run:
+    """A run of SCRIPT on three nodes that is under way."""
+
+    project: Project
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return self.project.folder / ".composesim" / "runs" / self.name
+
+    @property
+    def shared(self) -> Path:
+        return self.folder / "shared"
+
+    def composesim(self, *argv: str) -> Outcome:
+        return self.project.run(*argv, "--run", self.name)
+
+    def events(self, kind: str, **data: Any) -> list[dict[str, Any]]:
+        """All events of a kind with these values in their data."""
+        files = sorted((self.folder / "events").glob("*.jsonl"))
+        lines = [line for file in files for line in file.read_text().splitlines() if f'"kind": "{kind}"' in line]
+        return [event for event in map(json.loads, lines) if data.items() <= event["data"].items()]
+
+    def turns(self, failed: str = "") -> int:
+        """How many steps all ranks have made, or how many in which this could not be done."""
+        logs = (file.read_text(errors="replace") for file in (self.folder / "logs").glob("node-*.*.log"))
+        return sum(
+            f'"failed": ["{failed}' in line if failed else '"failed"' in line
+            for log in logs
+            for line in log.splitlines()
+        )
+
+    def goes_on(self) -> None:
+        """Wait until all ranks make steps, and can do all that they try."""
+        known = self.turns("")
+        eventually(lambda: self.turns() > known + 9, within=PATIENCE_S, what=f"{self.name} goes on")
+
+    def stands_still(self) -> bool:
+        """Whether no rank makes a step for as long as it would take for many."""
+        known = self.turns()
+        time.sleep(0.5)
+        return self.turns() == known
+
+
+Check = Callable[[Run, dict[str, Any]], bool]  # of the fault's first event
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind: the words after `fault`, and whether it can be seen that it bit and that it is over."""
+
+    words: str
+    bit: Check
+    over: Check
+    healed: bool = False  # by `heal`, since it lasts
+    engines: tuple[str, ...] = ("local", "docker")
+
+    @property
+    def kind(self) -> str:
+        return self.words.split()[0]
+
+
+def told_since(kind: str, run: Run, fault: dict[str, Any], **data: Any) -> bool:
+    """Whether an event of this kind came from the node that the fault names, after it."""
+    found = run.events(kind, **data)
+    return any(each["t"] >= fault["t"] and each["node"] in fault["data"]["loses"] for each in found)
+
+
+def recovered(run: Run, fault: dict[str, Any]) -> bool:
+    """Whether it was told that training has gone on after this fault."""
+    return bool(run.events("recovered", id=fault["data"]["id"]))
+
+
+def stands_still(run: Run, _: dict[str, Any]) -> bool:
+    return run.stands_still()
+
+
+def cannot(what: str, run: Run, _: dict[str, Any]) -> bool:
+    """Whether a rank has said since that it could not do something."""
+    return run.turns(what) > 0
+
+
+def checkpoint_is_broken(run: Run, _: dict[str, Any]) -> bool:
+    """Whether half of it is left."""
+    return (run.shared / "checkpoint.pt").stat().st_size == (run.project.folder / "whole").stat().st_size // 2
+
+
+def checkpoint_is_whole(run: Run, _: dict[str, Any]) -> bool:
+    return (run.shared / "checkpoint.pt").read_bytes() == (run.project.folder / "whole").read_bytes()
+
+
+def goes_on(run: Run, _: dict[str, Any]) -> bool:
+    run.goes_on()
+    return True
+
+
+def ends_rank(words: str, event: str = "rank-exited", **how: Any) -> Case:
+    engines = ("docker",) if words.startswith("memory") else ("local", "docker")
+    return Case(words, partial(told_since, event, **how), recovered, engines=engines)
+
+
+FAULTS = [
+    ends_rank("rank-raise 1", "exception", type="InjectedFault"),
+    ends_rank("rank-exit 2 --code 3", exit_code=3),
+    ends_rank("rank-segfault 0", signal=11),
+    ends_rank("rank-abort 1", signal=6),
+    ends_rank("rank-kill 2", signal=9, oom=False),
+    ends_rank("rank-term 0", signal=15),
+    ends_rank("rank-interrupt 1", "exception", type="KeyboardInterrupt"),
+    ends_rank("memory node-2", signal=9, oom=True),
+    Case("rank-stop 0", stands_still, goes_on, healed=True),
+    Case("rank-hang 1", stands_still, goes_on, healed=True),
+    Case("rank-lock-gil 2", stands_still, goes_on, healed=True),
+    Case("rank-files-full 1", partial(cannot, "Too many open files"), goes_on, healed=True),
+    Case("corrupt-checkpoint", checkpoint_is_broken, checkpoint_is_whole, healed=True),
+    Case("disk-full node-1", partial(cannot, "No space left on device"), goes_on, healed=True, engines=("docker",)),
+    Case("processes-full node-0", partial(cannot, "can't start new thread"), goes_on, healed=True, engines=("docker",)),
+]
+
+
+@pytest.fixture(scope="module")
+def local_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run that all faults are done to, of plain processes."""
+    yield from run_in(tmp_path_factory.mktemp("local"), "--engine", "local")
+
+
+@pytest.fixture(scope="module")
+def docker_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """The same in containers, with memory and a disk of their own."""
+    yield from run_in(tmp_path_factory.mktemp("docker"), "--engine", "docker", "--memory", "700m", "--scratch", "16m")
+
+
+def run_in(folder: Path, *options: str) -> Iterator[Run]:
+    """A run under way; in the end it passes as if nothing had been."""
+    for project in project_in(folder):
+        script = project.write("train.py", SCRIPT)
+        run = Run(project, project.named("faults"))
+        begun = project.run("up", "--name", run.name, "--detach", "--nodes", "3", "--elastic", "2:3", *options, script)
+        assert begun.status == 0, begun.stderr
+        try:
+            run.goes_on()
+            (folder / "whole").write_bytes((run.shared / "checkpoint.pt").read_bytes())
+            yield run
+            (run.shared / "stop").touch()
+            ended = run.composesim("wait")
+        finally:
+            run.composesim("down")
+        assert ended.status == 0, ended.stdout + ended.stderr
+
+
+def faults_of(engine: str) -> list[Any]:
+    """Each kind that the engine can do."""
+    return [pytest.param(case, id=case.kind) for case in FAULTS if engine in case.engines]
+
+
+@pytest.mark.parametrize("case", faults_of("local"))
+def test_a_fault_bites_and_is_over(local_run: Run, case: Case) -> None:
+    bite_and_be_over(local_run, case)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("case", faults_of("docker"))
+def test_a_fault_bites_and_is_over_in_containers(docker_run: Run, case: Case) -> None:
+    bite_and_be_over(docker_run, case)
+
+
+def bite_and_be_over(run: Run, case: Case) -> None:
+    """Break it, see that it is broken, heal what lasts, and see that all goes on."""
+    kind, *words = case.words.split()
+    told = run.composesim("fault", kind, *words, "--json")
+    assert told.status == 0, told.stderr
+    (fault,) = run.events("fault", id=told.report["id"], phase="begun")
+
+    eventually(lambda: case.bit(run, fault), within=PATIENCE_S, what=f"{kind} bites")
+    if case.healed:
+        healed = run.composesim("heal", fault["data"]["id"])
+        assert healed.status == 0, healed.stderr
+    eventually(lambda: case.over(run, fault), within=PATIENCE_S, what=f"{kind} is over")
+    run.goes_on()
