@@ -12,6 +12,7 @@ if __name__ == "__main__" and not __package__:
     __package__ = as_package.NAME
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,9 +45,11 @@ def serve(control: str, folder: Path, events: Events) -> int:
     """Run the daemon until SIGTERM (0), or until it ends by itself (1)."""
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
+    is_ours = not folder.exists()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for left in folder.iterdir():  # by a daemon that was killed: its pipes lead nowhere
+        left.unlink()
     ready = folder / READY
-    ready.unlink(missing_ok=True)
     begun = time.monotonic()
     try:
         daemon = subprocess.Popen([control, "-f"], stdin=subprocess.DEVNULL)
@@ -68,6 +71,8 @@ def serve(control: str, folder: Path, events: Events) -> int:
     finally:
         ready.unlink(missing_ok=True)
         _stop(control, daemon)
+        if is_ours:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def answers(control: str) -> bool:

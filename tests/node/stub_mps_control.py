@@ -14,6 +14,7 @@ if sys.argv[1:] == ["-f"]:
     while not told_to_quit.exists():
         time.sleep(0.01)
     serving.unlink()
+    print("told to quit", flush=True)
 elif not serving.exists():
     sys.exit(1)
 elif sys.stdin.readline().startswith("quit"):

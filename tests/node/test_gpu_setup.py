@@ -113,6 +113,8 @@ def _environment(tmp_path: Path, **more: str) -> dict[str, str]:
 
 def test_mps_tells_when_it_answers_and_stops_its_daemon_in_order(tmp_path: Path) -> None:
     environment = _environment(tmp_path)
+    (tmp_path / "mps").mkdir()
+    (tmp_path / "mps" / "told-to-quit").touch()  # left by a daemon that was killed
     serve = subprocess.Popen([sys.executable, str(MPS), "serve"], env=environment)
     ready = tmp_path / "mps" / "composesim-ready"
     until(lambda: ready.exists() or serve.poll() is not None)
