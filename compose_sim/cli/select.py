@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from compose_sim.core.plan import RUN_NAME
 from compose_sim.engine.engines import available_engines
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.rundir import RunFolder, is_run_folder, runs_folder
@@ -15,11 +16,8 @@ from compose_sim.errors import SpecError
 
 def _run_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
     """A name becomes a path below the project: nothing that leads elsewhere may pass."""
-    if name is not None:
-        from compose_sim.core.spec import _NAME  # brings pydantic, which a verb without --run need not wait for
-
-        if not _NAME.fullmatch(name):
-            raise SpecError(f"'{name}' is not the name of a run", hint="composesim ps --all")
+    if name is not None and not RUN_NAME.fullmatch(name):
+        raise SpecError(f"'{name}' is not the name of a run", hint="composesim ps --all")
     return name
 
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from compose_sim.core.gpus.driver import why_too_old
 from compose_sim.core.gpus.request import require_gpus
 from compose_sim.core.inventory import Host
+from compose_sim.core.plan import Choice
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.errors import EnvironmentMissingError, SpecError
 
 DEFAULT_IMAGE = "composesim:latest"  # what `composesim image build` makes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """One decision, in words: `engine docker: Docker Engine 26.1.5 answers`."""
-
-    what: str
-    value: str
-    why: str
 
 
 def choose_engine(spec: ClusterSpec, host: Host, *, portable: bool = False) -> Choice:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import Any
 
-from compose_sim.core.choices import Choice
 from compose_sim.core.gpus.binding import Bound, bound_from_dict
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder as containers see it
 WORKSPACE = "/workspace"  # where the copied code of a rendered document lies
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One decision, in words: `engine docker: Docker Engine 26.1.5 answers`."""
+
+    what: str
+    value: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

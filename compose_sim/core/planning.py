@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from compose_sim.core.choices import Choice, choose_backend, choose_engine, choose_gpus, choose_image
+from compose_sim.core.choices import choose_backend, choose_engine, choose_gpus, choose_image
 from compose_sim.core.environment import as_dotenv_changes_it, common_environment, gpu_environment, stall_seconds
 from compose_sim.core.gpus.assignment import Wish
 from compose_sim.core.gpus.driver import cuda_of_image
 from compose_sim.core.gpus.plan import MPS_NAME, GpuPlan, plan_gpus
 from compose_sim.core.inventory import Host
 from compose_sim.core.limits import check_limits, choose_subnet
-from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan, PlannedMaster, PlannedMps, PlannedNode, Program
+from compose_sim.core.plan import Choice, CONTAINER_FOLDER, Mount, Plan, PlannedMaster, PlannedMps, PlannedNode, Program
 from compose_sim.core.recipes import Recipe, load_recipe
 from compose_sim.core.spec import ClusterSpec
 

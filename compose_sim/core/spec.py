@@ -23,6 +23,7 @@ from compose_sim.core.checks import IDS
 from compose_sim.core.checks.selection import unknown_check
 from compose_sim.core.gpus.request import parse_gpus
 from compose_sim.core.links import check_links
+from compose_sim.core.plan import RUN_NAME
 from compose_sim.core.quantities import parse_bytes, parse_seconds
 
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
@@ -52,7 +53,6 @@ Text = Annotated[
     WithJsonSchema({"type": ["string", "number", "boolean"]}),
 ]
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -207,7 +207,7 @@ class ClusterSpec(BaseModel):
     @field_validator("name")
     @classmethod
     def _name(cls, name: str | None) -> str | None:
-        if name is not None and not _NAME.fullmatch(name):
+        if name is not None and not RUN_NAME.fullmatch(name):
             raise ValueError(f"'{name}' is not a run name: lower-case letters, digits, - and _, 48 at most")
         return name
 
