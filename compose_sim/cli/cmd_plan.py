@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import print_json, print_table
-from compose_sim.cli.options import ClusterCommand, cluster_options, new_name, read_request
-from compose_sim.core.plan import Plan
+from compose_sim.cli.options import cluster_options, new_name, read_request
+from compose_sim.core.plan import Plan, PlannedNode
 from compose_sim.core.quantities import format_bytes
 from compose_sim.engine.rundir import runs_folder
 
@@ -39,13 +40,20 @@ def _print(plan: Plan) -> None:
     for link in plan.links:
         click.echo(f"{'link':<9} {link}")
     click.echo()
+    on_gpus = any(node.gpus for node in plan.nodes)
     rows = [
         (
             node.name,
             ", ".join(map(str, node.ranks)),
             f"{node.cpus:g}" if node.cpus else "all",
             format_bytes(node.memory_bytes) if node.memory_bytes else "all",
+            *((_gpus(node),) if on_gpus else ()),
         )
         for node in plan.nodes
     ]
-    print_table(("node", "ranks", "cpus", "memory"), rows)
+    print_table(("node", "ranks", "cpus", "memory", *(("gpus",) if on_gpus else ())), rows)
+
+
+def _gpus(node: PlannedNode) -> str:
+    """The beginning of each UUID, which `--gpus` takes as well."""
+    return ", ".join(uuid[:12] for uuid in node.gpus.uuids) if node.gpus and node.gpus.uuids else "none"

@@ -34,7 +34,7 @@ def print_report(report: Mapping[str, Any], *, err: bool = False, skip: Sequence
     for name, words in (
         ("timings", timings_words(report["timings"])),
         ("metrics", metrics_words(report["metrics"])),
-        ("limited", bottleneck_words(report)),
+        ("limited", [] if err else bottleneck_words(report)),  # a guess: for those who ask
         ("ran on", versions_words(report)),
         *((label, [line]) for label, line in history_words(report)),
     ):
