@@ -194,7 +194,7 @@ def local_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 @pytest.fixture(scope="module")
 def docker_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """The same in containers, with memory and a disk of their own."""
-    yield from run_in(tmp_path_factory.mktemp("docker"), "--engine", "docker", "--memory", "700m", "--scratch", "16m")
+    yield from run_in(tmp_path_factory.mktemp("docker"), "--engine", "docker", "--memory", "1g", "--scratch", "16m")
 
 
 def run_in(folder: Path, *options: str) -> Iterator[Run]:

@@ -12,15 +12,18 @@ from .. import rank_faults
 from . import FailedError, Node, Order
 
 _SECONDS_TO_TAKE = 6.0  # composesim waits for 10
+_SECONDS_TO_END = 8.0  # with those before
+_ENDS = ("raise", "exit")
 _LOOK_SECONDS = 0.02
 
 
 def do(order: Order, node: Node) -> Generator[float, None, None]:
-    """`values`: rank, act, and what the act asks for. Done once the rank has taken it, which it does as soon as it is in Python."""
+    """`values`: rank, act, and what the act asks for. Done once the rank has taken it, and has ended if it is to."""
     act = order.values.get("act")
     if act not in rank_faults.ACTS:
         raise FailedError(f"'{act}' is nothing that a rank could be told to do")
-    rank, until = node.rank(order), time.monotonic() + _SECONDS_TO_TAKE
+    rank, began = node.rank(order), time.monotonic()
+    until = began + _SECONDS_TO_TAKE
     while not (rank.pid and rank_faults.listens(rank.pid)):
         if rank.ended or time.monotonic() > until:
             raise FailedError(f"rank {rank.rank} runs no Python script that could be told")
@@ -39,6 +42,8 @@ def do(order: Order, node: Node) -> Generator[float, None, None]:
     finally:
         with contextlib.suppress(FileNotFoundError):  # taken back, so that nothing happens later
             note.unlink()
+    while act in _ENDS and not rank.ended and time.monotonic() < began + _SECONDS_TO_END:  # a script may survive it
+        yield _LOOK_SECONDS
 
 
 def undo(order: Order, node: Node) -> None:

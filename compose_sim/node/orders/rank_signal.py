@@ -9,20 +9,23 @@ from collections.abc import Generator
 
 from . import FailedError, Node, Order
 
-_SECONDS_TO_START = 6.0
+_SECONDS_TO_START = 6.0  # composesim waits for 10
+_SECONDS_TO_END = 8.0  # with those before
 _LOOK_SECONDS = 0.02
 
 
 def do(order: Order, node: Node) -> Generator[float, None, None]:
-    """`values`: rank, signal."""
+    """`values`: rank, signal. Done once the rank has ended of it, if it does."""
     number = signal.Signals[f"SIG{order.values['signal']}"]
-    rank, until = node.rank(order), time.monotonic() + _SECONDS_TO_START
+    rank, began = node.rank(order), time.monotonic()
     while not rank.pid:
-        if rank.ended or time.monotonic() > until:
+        if rank.ended or time.monotonic() > began + _SECONDS_TO_START:
             raise FailedError(f"rank {rank.rank} has not started")
         yield _LOOK_SECONDS
     node.held[order.id] = rank
     os.kill(rank.pid, number)
+    while number != signal.SIGSTOP and not rank.ended and time.monotonic() < began + _SECONDS_TO_END:
+        yield _LOOK_SECONDS
 
 
 def undo(order: Order, node: Node) -> None:
