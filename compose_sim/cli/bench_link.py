@@ -20,6 +20,7 @@ from compose_sim.engine.rundir import RunFolder, runs_folder
 from compose_sim.errors import EngineError
 from compose_sim.run import run_cluster
 
+_TIMEOUT_S = 180.0  # many packets must be lost before TCP takes so long
 HEADER = ("between two nodes", "wanted", "measured", "of it")
 
 
@@ -31,7 +32,14 @@ def bench_link(text: str, *, as_json: bool) -> None:
         raise click.BadParameter(str(error), param_hint="--link") from None
     script = assets.root() / "templates" / "bench" / "link.py"
     spec = ClusterSpec(
-        nodes=2, engine="docker", launcher="env", gpus="none", link=(text,), script=str(script), args=arguments(shape)
+        nodes=2,
+        engine="docker",
+        launcher="env",
+        gpus="none",
+        link=(text,),
+        timeout=_TIMEOUT_S,
+        script=str(script),
+        args=arguments(shape),
     )
     request = Request(spec=spec, folder=Path.cwd(), dotenv="", dotenv_variables={}, env_files={})
     run = new_name(spec.model_copy(update={"script": "bench-link"}))

@@ -1,0 +1,166 @@
+"""Do links and network faults bite, and are they gone when they are healed? Real packets between real nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from compose_sim.engine.network import find_means
+from tests.scenarios.conftest import Project, containers_of
+
+pytestmark = [pytest.mark.docker, pytest.mark.train]
+
+BYTES = 500_000
+DATAGRAMS = 200  # fewer than a socket holds: none is lost because the receiver is slow
+# Rank 1 sends so many bytes and datagrams to rank 0 again and again; it prints when it began, how long it took and what arrived.
+SENDS = f"""
+import os, socket, time
+
+def receive(connection, count):
+    while count:
+        count -= len(connection.recv(min(count, 65536)))
+
+until = os.environ["COMPOSESIM_SHARED"] + "/stop"
+if os.environ["RANK"] == "0":
+    counter = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    counter.bind(("", 5000))
+    counter.setblocking(False)
+    connection, _ = socket.create_server(("", 5000)).accept()
+    while connection.recv(1, socket.MSG_PEEK):
+        receive(connection, {BYTES})
+        arrived = 0
+        try:
+            while counter.recv(100):
+                arrived += 1
+        except BlockingIOError:
+            connection.sendall(b"%10d" % arrived)
+else:
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    while True:
+        try:
+            connection = socket.create_connection(("node-0", 5000))
+            break
+        except OSError:
+            time.sleep(0.05)
+    while not os.path.exists(until):
+        time.sleep(0.1)
+        began = time.time()
+        for _ in range({DATAGRAMS}):
+            datagrams.sendto(b"datagram", ("node-0", 5000))
+        connection.sendall(bytes({BYTES}))
+        arrived = int(connection.recv(10, socket.MSG_WAITALL))
+        print("turn", began, time.time() - began, arrived, flush=True)
+"""
+# Ranks that reduce until they are told to stop, in as many rounds as it takes.
+STEPS = """
+import os, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+print("begun", dist.get_world_size(), flush=True)
+until = os.environ["COMPOSESIM_SHARED"] + "/stop"
+told = torch.zeros(1)
+while not told:
+    told = torch.tensor(float(os.path.exists(until)))
+    dist.all_reduce(told)
+    time.sleep(0.05)
+dist.destroy_process_group()
+"""
+
+
+def stop(project: Project, run: str) -> None:
+    """What the scripts above wait for."""
+    (project.folder / ".composesim" / "runs" / run / "shared" / "stop").touch()
+
+
+def next_turn(process: subprocess.Popen[str]) -> tuple[float, int]:
+    """Seconds and datagrams of the first turn that begins after now."""
+    assert process.stdout is not None
+    now = time.time()
+    for line in process.stdout:
+        began, seconds, arrived = line.rpartition("turn ")[2].split() if "turn " in line else ("0", "0", "0")
+        if float(began) > now:
+            return float(seconds), int(arrived)
+    pytest.fail("the run ended before its next turn")
+
+
+def test_links_bite_change_and_are_plain_again_while_a_run_goes_on(project: Project) -> None:
+    """How slow a link is at least, no busy machine can change; and a busy one takes no second for half a megabyte."""
+    script, run = project.write("train.py", SENDS), project.named("links")
+    words = ["up", "--nodes", "2", "--launcher", "env", "--link", "10mbit", "--timeout", "3m", "--name", run, script]
+    with project.start(*words) as process:
+        seconds, arrived = next_turn(process)
+        assert seconds > 0.9 * 8 * BYTES / 10e6
+        assert arrived == DATAGRAMS
+
+        changed = project.run("link", "node-1=1mbit", "--run", run, "--json")
+        assert json.loads(changed.stdout)["links"] == ["10mbit", "node-1=1mbit"]
+        shown = project.run("link", "--run", run, "--json")
+        assert json.loads(shown.stdout)["links"] == ["10mbit", "node-1=1mbit"]
+        assert next_turn(process)[0] > 0.9 * 8 * BYTES / 1e6
+
+        assert project.run("link", "--clear", "--run", run).stdout == "links: all plain\n"
+        assert next_turn(process)[0] < 0.5 * 8 * BYTES / 1e6
+
+        broken = project.run("fault", "loss", "node-0", "--rate", "10%", "--run", run)
+        assert broken.status == 0, broken.stderr
+        assert DATAGRAMS / 2 < next_turn(process)[1] < DATAGRAMS
+
+        healed = project.run("heal", "node-0", "--run", run)
+        assert healed.status == 0, healed.stderr
+        assert next_turn(process)[1] == DATAGRAMS
+        stop(project, run)
+
+        assert process.wait(60) == 0
+    assert project.report_of(run)["verdict"] == "passed"
+
+
+def test_an_isolated_node_is_lost_and_rejoins_when_it_is_healed(project: Project) -> None:
+    script, run = project.write("train.py", STEPS), project.named("isolated")
+    with project.start("up", "--elastic", "2:3", "--timeout", "3m", "--name", run, script) as process:
+        assert process.stdout is not None
+        begun = (line.split()[-1] for line in process.stdout if "begun" in line)
+        assert [next(begun) for _ in range(3)] == ["3"] * 3
+
+        broken = project.run("fault", "isolate", "node-0", "--run", run)
+        assert broken.status == 0, broken.stderr
+        assert [next(begun) for _ in range(2)] == ["2"] * 2
+
+        healed = project.run("heal", "--run", run)
+        assert healed.status == 0, healed.stderr
+        assert [next(begun) for _ in range(3)] == ["3"] * 3
+        stop(project, run)
+
+        assert process.wait(60) == 0
+    assert project.report_of(run)["verdict"] == "passed"
+
+
+def test_a_delay_that_cannot_be_had_is_refused_before_anything_starts(project: Project) -> None:
+    if find_means().netem:
+        pytest.skip("this kernel can delay packets")
+    script, run = project.write("train.py", "print(1)"), project.named("delayed")
+    refused = project.run("up", "--link", "1gbit,20ms", "--name", run, script)
+
+    assert refused.status == 4
+    assert (
+        "the link '1gbit,20ms' asks for a delay, and this kernel cannot delay packets: it has no netem"
+        in refused.stderr
+    )
+    assert "modprobe sch_netem" in refused.stderr
+    assert "or leave the delay out: 1gbit" in refused.stderr
+    assert not (project.folder / ".composesim" / "runs" / run / "plan.json").exists()
+    assert containers_of(run) == []
+
+
+def test_what_bench_measures_is_no_more_than_what_was_asked_for(project: Project) -> None:
+    """That it is no less either, only a quiet machine can show."""
+    done = project.run("bench", "--link", "20mbit,loss=2%", "--json")
+    measured = {each["what"]: each["measured"] for each in done.report["measured"]}
+
+    assert done.status in (0, 1)
+    assert 0 < measured["bandwidth node-0 to node-1"] < 22e6
+    assert 0 < measured["bandwidth node-1 to node-0"] < 22e6
+    assert 0.01 < measured["loss"] < 0.1
