@@ -12,11 +12,12 @@ from compose_sim import assets
 from compose_sim.check import check_cluster
 from compose_sim.cli.annotations import annotate
 from compose_sim.cli.checks_text import print_checks
+from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.cmd_up import announce
 from compose_sim.cli.console import print_json
 from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import make_listener
-from compose_sim.cli.options import ClusterCommand, Request, cluster_options, new_name, read_request
+from compose_sim.cli.options import Request, cluster_options, new_name, read_request
 from compose_sim.cli.report_text import check_verdict, print_cause
 from compose_sim.core.checks import chosen
 from compose_sim.core.checks.selection import check_exit_code, known_check
@@ -78,6 +79,11 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
 def _require_something_to_check(request: Request) -> None:
     """A job in the wrong folder, or one that leaves every check out, must not be green."""
     spec = request.spec
+    if spec.recipe != "ddp":
+        raise SpecError(
+            f"recipe '{spec.recipe}' cannot be checked: the checks judge torch.distributed scripts",
+            hint="composesim check SCRIPT, or composesim up for the exit code alone",
+        )
     if not (spec.script or spec.module):
         raise SpecError(
             f"no script is named, and none in a spec file of '{request.folder}'", hint="composesim check SCRIPT"

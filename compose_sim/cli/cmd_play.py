@@ -12,11 +12,12 @@ from typing import Any
 import click
 
 from compose_sim import assets
+from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.cmd_up import announce
 from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import make_listener
-from compose_sim.cli.options import DEFAULT_SCRIPT, ClusterCommand, cluster_options, new_name, read_request
+from compose_sim.cli.options import cluster_options, new_name, read_request
 from compose_sim.cli.report_text import print_report
 from compose_sim.cli.select import junit_option
 from compose_sim.core.scenarios.scenario import Scenario
@@ -25,18 +26,6 @@ from compose_sim.engine.engines import make_engine
 from compose_sim.engine.rundir import RunFolder, runs_folder
 from compose_sim.errors import SpecError
 from compose_sim.play import play_cluster
-
-
-class ScenarioFirst(ClusterCommand):
-    """A command whose first word is the scenario; options may follow it, up to SCRIPT."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move SCENARIO behind the options that follow it."""
-        before = self.count_options(args)
-        scenario, behind = args[before : before + 1], args[before + 1 :]
-        after = self.count_options(behind)
-        ctx.meta[DEFAULT_SCRIPT] = behind[after : after + 1] == ["--"]
-        return super().parse_args(ctx, [*args[:before], *behind[:after], *scenario, *behind[after:]])
 
 
 def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
@@ -48,7 +37,7 @@ def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> No
     context.exit()
 
 
-@click.command("play", cls=ScenarioFirst)
+@click.command("play", cls=OwnWordFirst)
 @click.argument("scenario", metavar="SCENARIO")
 @cluster_options
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Where random choices begin.")

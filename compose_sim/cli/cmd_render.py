@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
+from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.options import (
-    DEFAULT_SCRIPT,
-    ClusterCommand,
     cluster_options,
     find_program,
     new_name,
@@ -22,19 +21,7 @@ from compose_sim.engine.inspect import docker_facts
 from compose_sim.render import render_folder
 
 
-class _FolderFirst(ClusterCommand):
-    """A command whose first word is its own; options may follow it, up to SCRIPT."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move DIR behind the options that follow it."""
-        before = self.count_options(args)
-        folder, behind = args[before : before + 1], args[before + 1 :]
-        after = self.count_options(behind)
-        ctx.meta[DEFAULT_SCRIPT] = behind[after : after + 1] == ["--"]
-        return super().parse_args(ctx, [*args[:before], *behind[:after], *folder, *behind[after:]])
-
-
-@click.command("render", cls=_FolderFirst)
+@click.command("render", cls=OwnWordFirst)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @cluster_options
 @click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
@@ -47,7 +34,7 @@ def command(
     run = new_name(request.spec)
     plan, host = request.plan(run=run, run_folder=folder.absolute(), portable=True)
     target = find_program(request.spec, request.folder)
-    script = None if target.is_module else Path(os.path.abspath(request.folder / target.target))
+    script = None if target.is_module or target.is_command else Path(os.path.abspath(request.folder / target.target))
     size = render_folder(
         plan, folder.absolute(), code=request.folder, script=script, host=host, dotenv=request.dotenv, force=force
     )

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import DetachedListener, make_listener
-from compose_sim.cli.options import ClusterCommand, cluster_options, new_name, read_request
+from compose_sim.cli.options import cluster_options, new_name, read_request
 from compose_sim.cli.report_text import print_report
 from compose_sim.cli.select import junit_option
 from compose_sim.core.plan import Plan

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from compose_sim import assets
+from compose_sim.cli.cluster_command import DEFAULT_SCRIPT
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Mount, Plan, Program, portable_program
 from compose_sim.core.planning import make_plan
@@ -23,12 +24,11 @@ from compose_sim.errors import SpecError
 
 SPEC_FILE = "composesim.yaml"
 PROJECT_FILE = "pyproject.toml"
-DEFAULT_SCRIPT = "composesim.default_script"  # whether a leading -- says that all words are the default script's
-_MODULE_FLAGS = ("-m", "--module")
 
 _OPTIONS = (
     click.option("--nodes", metavar="N", help="Number of nodes.  [default: 2]"),
     click.option("--nproc-per-node", metavar="M", help="Ranks on each node.  [default: 1]"),
+    click.option("--recipe", metavar="ddp|exec", help="How the framework starts; exec runs any command: -- CMD ARGS."),
     click.option("--engine", metavar="auto|docker|local", help="What executes the nodes."),
     click.option("--image", metavar="auto|host|TAG", help="Image of the nodes; host is this machine's own Python."),
     click.option("--python", metavar="PATH", help="Python interpreter that the nodes run."),
@@ -69,30 +69,6 @@ _OPTIONS = (
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """All options that describe a cluster; the verb gets them as keywords."""
     return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), function)
-
-
-class ClusterCommand(click.Command):
-    """A command whose options stop at SCRIPT, or behind `-m MODULE`: what follows is the program's own, as with torchrun."""
-
-    allow_interspersed_args = False
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """End the options behind a module's name, where click would go on."""
-        count = self.count_options(args)
-        ctx.meta.setdefault(DEFAULT_SCRIPT, args[count : count + 1] == ["--"])
-        names_module = count >= 2 and args[count - 2] in _MODULE_FLAGS
-        return super().parse_args(ctx, [*args[:count], "--", *args[count:]] if names_module else args)
-
-    def count_options(self, args: list[str]) -> int:
-        """How many of the first words are options and their values, up to and with a module's name."""
-        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
-        count = 0
-        while count < len(args) and args[count].startswith("-") and args[count] != "--":
-            word = args[count]
-            count += 1 if word in flags or word in ("-h", "--help") or "=" in word else 2
-            if word in _MODULE_FLAGS:
-                break
-        return min(count, len(args))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +148,8 @@ def read_request(
 def find_program(spec: ClusterSpec, folder: Path) -> Program:
     """The script or module to run, checked to be one; `train_ddp.py` of composesim where none is named."""
     own = Mount(source=str(folder), target=str(folder))
+    if spec.recipe == "exec":
+        return _find_command(spec, folder, own)
     if spec.module:
         return Program(target=spec.module, is_module=True, arguments=spec.args, folder=str(folder), mounts=(own,))
     named = spec.script or ("train_ddp.py" if (folder / "train_ddp.py").is_file() else None)
@@ -186,11 +164,24 @@ def find_program(spec: ClusterSpec, folder: Path) -> Program:
     return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own, *besides))
 
 
+def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:
+    """The words behind the options, which the nodes look up themselves."""
+    words = (*((spec.script,) if spec.script else ()), *spec.args)
+    if spec.module or not words:
+        given = f"-m '{spec.module}'" if spec.module else "none"
+        raise SpecError(
+            f"recipe 'exec' runs a command, and {given} was given", hint="composesim up --recipe exec -- hostname"
+        )
+    return Program(target=words[0], arguments=words[1:], is_command=True, folder=str(folder), mounts=(own,))
+
+
 def new_name(spec: ClusterSpec) -> str:
     """The run's name: the person's, or the script's with four random hexadecimal digits."""
     if spec.name:
         return spec.name
-    stem = (spec.module or Path(spec.script or "train_ddp").stem).rpartition(".")[2].lower()
+    words = (spec.script, *spec.args[:1]) if spec.recipe == "exec" else (spec.script,)
+    first = next(filter(None, words), "train_ddp")
+    stem = (spec.module or Path(first).stem).rpartition(".")[2].lower()
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-")[:40]
     return f"{plain or 'run'}-{secrets.token_hex(2)}"
 

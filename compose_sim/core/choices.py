@@ -51,14 +51,20 @@ def choose_image(spec: ClusterSpec, host: Host, *, engine: str) -> tuple[Choice,
     return Choice(what="image", value=spec.image, why="asked for"), spec.python or "python3"
 
 
-def choose_gpus(spec: ClusterSpec, host: Host, *, cuda: str | None = None) -> Choice | None:
+def choose_gpus(spec: ClusterSpec, host: Host, *, cuda: str | None = None, emulates: bool = True) -> Choice | None:
     """
     Whether nodes show emulated GPUs, or none; None where they get this machine's own.
 
-    `cuda` is what the nodes' torch was built for: "" for none, None where it is not known.
-    Raises EnvironmentMissingError where GPUs were asked for that cannot be had, or the driver is too old for that torch.
+    `cuda` is what the nodes' torch was built for: "" for none, None where it is not known. `emulates` says whether what runs there
+    can be shown emulated ones. Raises EnvironmentMissingError where GPUs were asked for that cannot be had, or the driver is too
+    old for that torch.
     """
     inventory, asked = host.gpus, spec.gpus != "auto" or spec.names_gpus
+    if spec.gpus == "emulated" and not emulates:
+        raise SpecError(
+            f"recipe '{spec.recipe}' runs commands as they are, which emulated GPUs cannot be shown to",
+            hint="leave --gpus out, or run a Python script by the recipe 'ddp'",
+        )
     if spec.gpus == "emulated":
         return Choice(what="gpus", value="emulated", why="CUDA emulated on the CPU: asked for")
     if spec.gpus == "none":
@@ -68,6 +74,8 @@ def choose_gpus(spec: ClusterSpec, host: Host, *, cuda: str | None = None) -> Ch
     why = _why_not_real(host, cuda)
     if why and asked:
         raise EnvironmentMissingError(f"this machine's GPUs cannot be used: {why}", hint=_hint_for_torch(why))
+    if why and not emulates:
+        return Choice(what="gpus", value="none", why=why)
     if why:
         return Choice(what="gpus", value="emulated", why=f"CUDA emulated on the CPU: {why}")
     too_old = why_too_old(inventory, cuda)

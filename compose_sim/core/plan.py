@@ -40,6 +40,7 @@ class Program:
 
     target: str  # a path, or a module name
     is_module: bool = False
+    is_command: bool = False  # found as a shell would find it, and run as it is
     arguments: tuple[str, ...] = ()
     folder: str  # the nodes' working directory
     mounts: tuple[Mount, ...] = ()  # what nodes must see of the person's files: the working directory first
@@ -129,7 +130,7 @@ class Plan:
 def portable_program(program: Program) -> Program:
     """The same program, its files copied into the folder of a rendered document: `./code` there, `/workspace` on nodes."""
     mounts = (Mount(source="./code", target=WORKSPACE),)
-    target = program.target if program.is_module else copied_name(program)
+    target = program.target if program.is_module or program.is_command else copied_name(program)
     return replace(program, target=target, folder=WORKSPACE, mounts=mounts)
 
 

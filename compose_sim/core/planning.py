@@ -15,7 +15,7 @@ from compose_sim.core.gpus.driver import cuda_of_image
 from compose_sim.core.gpus.plan import MPS_NAME, GpuPlan, plan_gpus
 from compose_sim.core.inventory import Host
 from compose_sim.core.limits import check_limits, choose_subnet
-from compose_sim.core.plan import Choice, CONTAINER_FOLDER, Mount, Plan, PlannedMaster, PlannedMps, PlannedNode, Program
+from compose_sim.core.plan import CONTAINER_FOLDER, Choice, Mount, Plan, PlannedMaster, PlannedMps, PlannedNode, Program
 from compose_sim.core.recipes import Recipe, load_recipe
 from compose_sim.core.spec import ClusterSpec
 
@@ -50,7 +50,7 @@ def make_plan(
     contained = engine.value == "docker"
     folder = CONTAINER_FOLDER if contained else run_folder
     mounts = _mounts(spec, host, program, image=image.value, contained=contained)
-    shown = choose_gpus(spec, host, cuda=cuda_of_image(image.value, host.python))
+    shown = choose_gpus(spec, host, cuda=cuda_of_image(image.value, host.python), emulates=recipe.EMULATES_GPUS)
     real = None if shown else _gpu_plan(spec, host, mounts, run=run, folder=folder, contained=contained)
     gpus = shown or Choice(what="gpus", value=real.value if real else "", why=real.why if real else "")
     on_all = real is None or all(node.bound.uuids for node in real.nodes)
@@ -75,7 +75,7 @@ def make_plan(
         recipe=spec.recipe,
         image=image.value,
         python=python,
-        launcher=spec.launcher,
+        launcher=recipe.launcher(spec),
         backend=backend.value,
         world_size=sum(node.nproc for node in nodes[: spec.first_nodes]),
         folder=folder,

@@ -128,7 +128,7 @@ class ClusterSpec(BaseModel):
         2, description="Number of nodes, or a list with what each node has of its own"
     )
     nproc_per_node: Ranks = Field(1, description="Ranks on each node")
-    recipe: Literal["ddp"] = Field("ddp", description="How the framework starts on a node")
+    recipe: Literal["ddp", "exec"] = Field("ddp", description="ddp: a torch.distributed script; exec: any command")
     engine: Literal["auto", "docker", "local"] = Field("auto", description="What executes the nodes")
     image: str = Field(
         "auto", min_length=1, description="auto, host (this machine's Python environment) or an image tag"

@@ -1,6 +1,7 @@
 """How does each launcher start a node's ranks, and with what variables? A process of its own starts them; this is its handle.
 
-`warm` forks ranks from a Python that has imported torch; `env` starts a new Python for each; `torchrun` is the real one.
+`warm` forks ranks from a Python that has imported torch; `env` starts a new Python for each; `torchrun` is the real one; `command`
+runs the words as they are.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from . import channel
 from .wire import Message
 
 HANDED = "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for us from one that serves several nodes
-LAUNCHERS = ("warm", "torchrun", "env")
+LAUNCHERS = ("warm", "torchrun", "env", "command")
 _SECONDS_TO_LEAVE = 2.0
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What this node was asked to run: `program` is the words after `python`, `master_address` the host where rank 0 listens itself."""
+    """
+    What this node was asked to run.
+
+    `program` is the words after `python`, or all the words of a `command`; `master_address` the host where rank 0 listens itself.
+    """
 
     launcher: str
     program: tuple[str, ...]
@@ -48,9 +53,20 @@ def rank_variables(launch: Launch, round_: Message, local_rank: int) -> dict[str
         "MASTER_PORT": round_["store_port"],
         "COMPOSESIM_GENERATION": round_["generation"],
     }
-    if launch.launcher != "env":
+    if launch.launcher == "command":
+        variables.update(_command_variables(round_))
+    elif launch.launcher != "env":
         variables.update(_torchrun_variables(launch, round_, rank))
     return {name: str(value) for name, value in variables.items()}
+
+
+def _command_variables(round_: Message) -> dict[str, object]:
+    """Who else is there: for frameworks that find each other by a list of hosts."""
+    return {
+        "COMPOSESIM_NODES": ",".join(round_["nodes"]),
+        "COMPOSESIM_SLOTS": ",".join(map(str, round_["nproc"])),
+        "COMPOSESIM_HOSTFILE": f"{os.environ['COMPOSESIM_SHARED']}/hostfile",
+    }
 
 
 def _torchrun_variables(launch: Launch, round_: Message, rank: int) -> dict[str, object]:

@@ -255,6 +255,7 @@ class Rendezvous:
             "world_size": sum(member.nproc for _, member in ordered),
             "group_world_size": len(ordered),
             "nodes": [member.node for _, member in ordered],
+            "nproc": [member.nproc for _, member in ordered],
             **store,
         }
         self._round_nodes = frozenset(member.node for _, member in ordered)

@@ -3,7 +3,7 @@
 It never touches CUDA, starts no thread, and stays in one short loop; a forked rank leaves that loop by returning from it, down
 to the last lines of this file, and runs the person's script from there, with nothing of ours left on the stack to unwind.
 
-    starter.py PARENT_PID CHANNEL_DESCRIPTOR warm|env -- [-m] SCRIPT ARGS...
+    starter.py PARENT_PID CHANNEL_DESCRIPTOR warm|env|command -- [-m] SCRIPT ARGS...
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from . import channel, probe, process, rank
+from . import channel, command, probe, process, rank
 
 
 def import_torch() -> None:
@@ -130,6 +130,8 @@ if __name__ == "__main__":
     if _variables is None:
         os._exit(0)  # nothing is left to do, and torch takes its time to leave
     os.environ.update(_variables)
+    if sys.argv[3] == "command":
+        command.become(sys.argv[5:])
     _program = rank.Program.from_arguments(sys.argv[5:])
     if sys.argv[3] == "env":
         _program.execute()

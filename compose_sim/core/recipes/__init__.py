@@ -11,6 +11,12 @@ from compose_sim.core.spec import ClusterSpec
 class Recipe(Protocol):
     """What a recipe module provides: the commands of a run's master and of its nodes."""
 
+    EMULATES_GPUS: bool  # whether what ranks run can be shown emulated GPUs
+
+    def launcher(self, spec: ClusterSpec) -> str:
+        """How ranks are started on a node (node/launchers.py)."""
+        ...
+
     def master_command(
         self, spec: ClusterSpec, *, python: str, folder: str, host: str, port: int, store_port: int
     ) -> tuple[str, ...]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from compose_sim.core.recipes import rounds
 from compose_sim.core.spec import ClusterSpec
+
+EMULATES_GPUS = True
+
+
+def launcher(spec: ClusterSpec) -> str:
+    """As the person asked."""
+    return spec.launcher
 
 
 def master_command(
     spec: ClusterSpec, *, python: str, folder: str, host: str, port: int, store_port: int
 ) -> tuple[str, ...]:
-    """The rendezvous master; it serves a TCPStore only where ranks are told to connect to it."""
-    # A bare process (`env`) and a script that listens on MASTER_ADDR (`--master node-0`) bring their own store.
-    serves_store = spec.launcher != "env" and spec.master == "service"
-    return (
-        python,
-        f"{folder}/node/master.py",
-        *("--nodes", str(spec.first_nodes)),
-        *(("--min-nodes", str(spec.elastic_range[0])) if spec.elastic_range else ()),
-        *("--max-restarts", str(spec.max_restarts)),
-        *("--port", str(port)),
-        *("--store-host", host),
-        *("--store-port", str(store_port)),
-        *(() if serves_store else ("--no-store",)),
+    """The master of the rounds."""
+    return rounds.master_command(
+        spec,
+        serves_store=not _listens_on_first_node(spec),
+        python=python,
+        folder=folder,
+        host=host,
+        port=port,
+        store_port=store_port,
     )
 
 
@@ -35,14 +39,16 @@ def node_command(
     first_node: str,
 ) -> tuple[str, ...]:
     """The node's agent, then after `--` what each rank runs."""
-    listens_on_first_node = spec.launcher == "env" or spec.master == "node-0"
-    return (
-        python,
-        f"{folder}/node/launch.py",
-        *("--launcher", spec.launcher),
-        *(("--master-address", first_node) if listens_on_first_node else ()),
-        *(("--module",) if is_module else ()),
-        "--",
-        target,
-        *arguments,
+    return rounds.node_command(
+        spec.launcher,
+        (target, *arguments),
+        python=python,
+        folder=folder,
+        first_node=first_node if _listens_on_first_node(spec) else "",
+        is_module=is_module,
     )
+
+
+def _listens_on_first_node(spec: ClusterSpec) -> bool:
+    """A bare process (`env`) and a script that listens on MASTER_ADDR (`--master node-0`) bring their own store."""
+    return spec.launcher == "env" or spec.master == "node-0"
