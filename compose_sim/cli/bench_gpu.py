@@ -10,6 +10,7 @@ import click
 from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.cli.gpu_run import require_inventory, run_on_gpus
 from compose_sim.core.gpus.bench_table import HEADER, Sample, sample_of, svg_plot, table_rows, text_plot
+from compose_sim.core.gpus.inventory import Inventory
 from compose_sim.core.gpus.sharing import why_no_mps
 from compose_sim.engine.rundir import write_file
 from compose_sim.errors import ComposesimError
@@ -30,7 +31,7 @@ def bench_gpu(counts: str, plot: Path | None, *, as_json: bool) -> None:
         shared = count > len(inventory.gpus)
         for mode in ("timeslice",) if shared and no_mps else ("mps", "timeslice") if shared else ("own",):
             say(f"{count} nodes, {mode} …")
-            samples.append(_measure(mode, count))
+            samples.append(_measure(inventory, mode, count))
     if as_json:
         print_json({"schema_version": 1, "gpus": len(inventory.gpus), "samples": [each.to_dict() for each in samples]})
     else:
@@ -43,10 +44,10 @@ def bench_gpu(counts: str, plot: Path | None, *, as_json: bool) -> None:
     sys.exit(0 if any(each.step_ms for each in samples) else 1)
 
 
-def _measure(mode: str, nodes: int) -> Sample:
+def _measure(inventory: Inventory, mode: str, nodes: int) -> Sample:
     share = "auto" if mode == "own" else mode
     try:
-        _, report, _ = run_on_gpus("bench-gpu", {"nodes": nodes, "share": share})
+        _, report, _ = run_on_gpus("bench-gpu", inventory, {"nodes": nodes, "share": share})
     except ComposesimError as error:  # does not fit, say: the other runs are worth their table
         return Sample(mode=mode, nodes=nodes, problem=error.message)
     return sample_of(mode, nodes, report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from compose_sim import assets
 from compose_sim.cli.live import QuietListener
 from compose_sim.cli.options import Request, new_name
 from compose_sim.core.gpus.inventory import Inventory
-from compose_sim.core.gpus.request import require_gpus
+from compose_sim.core.gpus.request import eligible_gpus, require_gpus
 from compose_sim.core.plan import Plan
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.engine.engines import make_engine
@@ -22,16 +23,17 @@ _TIMEOUT_S = 300.0
 
 
 def require_inventory(asked: str) -> Inventory:
-    """This machine's GPUs; EnvironmentMissingError where there is none to be asked."""
+    """This machine's GPUs, those that `auto` would take; EnvironmentMissingError where there is none to be asked."""
     inventory = inspect_gpus()
     require_gpus(inventory, asked)
-    return inventory
+    return replace(inventory, gpus=eligible_gpus(inventory)[0])
 
 
-def run_on_gpus(name: str, spec: Mapping[str, Any]) -> tuple[Plan, dict[str, Any], RunFolder]:
-    """Run it with these values of the spec; the plan, the report, and the run's folder."""
+def run_on_gpus(name: str, inventory: Inventory, spec: Mapping[str, Any]) -> tuple[Plan, dict[str, Any], RunFolder]:
+    """Run it on these GPUs, with these values of the spec; the plan, the report, and the run's folder."""
     script = str(assets.root() / "templates" / "bench" / "gpu.py")
-    values = {"gpus": "all", "script": script, "timeout": _TIMEOUT_S, "env": {"NCCL_DEBUG": "INFO"}, **spec}
+    gpus = [gpu.uuid for gpu in inventory.gpus]  # by name, so that nothing is emulated where they cannot be had
+    values = {"gpus": gpus, "script": script, "timeout": _TIMEOUT_S, "env": {"NCCL_DEBUG": "INFO"}, **spec}
     asked = ClusterSpec.model_validate(values)
     request = Request(spec=asked, folder=Path.cwd(), dotenv="", dotenv_variables={}, env_files={})
     run = new_name(asked.model_copy(update={"script": name}))

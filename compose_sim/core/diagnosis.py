@@ -117,7 +117,9 @@ def _gpu(machine: Machine) -> Check:
         detail = f"{names}, and the nodes' torch is built without CUDA"
         return Check(id="gpu", status="warned", detail=detail, hint="install a torch for CUDA")
     try:
-        _, how = choose_binding(inventory, contained=host.docker.available, needed=inventory.gpus)
+        _, how = choose_binding(
+            inventory, contained=host.docker.available, needed=inventory.gpus, own_driver=_has_torch(machine)
+        )
     except EnvironmentMissingError as error:
         return Check(id="gpu", status="warned", detail=f"{names}: {error.message}", hint=error.hint)
     no_mps = why_no_mps(inventory.gpus[0], inventory)

@@ -13,7 +13,7 @@ from compose_sim.engine.process import try_output_of
 
 _CONTROL = Path("/dev/nvidiactl")
 _DXG = Path("/dev/dxg")  # what WSL has in its place
-_SHARED_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-caps/nvidia-cap-none")
+_SHARED_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 _DRIVER_FOLDERS = ("/usr/local/nvidia", "/usr/lib/wsl")  # where a driver that was mounted here lies
 _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4")

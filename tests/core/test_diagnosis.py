@@ -88,7 +88,13 @@ def test_what_only_some_runs_need_is_a_warning_with_its_remedy(name: str, change
     ("inventory", "changes", "status", "words"),
     [
         (NONE, {}, "passed", "no NVIDIA GPU: nodes train on the CPU, with CUDA emulated and gloo"),
-        (ONE, {}, "passed", "GPU 0 NVIDIA H200 (140 GiB), driver 580.65.06; nodes get them by Docker's NVIDIA runtime"),
+        (
+            ONE,
+            {},
+            "passed",
+            "GPU 0 NVIDIA H200 (140 GiB), driver 580.65.06; nodes get them by device files, since nodes see",
+        ),
+        (ONE, {"python": NO_TORCH}, "passed", "by Docker's NVIDIA runtime, and share one through MPS"),
         (MIG, {}, "passed", "share one by turns, since composesim starts no MPS for MIG slices"),
         (
             h200s(1, toolkit=RAW),
@@ -96,9 +102,15 @@ def test_what_only_some_runs_need_is_a_warning_with_its_remedy(name: str, change
             "passed",
             "by CUDA_VISIBLE_DEVICES, and share one through MPS",
         ),
-        (h200s(1, toolkit=CDI), {}, "passed", "by CDI, since Docker has no NVIDIA runtime"),
-        (h200s(1, toolkit=RAW), {}, "passed", "by device files and the driver's libraries"),
+        (h200s(1, toolkit=CDI), {"python": NO_TORCH}, "passed", "by CDI, since Docker has no NVIDIA runtime"),
+        (h200s(1, toolkit=RAW), {"python": NO_TORCH}, "passed", "by device files and the driver's libraries"),
         (h200s(1, toolkit=Toolkit()), {}, "warned", "and device files such as /dev/nvidiactl were not found"),
+        (
+            h200s(1, toolkit=replace(RAW, device_files=("/dev/nvidiactl",))),
+            {},
+            "warned",
+            "'/dev/nvidia-uvm', which CUDA opens",
+        ),
         (BROKEN, {}, "warned", "the NVIDIA driver does not answer: Driver/library version mismatch"),
         (OLD_DRIVER, {"torch_cuda": "13.0"}, "warned", "driver 535.104.05 supports CUDA up to 12.2"),
         (ONE, {"torch_cuda": ""}, "warned", "the nodes' torch is built without CUDA"),
@@ -107,8 +119,9 @@ def test_what_only_some_runs_need_is_a_warning_with_its_remedy(name: str, change
 def test_doctor_says_how_nodes_come_by_gpus_and_why_not(
     inventory: Inventory, changes: dict[str, Any], status: str, words: str
 ) -> None:
-    python = replace(a_host().python, torch_cuda=changes.pop("torch_cuda", "12.8"))  # type: ignore[type-var]
-    check = the("gpu", a_machine(host={"gpus": inventory, "python": python, **changes}))
+    told = {"torch_cuda": "12.8", **changes}
+    python = replace(a_host().python, torch_cuda=told.pop("torch_cuda"))  # type: ignore[type-var]
+    check = the("gpu", a_machine(host={"gpus": inventory, "python": python, **told}))
 
     assert check.status == status
     assert words in check.detail

@@ -45,10 +45,11 @@ CASES: dict[str, dict[str, Any]] = {
     "torchrun-launcher": {"launcher": "torchrun", "max_restarts": 3, "nproc_per_node": 4},
     "bare-processes": {"launcher": "env", "nodes": 4},
     "rendered": {"portable": True, "image": "torch:1", "nodes": 2},
-    "gpus-nvidia": {"gpus_of": FOUR, "nodes": 2, "gpus_per_node": 2},
-    "gpus-cdi": {"gpus_of": h200s(2, toolkit=CDI), "nodes": [{}, {"gpus": "none"}, {}]},
+    "gpus-nvidia": {"gpus_of": FOUR, "nodes": 2, "gpus_per_node": 2, "image": "torch:1"},
+    "gpus-cdi": {"gpus_of": h200s(2, toolkit=CDI), "nodes": [{}, {"gpus": "none"}, {}], "image": "torch:1"},
     "gpus-raw": {"gpus_of": h200s(2, toolkit=RAW), "nodes": 2, "image": "torch:1"},
     "gpus-mps": {"gpus_of": h200s(1, toolkit=SCATTERED), "nodes": 9, "image": "torch:1"},
+    "gpus-own-driver": {"gpus_of": h200s(2, toolkit=SCATTERED), "nodes": 2},
     "gpus-mig": {"gpus_of": replace(MIG, toolkit=RAW), "nodes": 2},
 }
 

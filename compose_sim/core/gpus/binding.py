@@ -12,6 +12,7 @@ from compose_sim.errors import EnvironmentMissingError
 
 NVIDIA, CDI, RAW, VARIABLES = "nvidia", "cdi", "raw", "variables"
 _CDI_KIND = "nvidia.com/gpu="
+_UVM = "/dev/nvidia-uvm"
 _DRIVER = "/usr/local/nvidia"  # where images look for a driver that is mounted into them
 
 
@@ -25,16 +26,28 @@ class Bound:
     device_files: tuple[str, ...] = ()
 
 
-def choose_binding(inventory: Inventory, *, contained: bool, needed: Sequence[Gpu] = ()) -> tuple[str, str]:
-    """The form, and why: what the engine offers, in the order of how widely it works. `needed` are the GPUs to be bound."""
+def choose_binding(
+    inventory: Inventory, *, contained: bool, needed: Sequence[Gpu] = (), own_driver: bool = False
+) -> tuple[str, str]:
+    """
+    The form, and why: what the engine offers, in the order of how widely it works. `needed` are the GPUs to be bound.
+
+    `own_driver` says that containers see this machine's /usr, and in it the driver: NVIDIA's runtime, which would put another one over
+    those read-only files, is then not asked.
+    """
     toolkit = inventory.toolkit
     if not contained:
         return VARIABLES, "by CUDA_VISIBLE_DEVICES"
+    has_driver = bool(toolkit.driver_folders or toolkit.driver_files)
+    if own_driver and toolkit.device_files and has_driver:
+        _require_files(inventory)
+        return RAW, "by device files, since nodes see this machine's own driver"
     if toolkit.runtime:
         return NVIDIA, "by Docker's NVIDIA runtime"
     if toolkit.cdi and (not needed or all(_cdi_name(gpu, toolkit.cdi) for gpu in needed)):
         return CDI, "by CDI, since Docker has no NVIDIA runtime"
-    if toolkit.device_files and (toolkit.driver_folders or toolkit.driver_files):
+    if toolkit.device_files and has_driver:
+        _require_files(inventory)
         return (
             RAW,
             "by device files and the driver's libraries, since Docker has neither an NVIDIA runtime nor CDI devices",
@@ -44,6 +57,15 @@ def choose_binding(inventory: Inventory, *, contained: bool, needed: Sequence[Gp
         f"containers cannot be given a GPU: Docker has no NVIDIA runtime and no CDI devices, and {missing} were not found",
         hint="install nvidia-container-toolkit, or composesim up --engine local …",
     )
+
+
+def _require_files(inventory: Inventory) -> None:
+    """EnvironmentMissingError where a device file that CUDA opens has not been made yet since the machine started."""
+    if not inventory.wsl and _UVM not in inventory.toolkit.device_files:
+        raise EnvironmentMissingError(
+            f"containers cannot be given a GPU: '{_UVM}', which CUDA opens, is not there yet",
+            hint="sudo nvidia-modprobe -c 0 -u",
+        )
 
 
 def bind(gpus: Sequence[Gpu], inventory: Inventory, form: str) -> Bound:

@@ -64,7 +64,9 @@ def plan_gpus(
     """
     assignment = assign(wishes, inventory, gpus=gpus)
     sharing = decide_sharing(assignment, inventory, share=share, gpu_memory=gpu_memory)
-    form, how = choose_binding(inventory, contained=contained, needed=assignment.gpus)
+    form, how = choose_binding(
+        inventory, contained=contained, needed=assignment.gpus, own_driver=_sees_driver(inventory, visible)
+    )
     clients = [any(sharing.shares[gpu.uuid].mode == MPS for gpu in node) for node in assignment.nodes]
     # A client of MPS sees what its server sees: all GPUs of all clients.
     served = tuple(
@@ -75,14 +77,20 @@ def plan_gpus(
         for node, joins in zip(assignment.nodes, clients, strict=True)
     )
     mounts = driver_mounts(inventory.toolkit, visible=visible) if form == RAW else {}
+    needs_path = bool(mounts or inventory.toolkit.driver_folders)
     return GpuPlan(
         value=_value(assignment),
         why=_why(assignment, sharing, gpus=gpus, how=how),
         nodes=nodes,
         mps=_mps(served, inventory, mounts, form=form, mps_folder=mps_folder) if served else None,
         mounts=mounts,
-        environment={"LD_LIBRARY_PATH": library_path(inventory.toolkit)} if form == RAW else {},
+        environment={"LD_LIBRARY_PATH": library_path(inventory.toolkit)} if form == RAW and needs_path else {},
     )
+
+
+def _sees_driver(inventory: Inventory, visible: Sequence[str]) -> bool:
+    """Whether containers see all of this machine's driver without anybody's doing."""
+    return not driver_mounts(inventory.toolkit, visible=visible)
 
 
 def _node(

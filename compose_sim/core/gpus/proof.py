@@ -27,6 +27,8 @@ def _uuids(plan: Plan, ranks: list[dict[str, Any]]) -> Check:
         detail = f"ranks of {', '.join(wrong) or 'some nodes'} did not see what was planned"
         return Check(id="uuids", status="failed", detail=detail, hint=f"composesim report --run {plan.run}")
     gpus = {uuid for uuids in planned.values() for uuid in uuids}
+    if not gpus:
+        return Check(id="uuids", status="failed", detail="no node was given a GPU", hint="composesim plan")
     what = "the GPU that was planned" if len(gpus) == 1 else f"those of {len(gpus)} GPUs that were planned"
     return Check(id="uuids", status="passed", detail=f"each of {len(ranks)} ranks sees {what}, by UUID")
 
