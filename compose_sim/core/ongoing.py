@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compose_sim.core.faults import Lowered, Scene, Start
+from compose_sim.core.faults import Lowered, Order, Pause, Scene, Signal, Start
 from compose_sim.core.faults.reading import kind_named
 from compose_sim.core.interventions import Fault, Heal, Scale
 from compose_sim.core.plan import Plan
@@ -26,7 +26,7 @@ def first_nodes(plan: Plan) -> tuple[str, ...]:
     return tuple(node.name for node in plan.nodes[: plan.first_nodes or None])
 
 
-def lower_fault(fault: Fault, scene: Scene, ongoing: Iterable[Ongoing]) -> Lowered:
+def lower_fault(fault: Fault, scene: Scene, ongoing: Collection[Ongoing]) -> Lowered:
     """What to do; SpecError where the fault makes no sense now, or is there already."""
     kind, plan = kind_named(fault.kind), scene.plan
     if plan.engine not in kind.ENGINES:
@@ -43,9 +43,23 @@ def lower_fault(fault: Fault, scene: Scene, ongoing: Iterable[Ongoing]) -> Lower
     if same:
         raise SpecError(f"{same.lowered.text} already, by {same.id}", hint=f"composesim heal {same.id}")
     lowered = kind.lower(fault, scene)
+    for held in ongoing:
+        deaf = next((act.node for act in lowered.do if isinstance(act, Order) and act.node in _held_by(held)), None)
+        if deaf:
+            message = f"{deaf} can do nothing to itself now: {held.lowered.text}, by {held.id}"
+            raise SpecError(message, hint=f"composesim heal {held.id}")
     if fault.for_s is not None and not lowered.lasts:
         raise SpecError(f"'{fault.kind}' is over once done: it cannot be for a time", hint="leave out --for")
     return lowered
+
+
+def _held_by(each: Ongoing) -> set[str]:
+    """Nodes of which no process moves while the fault lasts."""
+    return {
+        act.node
+        for act in each.lowered.do
+        if isinstance(act, Pause) or (isinstance(act, Signal) and act.name == "STOP")
+    }
 
 
 def _is_same(one: Fault, other: Fault) -> bool:

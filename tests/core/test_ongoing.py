@@ -20,7 +20,7 @@ from tests.builders import a_plan
 
 PLAN = a_plan(nodes=4)
 NAMES = tuple(node.name for node in PLAN.nodes)
-SCENE = Scene(plan=PLAN, running=NAMES)
+SCENE = Scene(plan=PLAN, running=NAMES, ranks=dict(enumerate(NAMES)))
 
 
 def ongoing(*faults: Fault) -> dict[str, Ongoing]:
@@ -66,6 +66,15 @@ def test_a_fault_that_makes_no_sense_is_refused(fault: Fault, message: str) -> N
         lower_fault(fault, SCENE, ())
 
     assert message in caught.value.message
+
+
+def test_a_node_that_is_held_cannot_be_told_to_do_something() -> None:
+    there = ongoing(PAUSE, Fault(kind="stop", nodes=("node-3",))).values()
+
+    for rank, by in ((1, "node-1 frozen, by f0"), (3, "node-3 stopped, by f1")):
+        with pytest.raises(SpecError, match=f"node-{rank} can do nothing to itself now: {by}"):
+            lower_fault(Fault(kind="rank-raise", rank=rank), SCENE, there)
+    assert lower_fault(Fault(kind="rank-raise", rank=2), SCENE, there).do
 
 
 def test_what_is_to_be_healed_is_one_fault_those_of_a_node_or_all() -> None:
