@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo engine check lint format test gpu fast zoo bench clean
+.PHONY: help setup demo engine check lint format test gpu fast zoo bench soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX
@@ -16,6 +16,7 @@ help: ## Say what there is
 	@echo "  TORCH_INDEX=URL       one more package index. PyTorch's own has smaller builds for machines without a GPU,"
 	@echo "                        and builds for each CUDA: its address is on PyTorch's page 'Get Started'"
 	@echo "  PYTHON=python3.12     the interpreter of .venv, 3.11 or newer"
+	@echo "  MINUTES=10 SEED=1     of make soak; ARGS='--only recovery crashes' for some of its rows"
 	@echo "  Variable of make test and make fast: ARGS='-k digits -x' goes to pytest; of make zoo: its words"
 
 setup: ## Make .venv with the command .venv/bin/composesim, the tools and torch; quick when nothing changed
@@ -52,6 +53,9 @@ zoo: setup ## Run the checks on scripts that are wrong, and on those that only l
 
 bench: setup ## Measure, side by side with the tools beside us
 	$(BIN)/python -m bench
+
+soak: setup ## Break runs on purpose for MINUTES, at random from SEED, and count what is lost: bench/reliability.md
+	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(ARGS)
 
 clean: ## Remove what builds and checks left; .venv and runs stay
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,119 @@
+"""What is lost and what is left over, when faults of all kinds come at random for as long as there is time?"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from statistics import median
+from typing import Any
+
+from bench.soak.leaks import left_of, shaped_links
+from bench.soak.setting import Row, Soak
+
+GOAL = 2000
+RUN_S = 150.0  # of training in one run; then another begins, with another seed
+_LINE = re.compile(r"line (\d+) of (\d+)")
+_SCENARIO = {
+    "docker": """
+cluster: {nodes: 4, elastic: "2:4", max_restarts: 1000, memory: 700m, scratch: 16m}
+steps:
+- at: {every: 400ms}
+  pick: any
+  fault: {kind: [pause, stop, rank-stop], for: 200ms}
+- at: {every: 1500ms}
+  pick: any
+  fault: {kind: [disk-full, rank-files-full, processes-full, corrupt-checkpoint], for: 300ms}
+- at: {every: 2s}
+  pick: any
+  fault: {kind: cpu, limit: 0.3, for: 500ms}
+- at: {every: 3s}
+  pick: any
+  fault: {kind: slow-link, rate: 20mbit, for: 500ms}
+- at: {every: 4s}
+  pick: any
+  fault: {kind: [isolate, partition], for: 500ms}
+- at: {every: 6s}
+  pick: any
+  fault: {kind: [rank-kill, rank-raise, rank-exit, rank-segfault, rank-abort, rank-term, rank-interrupt]}
+- at: {every: 9s}
+  pick: any
+  fault: {kind: [kill, term, restart, memory], for: 500ms}
+expect:
+- nothing_left: true
+""",
+    "local": """
+cluster: {nodes: 4, elastic: "2:4", max_restarts: 1000}
+steps:
+- at: {every: 400ms}
+  pick: any
+  fault: {kind: [pause, stop, rank-stop, rank-files-full, corrupt-checkpoint], for: 200ms}
+- at: {every: 5s}
+  pick: any
+  fault: {kind: [kill, term, restart, rank-kill, rank-raise, rank-exit, rank-segfault, rank-abort, rank-term], for: 500ms}
+expect:
+- nothing_left: true
+""",
+}
+
+
+def measure(soak: Soak) -> Row:
+    """Run after run until the minutes are over; each is judged by itself, and what it left is counted."""
+    end, runs = time.monotonic() + 60 * soak.minutes, 0
+    kinds: Counter[str] = Counter()
+    seconds: list[float] = []
+    refused, lost, lines, failed, left = 0, 0, 0, [], []
+    shaped_before = shaped_links()
+    while (rest := end - time.monotonic()) > 20 or not runs:
+        seed, name = soak.seed + runs, soak.new_name()
+        until = time.time() + min(RUN_S, max(rest, 20))
+        report = soak.play(
+            name, _SCENARIO[soak.engine], "--env", f"SOAK_UNTIL={until}", "soak_train.py", seed=seed, timeout=900
+        )
+        runs += 1
+        events = report["events"]
+        no = {event["data"]["id"] for event in events if event["kind"] == "refused"}
+        done = [event["data"] for event in events if event["kind"] == "fault" and event["data"]["phase"] == "done"]
+        kinds.update(data["kind"] for data in done if data["id"] not in no)
+        seconds += [float(event["data"]["seconds"]) for event in events if event["kind"] == "recovered"]
+        refused += len(no)
+        failed += [f"seed {seed}: {_why(report)}"] if report.get("verdict") != "passed" else []
+        missing, told = _lines(soak, name)
+        lost, lines = lost + missing, lines + told
+        left += left_of(name)
+        print(f"  seed {seed}: {report.get('verdict')}, {sum(kinds.values())} faults so far", flush=True)
+    leaked = len(left) + max(0, shaped_links() - shaped_before)
+    injected = sum(kinds.values())
+    return Row(
+        what="faults in one soak, nothing lost or left over",
+        wanted=f"≥ {GOAL:,} injected (any mix), 0 leaked containers, networks, qdiscs, paused nodes",
+        seen=f"{injected:,} injected of {len(kinds)} kinds in {runs} runs, {leaked} leaked, {lost} of {lines:,} log lines lost, "
+        f"{len(seconds)} recoveries (median {median(seconds or [0]):.2f} s, worst {max(seconds, default=0):.2f} s), "
+        f"{len(failed)} runs failed",
+        reached=injected >= GOAL and not leaked and not lost and not failed,
+        notes=[
+            ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()),
+            f"{refused} were refused: their node or rank had gone when their turn came",
+            *failed,
+            *left,
+        ],
+    )
+
+
+def _why(report: dict[str, Any]) -> str:
+    cause = report.get("cause") or report.get("error") or {}
+    return f"{report.get('verdict')}: {cause.get('node')} {str(cause.get('message')).partition(chr(10))[0][:200]}"
+
+
+def _lines(soak: Soak, name: str) -> tuple[int, int]:
+    """(lines that are missing, lines that are there) in what ranks printed: between two lines of a round nothing may be missing."""
+    missing = told = 0
+    for path in (soak.run_folder(name) / "logs").glob("*.*.log"):
+        last: dict[str, int] = {}
+        for line in path.read_text(errors="replace").splitlines():
+            match = _LINE.fullmatch(line)
+            if match:
+                number, told = int(match[1]), told + 1
+                missing += abs(number - last.get(match[2], 0) - 1)
+                last[match[2]] = number
+    return missing, told

@@ -1,0 +1,38 @@
+"""What of these runs is still on this machine: containers, networks, held nodes, shaped links, processes?"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import suppress
+
+import psutil
+
+
+def left_of(prefix: str) -> list[str]:
+    """Everything whose run's name begins with `prefix`, in words; nothing is the good answer."""
+    left = []
+    for kind, listing in {"container": ["ps", "--all"], "network": ["network", "ls"]}.items():
+        for line in _docker(*listing, "--format", "{{.ID}} {{.Labels}}"):
+            name, _, labels = line.partition(" ")
+            held = f"composesim.run={prefix}" in labels or f"com.docker.compose.project=composesim-{prefix}" in labels
+            left += [f"{kind} {name}"] if held else []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("COMPOSESIM_RUN", "").startswith(prefix):
+                left.append(f"process {process.pid} {process.name()}")
+    return left
+
+
+def shaped_links() -> int:
+    """How many interfaces of this machine have a queue of ours; those of nodes end with their namespaces."""
+    if not shutil.which("tc"):
+        return 0
+    shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True).stdout
+    return sum(line.split()[1] in ("htb", "tbf", "netem", "ingress") for line in shown.splitlines() if line)
+
+
+def _docker(*argv: str) -> list[str]:
+    if not shutil.which("docker"):
+        return []
+    return subprocess.run(["docker", *argv], capture_output=True, text=True).stdout.splitlines()
