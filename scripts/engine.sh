@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Does a Docker Engine with Compose v2 answer on this machine? If not, install both from the distribution's packages and start it.
 #
-#   scripts/engine.sh           install and start what is missing (as root); does nothing where an engine answers
+#   scripts/engine.sh           install and start what is missing (as root), and what shapes links: iproute2, iptables
 #   scripts/engine.sh --check   say what answers, or (on stderr) why nothing does; exit status 0 or 1
 #   scripts/engine.sh --log     the last lines that the engine logged
 set -euo pipefail
@@ -20,11 +20,12 @@ main() {
 }
 
 ensure() {
-    if check 2>/dev/null; then return; fi
+    if check 2>/dev/null; then install_network_tools; return; fi
     [ "$(id -u)" = 0 ] || fail "$(check 2>&1 || true)
     Only root can install and start an engine. Type: sudo make engine"
     [ -z "${DOCKER_HOST:-}" ] || fail "DOCKER_HOST is '$DOCKER_HOST' and does not answer. Type: unset DOCKER_HOST; make engine"
     if ! { has dockerd && compose_is_new_enough 2>/dev/null; }; then install_packages; fi
+    install_network_tools
     engine_version >/dev/null 2>&1 || start
     check || fail "the engine was installed and started, and still does not serve. Type: scripts/engine.sh --log"
 }
@@ -85,6 +86,20 @@ install_on_debian() {
     # Debian 12 has Compose v1: these four come from Debian 13. They run on Debian 12's C library; its iptables would not.
     if ! debian_sources | grep -q ' trixie$'; then add_trixie; fi
     apt install "${packages[@]/%//trixie}" "$@"
+}
+
+# What links and network faults are made with; a cluster runs without them.
+install_network_tools() {
+    local missing=()
+    has tc || [ -x /usr/sbin/tc ] || missing+=(iproute2)
+    has iptables || [ -x /usr/sbin/iptables ] || missing+=(iptables)
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    if [ "$(id -u)" = 0 ] && has apt-get; then
+        apt update -q
+        apt install "${missing[@]}"
+    else
+        echo "engine.sh: links and network faults need ${missing[*]}, which only root can install." >&2
+    fi
 }
 
 add_trixie() {
