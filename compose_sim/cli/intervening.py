@@ -12,7 +12,6 @@ from compose_sim.cli.select import select_folder
 from compose_sim.core.events import Event
 from compose_sim.core.interventions import Intervention
 from compose_sim.core.quantities import parse_seconds
-from compose_sim.engine.record import end_of
 from compose_sim.engine.requests import ask, new_id
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.errors import SpecError
@@ -29,7 +28,7 @@ def seconds(context: click.Context, parameter: click.Parameter, text: str | None
 def run_under_way(run: str | None) -> RunFolder:
     """The folder of the run that is meant; SpecError where it is over."""
     folder = select_folder(run, elsewhere=False)
-    if end_of(folder).is_set():
+    if not folder.is_claimed():
         raise SpecError(f"the run '{folder.name}' is over", hint="composesim up --detach …")
     return folder
 

@@ -34,9 +34,9 @@ def ask(folder: RunFolder, intervention: Intervention, request: str) -> list[Eve
     Raises SpecError where the run is not under way, or refuses it as senseless; EngineError where it ended before, or cannot do it;
     EnvironmentMissingError where this machine lacks what it takes.
     """
-    over = end_of(folder)
-    if over.is_set():
+    if not folder.is_claimed():
         raise SpecError(f"the run '{folder.name}' is over", hint="composesim ps --all")
+    over = end_of(folder)
     events = folder.path / "events" / "composesim.jsonl"
     begin = events.stat().st_size if events.exists() else 0
     text = json.dumps({"id": request, **intervention_to_dict(intervention)})
