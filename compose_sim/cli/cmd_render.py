@@ -46,4 +46,6 @@ def command(
     say(f"{folder}/docker-compose.yml: {len(plan.nodes)} nodes, {plan.world_size} ranks of {plan.program}")
     if plan.image == "host":
         say("It runs this machine's own Python, so it is bound to this machine; --image TAG makes one that travels.")
+    if any(node.gpus and node.gpus.uuids for node in plan.nodes):
+        say("It names this machine's GPUs by UUID; --gpus emulated or --gpus none makes one without them.")
     say(f"Try: cd {folder} && docker compose up")
