@@ -150,7 +150,8 @@ def _nodes(
             target=program.target,
             is_module=program.is_module,
             arguments=program.arguments,
-            first_node="node-0" if contained else "127.0.0.1",
+            # In containers the first node of each round is reached by its name: node-0 may be gone.
+            first_node="" if contained else "127.0.0.1",
         )
         nodes.append(
             PlannedNode(

@@ -25,7 +25,7 @@ def master_command(
 def node_command(
     launcher: str, words: tuple[str, ...], *, python: str, folder: str, first_node: str, is_module: bool = False
 ) -> tuple[str, ...]:
-    """The node's agent, then after `--` the words that each rank runs; with a `first_node` its first rank holds the store."""
+    """The node's agent, then after `--` what each rank runs; `first_node` is where the first rank listens, if not at its name."""
     return (
         python,
         f"{folder}/node/launch.py",
