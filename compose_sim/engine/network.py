@@ -15,14 +15,13 @@ from compose_sim.core.plan import Plan
 from compose_sim.core.shaping import PROBE, Means, check_means, means_found, render_script
 from compose_sim.engine.host_image import ensure_host_image
 from compose_sim.engine.process import feed
-from compose_sim.engine.protocol import Engine
+from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.errors import CommandError, EngineError
 
 _AT_ONCE = 8
 _HELPER = ["docker", "run", "--rm", "--interactive", "--pull", "never", "--label", "composesim.role=helper"]
 _HELPER += ["--cap-drop", "ALL", "--cap-add", "NET_ADMIN", "--security-opt", "no-new-privileges", "--read-only"]
 _HELPER += ["--tmpfs", "/run", "--tmpfs", "/tmp", "--volume", "/usr:/usr:ro", "--entrypoint", "/usr/bin/sh"]
-_GONE = ("non running container", "No such container", "is not running")
 
 
 @cache
@@ -71,7 +70,7 @@ class Networks:
         for status in self._engine.statuses(self._plan.run):
             if status.role == "node" and status.running and status.node in addresses:
                 network = decide_network(status.node, names, shapes, faults)
-                script, start = render_script(network, addresses, means), f"{status.handle} {status.since}"
+                script, start = render_script(network, addresses, means), _start_of(status)
                 started, last = self._applied.get(status.node, ("", ""))
                 is_new = started != start
                 if (is_new and not network.is_plain) or (not is_new and last != script):
@@ -83,12 +82,21 @@ class Networks:
         try:
             _help(script, "--network", f"container:{container}", "--label", f"composesim.run={self._plan.run}")
         except CommandError as error:
-            if any(word in error.output for word in _GONE):
+            if not self._still_runs(node, start):
                 return  # it has just ended; its next start has a new network
             raise EngineError(
                 f"the network of {node} could not be changed", evidence=error.evidence, hint="composesim fault list"
             ) from None
         self._applied[node] = (start, script)
+
+    def _still_runs(self, node: str, start: str) -> bool:
+        found = (status for status in self._engine.statuses(self._plan.run) if status.node == node and status.running)
+        return any(_start_of(status) == start for status in found)
+
+
+def _start_of(status: NodeStatus) -> str:
+    """Which start of which container: each has a network namespace of its own."""
+    return f"{status.handle} {status.since}"
 
 
 def _help(script: str, *flags: str) -> str:
