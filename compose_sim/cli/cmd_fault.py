@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from compose_sim.cli.console import print_json, print_table, say
-from compose_sim.cli.intervening import intervene, run_under_way, seconds, tell
-from compose_sim.cli.select import json_option, run_option
+from compose_sim.cli.intervening import intervene, run_under_way, tell
+from compose_sim.cli.select import json_option, run_option, seconds
 from compose_sim.core.faults import KINDS, options_of, target_of
 from compose_sim.core.faults.reading import kind_named, read_fault
 from compose_sim.core.quantities import format_seconds

@@ -8,24 +8,17 @@ import click
 
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.report_text import final_line
-from compose_sim.cli.select import json_option, run_option, select_folder
-from compose_sim.core.quantities import format_seconds, parse_seconds
+from compose_sim.cli.select import json_option, run_option, seconds, select_folder
+from compose_sim.core.quantities import format_seconds
 from compose_sim.engine.record import end_of, report_of
 
 TIMED_OUT = 124
 
 
-def _seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    try:
-        return None if text is None else parse_seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command("wait")
 @run_option
 @click.option(
-    "--timeout", callback=_seconds, metavar="TIME", help="Give up after this time, such as 10m, with exit code 124."
+    "--timeout", callback=seconds, metavar="TIME", help="Give up after this time, such as 10m, with exit code 124."
 )
 @json_option
 def command(run: str | None, timeout: float | None, as_json: bool) -> None:

@@ -11,18 +11,9 @@ from compose_sim.cli.console import print_json
 from compose_sim.cli.select import select_folder
 from compose_sim.core.events import Event
 from compose_sim.core.interventions import Intervention
-from compose_sim.core.quantities import parse_seconds
 from compose_sim.engine.requests import ask, new_id
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.errors import SpecError
-
-
-def seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """The value of an option that is a time."""
-    try:
-        return None if text is None else parse_seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def run_under_way(run: str | None) -> RunFolder:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from compose_sim.core.plan import RUN_NAME
+from compose_sim.core.quantities import parse_seconds
 from compose_sim.engine.engines import available_engines
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.rundir import RunFolder, is_run_folder, runs_folder
@@ -19,6 +20,14 @@ def _run_name(context: click.Context, parameter: click.Parameter, name: str | No
     if name is not None and not RUN_NAME.fullmatch(name):
         raise SpecError(f"'{name}' is not the name of a run", hint="composesim ps --all")
     return name
+
+
+def seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """The callback of an option that is a time, such as 20s."""
+    try:
+        return None if text is None else parse_seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 run_option = click.option(
