@@ -30,7 +30,7 @@ def recovered_within(limit: float, course: Course) -> Judged:
 def recoveries_at_least(least: int, course: Course) -> Judged:
     """The run went on so often."""
     count = sum(1 for _ in course.of("recovered"))
-    return measured(f"recovered {count} times", count, good=count >= least)
+    return measured("1 recovery" if count == 1 else f"{count} recoveries", count, good=count >= least)
 
 
 def steps_lost_at_most(most: int, course: Course) -> Judged:
@@ -41,10 +41,14 @@ def steps_lost_at_most(most: int, course: Course) -> Judged:
     lost = [event.data.get("steps_lost") for event in recoveries]
     known = [int(steps) for steps in lost if steps is not None]
     if known and max(known) > most:
-        return measured(f"{max(known)} steps had to be made again", max(known), good=False)
+        return measured(_again(max(known)), max(known), good=False)
     if len(known) < len(lost):
         return inconclusive('the script prints no steps, as {"step": 12, "loss": 0.3} does')
-    return measured(f"{max(known)} steps at most had to be made again", max(known), good=True)
+    return measured(_again(max(known)), max(known), good=True)
+
+
+def _again(steps: int) -> str:
+    return f"{steps} step{'' if steps == 1 else 's'} at most to be made again" if steps else "no step to be made again"
 
 
 def loss_continuous(tolerance: float, course: Course) -> Judged:
