@@ -79,9 +79,9 @@ def list_kinds(as_json: bool) -> None:
 def _command_of(name: str) -> click.Command:
     kind = kind_named(name)
     options: list[Callable[[Any], Any]] = [
-        click.option("--for", "for_s", metavar="TIME", callback=seconds, help="Heal it after this time, such as 20s."),
-        run_option,
         json_option,
+        run_option,
+        click.option("--for", "for_s", metavar="TIME", callback=seconds, help="Heal it after this time, such as 20s."),
     ]
     for key, (parse, default, text) in options_of(kind).items():
         flag = f"--{key.replace('_', '-')}"
