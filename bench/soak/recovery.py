@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import Any
 
 from bench.soak.setting import Row, Soak
 
 KILLS = 20
 NODES = 4
+PATIENCE_S = 1200.0
 
 
 def measure(soak: Soak) -> Row:
@@ -20,7 +22,7 @@ def measure(soak: Soak) -> Row:
     )
     text = f'cluster: {{nodes: {NODES}, elastic: "2:{NODES}"}}\nsteps:\n{steps}'
     name = soak.new_name()
-    report = soak.play(name, text, "train_ddp.py", "--epochs", "2000", "--checkpoint-every", "20", timeout=1800)
+    report = soak.play(name, text, "soak_train.py", enough=_all_recovered, patience_s=PATIENCE_S)
     recovered = [event["data"] for event in report["events"] if event["kind"] == "recovered"]
     killed = sum(event["kind"] == "fault" and event["data"]["phase"] == "done" for event in report["events"])
     seconds = sorted(float(each["seconds"]) for each in recovered) or [0.0]
@@ -36,3 +38,7 @@ def measure(soak: Soak) -> Row:
             f"steps lost: {min(lost, default=0)}–{max(lost, default=0)}",
         ],
     )
+
+
+def _all_recovered(events: list[dict[str, Any]]) -> bool:
+    return sum(event["kind"] == "recovered" for event in events) >= KILLS

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
+GRACE_S = 120.0  # for a script to end once it was told to
 COMMAND = [sys.executable, "-m", "compose_sim"]
 
 
@@ -51,20 +54,42 @@ class Soak:
         self.count += 1
         return f"{self.prefix}-{self.count}"
 
-    def play(self, name: str, scenario: str, *words: str, seed: int = 0, timeout: float = 1200) -> dict[str, Any]:
-        """Play a scenario, a text or a name in the library; the report with `events`, composesim's own."""
+    def play(
+        self,
+        name: str,
+        scenario: str,
+        *words: str,
+        seed: int = 0,
+        patience_s: float = 1200,
+        enough: Callable[[list[dict[str, Any]]], bool] | None = None,
+    ) -> dict[str, Any]:
+        """
+        Play a scenario, a text or a name in the library; the report with `events`, composesim's own.
+
+        When `enough` says so of these, or patience is at an end, the script finds the file `enough` in its shared folder.
+        """
         path = scenario
         if "\n" in scenario:
             path = f"{name}.yaml"
             (self.folder / path).write_text(scenario)
         argv = [*COMMAND, "play", path, "--name", name, "--engine", self.engine, "--seed", str(seed), "--json", *words]
-        done = subprocess.run(
-            argv, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=timeout
-        )
+        deadline = time.monotonic() + patience_s
+        with (self.folder / f"{name}.json").open("w") as out, (self.folder / f"{name}.err").open("w") as err:
+            process = subprocess.Popen(argv, cwd=self.folder, env=self.environment, stdout=out, stderr=err)
+            while process.poll() is None:
+                late = time.monotonic() - deadline
+                if late > 0 or (enough and enough(self.events(name))):
+                    (self.run_folder(name) / "shared" / "enough").touch()
+                if late > GRACE_S:
+                    process.send_signal(signal.SIGINT)
+                    process.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
         try:
-            report: dict[str, Any] = json.loads(done.stdout)
+            report: dict[str, Any] = json.loads((self.folder / f"{name}.json").read_text())
         except ValueError:
-            report = {"error": {"message": done.stderr[-500:] or f"exit code {done.returncode}"}}
+            words_of_it = (self.folder / f"{name}.err").read_text()[-500:]
+            report = {"error": {"message": words_of_it or f"exit code {process.returncode}"}}
         return {**report, "events": self.events(name)}
 
     def start(self, name: str, *words: str) -> subprocess.Popen[str]:
