@@ -79,7 +79,8 @@ class Soak:
             while process.poll() is None:
                 late = time.monotonic() - deadline
                 if late > 0 or (enough and enough(self.events(name))):
-                    (self.run_folder(name) / "shared" / "enough").touch()
+                    with suppress(FileNotFoundError):  # it has not begun
+                        (self.run_folder(name) / "shared" / "enough").touch()
                 if late > GRACE_S:
                     process.send_signal(signal.SIGINT)
                     process.wait()
