@@ -117,6 +117,20 @@ def emulated() -> Iterator[Emulation]:
             "nn.utils.rnn.pack_padded_sequence(x.view(1, 2, 3), torch.tensor([2]), batch_first=True).batch_sizes.device",
             "cpu",
         ),
+        (
+            "[t.device.type for t in nn.utils.rnn.pad_packed_sequence(nn.GRU(3, 4).cuda()("
+            "nn.utils.rnn.pack_padded_sequence(x.view(2, 1, 3), torch.tensor([2])))[0])]",
+            "['cuda', 'cpu']",
+        ),
+        (
+            "checkpoint(nn.Sequential(nn.Linear(3, 1), nn.GELU()).cuda(), x, use_reentrant=False).sum().backward()",
+            "None",
+        ),
+        (
+            "[getattr(torch.distributed.distributed_c10d, name) is getattr(torch.distributed, name) for name in ('isend', 'irecv')]",
+            "[True, True]",
+        ),
+        ("torch.autograd.profiler.profile(use_device='cuda').use_device", "None"),
         ("optimizer_state()", "{'step': 'cpu', 'exp_avg': 'cuda:0', 'exp_avg_sq': 'cuda:0'}"),
         (
             "c.pin_memory().is_pinned(), torch.zeros(1, pin_memory=True).is_pinned(), c.is_pinned()",

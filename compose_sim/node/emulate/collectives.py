@@ -114,6 +114,8 @@ def emulate(distributed: Any) -> None:
         real = getattr(distributed, name, None)
         if real is not None:
             setattr(distributed, name, _checked(real, COMPOSED.get(name)))
+    for name in ("isend", "irecv"):  # which a P2POp must be, to the letter
+        setattr(distributed.distributed_c10d, name, getattr(distributed, name))
 
 
 def _checked(real: Any, compose: Composition | None) -> Any:

@@ -213,10 +213,10 @@ def _parse_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return parsed if device is None else (device, *parsed[1:])
 
 
-def _pack_padded_sequence(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The sizes of the batches stay on the CPU, as the lengths that they are made from must be."""
-    data, batch_sizes = func(*args, **kwargs)
-    return put(data, args[0]._composesim_device), put(batch_sizes, CPU)
+def _packed_sequence(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Packed or padded again: the sizes of the batches, and the lengths that they are made from, are on the CPU."""
+    data, sizes = func(*args, **kwargs)
+    return put(data, args[0]._composesim_device), put(sizes, CPU)
 
 
 _QUERIES_TEXT = (
@@ -267,7 +267,8 @@ def install() -> None:
             tensor.untyped_storage: _storage,
             tensor.storage: _storage,
             torch._C._nn._parse_to: _parse_to,
-            torch._VF._pack_padded_sequence: _pack_padded_sequence,
+            torch._VF._pack_padded_sequence: _packed_sequence,
+            torch._VF._pad_packed_sequence: _packed_sequence,
         }
     )
     if hasattr(torch, "get_device"):

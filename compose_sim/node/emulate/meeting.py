@@ -42,6 +42,11 @@ def meet(function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any] |
             _check_indices(arguments)
         first = next(tensors_in(arguments), None)
         return None if first is None else first._composesim_device
+    if name in _RECURRENT and len(arguments) > 1 and getattr(arguments[1], "dtype", None) is torch.int64:
+        arguments = (
+            arguments[0],
+            *arguments[2:],
+        )  # a packed sequence: how long its batches are is always told on the CPU
     place: int | None = None
     with_dimensions: int | None = None
     for tensor in tensors_in(arguments, options):

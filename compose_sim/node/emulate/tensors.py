@@ -240,9 +240,26 @@ def _resume_in_backward() -> None:
     _torch.autograd.graph._engine_run_backward = _torch.autograd._engine_run_backward = run
 
 
+def _resume_in_saved_tensors_hooks() -> None:
+    """
+    Have the mode on in what is asked when a forward saves a tensor: checkpointing compares devices there with the recomputed.
+
+    torch calls these hooks from inside the operation, which the mode answers, and is off in.
+    """
+    hooks: Any = _torch.autograd.graph.saved_tensors_hooks
+    real = hooks.__init__
+
+    @functools.wraps(real)
+    def init(self: Any, pack_hook: Any, unpack_hook: Any) -> None:
+        real(self, resumed(pack_hook), resumed(unpack_hook))
+
+    hooks.__init__ = init
+
+
 def install() -> None:
     """Have the mode on in this thread from now on."""
     _resume_in_backward()
+    _resume_in_saved_tensors_hooks()
     _shorten_the_way_of_functions()
     _leave_default_device_to_us()
     global _constructors

@@ -30,6 +30,14 @@ def reduce_across_processes(val):
     return t
 
 
+class ExponentialMovingAverage(torch.optim.swa_utils.AveragedModel):
+    def __init__(self, model, decay, device="cpu"):
+        def ema_avg(avg_model_param, model_param, num_averaged):
+            return decay * avg_model_param + (1 - decay) * model_param
+
+        super().__init__(model, device, ema_avg, use_buffers=True)
+
+
 def main():
     rank, gpu = init_distributed_mode()
     device = torch.device("cuda")
@@ -44,7 +52,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     scaler = torch.cuda.amp.GradScaler()
     model = nn.parallel.DistributedDataParallel(model, device_ids=[gpu])
-    ema = torch.optim.swa_utils.AveragedModel(model.module, device=device, use_buffers=True)
+    ema = ExponentialMovingAverage(model.module, decay=0.9, device=device)
     torch.manual_seed(rank)
     data = TensorDataset(torch.randn(128, 3, 12, 12), torch.randint(4, (128,)))
     sampler = DistributedSampler(data)
