@@ -1,16 +1,16 @@
 """How is a rank made to fail from within its own code, on its own main thread? By a signal of our own, and a note beside its pulse.
 
 The handler runs as soon as the main thread is in Python, and takes the note away: so the agent sees that it was taken. What the
-note asks for then happens at the line where the person's code was.
+note asks for happens at the line where the person's code is, or that it returns to from a part of ours.
 """
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,9 +21,9 @@ from .emit import Events
 
 SIGNAL = signal.SIGRTMAX - 4  # stacks.py has the one above
 _OUR_FOLDER = str(Path(__file__).resolve().parent) + os.sep
+_PASS_THROUGH = {"sleep"}  # observers' own time.sleep, in which a script may be for hours
 _SWALLOW = {"__del__", "_remove"}  # what is raised in these is printed and forgotten
 _LOOK_SECONDS = 0.1
-_SECONDS_IN_OURS = 0.005
 
 _file = Path()
 _process = 0
@@ -66,9 +66,47 @@ def listens(process: int) -> bool:
 def _hear(_: int, frame: FrameType | None) -> None:
     if os.getpid() != _process or not _file.exists():  # a child that the script forked; or the note was withdrawn
         return
-    if _would_be_swallowed(frame):
-        _thread.start_new_thread(_signal_again, ())
-        return
+    caller = _caller_of_ours(frame)
+    if caller is None:
+        _act()
+    elif sys.gettrace() is not _let_be:
+        _act_in(caller)
+
+
+def _caller_of_ours(frame: FrameType | None) -> FrameType | None:
+    """
+    The frame that the outermost part of ours returns to, or a destructor; None where neither is under way.
+
+    What is raised in these is swallowed; and a rank that hangs in one would seem to wait for others.
+    """
+    caller = None
+    while frame is not None and frame.f_code.co_filename not in _AROUND_SCRIPTS:
+        code = frame.f_code
+        is_ours = code.co_filename.startswith(_OUR_FOLDER) and code.co_name not in _PASS_THROUGH
+        if is_ours or code.co_name in _SWALLOW:
+            caller = frame.f_back
+        frame = frame.f_back
+    return caller
+
+
+def _act_in(caller: FrameType) -> None:
+    """Act as soon as the main thread is back in this frame, as a debugger would stop there."""
+    before = sys.gettrace(), caller.f_trace, caller.f_trace_opcodes
+
+    def trace(*_: Any) -> None:
+        sys.settrace(before[0])
+        caller.f_trace, caller.f_trace_opcodes = before[1:]
+        _act()
+
+    caller.f_trace, caller.f_trace_opcodes = trace, True
+    sys.settrace(_let_be)
+
+
+def _let_be(*_: Any) -> None:
+    """What the frames are traced by that begin meanwhile: not at all."""
+
+
+def _act() -> None:
     note = taken(_file)
     try:
         _file.rename(note)
@@ -77,20 +115,6 @@ def _hear(_: int, frame: FrameType | None) -> None:
     except (OSError, ValueError, KeyError):  # withdrawn this instant
         return
     act(told, note)
-
-
-def _would_be_swallowed(frame: FrameType | None) -> bool:
-    """Whether the person's code was interrupted in a part of ours, which survives what is raised, or in a destructor."""
-    while frame is not None and not frame.f_code.co_filename.startswith(_OUR_FOLDER):
-        if frame.f_code.co_name in _SWALLOW:
-            return True
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename not in _AROUND_SCRIPTS
-
-
-def _signal_again() -> None:
-    time.sleep(_SECONDS_IN_OURS)
-    os.kill(_process, SIGNAL)
 
 
 def _raise(told: Mapping[str, Any], _: Path) -> None:
