@@ -52,23 +52,39 @@ def lasting(state: ClusterState) -> tuple[FaultState, ...]:
 
 def is_due_back(state: ClusterState, name: str) -> bool:
     """Whether a node that is gone will take part again without anybody's doing, or is being started at this moment."""
+    return is_promised(state, name) or _is_being_started(state, name)
+
+
+def is_promised(state: ClusterState, name: str) -> bool:
+    """Whether a fault that took a node away will give it back, or is just doing so."""
+    return state.nodes[name].is_gone and any(
+        name in fault.loses and (fault.for_s is not None or fault.heal_begun_at is not None) for fault in lasting(state)
+    )
+
+
+def last_hope(state: ClusterState, name: str) -> float:
+    """When something was last done to bring back a node that is gone; else when it went."""
+    healed = (fault.healed_at if fault.lasts else fault.done_at for fault in _faults_on(state, name))
+    return max(state.nodes[name].gone_at or 0.0, state.wanted_at, *(at for at in healed if at is not None))
+
+
+def _is_being_started(state: ClusterState, name: str) -> bool:
     node = state.nodes[name]
     if not node.is_gone or node.gone_at is None:
         return False
     if name in state.wanted and node.gone_at < state.wanted_at:
         return True
-    return any(
-        name in (*fault.loses, *fault.nodes) and _brings_back(fault, node.gone_at) for fault in state.faults.values()
-    )
+    return any(_has_just_started(fault, node.gone_at) for fault in _faults_on(state, name))
 
 
-def _brings_back(fault: FaultState, gone_at: float) -> bool:
-    ends_at = fault.healed_at if fault.lasts else fault.done_at
-    if fault.begun_at > gone_at or (ends_at is not None and gone_at > ends_at + _TOLD_LATE_S):
-        return False  # it went at another time
-    if ends_at is not None or not fault.lasts:
-        return True  # it has been started, or is about to be, and has not spoken yet
-    return fault.for_s is not None or fault.heal_begun_at is not None
+def _has_just_started(fault: FaultState, gone_at: float) -> bool:
+    """Whether a node that went at that time went by this fault, which is over: it was started again, and has not spoken yet."""
+    ended_at = fault.healed_at if fault.lasts else fault.done_at
+    return ended_at is not None and fault.begun_at <= gone_at <= ended_at + _TOLD_LATE_S
+
+
+def _faults_on(state: ClusterState, name: str) -> tuple[FaultState, ...]:
+    return tuple(fault for fault in state.faults.values() if name in (*fault.loses, *fault.nodes))
 
 
 def _accounts(state: ClusterState, fault: FaultState, failure: Failure) -> bool:

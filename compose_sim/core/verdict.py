@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from compose_sim.core.blame import fault_of, is_due_back, is_excused, lasting
+from compose_sim.core.blame import fault_of, is_due_back, is_excused, is_promised, last_hope, lasting
 from compose_sim.core.hang import find_hang, is_present
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_seconds
@@ -111,8 +111,8 @@ def _too_few_nodes(state: ClusterState, *, now: float) -> StopReason | None:
     left = len(state.wanted) - len(gone)
     if left >= min(state.least_nodes, len(state.wanted)) or not gone:
         return None
-    since = max(node.gone_at or 0.0 for node in gone)
-    if now - since <= NODES_MUST_COME_WITHIN_S or any(is_due_back(state, node.name) for node in gone):
+    since = max(last_hope(state, node.name) for node in gone)
+    if now - since <= NODES_MUST_COME_WITHIN_S or any(is_promised(state, node.name) for node in gone):
         return None
     first = _told_cause(state, first_cause(state))
     why = f": {first.message}" if first else ""

@@ -183,6 +183,25 @@ def test_too_few_nodes_wait_for_one_that_is_due_back() -> None:
     assert reason_to_stop(story.state, ELASTIC, now=150.0) is None
 
 
+def test_a_node_that_was_started_again_has_a_minute_to_come() -> None:
+    """It may have been gone for long; and it may never speak."""
+    story = killed(running(), for_s=100.0).fault(8.0, "fault-2", "kill", 0, for_s=200.0).lost(8.1, 0)
+    story.stopped(8.2, {0: 137}).heals(105.0, "fault-1").heals(208.0, "fault-2")
+
+    assert reason_to_stop(story.state, ELASTIC, now=260.0) is None
+    assert reason_to_stop(story.state, ELASTIC, now=270.0) is not None
+
+
+def test_a_node_whose_fault_brings_nobody_back_is_not_waited_for_for_ever() -> None:
+    """Its memory ran out: nobody starts it again."""
+    plan = a_plan(nodes=1, elastic="1:1")
+    story = Story(plan).starts(0.5, 0).round(1.0, 0).fault(5.0, "fault-1", "memory", 0, lasts=False)
+    story.lost(5.5, 0).stopped(5.6, {0: 137})
+
+    assert reason_to_stop(story.state, plan, now=60.0) is None
+    assert reason_to_stop(story.state, plan, now=70.0) is not None
+
+
 def test_a_node_that_died_by_itself_is_not_waited_for_for_ever() -> None:
     """With restarts left the others would wait for it; nobody starts it again."""
     story = running(PATIENT).lost(5.1, 1).stopped(5.2, {1: 137})
