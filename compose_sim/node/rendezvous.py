@@ -56,6 +56,7 @@ class _Member:
     nproc: int = 0
     # silent (never joined), warming (its ranks cannot start yet, and others train), waiting, running, done, called (to rejoin)
     phase: str = "silent"
+    ready: bool = False  # its ranks can start
     took_part: bool = False  # in any round
 
 
@@ -91,7 +92,7 @@ class Rendezvous:
     def store_opened(self, host: str | None, port: int, now: float) -> list[Act]:
         """The next round's store listens at `host:port`; without a `host` there is none, and `port` is free for the first rank."""
         self._store, self._store_asked = {"store_host": host, "store_port": port}, False
-        return self._close_round()
+        return self._go_on()
 
     def connected(self, peer: int, now: float) -> list[Act]:
         self._members[peer] = _Member(heard=now)
@@ -107,7 +108,8 @@ class Rendezvous:
         if kind == "join":
             return self._joined(peer, member, message, now)
         if kind == "ready" and member.phase == "warming":
-            return self._waits(member) + self._close_round()
+            member.ready = True
+            return self._go_on()
         if kind == "done" and member.phase == "running":
             member.phase = "done"
             return self._finish_if_done()
@@ -124,14 +126,14 @@ class Rendezvous:
         if member is None:
             return []
         if not member.node or self.outcome is not None or member.phase == "done":
-            return self._close_round()
+            return self._go_on()
         self._lost.add(member.node)
         injected = self._is_injected(member.node, since=member.heard)
         acts: list[Act] = [Note("node-lost", {"node": member.node, "reason": reason, "injected": injected})]
         # Between the call to rejoin and its answer a loss is a consequence of the failure that led to the call.
         if member.phase != "called" and not (injected and member.phase != "running"):
             acts += self._failed(member.node, f"{member.node} was lost: {reason}", injected=injected)
-        return acts + self._close_round()
+        return acts + self._go_on()
 
     def tick(self, now: float) -> list[Act]:
         """Time has passed: give up silent nodes."""
@@ -139,7 +141,7 @@ class Rendezvous:
         self._marked_at.update(dict.fromkeys(self.absent(), now))
         for peer in [peer for peer, member in self._members.items() if now - member.heard > SILENCE_SECONDS]:
             acts += [Drop(peer), *self.gone(peer, f"silent for {SILENCE_SECONDS:.0f} s", now)]
-        return acts + self._close_round()
+        return acts + self._go_on()
 
     @property
     def finished(self) -> bool:
@@ -158,9 +160,9 @@ class Rendezvous:
         self._lost.discard(node)
         acts.append(Note("node-joined", {"node": node, "node_rank": member.node_rank, "nproc": member.nproc}))
         if self._is_elastic and self.generation >= 0 and not message.get("ready", True):
-            member.phase = "warming"  # the others need not wait for its imports
+            member.phase, member.ready = "warming", False  # the others need not wait for its imports
             return acts
-        return acts + self._waits(member) + self._close_round()
+        return acts + self._waits(member) + self._go_on()
 
     def _waits(self, member: _Member) -> list[Act]:
         """A node is ready for a round. Where some are done already, there is no more to join."""
@@ -216,6 +218,17 @@ class Rendezvous:
         self.outcome, self._end = passed, message
         acts: list[Act] = [Note("ended", {"passed": passed, "reason": reason, "node": message.get("node")})]
         return acts + [Send(peer, message) for peer, member in self._members.items() if member.node]
+
+    def _go_on(self) -> list[Act]:
+        """What follows from the phases that nodes are in now."""
+        warming = [member for member in self._members.values() if member.phase == "warming"]
+        ready = [member for member in warming if member.ready]
+        acts: list[Act] = []
+        # Nodes that come together interrupt those that train once, not each of them.
+        if ready == warming or not any(member.phase in ("running", "done") for member in self._members.values()):
+            for member in ready:
+                acts += self._waits(member)
+        return acts + self._close_round()
 
     def _close_round(self) -> list[Act]:
         """Begin the next round if everybody who takes part is here."""

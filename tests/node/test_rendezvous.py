@@ -194,13 +194,43 @@ def test_a_node_that_comes_back_calls_the_others_when_its_ranks_can_start() -> N
     rendezvous.gone(1, "closed", 1.0)
     rejoin(rendezvous, 0)
     marks.clear()
-    rendezvous.connected(5, 2.0)
-    message = {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2, "ready": False}
-    assert not sent(rendezvous.received(5, message, 2.0), "rejoin"), "its imports cost nobody else time"
+    assert not sent(come_back(rendezvous, 5, 1, 2.0), "rejoin"), "its imports cost nobody else time"
     assert set(sent(rendezvous.received(5, {"type": "ready"}, 3.0), "rejoin")) == {0}
     told = sent(rejoin(rendezvous, 0, now=3.0), "round")
     assert set(told) == {0, 5}
-    assert told[0]["world_size"] == 3
+    assert told[0]["world_size"] == 2
+
+
+def come_back(rendezvous: Rendezvous, peer: int, number: int, now: float) -> list[Act]:
+    """A node that was started again joins while its ranks cannot start yet."""
+    rendezvous.connected(peer, now)
+    message = {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": 1, "ready": False}
+    return rendezvous.received(peer, message, now)
+
+
+def test_nodes_that_come_back_together_interrupt_the_others_once() -> None:
+    rendezvous, marks = training(3)
+    marks.update(("node-1", "node-2"))
+    rendezvous.gone(1, "closed", 1.0)
+    rendezvous.gone(2, "closed", 1.0)
+    rejoin(rendezvous, 0)
+    come_back(rendezvous, 5, 1, 2.0)
+    come_back(rendezvous, 6, 2, 2.0)
+    assert not rendezvous.received(5, {"type": "ready"}, 3.0)
+    assert set(sent(rendezvous.received(6, {"type": "ready"}, 4.0), "rejoin")) == {0}
+    assert set(sent(rejoin(rendezvous, 0, now=4.0), "round")) == {0, 5, 6}
+
+
+def test_a_node_that_comes_back_is_not_kept_waiting_by_one_that_dies_again() -> None:
+    rendezvous, marks = training(3)
+    marks.update(("node-1", "node-2"))
+    rendezvous.gone(1, "closed", 1.0)
+    rendezvous.gone(2, "closed", 1.0)
+    rejoin(rendezvous, 0)
+    come_back(rendezvous, 5, 1, 2.0)
+    come_back(rendezvous, 6, 2, 2.0)
+    rendezvous.received(5, {"type": "ready"}, 3.0)
+    assert set(sent(rendezvous.gone(6, "closed", 4.0), "rejoin")) == {0}
 
 
 def test_nodes_that_are_all_new_wait_for_one_another() -> None:
@@ -210,10 +240,8 @@ def test_nodes_that_are_all_new_wait_for_one_another() -> None:
     rendezvous.gone(1, "closed", 1.0)
     assert not rendezvous.finished
     rendezvous.store_opened("master", 29501, 1.0)
-    for peer, number in ((5, 0), (6, 1)):
-        rendezvous.connected(peer, 2.0)
-        message = {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": 1, "ready": False}
-        rendezvous.received(peer, message, 2.0)
+    come_back(rendezvous, 5, 0, 2.0)
+    come_back(rendezvous, 6, 1, 2.0)
     assert not sent(rendezvous.received(5, {"type": "ready"}, 3.0), "round")
     assert set(sent(rendezvous.received(6, {"type": "ready"}, 3.0), "round")) == {5, 6}
 
