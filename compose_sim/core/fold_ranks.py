@@ -52,7 +52,9 @@ def _on_metric_step(state: ClusterState, event: Event, step: int) -> ClusterStat
 
     def seen(each: Round) -> Round:
         first = step if each.first_step is None else min(each.first_step, step)
-        return replace(each, first_step=first, last_step=max(each.last_step or 0, step))
+        # A step that no optimizer of torch's made, or none that we see: then its line tells of it.
+        first_at = event.t if each.first_step_at is None else each.first_step_at
+        return replace(each, first_step=first, last_step=max(each.last_step or 0, step), first_step_at=first_at)
 
     return _update_round(state, event, seen)
 

@@ -106,7 +106,7 @@ class Round:
     world_size: int
     nodes: tuple[str, ...]
     began_at: float
-    first_step_at: float | None = None  # when any rank made its first optimizer step
+    first_step_at: float | None = None  # when any rank made its first step, by its optimizer or by a metric line
     first_step: int | None = None
     last_step: int | None = None
 

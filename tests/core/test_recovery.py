@@ -83,6 +83,14 @@ def test_the_end_of_the_run_waits_for_no_line() -> None:
     assert [recovery.steps_lost for recovery in tell(story)] == [None]
 
 
+def test_a_metric_line_tells_of_a_step_where_no_optimizer_is_seen() -> None:
+    story = Story(ELASTIC).starts(0.5, 0, 1, 2).round(1.0, 0, 1, 2).tell(2.0, "metric", 0, step=1)
+    story.fault(5.0, "fault-1", "kill", 1).lost(5.1, 1).round(6.0, 0, 2).tell(7.0, "metric", 0, step=1)
+    [recovery] = tell(story)
+
+    assert (recovery.seconds, recovery.steps_lost) == (2.0, 1)
+
+
 def test_a_round_that_fails_before_its_first_step_is_no_recovery() -> None:
     story = lost().round(6.0, 0, 2).lost(6.5, 2).round(8.0, 0, 1).trains(9.0, 11, 30)
     story.fault(6.2, "fault-2", "kill", 2)
