@@ -23,8 +23,12 @@ def recovered_within(limit: float, course: Course) -> Judged:
         return inconclusive(f"the run ended before it needed to: {never[0]}" if never else "nothing was lost")
     seconds = [float(data["seconds"]) for data in recoveries]
     worst = max(seconds)
-    each = f"{format_seconds(worst)}" if len(seconds) == 1 else f"{len(seconds)} times, {format_seconds(worst)} at most"
-    return measured(f"recovered in {each}", round(worst, 3), good=worst <= limit)
+    times = "" if len(seconds) == 1 else f" {len(seconds)} times, each"
+    return measured(
+        f"recovered{times} in {format_seconds(worst)}{' at most' if times else ''}",
+        round(worst, 3),
+        good=worst <= limit,
+    )
 
 
 def recoveries_at_least(least: int, course: Course) -> Judged:
