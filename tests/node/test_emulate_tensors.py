@@ -46,6 +46,7 @@ for line in sys.stdin:
         answer = f"{type(error).__name__}: {error}"
     print(json.dumps(answer), flush=True)
 """
+SAME_DEVICE = "RuntimeError: Expected all tensors to be on the same device, but "
 
 
 class Emulation:
@@ -162,11 +163,24 @@ def test_what_a_script_sees(emulated: Emulation, expression: str, answer: str) -
             "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
         ),
         (
-            "torch.cat([x, y])",
+            "torch.maximum(x, y)",
             "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!",
         ),
-        ("nn.Linear(3, 1).cuda()(c)", "RuntimeError: Expected all tensors to be on the same device"),
-        ("F.cross_entropy(x, torch.tensor([0, 1]))", "RuntimeError: Expected all tensors to be on the same device"),
+        (
+            "nn.Linear(3, 1).cuda()(c)",
+            f"{SAME_DEVICE}got mat1 is on cpu, different from other tensors on cuda:0 (when "
+            "checking argument in method wrapper_CUDA_addmm)",
+        ),
+        (
+            "F.cross_entropy(x, torch.tensor([0, 1]))",
+            f"{SAME_DEVICE}got target is on cpu, different from other tensors on cuda:0",
+        ),
+        ("x @ c.T", f"{SAME_DEVICE}got mat2 is on cpu, different from other tensors on cuda:0"),
+        (
+            "nn.Embedding(4, 2).cuda()(torch.tensor([1]))",
+            f"{SAME_DEVICE}got index is on cpu, different from other tensors",
+        ),
+        ("torch.cat([c, x])", f"{SAME_DEVICE}got tensors is on cuda:0, different from other tensors on cpu"),
         (
             "c[torch.tensor([0], device='cuda')]",
             "RuntimeError: indices should be either on cpu or on the same device as the indexed tensor (cpu)",

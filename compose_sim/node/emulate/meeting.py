@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from . import same_device
 from .devices import CPU
+from .same_device import name_of
 
 _Tensor: Any = torch.Tensor
 
@@ -72,7 +74,7 @@ def _check_indices(arguments: tuple[Any, ...]) -> None:
         tag = index._composesim_device
         if place is not None and tag not in (None, CPU, place) and index.dim():
             raise RuntimeError(
-                f"indices should be either on cpu or on the same device as the indexed tensor ({_name(place)})"
+                f"indices should be either on cpu or on the same device as the indexed tensor ({name_of(place)})"
             )
 
 
@@ -80,11 +82,7 @@ def _two_devices(one: int, other: int, name: str, arguments: tuple[Any, ...]) ->
     own = _own_words(name, *arguments[:3])
     if own:
         return RuntimeError(own)
-    first, second = sorted((one, other), key=lambda tag: (tag == CPU, tag))
-    return RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{_name(first)} and {_name(second)}!"
-    )
+    return RuntimeError(same_device.words(name, arguments, one, other))
 
 
 def _own_words(name: str, input: Any = None, second: Any = None, third: Any = None) -> str:
@@ -94,7 +92,7 @@ def _own_words(name: str, input: Any = None, second: Any = None, third: Any = No
         if weight is not None and (input._composesim_device == CPU) != (weight._composesim_device == CPU):
             return (
                 "Input and parameter tensors are not at the same device, found input tensor at "
-                f"{_name(input._composesim_device)} and parameter tensor at {_name(weight._composesim_device)}"
+                f"{name_of(input._composesim_device)} and parameter tensor at {name_of(weight._composesim_device)}"
             )
     if name in _CONVOLUTIONS and isinstance(input, _Tensor) and isinstance(second, _Tensor):
         kinds = [f"torch.{'' if each._composesim_device == CPU else 'cuda.'}{_kind(each)}" for each in (input, second)]
@@ -106,10 +104,6 @@ def _own_words(name: str, input: Any = None, second: Any = None, third: Any = No
 def _kind(tensor: Any) -> str:
     with torch._C.DisableTorchFunction():
         return str(tensor.type()).rpartition(".")[2]
-
-
-def _name(tag: int) -> str:
-    return "cpu" if tag == CPU else f"cuda:{tag}"
 
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
