@@ -147,6 +147,8 @@ def _value(assignment: Assignment) -> str:
 
 def _why(assignment: Assignment, sharing: Sharing, *, gpus: str, how: str) -> str:
     """`auto: 4 nodes share GPU 0 through MPS, 34 GiB a rank; by device files …`."""
+    if not assignment.gpus:
+        return "asked for, of every node"
     parts = [_shared_words(assignment, sharing)]
     if sharing.why:
         parts.append(sharing.why)

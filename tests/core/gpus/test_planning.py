@@ -105,6 +105,10 @@ def test_a_node_may_have_no_gpu_and_a_torch_may_have_no_cuda() -> None:
     mixed = plan(ONE, nodes=[{"gpus": "none"}, {}])
     without = a_plan(a_host(gpus=ONE, python=replace(CUDA_TORCH, torch_cuda="")))
 
+    hidden = plan(ONE, nodes=[{"gpus": "none"}, {"gpus": "none"}])
+
+    assert the("gpus", hidden) == ("none", "asked for, of every node")
+    assert the("backend", hidden)[0] == "gloo"
     assert seen(mixed) == [[], [0]]
     assert the("backend", mixed) == ("gloo", "not every node has a GPU")
     assert the("gpus", without) == ("emulated", "CUDA emulated on the CPU: the nodes' torch is built without CUDA")
