@@ -99,6 +99,7 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
     with selectors.DefaultSelector() as selector:
         echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"
         outputs = Outputs(events.folder / "logs", events.node, selector, echo=echo)
+        orders = Orders(events, contained=contained)
         agent = Agent(
             master=master,
             launch=launch,
@@ -109,7 +110,7 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
             say=say,
             contained=contained,
             stalls=Stalls(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
-            orders=Orders(events, contained=contained),
+            orders=orders,
         )
         try:
             # While the launcher imports torch: a node that sees other GPUs than it was given must not train on them.
@@ -120,6 +121,7 @@ def _take_part(launch: Launch, master: str, say: Say) -> int:
             return agent.run()
         finally:
             agent.close()
+            orders.close()
             outputs.finish(_FLUSH_SECONDS)
 
 

@@ -209,13 +209,31 @@ def test_the_newest_checkpoint_is_broken_and_mended(
     assert list((tmp_path / "debug").iterdir()) == []
 
 
+def test_an_agent_that_leaves_mends_the_checkpoint(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would stay broken without the node."""
+    monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
+    checkpoint = tmp_path / "shared" / "checkpoint.pt"
+    checkpoint.parent.mkdir()
+    checkpoint.write_bytes(b"whole" * 100)
+    bench.give("corrupt_checkpoint", how="truncate")
+    assert checkpoint.read_bytes() == b"whole" * 50
+    bench.orders.close()
+
+    assert checkpoint.read_bytes() == b"whole" * 100
+    assert bench.told()[-1] == {"id": "fault-1", "phase": "undone", "why": ""}
+
+
 def test_a_checkpoint_written_anew_is_left_as_it_is(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path))
-    checkpoint = tmp_path / "checkpoint.pt"
+    monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
+    checkpoint = tmp_path / "shared" / "checkpoint.pt"
+    checkpoint.parent.mkdir()
     checkpoint.write_bytes(b"first" * 100)
     bench.give("corrupt_checkpoint", how="flip")
+    assert checkpoint.read_bytes() != b"first" * 100
     checkpoint.unlink()
     checkpoint.write_bytes(b"later" * 100)
 

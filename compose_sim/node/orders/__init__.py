@@ -87,6 +87,8 @@ class Module(Protocol):
         """Do it; yields seconds to wait, since an agent must never."""
         ...
 
+    # A module may have OUTLIVES_NODE = True: then it is undone when the agent leaves, since it would not go with the node.
+
     def undo(self, order: Order, node: Node) -> None:
         """Undo it, as far as there is anything left to undo; the agent may be another than the one that did it."""
         ...
@@ -105,6 +107,7 @@ class Orders:
         self._phases: dict[str, str] | None = None  # by order; None until any order has come
         self._under_way: dict[str, tuple[Order, Generator[float, None, None]]] = {}
         self._continue_at: dict[str, float] = {}
+        self._to_mend: dict[str, Order] = {}  # what was done and would outlive the node
 
     def look(self, ranks: Sequence[Rank]) -> None:
         """Take what is new, and go on with what is under way; to be called at every turn of the agent's loop."""
@@ -117,6 +120,11 @@ class Orders:
         for identity in [identity for identity, at in self._continue_at.items() if at <= now]:
             self._go_on(identity)
         self.wake_at = min(now + _LOOK_SECONDS, *self._continue_at.values(), float("inf"))
+
+    def close(self) -> None:
+        """The agent leaves: undo what would outlive the node."""
+        for order in list(self._to_mend.values()):
+            self._undo(order)
 
     def _changed(self) -> list[Path]:
         """Orders that have come or changed: one look at the folder's time where none has."""
@@ -166,12 +174,15 @@ class Orders:
             return
         except StopIteration:
             phase, why = "done", ""
+            if getattr(_module(order.name), "OUTLIVES_NODE", False):
+                self._to_mend[identity] = order
         except Exception as error:  # noqa: BLE001 - whatever it is, the node's ranks are not to suffer from it
             phase, why = "failed", _why(error)
         self._forget(identity)
         self._tell(order.id, phase, why)
 
     def _undo(self, order: Order) -> None:
+        self._to_mend.pop(order.id, None)
         under_way = self._under_way.get(order.id)
         if under_way:
             under_way[1].close()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import FailedError, Node, Order
 
+OUTLIVES_NODE = True
 _UNFINISHED = (".tmp", ".part", ".partial", ".temp")
 _MOST_CHANGED = 4096
 

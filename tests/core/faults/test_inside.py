@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from compose_sim.core.faults import KINDS, Lowered, Order, Scene, load_kind, target_of
 from compose_sim.core.interventions import Fault
 from compose_sim.errors import SpecError
-from tests.builders import a_plan
+from tests.builders import ROOT, a_plan
 
 
 def lowered(
@@ -96,3 +97,11 @@ def test_every_kind_says_what_it_is() -> None:
     assert len(kinds) >= 20
     assert [name for name, kind in kinds.items() if not kind.SUMMARY.endswith(".") or len(kind.SUMMARY) > 90] == []
     assert {engine for kind in kinds.values() for engine in kind.ENGINES} == {"docker", "local"}
+
+
+def test_every_kind_has_a_row_in_the_document() -> None:
+    """With the engines that it has."""
+    rows = re.findall(r"^\| (`.*?) \|.*?\| (docker|both) \|", (ROOT / "docs" / "faults.md").read_text(), re.MULTILINE)
+    told = {word: engines for cell, engines in rows for word in re.findall(r"`([a-z-]+)", cell)}
+
+    assert told == {name: "both" if len(load_kind(name).ENGINES) == 2 else "docker" for name in KINDS}
