@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
+from compose_sim.core.blame import is_due_back
 from compose_sim.core.events import Event
 from compose_sim.core.quantities import format_seconds
 from compose_sim.core.state import ClusterState
+from compose_sim.core.verdict import NODES_MUST_COME_WITHIN_S, missing_nodes, missing_words
 
 _MOST_FAULTS = 12
 _MOST_ROUNDS = 12
@@ -46,6 +48,19 @@ def event_words(event: Event, state: ClusterState) -> str:
     """What a person is told of an event as it happens; nothing of most."""
     told = _TOLD.get(event.kind)
     return told(event, state) if told else ""
+
+
+def waiting_words(state: ClusterState) -> str:
+    """What an elastic run waits for, where it has too few nodes to go on; nothing where it has enough."""
+    missing = missing_nodes(state) if state.elastic else ()
+    if not missing:
+        return ""
+    names = ", ".join(node.name for node in missing)
+    if any(is_due_back(state, node.name) for node in missing):
+        return f"{missing_words(state)}: waiting for {names}"
+    come = "comes" if len(missing) == 1 else "come"
+    within = f"{NODES_MUST_COME_WITHIN_S:.0f} s"
+    return f"{missing_words(state)}: the run is stopped in {within}, unless {names} {come} back (composesim heal)"
 
 
 def _fault(event: Event, _: ClusterState) -> str:

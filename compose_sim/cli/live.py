@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compose_sim.cli.console import is_terminal, node_prefix, say
-from compose_sim.cli.faults_text import event_words
+from compose_sim.cli.faults_text import event_words, waiting_words
 from compose_sim.core.events import Event
 from compose_sim.core.phases import phase_of
 from compose_sim.core.plan import Plan
@@ -83,6 +83,8 @@ class PlainListener:
                 self._tell(f"hang at {event.t}", self._hang(event))
             if words := event_words(event, state):
                 self.progress(words)
+        if waiting := waiting_words(state):
+            self._tell(f"waiting in {state.generation}: {waiting}", waiting)
         self.milestones(state)
 
     def write(self, text: str) -> None:

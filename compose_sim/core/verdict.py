@@ -10,7 +10,7 @@ from compose_sim.core.blame import fault_of, is_due_back, is_excused, is_promise
 from compose_sim.core.hang import find_hang, is_present
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_seconds
-from compose_sim.core.state import ClusterState, Failure
+from compose_sim.core.state import ClusterState, Failure, NodeState
 
 EXIT_CODES = {"passed": 0, "failed": 1, "inconclusive": 3, "hung": 124, "timeout": 124, "interrupted": 130}
 _STOPPED = {"interrupted": "interrupted", "timeout": "timeout", "hang": "hung", "engine": "inconclusive"}
@@ -103,21 +103,30 @@ def _deaf_nodes(state: ClusterState, plan: Plan, *, now: float) -> StopReason | 
     return None
 
 
+def missing_nodes(state: ClusterState) -> tuple[NodeState, ...]:
+    """The nodes that are gone, where so few are left that there can be no round; none where there can."""
+    if state.outcome is not None or state.stopping:
+        return ()
+    gone = tuple(state.nodes[name] for name in state.wanted if name in state.nodes and state.nodes[name].is_gone)
+    is_enough = len(state.wanted) - len(gone) >= min(state.least_nodes, len(state.wanted))
+    return () if is_enough else gone
+
+
+def missing_words(state: ClusterState) -> str:
+    """`1 of 2 nodes that a round needs is left`."""
+    left = len(state.wanted) - len(missing_nodes(state))
+    return f"{left} of {state.least_nodes} nodes that a round needs {'is' if left == 1 else 'are'} left"
+
+
 def _too_few_nodes(state: ClusterState, *, now: float) -> StopReason | None:
     """Fewer nodes than a round needs, and none that comes back: the others would wait for ever."""
-    if state.outcome is not None or state.stopping:
-        return None
-    gone = [state.nodes[name] for name in state.wanted if name in state.nodes and state.nodes[name].is_gone]
-    left = len(state.wanted) - len(gone)
-    if left >= min(state.least_nodes, len(state.wanted)) or not gone:
-        return None
-    since = max(last_hope(state, node.name) for node in gone)
+    gone = missing_nodes(state)
+    since = max((last_hope(state, node.name) for node in gone), default=now)
     if now - since <= NODES_MUST_COME_WITHIN_S or any(is_promised(state, node.name) for node in gone):
         return None
     first = _told_cause(state, first_cause(state))
     why = f": {first.message}" if first else ""
-    are = "is" if left == 1 else "are"
-    message = f"{left} of {state.least_nodes} nodes that a round needs {are} left, and none is due back{why}"
+    message = f"{missing_words(state)}, and none is due back{why}"
     cause = Failure(t=now, kind=first.kind if first else "exit", node=first.node if first else None, message=message)
     return StopReason(reason="failure", cause=cause)
 

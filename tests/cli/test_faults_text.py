@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from compose_sim.cli.faults_text import event_words, history_words
+from compose_sim.cli.faults_text import event_words, history_words, waiting_words
 from compose_sim.cli.report_text import final_line
 from compose_sim.core.phases import phase_of, wished
 from compose_sim.core.report import make_report
@@ -118,6 +118,19 @@ def test_a_loss_that_nobody_injected_is_told_too() -> None:
         "losses",
         "node-2 was lost: silent; 2 nodes go on after 2.00 s, no step lost",
     )
+
+
+def test_a_run_with_too_few_nodes_says_what_it_waits_for() -> None:
+    story = Story(ELASTIC).starts(0.5, 0, 1, 2).round(1.0, 0, 1, 2).trains(2.0, 1, 20)
+    story.fault(5.0, "fault-1", "kill", 1).lost(5.1, 1).stopped(5.2, {1: 137})
+    assert waiting_words(story.state) == ""
+
+    story.lost(6.0, 2)
+    assert waiting_words(story.state) == (
+        "1 of 2 nodes that a round needs is left: the run is stopped in 60 s, unless node-1, node-2 come back (composesim heal)"
+    )
+    story.tell(7.0, "heal", id="fault-1", phase="begun")
+    assert waiting_words(story.state) == "1 of 2 nodes that a round needs is left: waiting for node-1, node-2"
 
 
 def test_a_node_is_called_what_somebody_made_of_it() -> None:
