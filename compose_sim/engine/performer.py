@@ -161,21 +161,31 @@ class Performer:
                 self._networks.apply(self._links, self._network_faults())
 
     def _heal(self, ids: Iterable[str]) -> None:
-        for each in [self._ongoing.pop(name) for name in ids if name in self._ongoing]:
-            self._folder.append("heal", id=each.id, phase="begun")
-            starts = {act.node for act in each.lowered.undo if isinstance(act, Start)}
+        """Undo each of these; one that cannot be undone stays, and keeps no other from being."""
+        errors: list[Exception] = []
+        for name in ids:
+            each = self._ongoing.pop(name, None)
+            if each is None:
+                continue
             try:
-                for act in each.lowered.undo:
-                    if act.node not in starts or act.node in self._wanted:
-                        self._act(act, each.id)
-                if each.lowered.network:
-                    self._networks.apply(self._links, self._network_faults())
-            except Exception:
-                self._ongoing[each.id] = each
-                raise
-            self._unmark(each.lowered.loses, started=bool(starts))
-            self._ends.pop(each.id, None)
-            self._folder.append("heal", id=each.id, phase="done")
+                self._undo(each)
+            except Exception as error:  # noqa: BLE001 - raised below
+                self._ongoing[name] = each
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _undo(self, each: Ongoing) -> None:
+        self._folder.append("heal", id=each.id, phase="begun")
+        starts = {act.node for act in each.lowered.undo if isinstance(act, Start)}
+        for act in each.lowered.undo:
+            if act.node not in starts or act.node in self._wanted:
+                self._act(act, each.id)
+        if each.lowered.network:
+            self._networks.apply(self._links, self._network_faults())
+        self._unmark(each.lowered.loses, started=bool(starts))
+        self._ends.pop(each.id, None)
+        self._folder.append("heal", id=each.id, phase="done")
 
     def _scale(self, request: str, scale: Scale) -> None:
         names = lower_scale(scale, self._plan, self._wanted)

@@ -159,3 +159,24 @@ def test_an_order_is_done_when_the_node_says_so(bench: Bench) -> None:
         ("refused", "fault-2", ""),
     ]
     run.performer.close()
+
+
+def test_what_cannot_be_healed_keeps_nothing_else_from_being(bench: Bench) -> None:
+    run = started(bench, WAITS, WAITS)
+    order = run.folder.path / "orders" / "node-1" / "fault-1.json"
+    run.performer.submit("fault-1", Fault(kind="rank-stop", rank=1))
+    until(order.exists)
+    run.performer.hear([an_event("order", node="node-1", id="fault-1", phase="done")])
+    run.ask(Fault(kind="pause", nodes=("node-0",)), "fault-2")
+
+    run.performer.submit("heal-1", Heal())
+    until(lambda: '"on": false' in order.read_text())
+    run.performer.hear([an_event("order", node="node-1", id="fault-1", phase="failed", why="it is gone")])
+
+    until(lambda: ("refused", "heal-1", "") in run.events())
+    assert run.events("heal") == [
+        ("heal", "fault-1", "begun"),
+        ("heal", "fault-2", "begun"),
+        ("heal", "fault-2", "done"),
+    ]
+    run.performer.close()
