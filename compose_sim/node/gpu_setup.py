@@ -18,9 +18,9 @@ from typing import Any, Callable
 
 from .emit import Events
 from .imports import after_import
-from .mps import READY
+from .mps import FAILED, READY
 
-_MPS_PATIENCE_S = 40.0
+_MPS_PATIENCE_S = 90.0
 _PROOF_PATIENCE_S = 60.0
 _LOOK_S = 0.02
 _BLOCKING_SYNC = 4  # cudaDeviceScheduleBlockingSync, and the driver's CU_CTX_SCHED_BLOCKING_SYNC
@@ -53,9 +53,12 @@ class Proof:
     def _await_mps(self, pause: Callable[[float], bool]) -> str:
         if not self._joins_mps:
             return ""
-        ready = Path(self._environment["CUDA_MPS_PIPE_DIRECTORY"], READY)
+        folder = Path(self._environment["CUDA_MPS_PIPE_DIRECTORY"])
+        ready, failed = folder / READY, folder / FAILED
         deadline = time.monotonic() + _MPS_PATIENCE_S
         while not ready.exists() and not pause(_LOOK_S):
+            if failed.exists():
+                return f"the run's MPS does not serve: {failed.read_text()}"
             if time.monotonic() > deadline:
                 return f"the run's MPS has not answered within {_MPS_PATIENCE_S:g} s; what it said: logs/mps.out, docker logs"
         return ""

@@ -23,7 +23,8 @@ from typing import NoReturn
 from .emit import Events, events_of
 
 READY = "composesim-ready"  # in the pipes' folder, once the daemon has answered; nodes wait for it
-_PATIENCE_S = 30.0
+FAILED = "composesim-failed"  # in its place, with the reason, where it will not answer
+_PATIENCE_S = 60.0
 _BETWEEN_QUESTIONS_S = 0.02
 _GRACE_S = 2  # for clients, before their servers end with them
 _ASK_S = 5.0
@@ -54,24 +55,24 @@ def serve(control: str, folder: Path, events: Events) -> int:
     try:
         daemon = subprocess.Popen([control, "-f"], stdin=subprocess.DEVNULL)
     except OSError as error:
-        return _failed(events, f"'{control}' cannot be started: {error.strerror}")
+        return _failed(events, folder, f"'{control}' cannot be started: {error.strerror}")
     try:
         while not answers(control):
             if daemon.poll() is not None:
-                return _failed(events, f"'{control}' ended with status {daemon.returncode} instead of serving")
+                return _failed(events, folder, f"'{control}' ended with status {daemon.returncode} instead of serving")
             if time.monotonic() - begun > _PATIENCE_S:
-                return _failed(events, f"'{control}' does not answer after {_PATIENCE_S:g} s")
+                return _failed(events, folder, f"'{control}' does not answer after {_PATIENCE_S:g} s")
             time.sleep(_BETWEEN_QUESTIONS_S)
         ready.write_text(f"{daemon.pid}\n")
         events.emit("mps", phase="ready", seconds=round(time.monotonic() - begun, 3))
         daemon.wait()
-        return _failed(events, f"'{control}' ended with status {daemon.returncode} while nodes needed it")
+        return _failed(events, folder, f"'{control}' ended with status {daemon.returncode} while nodes needed it")
     except _Left:
         return 0
     finally:
         ready.unlink(missing_ok=True)
         _stop(control, daemon)
-        if is_ours:
+        if is_ours and not (folder / FAILED).exists():  # which nodes have yet to read
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -117,8 +118,9 @@ def _leave(*_: object) -> NoReturn:
     raise _Left
 
 
-def _failed(events: Events, message: str) -> int:
+def _failed(events: Events, folder: Path, message: str) -> int:
     print(f"composesim mps: {message}", file=sys.stderr)
+    (folder / FAILED).write_text(message)
     events.emit("mps", phase="failed", message=message)
     return 1
 

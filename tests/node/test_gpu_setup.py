@@ -139,3 +139,10 @@ def test_an_mps_that_does_not_come_up_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "ended with status 3 instead of serving" in done.stderr
     assert [event["phase"] for event in told(tmp_path, "mps")] == ["failed"]
+    client = {
+        "COMPOSESIM_GPUS": UUID,
+        "COMPOSESIM_MPS": "1",
+        "CUDA_MPS_PIPE_DIRECTORY": environment["CUDA_MPS_PIPE_DIRECTORY"],
+    }
+    problem = gpu_setup.Proof(client).finish(Events(folder=tmp_path, run="demo", node="node-1"), not_told_to_end)
+    assert problem.startswith("the run's MPS does not serve: ")
