@@ -134,6 +134,8 @@ def test_a_run_that_failed_unexpectedly_ends_as_it_did_by_itself() -> None:
 
     assert concluded([], FAILED, ONCE) == ("failed", 1, "exception")
     assert concluded([{"nothing_left": True}], hung, ONCE) == ("hung", 124, "hang")
+    assert concluded([{"faults_at_least": 1}], hung, ONCE) == ("hung", 124, "hang")
+    assert concluded([{"exit_code": 0}], hung, ONCE) == ("failed", 1, "hang")
     interrupted = {"verdict": "interrupted", "exit_code": 130, "cause": None}
     assert concluded([{"faults_at_least": 1}], interrupted, ONCE) == ("interrupted", 130, None)
 

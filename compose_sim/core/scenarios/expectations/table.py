@@ -32,6 +32,7 @@ _JUDGES: dict[str, Callable[[Any, Course], Judged]] = {
     "nothing_left": nothing_left,
 }
 _OF_THE_END = ("exit_code", "verdict")  # who names one of these says himself what a good end is
+_THE_RUN = "run"  # else it must pass
 _EXIT_CODES = {PASSED: 0, FAILED: 1, INCONCLUSIVE: 3}
 
 
@@ -41,10 +42,11 @@ def judge_scenario(scenario: Scenario, course: Course, played: Iterable[Played])
 
     That its steps were played is expected of every scenario, and that the run passes, unless it says otherwise.
     """
-    expected = [*scenario.expect]
-    if not any(each.name in _OF_THE_END for each in expected):
-        expected.append(Expectation(verdict="passed"))
-    results = [_result(each.name, wanted_words(each), _JUDGES[each.name](each.wanted, course)) for each in expected]
+    results = [
+        _result(each.name, wanted_words(each), _JUDGES[each.name](each.wanted, course)) for each in scenario.expect
+    ]
+    if not any(each.name in _OF_THE_END for each in scenario.expect):
+        results.append(_result(_THE_RUN, PASSED, verdict(PASSED, course)))
     return [*_unplayed(played), *results]
 
 
@@ -61,9 +63,14 @@ def wanted_words(expectation: Expectation) -> str:
 
 
 def conclude(report: Mapping[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The report of a run that played a scenario: the verdict is that of its expectations; an interrupted run stays one."""
+    """
+    The report of a run that played a scenario: the verdict is that of its expectations.
+
+    A run that was interrupted, or failed where nothing is said of that, ends as it did by itself.
+    """
     concluded = {**report, "expectations": results}
-    if report["verdict"] == "interrupted":
+    failed_by_itself = any(result["id"] == _THE_RUN and result["status"] == FAILED for result in results)
+    if report["verdict"] == "interrupted" or failed_by_itself:
         return concluded
     for word in (FAILED, INCONCLUSIVE):
         first = next((result for result in results if result["status"] == word), None)
@@ -72,9 +79,7 @@ def conclude(report: Mapping[str, Any], results: list[dict[str, Any]]) -> dict[s
             own = report["cause"] if first["id"] in _OF_THE_END else None
             message = f"{first['id']} {first['wanted']}: {first['detail']}"
             cause = own or {"node": None, "rank": None, "kind": "expectation", "message": message, "traceback": None}
-            unexpected = own and all(result["id"] == "verdict" for result in results if result["status"] == word)
-            kept = {"verdict": report["verdict"], "exit_code": report["exit_code"]} if unexpected else {}
-            return {**concluded, "verdict": word, "exit_code": _EXIT_CODES[word], "cause": cause, **kept}
+            return {**concluded, "verdict": word, "exit_code": _EXIT_CODES[word], "cause": cause}
     return {**concluded, "verdict": PASSED, "exit_code": 0, "cause": None}
 
 
