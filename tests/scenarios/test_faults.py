@@ -139,6 +139,20 @@ def recovered(run: Run, fault: dict[str, Any]) -> bool:
     return bool(run.events("recovered", id=fault["data"]["id"]))
 
 
+def two_take_part(run: Run, fault: dict[str, Any]) -> bool:
+    """Whether the others have begun a round without the node: it was silent for too long."""
+    return _nodes_since(run, fault)[-1:] == [2]
+
+
+def all_take_part(run: Run, fault: dict[str, Any]) -> bool:
+    """Whether the last round is one of all nodes, and began after the fault."""
+    return _nodes_since(run, fault)[-1:] == [3]
+
+
+def _nodes_since(run: Run, fault: dict[str, Any]) -> list[int]:
+    return [len(round_["data"]["nodes"]) for round_ in run.events("round") if round_["t"] > fault["t"]]
+
+
 def stands_still(run: Run, _: dict[str, Any]) -> bool:
     return run.stands_still()
 
@@ -182,6 +196,11 @@ FAULTS = [
     Case("rank-files-full 1", partial(cannot, "Too many open files"), goes_on, healed=True),
     Case("corrupt-checkpoint", checkpoint_is_broken, checkpoint_is_whole, healed=True),
     Case("disk-full node-1", partial(cannot, "No space left on device"), goes_on, healed=True, engines=("docker",)),
+    Case("kill node-1", partial(told_since, "node-stopped"), all_take_part, healed=True, engines=("local",)),
+    Case("term node-2", partial(told_since, "node-stopped"), all_take_part, healed=True, engines=("local",)),
+    Case("stop node-0", two_take_part, all_take_part, healed=True, engines=("local",)),
+    Case("pause node-1", two_take_part, all_take_part, healed=True, engines=("docker",)),
+    Case("restart node-2", partial(told_since, "node-stopped"), all_take_part, engines=("docker",)),
     Case("processes-full node-0", partial(cannot, "can't start new thread"), goes_on, healed=True, engines=("docker",)),
 ]
 
