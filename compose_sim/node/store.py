@@ -13,8 +13,11 @@ import importlib.util
 import signal
 import socket
 import sys
+from collections import deque
 from types import ModuleType
 from typing import Any
+
+_KEPT = 4
 
 
 def main(arguments: list[str]) -> int:
@@ -22,12 +25,14 @@ def main(arguments: list[str]) -> int:
     # An interrupt from a terminal is for the master, who ends us when the last node has left.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     make_store = whole_torch() if "--whole" in arguments else torch_extension()
-    stores = []  # kept to the end: ranks of an ended round may still be reading theirs
+    # Ranks of a round that has just ended may still be reading theirs; those of long ago would cost a thread and a port each.
+    stores: deque[Any] = deque(maxlen=_KEPT)
     for line in sys.stdin:
         try:
             _, host, port = line.split()
-            stores.append(_open(make_store, host, int(port)))
-            print(stores[-1].port, flush=True)
+            store = _open(make_store, host, int(port))
+            print(store.port, flush=True)
+            stores.append(store)  # and the oldest one ends, which takes longer than to answer
         except (RuntimeError, OSError) as error:  # torch's DistNetworkError is a RuntimeError
             text = " ".join(str(error).split())
             print("taken" if "address already in use" in text.lower() else f"error {text}", flush=True)
