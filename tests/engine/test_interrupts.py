@@ -33,14 +33,14 @@ def test_no_signal_is_lost_and_none_stops_what_is_told_later() -> None:
     """Hundreds of moments: a threading.Event in place of News kept its lock within the first hundreds."""
     told = 0
     news = News()
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
     with interrupts_told(news):
         for number in range(500):
             signal.setitimer(signal.ITIMER_REAL, 0.0001 + number * 1e-6)
-            before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
             while not news.wants_end(within=0.00001):
                 pass
-            signal.signal(signal.SIGALRM, before)
             told += 1
+    signal.signal(signal.SIGALRM, before)
     other = threading.Thread(target=news.tell)
     other.start()
     other.join()
