@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,21 +58,5 @@ class Inventory:
     wsl: bool = False  # Windows Subsystem for Linux: no MPS, no device files a GPU
     toolkit: Toolkit = Toolkit()
 
-    def to_dict(self) -> dict[str, Any]:
-        """The inventory as JSON values, such as tests record."""
-        return asdict(self)
-
 
 NO_GPUS = Inventory()
-
-
-def inventory_from_dict(values: Mapping[str, Any]) -> Inventory:
-    """The inventory that `to_dict` made these values from; KeyError or TypeError where they are not one's."""
-    gpus = tuple(Gpu(**{key: _hashable(value) for key, value in gpu.items()}) for gpu in values.get("gpus", ()))
-    toolkit = Toolkit(**{key: _hashable(value) for key, value in values.get("toolkit", {}).items()})
-    others = {key: _hashable(value) for key, value in values.items() if key not in ("gpus", "toolkit")}
-    return Inventory(**others, gpus=gpus, toolkit=toolkit)
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -38,16 +38,6 @@ class Sharing:
     shares: Mapping[str, Share]
     why: str = ""
 
-    @property
-    def modes(self) -> set[str]:
-        """All modes that occur."""
-        return {share.mode for share in self.shares.values()}
-
-    @property
-    def most_ranks(self) -> int:
-        """Ranks on the GPU that has most."""
-        return max((share.ranks for share in self.shares.values()), default=0)
-
 
 def decide_sharing(assignment: Assignment, inventory: Inventory, *, share: str, gpu_memory: int | None) -> Sharing:
     """
