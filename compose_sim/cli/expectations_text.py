@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 _MARKS = {"passed": ("✔", "green"), "failed": ("✘", "red"), "inconclusive": ("?", "yellow")}
+_WIDEST = 160
 
 
 def print_expectations(results: Sequence[Mapping[str, Any]], *, err: bool = False) -> None:
@@ -19,4 +20,5 @@ def print_expectations(results: Sequence[Mapping[str, Any]], *, err: bool = Fals
     for result in results:
         mark, colour = _MARKS[result["status"]]
         wanted = f"{result['id']} {result['wanted']}".ljust(wide)
-        click.echo(f"{click.style(mark, fg=colour, bold=True)} {wanted}  {result['detail']}", err=err)
+        detail = result["detail"] if len(result["detail"]) <= _WIDEST else result["detail"][: _WIDEST - 1] + "…"
+        click.echo(f"{click.style(mark, fg=colour, bold=True)} {wanted}  {detail}", err=err)

@@ -10,13 +10,13 @@ from compose_sim.core.scenarios.expectations import Course, Judged, inconclusive
 def exit_code(wanted: int, course: Course) -> Judged:
     """`up` would have ended with this."""
     code = int(course.report["exit_code"])
-    return measured(f"exit code {code}{_why(course)}", code, good=code == wanted)
+    return measured(f"{code}{'' if code == wanted else _why(course)}", code, good=code == wanted)
 
 
 def verdict(wanted: str, course: Course) -> Judged:
     """The verdict of the run itself."""
     word = str(course.report["verdict"])
-    return measured(f"{word}{_why(course)}", word, good=word == wanted)
+    return measured(f"{word}{'' if word == wanted else _why(course)}", word, good=word == wanted)
 
 
 def hang_diagnosed(rank: int, course: Course) -> Judged:
