@@ -15,7 +15,7 @@ from compose_sim.core.yamltext import KeyPath, YamlText
 from compose_sim.errors import SpecError
 
 KeysAt = Callable[[KeyPath], list[str]]  # the keys that are known where the unknown one at this path stands
-_SIZES = ("memory", "shm_size", "gpu_memory")
+_SIZES = ("memory", "shm_size", "gpu_memory", "scratch")
 _NOT_OF_THE_KIND = ("int_type", "tuple_type")
 _EXAMPLES = {"env": "{NAME: value}", "nodes": "{memory: 2g}"}
 

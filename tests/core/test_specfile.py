@@ -39,6 +39,7 @@ BAD = [
     ("cpus: 0", 1, "cpus: '0' is too small: more than 0", ""),
     ("keep: maybe", 1, "keep: 'maybe' is neither true nor false", ""),
     ("memory: 1k", 1, "memory: '1k' is too small: at least 6 MiB", ""),
+    ("scratch: 1m", 1, "scratch: '1m' is too small: at least 6 MiB", ""),
     ("timeout: [1]", 1, "timeout: a list is not a single value", ""),
     ("engine: dcoker", 1, "engine: 'dcoker' is none of auto, docker, local", "engine: docker"),
     ("image: ''", 1, "image: is empty", ""),
