@@ -14,7 +14,6 @@ from .tensors import as_it_is, special
 
 _Tensor: Any = torch.Tensor
 _real_device = torch.device
-_REAL_CPU = torch.device("cpu")
 
 
 def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
