@@ -33,9 +33,8 @@ def lower_fault(fault: Fault, scene: Scene, ongoing: Collection[Ongoing]) -> Low
         raise SpecError(
             f"'{fault.kind}' cannot be done on the {plan.engine} engine", hint="composesim up --engine docker …"
         )
-    names = {node.name for node in plan.nodes} | {"master"}
     for node in fault.nodes:
-        if node not in names:
+        if node not in {planned.name for planned in plan.nodes}:
             raise SpecError(
                 f"there is no node '{node}' in the run '{plan.run}'", hint=f"composesim ps --run {plan.run}"
             )
@@ -79,12 +78,18 @@ def faults_to_heal(heal: Heal, ongoing: Mapping[str, Ongoing], plan: Plan) -> tu
         return tuple(ongoing)
     if target in ongoing:
         return (target,)
-    found = tuple(each.id for each in ongoing.values() if target in each.fault.nodes)
+    found = tuple(each.id for each in ongoing.values() if _bears_on(each, target))
     if found:
         return found
     if target in {node.name for node in plan.nodes}:
         raise SpecError(f"nothing of {target} is broken", evidence=evidence, hint=f"composesim ps --run {plan.run}")
     raise SpecError(f"there is no fault '{target}' to heal", evidence=evidence, hint=f"composesim ps --run {plan.run}")
+
+
+def _bears_on(each: Ongoing, node: str) -> bool:
+    """Whether a fault was done to a node, or to a rank of its."""
+    of_rank = each.lowered.undo if each.fault.rank is not None else ()
+    return node in (*each.fault.nodes, *(act.node for act in of_rank))
 
 
 def over_by_start(node: str, ongoing: Mapping[str, Ongoing], running: Iterable[str]) -> tuple[str, ...]:

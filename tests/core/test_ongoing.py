@@ -57,6 +57,7 @@ def test_a_limit_may_follow_another_limit() -> None:
     ("fault", "message"),
     [
         (Fault(kind="kill", nodes=("node-9",)), "there is no node 'node-9' in the run 'demo'"),
+        (Fault(kind="restart", nodes=("master",)), "there is no node 'master' in the run 'demo'"),
         (Fault(kind="explode", nodes=("node-1",)), "there is no kind of fault 'explode'"),
         (Fault(kind="restart", nodes=("node-1",), for_s=3.0), "'restart' is over once done: it cannot be for a time"),
     ],
@@ -83,6 +84,14 @@ def test_what_is_to_be_healed_is_one_fault_those_of_a_node_or_all() -> None:
     assert faults_to_heal(Heal(target="f1"), there, PLAN) == ("f1",)
     assert faults_to_heal(Heal(target="node-1"), there, PLAN) == ("f0", "f1")
     assert faults_to_heal(Heal(), there, PLAN) == ("f0", "f1", "f2")
+
+
+def test_what_a_rank_suffers_from_is_healed_with_its_node() -> None:
+    there = ongoing(Fault(kind="rank-stop", rank=2))
+
+    assert faults_to_heal(Heal(target="node-2"), there, PLAN) == ("f0",)
+    with pytest.raises(SpecError, match="nothing of node-1 is broken"):
+        faults_to_heal(Heal(target="node-1"), there, PLAN)
 
 
 @pytest.mark.parametrize(
