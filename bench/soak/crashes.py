@@ -62,7 +62,7 @@ def _crash(soak: Soak, phase: str, words: tuple[str, ...]) -> float:
             _wait(lambda: _has_stepped(soak, name), "the training began")
             _say(soak, name, words)
         if phase.startswith("stopping"):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)  # Ctrl-C may be ignored where we run in the background
             _wait(lambda: any(event["kind"] == "stopping" for event in soak.events(name)), "it was being stopped")
     finally:
         process.kill()

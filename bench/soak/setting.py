@@ -82,7 +82,7 @@ class Soak:
                     with suppress(FileNotFoundError):  # it has not begun
                         (self.run_folder(name) / "shared" / "enough").touch()
                 if late > GRACE_S:
-                    process.send_signal(signal.SIGINT)
+                    process.send_signal(signal.SIGTERM)
                     process.wait()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(1.0)
