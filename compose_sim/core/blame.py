@@ -1,4 +1,4 @@
-"""Which losses does an injected fault account for, when is it over, and which nodes are due back?
+"""Which losses does an injected fault account for, and which nodes are due back?
 
 All of it is told by the state alone, so it does not matter in which order the events of several files were read.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from compose_sim.core.state import ClusterState, Failure, FaultState, Round
 
-PATIENCE_S = 10.0  # how long after its end something may still be told that a fault did
+_PATIENCE_S = 10.0  # how long after its end something may still be told that a fault did
 _TOLD_LATE_S = 5.0  # the engine's word on a node that ended is written a moment after it was started again
 
 
@@ -30,19 +30,6 @@ def round_after(state: ClusterState, failure: Failure) -> Round | None:
     """The first round that began without what was lost in it."""
     generation = _generation_of(state, failure)
     return next((each for each in state.rounds if each.generation > generation), None)
-
-
-def is_over(state: ClusterState, fault: FaultState) -> bool:
-    """
-    Whether nothing of a fault is left. One that lasts is over when it is healed; another one when the next round has begun.
-
-    A node may say that it is done only after that round has begun, or nothing may come of it at all: it is over nevertheless.
-    """
-    if fault.lasts:
-        return fault.healed_at is not None
-    return _closing(state, fault) is not None or (
-        fault.done_at is not None and state.last_t > fault.done_at + PATIENCE_S
-    )
 
 
 def lasting(state: ClusterState) -> tuple[FaultState, ...]:
@@ -90,7 +77,7 @@ def _faults_on(state: ClusterState, name: str) -> tuple[FaultState, ...]:
 def _accounts(state: ClusterState, fault: FaultState, failure: Failure) -> bool:
     if not fault.loses or failure.t < fault.begun_at:
         return False
-    if fault.lasts and fault.healed_at is not None and failure.t > fault.healed_at + PATIENCE_S:
+    if fault.lasts and fault.healed_at is not None and failure.t > fault.healed_at + _PATIENCE_S:
         return False  # what is done at once may bite late: a rank that hangs is given up when a collective times out
     generation = _generation_of(state, failure)
     if failure.node not in fault.loses:

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from compose_sim.core.blame import is_due_back
-from compose_sim.core.blame import is_over as fault_is_over
+from compose_sim.core.blame import fault_of, is_due_back
 from compose_sim.core.plan import Plan
 from compose_sim.core.verdict import is_over, judge, reason_to_stop
 from tests.builders import a_plan
@@ -237,15 +236,17 @@ def test_nodes_that_were_scaled_away_or_never_began_do_not_count() -> None:
     assert judge(story.state).word == "passed"
 
 
-def test_a_fault_that_is_done_at_once_is_over_with_the_next_round() -> None:
+def test_a_fault_that_is_done_at_once_accounts_for_nothing_in_the_next_round() -> None:
     story = running().fault(5.0, "fault-1", "memory", 1, lasts=False)
-    story.tell(6.0, "rank-exited", 1, signal=9, oom=True)
-    assert not fault_is_over(story.state, story.state.faults["fault-1"])
+    story.tell(6.0, "rank-exited", 1, signal=9, oom=True).round(7.0, 0, 1, 2)
+    state = story.tell(8.0, "rank-exited", 2, signal=9).state
+    first, later = state.failures
 
-    assert fault_is_over(story.round(7.0, 0, 1, 2).state, story.state.faults["fault-1"])
+    assert fault_of(state, first) is state.faults["fault-1"]
+    assert fault_of(state, later) is None
 
 
-def test_a_fault_is_over_although_its_node_tells_of_it_only_in_the_next_round() -> None:
+def test_a_fault_accounts_for_what_its_node_tells_only_in_the_next_round() -> None:
     """An agent whose memory is short writes late that it has done what it was ordered to, and what came of it."""
     story = running()
     data = {"id": "fault-1", "kind": "memory", "nodes": ["node-1"], "loses": ["node-1"], "lasts": False}
@@ -254,16 +255,9 @@ def test_a_fault_is_over_although_its_node_tells_of_it_only_in_the_next_round() 
     story.tell(7.5, "rank-exited", 1, signal=9, oom=True).tell(7.6, "fault", phase="done", **data)
     state = story.state
 
-    assert fault_is_over(state, state.faults["fault-1"])
+    assert fault_of(state, state.failures[0]) is state.faults["fault-1"]
     assert state.ranks[1].phase == "starting"
     assert state.failures[0].message == "rank 1 was killed: node-1 ran out of memory"
-
-
-def test_a_fault_of_which_nothing_came_is_over_after_a_while() -> None:
-    story = running().fault(5.0, "fault-1", "rank-interrupt", 1, lasts=False)
-    assert not fault_is_over(story.tell(10.0, "usage", 1, cpu_s=1).state, story.state.faults["fault-1"])
-
-    assert fault_is_over(story.tell(16.0, "usage", 1, cpu_s=1).state, story.state.faults["fault-1"])
 
 
 def test_what_was_refused_never_was() -> None:
