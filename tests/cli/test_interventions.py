@@ -6,22 +6,30 @@ import json
 
 from compose_sim.core.faults import KINDS
 from tests.cli.conftest import Live, Project
+from tests.contract.bench import until
 
 
 def test_a_fault_is_told_in_one_line_or_as_json_and_healed(live: Live) -> None:
-    told = json.loads(live.project.run("fault", "pause", "1", "--json", "--run", live.run).stdout)
-    again = live.project.run("fault", "pause", "node-1", "--run", live.run)
+    """Of a rank: a node that is held is lost soon, and this run with it."""
+    log = live.folder / "logs" / "node-1.1.log"
+    until(lambda: log.exists() and "begun" in log.read_text())
+    told = json.loads(live.project.run("fault", "rank-stop", "1", "--json", "--run", live.run).stdout)
+    again = live.project.run("fault", "rank-stop", "1", "--run", live.run)
     healed = live.project.run("heal", "1", "--run", live.run)
     nothing = live.project.run("heal", "--json")
 
-    assert {key: told[key] for key in ("kind", "nodes", "text", "for_s")} == {
-        "kind": "pause",
-        "nodes": ["node-1"],
-        "text": "node-1 frozen",
+    assert {key: told[key] for key in ("kind", "nodes", "rank", "text", "for_s")} == {
+        "kind": "rank-stop",
+        "nodes": [],
+        "rank": 1,
+        "text": "rank 1 on node-1 stopped (SIGSTOP)",
         "for_s": None,
     }
     assert again.returncode == 2
-    assert f"Error: node-1 frozen already, by {told['id']}\nTry: composesim heal {told['id']}" in again.stderr
+    assert (
+        f"Error: rank 1 on node-1 stopped (SIGSTOP) already, by {told['id']}\nTry: composesim heal {told['id']}"
+        in again.stderr
+    )
     assert (healed.returncode, healed.stdout) == (0, f"healed {told['id']}\n")
     assert nothing.returncode == 2
     assert json.loads(nothing.stdout)["error"]["message"] == f"nothing of the run '{live.run}' is broken"

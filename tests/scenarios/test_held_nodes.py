@@ -12,9 +12,9 @@ WAITS = "import signal; print('begun', flush=True); signal.pause()"
 
 
 def with_held_nodes(project: Project, engine: str, run: str) -> subprocess.Popen[str]:
-    """A run of bare processes whose two nodes are held, one by signals and one by the kernel's freezer."""
+    """A run whose two nodes are held, one by signals and one by the kernel's freezer. Elastic: it does not end of that by itself."""
     project.write("train.py", WAITS)
-    up = project.start("up", "--engine", engine, "--launcher", "env", "--name", run, "train.py")
+    up = project.start("up", "--engine", engine, "--launcher", "env", "--elastic", "1:2", "--name", run, "train.py")
     wait_for_line(up, "begun")
     for kind, node in (("stop", "0"), ("pause", "1")):
         done = project.run("fault", kind, node, "--run", run)
