@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from compose_sim.core.events import Event
-from compose_sim.core.faults import Act, Order, Signal, Start
+from compose_sim.core.faults import Act, LimitCpus, Order, Signal, Start
 from compose_sim.core.plan import Plan
 from compose_sim.engine.orders import Orders
 from compose_sim.engine.protocol import Engine
@@ -52,8 +52,8 @@ class Acting:
         """Do it; `cause` is the id of the fault or request that it belongs to. EngineError where it cannot be done."""
         if isinstance(act, Start):
             self._start(act)
-        elif act.node not in self._running:
-            return
+        elif act.node not in self._running and not isinstance(act, LimitCpus):
+            return  # there is nothing to do it to; a limit alone is kept for the next start
         elif isinstance(act, Order):
             self._orders.give(act, cause)
         else:

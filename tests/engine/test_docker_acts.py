@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.faults import LimitCpus
+from compose_sim.core.faults import LimitCpus, Signal, Start
 from compose_sim.core.plan import Plan
+from compose_sim.engine.acting import Acting
 from compose_sim.engine.docker import DockerEngine
-from tests.contract.bench import WAITS, Bench
+from compose_sim.engine.rundir import RunFolder, runs_folder
+from tests.contract.bench import WAITS, Bench, until
 
 pytestmark = pytest.mark.docker
 # Quota and period, as a control group of either version tells them.
@@ -41,7 +43,7 @@ def cpus_of(bench: Bench, plan: Plan, node: str) -> float:
 
 
 def test_a_straggler_gets_little_cpu_until_it_is_healed(bench: Bench) -> None:
-    """Docker takes no limit back: what a node may use without one is all there is."""
+    """Docker takes no limit back: what a node may use without one is all there is. A dead node is healed of it too."""
     plan = bench.start(WAITS)
     all_there_is = float(subprocess.check_output(["docker", "info", "--format", "{{.NCPU}}"], text=True))
 
@@ -50,3 +52,13 @@ def test_a_straggler_gets_little_cpu_until_it_is_healed(bench: Bench) -> None:
     bench.do(plan, LimitCpus(node="node-0", cpus=None))
 
     assert (limited, cpus_of(bench, plan, "node-0")) == (0.2, all_there_is)
+
+    acting = Acting(plan, bench.engine, RunFolder(runs_folder(bench.project) / plan.run))
+    acting.look()
+    acting.do(LimitCpus(node="node-0", cpus=0.2), "fault-1")
+    acting.do(Signal(node="node-0", name="KILL"), "fault-2")
+    until(lambda: bench.running(plan) == ["master"])
+    acting.look()
+    acting.do(LimitCpus(node="node-0", cpus=None), "fault-1")
+    acting.do(Start(node="node-0"), "fault-2")
+    assert cpus_of(bench, plan, "node-0") == all_there_is
