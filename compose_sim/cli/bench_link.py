@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from compose_sim import assets
 from compose_sim.cli.console import print_json, print_table, say
-from compose_sim.cli.live import QuietListener
-from compose_sim.cli.options import Request, new_name
+from compose_sim.cli.own_run import run_own
 from compose_sim.core.linkbench import TOLERANCE, arguments, compare
 from compose_sim.core.links import parse_shape
 from compose_sim.core.spec import ClusterSpec
-from compose_sim.engine.engines import make_engine
-from compose_sim.engine.rundir import RunFolder, runs_folder
 from compose_sim.errors import EngineError
-from compose_sim.run import run_cluster
 
 _TIMEOUT_S = 180.0  # many packets must be lost before TCP takes so long
 HEADER = ("between two nodes", "wanted", "measured", "of it")
@@ -41,24 +36,20 @@ def bench_link(text: str, *, as_json: bool) -> None:
         script=str(script),
         args=arguments(shape),
     )
-    request = Request(spec=spec, folder=Path.cwd(), dotenv="", dotenv_variables={}, env_files={})
-    run = new_name(spec.model_copy(update={"script": "bench-link"}))
-    folder = RunFolder(runs_folder(request.folder) / run)
-    plan, host = request.plan(run=run, run_folder=folder.path)
-    report = run_cluster(plan, make_engine(plan.engine), folder, host, QuietListener())
+    _, report, folder = run_own("bench-link", spec)
     try:
         measured = compare(shape, report["metrics"])
     except KeyError:
         cause = report["cause"] or {}
         raise EngineError(
-            f"the link '{text}' could not be measured: the run '{run}' {report['verdict']}",
+            f"the link '{text}' could not be measured: the run '{folder.name}' {report['verdict']}",
             evidence=str(cause.get("traceback") or cause.get("message", "")),
-            hint=f"composesim report --run {run}",
+            hint=f"composesim report --run {folder.name}",
         ) from None
     near = all(each.is_near for each in measured)
     if as_json:
         values = [{**asdict(each), "is_near": each.is_near} for each in measured]
-        print_json({"schema_version": 1, "link": text, "run": run, "is_near": near, "measured": values})
+        print_json({"schema_version": 1, "link": text, "run": folder.name, "is_near": near, "measured": values})
     else:
         print_table(HEADER, [each.row for each in measured])
         if not near:
