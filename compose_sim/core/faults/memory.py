@@ -23,4 +23,4 @@ def lower(fault: Fault, scene: Scene) -> Lowered:
                 hint="composesim up --memory 1g …",
             )
     do = tuple(Order(node=node, name="memory") for node in nodes)
-    return Lowered(text=f"{', '.join(nodes)} out of memory", do=do, undo=(), loses=nodes, lasts=False)
+    return Lowered(text=f"{', '.join(nodes)} out of memory", do=do, loses=nodes, lasts=False)

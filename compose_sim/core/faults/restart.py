@@ -17,7 +17,6 @@ def lower(fault: Fault, scene: Scene) -> Lowered:
     return Lowered(
         text=f"{', '.join(nodes)} started again",
         do=kill + tuple(Start(node=node) for node in nodes),
-        undo=(),
         loses=nodes,
         lasts=False,
     )

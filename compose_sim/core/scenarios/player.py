@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from compose_sim.core.events import Event
@@ -149,8 +149,8 @@ class ScenarioPlayer:
         problem = ""
         if rank is not None and rank >= self._plan.world_size:
             problem = f"there is no rank {rank}: ranks are 0 to {self._plan.world_size - 1}"
-        for name in filter(None, [part.step.at.node, part.step.heal]):
-            if name not in (*names, "all", "master"):
+        for name, other in ((part.step.at.node, "master"), (part.step.heal, "all")):
+            if name not in (None, other, *names):
                 problem = f"there is no node '{name}': nodes are {names[0]} to {names[-1]}"
         least, most = self._plan.elastic or (len(names), len(names))
         if part.step.scale is not None and not least <= part.step.scale <= most:
@@ -164,20 +164,3 @@ class ScenarioPlayer:
                 raise SpecError(
                     f"step {part.number}: {error.message}", evidence=error.evidence, hint=error.hint
                 ) from None
-
-
-def words_of(intervention: Intervention) -> str:
-    """`kill node-1 for 10 s`, as the report tells what was handed over."""
-    if isinstance(intervention, Fault):
-        target = f"rank {intervention.rank}" if intervention.rank is not None else ", ".join(intervention.nodes)
-        lasts = f" for {intervention.for_s:g} s" if intervention.for_s else ""
-        return f"{intervention.kind} {target}".rstrip() + _options(intervention.options) + lasts
-    if isinstance(intervention, Heal):
-        return f"heal {intervention.target or 'all'}"
-    if isinstance(intervention, Relink):
-        return f"link {' '.join(intervention.links) or 'plain'}"
-    return f"scale {intervention.nodes}"
-
-
-def _options(options: Mapping[str, object]) -> str:
-    return "".join(f" {name}={value}" for name, value in options.items() if value not in (None, False))

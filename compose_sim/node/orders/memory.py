@@ -10,7 +10,7 @@ from pathlib import Path
 from .. import usage
 from . import FailedError, Node, Order
 
-_SECONDS_TO_BITE = 8.0  # composesim waits for 10
+_SECONDS_TO_BITE = 8.0  # composesim waits for 20
 _LOOK_SECONDS = 0.02
 _FIRST = "1000"
 _LEFT_FOR_THE_MACHINE = 256 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from . import FailedError, Node, Order
 
-_SECONDS_TO_TAKE = 8.0  # composesim waits for 10
+_SECONDS_TO_TAKE = 8.0  # composesim waits for 20
 _LOOK_SECONDS = 0.02
 _MOST = 16384  # each takes some of the kernel's memory
 

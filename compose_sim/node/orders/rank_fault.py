@@ -11,7 +11,7 @@ from collections.abc import Generator
 from .. import rank_faults
 from . import FailedError, Node, Order
 
-_SECONDS_TO_TAKE = 8.0  # composesim waits for 10
+_SECONDS_TO_TAKE = 8.0  # composesim waits for 20
 _SECONDS_TO_END = 9.0  # with those before
 _ENDS = ("raise", "exit")
 _LOOK_SECONDS = 0.02

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 from . import FailedError, Node, Order
 
-_SECONDS_TO_START = 6.0  # composesim waits for 10
+_SECONDS_TO_START = 6.0  # composesim waits for 20
 _SECONDS_TO_END = 8.0  # with those before
 _LOOK_SECONDS = 0.02
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from compose_sim.core.events import Event
 from compose_sim.core.fold import fold
 from compose_sim.core.interventions import Fault, Heal, Intervention, Relink, Scale
 from compose_sim.core.plan import Plan
-from compose_sim.core.scenarios.player import ScenarioPlayer, words_of
+from compose_sim.core.scenarios.player import ScenarioPlayer
 from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.core.scenarios.scenariofile import parse_scenario
 from compose_sim.core.state import initial_state
@@ -47,6 +47,23 @@ class Run:
         for event in events:
             self.state = fold(self.state, event)
         return self.player.due(list(events), self.state, now=now)
+
+
+def words_of(intervention: Intervention) -> str:
+    """`kill node-1 for 10 s`."""
+    if isinstance(intervention, Fault):
+        target = f"rank {intervention.rank}" if intervention.rank is not None else ", ".join(intervention.nodes)
+        lasts = f" for {intervention.for_s:g} s" if intervention.for_s else ""
+        return f"{intervention.kind} {target}".rstrip() + options_of(intervention.options) + lasts
+    if isinstance(intervention, Heal):
+        return f"heal {intervention.target or 'all'}"
+    if isinstance(intervention, Relink):
+        return f"link {' '.join(intervention.links) or 'plain'}"
+    return f"scale {intervention.nodes}"
+
+
+def options_of(options: Mapping[str, object]) -> str:
+    return "".join(f" {name}={value}" for name, value in options.items() if value not in (None, False))
 
 
 def deeds(handed: Sequence[tuple[str, Intervention]]) -> list[str]:
