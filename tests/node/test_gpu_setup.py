@@ -15,7 +15,7 @@ import pytest
 
 from compose_sim.node import gpu_setup
 from compose_sim.node.emit import Events
-from tests.builders import ROOT
+from tests.builders import PATIENCE_S, ROOT
 from tests.contract.bench import until
 
 UUID = "GPU-0e5e63e1-0cb4-4b3c-9f3a-000000000000"
@@ -120,7 +120,7 @@ def test_mps_tells_when_it_answers_and_stops_its_daemon_in_order(tmp_path: Path)
     until(lambda: ready.exists() or serve.poll() is not None)
     healthy = subprocess.run([sys.executable, str(MPS), "ask"], env=environment, check=False).returncode
     serve.send_signal(signal.SIGTERM)
-    status = serve.wait(timeout=60)
+    status = serve.wait(timeout=PATIENCE_S)
     left = {path.name for path in (tmp_path / "mps").iterdir()}
     after = subprocess.run([sys.executable, str(MPS), "ask"], env=environment, check=False).returncode
 

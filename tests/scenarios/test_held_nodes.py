@@ -6,6 +6,7 @@ import signal
 import subprocess
 
 from compose_sim.engine.engines import make_engine
+from tests.builders import PATIENCE_S
 from tests.scenarios.conftest import Project, eventually, wait_for_line
 
 WAITS = "import signal; print('begun', flush=True); signal.pause()"
@@ -27,7 +28,7 @@ def test_ctrl_c_lets_held_nodes_end(project: Project, engine: str) -> None:
     up = with_held_nodes(project, engine, run)
 
     up.send_signal(signal.SIGINT)
-    _, words = up.communicate(timeout=120)
+    _, words = up.communicate(timeout=PATIENCE_S)
 
     assert up.returncode == 130, words
     assert project.report_of(run)["verdict"] == "interrupted"
@@ -39,6 +40,8 @@ def test_kill_9_of_composesim_leaves_no_held_node(project: Project, engine: str)
     up = with_held_nodes(project, engine, run)
 
     up.kill()
-    up.communicate(timeout=120)
+    up.communicate(timeout=PATIENCE_S)
 
-    eventually(lambda: run not in make_engine(engine).runs_left(), within=60, what="the supervisor removed the run")
+    eventually(
+        lambda: run not in make_engine(engine).runs_left(), within=PATIENCE_S, what="the supervisor removed the run"
+    )
