@@ -120,7 +120,9 @@ def _leave(*_: object) -> NoReturn:
 
 def _failed(events: Events, folder: Path, message: str) -> int:
     print(f"composesim mps: {message}", file=sys.stderr)
-    (folder / FAILED).write_text(message)
+    draft = folder / f"{FAILED}.draft"  # nodes read the reason as soon as it is there
+    draft.write_text(message)
+    draft.replace(folder / FAILED)
     events.emit("mps", phase="failed", message=message)
     return 1
 
