@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from compose_sim.core.events import Event
@@ -37,10 +37,8 @@ class Judged:
 class Loss:
     """A fault that took a node or a rank from the run, and what came after it."""
 
-    id: str
     text: str
-    t: float
-    recovered: Mapping[str, Any] | None = field(default=None)  # the data of the `recovered` event
+    recovered: Mapping[str, Any] | None  # the data of the `recovered` event
 
 
 def measured(detail: str, value: Any, *, good: bool) -> Judged:
@@ -65,5 +63,5 @@ def losses_of(course: Course) -> list[Loss]:
             own = [each for each in after if each.data.get("id") == data.get("id")]
             first: Iterable[Event] = own or after
             recovered = next((each.data for each in first), None)
-            losses.append(Loss(id=str(data.get("id")), text=str(data.get("text")), t=event.t, recovered=recovered))
+            losses.append(Loss(text=str(data.get("text")), recovered=recovered))
     return losses
