@@ -39,6 +39,11 @@ class Verdict:
         return EXIT_CODES[self.word]
 
 
+def is_consequence(message: str) -> bool:
+    """Whether a rank says this because another one has gone."""
+    return bool(_CONSEQUENCE.search(message))
+
+
 def is_over(state: ClusterState) -> bool:
     """
     Whether every node that takes part has ended for good.
@@ -161,7 +166,7 @@ def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -
     if not failures:
         return _masters_failure(state)
     failures.sort(key=lambda failure: failure.t)
-    causes = [failure for failure in failures if not _CONSEQUENCE.search(failure.message)]
+    causes = [failure for failure in failures if not is_consequence(failure.message)]
     if causes and causes[0].t <= failures[0].t + _CONSEQUENCE_WITHIN_S:
         return causes[0]
     return _early_leaver(state, failures[0]) or failures[0]

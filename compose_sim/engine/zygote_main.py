@@ -36,6 +36,7 @@ class _Starter:
 def serve() -> _Starter | None:
     """Serve until there are no more requests: None. In a process forked for a node: what it is to be."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job: no node is one
     with os.fdopen(os.dup(0)) as requests, os.fdopen(os.dup(1), "w", buffering=1) as answers:
         _redirect(
             os.open(os.devnull, os.O_RDONLY), 2

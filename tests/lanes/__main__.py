@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,8 @@ _SILENCE_S = 1200.0  # no test takes so long, also where eight others share the 
 
 def main() -> int:
     """The exit code: 0 where every test passed, in its lane or alone."""
+    # A shell's background job ignores SIGINT, and so would all that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options = _options()
     if options.pytest:
         done = subprocess.run([sys.executable, "-m", "pytest", "-m", options.marked, *options.pytest], check=False)

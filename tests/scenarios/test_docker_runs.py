@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.docker, pytest.mark.train]
 
 def test_a_rank_out_of_memory_is_the_cause(project: Project) -> None:
     script = project.write(
-        "train.py", "import os\nhoard = []\nwhile os.environ['RANK'] == '1': hoard.append(bytearray(10**7))\n"
+        "train.py",
+        "import os, time\nhoard = []\nwhile os.environ['RANK'] == '1': hoard.append(bytearray(10**7))\n"
+        "time.sleep(3600)  # a rank's exit takes memory too: the interpreter lets go of all that it shared\n",
     )
     outcome = project.run("up", "--nodes", "2", "--memory", "400m", "--json", script)
 

@@ -269,7 +269,7 @@ def bite_and_be_over(run: Run, case: Case) -> None:
 def test_a_hang_on_purpose_is_found_like_any_other(project: Project) -> None:
     """The rank and its line, and what it has to do with: the fault."""
     name, script = project.named("hangs"), project.write("train.py", SCRIPT)
-    options = ("--engine", "local", "--nodes", "2", "--hang-timeout", "5s")
+    options = ("--engine", "local", "--nodes", "2", "--hang-timeout", "15s")
     begun = project.run("up", "--name", name, "--detach", *options, script)
     assert begun.status == 0, begun.stderr
     run = Run(project, name)

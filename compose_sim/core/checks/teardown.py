@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
+from compose_sim.core.verdict import is_consequence
 
 QUESTION = "Does every rank end well after its training?"
 
@@ -30,7 +31,8 @@ def judge(case: Case) -> Result:
             ranks=(rank,) if rank is not None else (),
         )
     raised = [each for each in case.observed.of("raised-after-training") if each.rank == cause.get("rank")]
-    if raised and case.verdict != "passed":
+    # A rank that dies of another one's absence shows nothing of its own end.
+    if raised and case.verdict != "passed" and not is_consequence(str(cause.get("message"))):
         message = (str(cause.get("message") or "").splitlines() or ["it raised"])[0]
         file, line = raised[0]["at"]
         return warned(

@@ -32,3 +32,10 @@ def test_an_exception_behind_the_training_warns() -> None:
     assert (behind.status, behind.line) == (WARNED, 9)
     peers = two_nodes(lambda rank: [raised] * (rank > 0), verdict="failed", cause=cause)
     assert judge(peers).status == NOT_APPLICABLE
+
+
+def test_a_rank_that_dies_of_anothers_absence_shows_nothing_of_its_own_end() -> None:
+    cause = {"kind": "exception", "rank": 0, "message": "RuntimeError: Connection closed by peer [127.0.0.1]:18352"}
+    raised = {"kind": "raised-after-training", "at": ["/work/t.py", 9]}
+    behind = judge(two_nodes(lambda rank: [raised] * (rank == 0), verdict="failed", cause=cause))
+    assert behind.status == NOT_APPLICABLE
