@@ -53,7 +53,9 @@ class Acting:
         if isinstance(act, Start):
             self._start(act)
         elif act.node not in self._running and not isinstance(act, LimitCpus):
-            return  # there is nothing to do it to; a limit alone is kept for the next start
+            # There is nothing to do it to. A limit is kept for the next start, and what is to be undone waits for the agent.
+            if isinstance(act, Order) and not act.on:
+                self._orders.leave(act, cause)
         elif isinstance(act, Order):
             self._orders.give(act, cause)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 from compose_sim.core.events import Event
 from compose_sim.core.faults import Order
@@ -25,13 +26,11 @@ class Orders:
 
     def give(self, order: Order, cause: str) -> None:
         """Have the node do it, or undo it; returns when it says so. EngineError where it cannot, or does not answer."""
-        key = (order.node, cause)
+        key, wanted = (order.node, cause), "done" if order.on else "undone"
         with self._news:
-            self._answers.pop(key, None)
-        values = {"id": cause, "name": order.name, "values": dict(order.values), "on": order.on}
-        path = self._folder.path / "orders" / order.node / f"{cause}.json"
-        write_file(path, json.dumps(values))
-        wanted = "done" if order.on else "undone"
+            if self._answers.get(key, ("",))[0] != wanted:  # an agent that left has undone it already, and says so once
+                self._answers.pop(key, None)
+        path = self.leave(order, cause)
         with self._news:
             self._news.wait_for(
                 lambda: self._over or self._answers.get(key, ("",))[0] in (wanted, "failed"), _ANSWERS_WITHIN_S
@@ -43,6 +42,13 @@ class Orders:
         if order.on:
             path.unlink(missing_ok=True)  # so that it does not come about later
         raise EngineError(what, hint=f"composesim logs --node {order.node}")
+
+    def leave(self, order: Order, cause: str) -> Path:
+        """Write it down for the node to find when it looks, and wait for nothing; the file."""
+        values = {"id": cause, "name": order.name, "values": dict(order.values), "on": order.on}
+        path = self._folder.path / "orders" / order.node / f"{cause}.json"
+        write_file(path, json.dumps(values))
+        return path
 
     def hear(self, events: list[Event]) -> None:
         """What is new in the run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -157,6 +158,28 @@ def test_an_order_is_done_when_the_node_says_so(bench: Bench) -> None:
         *(("fault", "fault-1", phase) for phase in ("begun", "done")),
         ("fault", "fault-2", "begun"),
         ("refused", "fault-2", ""),
+    ]
+    run.performer.close()
+
+
+def test_what_a_node_is_to_undo_waits_for_it_or_was_undone_when_it_left(bench: Bench) -> None:
+    """The agents here are deaf to orders: nobody answers but the test."""
+    run = started(bench, WAITS, WAITS)
+    for rank, request in enumerate(("fault-0", "fault-1")):
+        order = run.folder.path / "orders" / f"node-{rank}" / f"{request}.json"
+        run.performer.submit(request, Fault(kind="rank-stop", rank=rank))
+        until(order.exists)
+        run.performer.hear([an_event("order", node=f"node-{rank}", id=request, phase="done")])
+        until(lambda: ("fault", request, "done") in run.events())  # noqa: B023
+    run.ask(Fault(kind="kill", nodes=("node-1",)), "fault-2")
+    run.performer.hear([an_event("order", node="node-0", id="fault-0", phase="undone")])
+
+    run.ask(Heal(target="fault-0"), "heal-0")
+    run.ask(Heal(target="fault-1"), "heal-1")
+
+    assert json.loads(order.read_text())["on"] is False
+    assert run.events("heal", "refused") == [
+        ("heal", name, phase) for name in ("fault-0", "fault-1") for phase in ("begun", "done")
     ]
     run.performer.close()
 

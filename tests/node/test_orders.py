@@ -225,6 +225,23 @@ def test_an_agent_that_leaves_mends_the_checkpoint(
     assert bench.told()[-1] == {"id": "fault-1", "phase": "undone", "why": ""}
 
 
+def test_an_agent_mends_what_the_one_before_it_broke(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node was killed meanwhile, and the heal asked for while nobody was there to hear it."""
+    monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
+    checkpoint = tmp_path / "shared" / "checkpoint.pt"
+    checkpoint.parent.mkdir()
+    checkpoint.write_bytes(b"whole" * 100)
+    bench.give("corrupt_checkpoint", how="truncate")
+
+    bench.write("fault-1.json", json.dumps({"id": "fault-1", "name": "corrupt_checkpoint", "values": {}, "on": False}))
+    bench.orders = Orders(bench.events)
+
+    assert bench.answer() == {"id": "fault-1", "phase": "undone", "why": ""}
+    assert checkpoint.read_bytes() == b"whole" * 100
+
+
 def test_a_checkpoint_written_anew_is_left_as_it_is(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
