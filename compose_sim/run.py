@@ -33,6 +33,7 @@ from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.render import write_documents
 
 STOP_GRACE_S = 3.0
+_LOOK_S = 0.05
 
 
 class Listener(Protocol):
@@ -155,10 +156,10 @@ def _follow(
                 _tell_recovery(folder, state)
                 stop = None if state.stopping else reason_to_stop(state, plan, now=time.time())
                 if stop:
-                    _stop(plan, engine, folder, stop, performer)
+                    _stop(plan, engine, folder, stop, performer, news)
                 elif not is_over(state) and news.wants_end(within=pause_after(looked)):
                     listener.progress("Stopping the nodes; once more to kill them.")
-                    _stop(plan, engine, folder, StopReason(reason="interrupted"), performer)
+                    _stop(plan, engine, folder, StopReason(reason="interrupted"), performer, news)
         performer.close()
         for _ in range(2):  # a recovery may be told of the last events
             last = follower.finish()
@@ -212,17 +213,25 @@ def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: News) -> None:
         news.tell()
 
 
-def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason, performer: Performer) -> None:
+def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason, performer: Performer, news: News) -> None:
+    """Tell the nodes to end, and kill those that do not in time; all of them at once where somebody wants the end once more."""
     cause = stop.cause
     if cause:
         told = {"cause": cause.kind, "message": cause.message, "traceback": cause.traceback}
         folder.append("stopping", node=cause.node, rank=cause.rank, reason=stop.reason, **told)
     else:
         folder.append("stopping", reason=stop.reason)
+    performer.give_up()
+    hurry = False
+    while performer.is_at_work() and not hurry:
+        hurry = news.wants_end(within=_LOOK_S)
+    if hurry:
+        engine.stop(plan.run, grace_s=0)
     performer.close()  # what is held could not end
     try:
         with interrupts_raise():
-            engine.stop(plan.run, grace_s=STOP_GRACE_S)
+            hurry = news.wants_end(within=0) or hurry
+            engine.stop(plan.run, grace_s=0 if hurry else STOP_GRACE_S)
     except KeyboardInterrupt:
         engine.stop(plan.run, grace_s=0)
 

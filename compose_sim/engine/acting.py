@@ -74,6 +74,7 @@ class Acting:
         if act.node in self._told_to_end:
             self._await_end(act.node)
         if act.node not in self._running:
+            self._refuse_if_over()
             self._engine.perform(self._plan, self._folder, act)
             self._running.add(act.node)
 
@@ -82,9 +83,12 @@ class Acting:
         deadline = time.monotonic() + _LEAVES_WITHIN_S
         self.look()
         while node in self._running:
-            if self._over:
-                raise EngineError("the run is ending", hint=f"composesim report --run {self._plan.run}")
+            self._refuse_if_over()
             if time.monotonic() > deadline:
                 self._engine.perform(self._plan, self._folder, Signal(node=node, name="KILL"))
             time.sleep(_LOOK_S)
             self.look()
+
+    def _refuse_if_over(self) -> None:
+        if self._over:
+            raise EngineError("the run is ending", hint=f"composesim report --run {self._plan.run}")

@@ -70,11 +70,19 @@ class Performer:
             if event.kind == "round":
                 self._ranks = _ranks_in(self._plan, event.data.get("nodes") or ())
 
-    def close(self) -> None:
-        """Perform nothing more, refuse what waits, and let go of all nodes that are held, so that they can end. Once is enough."""
+    def give_up(self) -> None:
+        """Begin nothing more, and wait for no node; what is under way with the engine goes on."""
         self._closing.set()
         self._acting.give_up()
         self._wake.set()
+
+    def is_at_work(self) -> bool:
+        """Whether `close` would have to wait for what is under way."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Perform nothing more, refuse what waits, and let go of all nodes that are held, so that they can end. Once is enough."""
+        self.give_up()
         self._thread.join()
         self._take()
         while self._queue:
@@ -107,8 +115,11 @@ class Performer:
                 self._wake.clear()
 
     def _take(self) -> None:
-        for request, file, intervention in self._requests.new():
-            self._queue.append((request, intervention, file))
+        try:
+            for request, file, intervention in self._requests.new():
+                self._queue.append((request, intervention, file))
+        except Exception as error:  # noqa: BLE001 - as in _guarded
+            self._refuse("requests", error)
 
     def _guarded(self, request: str, act: Callable[[], None]) -> None:
         try:
@@ -188,20 +199,46 @@ class Performer:
         self._folder.append("heal", id=each.id, phase="done")
 
     def _scale(self, request: str, scale: Scale) -> None:
-        names = lower_scale(scale, self._plan, self._wanted)
-        leaving = [name for name in self._wanted if name not in names]
-        coming = [name for name in names if name not in self._wanted]
-        self._marks.add(leaving)
+        before, names = self._wanted, lower_scale(scale, self._plan, self._wanted)
+        leaving = [name for name in before if name not in names]
+        coming = [name for name in names if name not in before]
+        marks = self._marks.add(leaving)
+        self._want(request, names)
+        changed: list[str] = []
+        try:
+            for node in leaving:
+                self._leave(node, request)
+                changed.append(node)
+            for node in coming:
+                changed.append(node)
+                self._act(Start(node=node), request)
+        except Exception:
+            self._want(request, before)
+            self._marks.restore({node: was for node, was in marks.items() if node not in changed})
+            self._scale_back(changed, request)
+            raise
+
+    def _want(self, request: str, names: tuple[str, ...]) -> None:
+        """These take part from now on; told before any of them comes or goes, so that it is nobody's failure."""
         self._wanted = names
-        self._folder.append("scale", id=request, nodes=scale.nodes, names=list(names))
-        for node in leaving:
-            for each in self._ongoing.values():
-                for act in each.lowered.undo:
-                    if act.node == node and isinstance(act, Signal | Pause):  # one that is held would not hear it
-                        self._act(act, each.id)
-            self._act(Signal(node=node, name="TERM"), request)
-        for node in coming:
-            self._act(Start(node=node), request)
+        self._folder.append("scale", id=request, nodes=len(names), names=list(names))
+
+    def _leave(self, node: str, request: str) -> None:
+        for each in self._ongoing.values():
+            for act in each.lowered.undo:
+                if act.node == node and isinstance(act, Signal | Pause):  # one that is held would not hear it
+                    self._act(act, each.id)
+        self._act(Signal(node=node, name="TERM"), request)
+
+    def _scale_back(self, changed: Iterable[str], request: str) -> None:
+        """A change of size that could not be done: those that left come back, those that came leave, as far as can be."""
+        for node in changed:
+            with suppress(ComposesimError, OSError):
+                if node in self._wanted:
+                    self._act(Start(node=node), request)
+                else:
+                    self._marks.add([node])
+                    self._leave(node, request)
 
     def _relink(self, request: str, relink: Relink) -> None:
         check_links(relink.links, [node.name for node in self._plan.nodes])
@@ -253,4 +290,5 @@ def _ranks_in(plan: Plan, nodes: Iterable[str]) -> dict[int, str]:
 
 def _dealt_with(file: Path | None) -> None:
     if file:
-        file.unlink(missing_ok=True)
+        with suppress(OSError):  # gone, or nothing that a shell has written
+            file.unlink()

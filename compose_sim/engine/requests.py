@@ -91,9 +91,12 @@ class Requests:
 
 
 def _read(path: Path) -> Intervention | None:
+    """FileNotFoundError where it has gone."""
     try:
         values = json.loads(path.read_text())
         values.pop("id", None)
         return intervention_from_dict(values)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

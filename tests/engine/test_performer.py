@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from compose_sim.core.events import Event, parse_event
+from compose_sim.core.faults import Act, Start
 from compose_sim.core.interventions import Fault, Heal, Intervention, Scale
 from compose_sim.core.plan import Plan
 from compose_sim.engine.local import LocalEngine
 from compose_sim.engine.performer import Performer
 from compose_sim.engine.requests import ask
-from compose_sim.engine.rundir import RunFolder, runs_folder
+from compose_sim.engine.rundir import RunFolder, runs_folder, write_file
 from compose_sim.errors import EngineError, SpecError
 from tests.builders import an_event
 from tests.contract.bench import COUNTS, WAITS, Bench, until
@@ -104,6 +105,46 @@ def test_nodes_leave_and_come_by_scaling(bench: Bench) -> None:
 
     until(lambda: run.running() == ["node-0", "node-1", "node-2"])
     assert run.events("scale") == [("scale", "scale-1", ""), ("scale", "scale-2", "")]
+    run.performer.close()
+
+
+class Narrow(LocalEngine):
+    """An engine that has no room for a third node."""
+
+    def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
+        if isinstance(act, Start) and act.node == "node-2":
+            raise EngineError("there is no room for it")
+        super().perform(plan, folder, act)
+
+
+def test_a_size_that_cannot_be_had_leaves_the_size_that_was(bench: Bench) -> None:
+    bench.engine = Narrow()
+    run = Run(bench, replace(bench.start(WAITS, WAITS, WAITS, first_nodes=1), elastic=(1, 3)))
+
+    with pytest.raises(EngineError, match="there is no room for it"):
+        run.ask(Scale(nodes=3), "scale-1")
+    assert run.events() == [("scale", "scale-1", ""), ("scale", "scale-1", ""), ("refused", "scale-1", "")]
+    until(lambda: run.running() == ["node-0"])
+
+    told = run.ask(Scale(nodes=2), "scale-2")
+    assert [event.data["names"] for event in told] == [["node-0", "node-1"]]
+    until(lambda: run.running() == ["node-0", "node-1"])
+    run.performer.close()
+
+
+@pytest.mark.parametrize("unreadable", ["a folder", "too deep"])
+def test_a_request_that_cannot_be_read_keeps_no_other_from_being_done(bench: Bench, unreadable: str) -> None:
+    run = started(bench, WAITS)
+    odd = run.folder.path / "requests" / "1.odd.json"
+    if unreadable == "a folder":
+        odd.mkdir(parents=True)
+    else:
+        write_file(odd, "[" * 200_000)
+    until(lambda: ("refused", "odd", "") in run.events())
+
+    run.ask(Fault(kind="kill", nodes=("node-0",)), "fault-1")
+
+    assert run.running() == []
     run.performer.close()
 
 
