@@ -100,7 +100,9 @@ def test_faults_of_links_come_on_top_and_the_worst_holds() -> None:
     )
     assert networks["node-0"].shapes[0] == (Shape(rate_bits=10**6, loss_ppm=100000), ("node-1",))
     assert (slow.text, lossy.text) == ("links of node-1 carry 1mbit", "links of node-1 lose 5% of their packets")
-    assert lowered("delay", "node-2", time="5ms").network == NetworkFault(links=(parse_link("node-2=5ms"),))
+    distant = lowered("delay", "node-2", time="5ms")
+    assert distant.network == NetworkFault(links=(parse_link("node-2=5ms"),))
+    assert distant.text == "packets of node-2 take 5ms"
 
 
 def test_what_is_healed_leaves_no_trace() -> None:

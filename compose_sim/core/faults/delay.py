@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from compose_sim.core.faults import Lowered, Option, Scene, require_running
+from compose_sim.core.faults import Lowered, Option, Scene
+from compose_sim.core.faults.on_links import amount_of, shaped
 from compose_sim.core.interventions import Fault
-from compose_sim.core.links import Link, parse_one
-from compose_sim.core.network import NetworkFault
-
-
-def _time(text: str) -> str:
-    parse_one("delay", text)
-    return text
-
 
 SUMMARY = "Let packets to and from a node take longer."
 ENGINES = ("docker",)
 NEEDS = "netem"
-OPTIONS: dict[str, Option] = {"time": (_time, ..., "How long each packet takes, one way, such as 20ms.")}
+OPTIONS: dict[str, Option] = {"time": amount_of("delay", "How long each packet takes, one way, such as 20ms.")}
 
 
 def lower(fault: Fault, scene: Scene) -> Lowered:
     """A link of its own for the node, on top of those in force."""
-    require_running(fault.nodes, scene)
-    shape = parse_one("delay", fault.options["time"])
-    return Lowered(
-        text=f"packets of {', '.join(fault.nodes)} take {shape}",
-        network=NetworkFault(links=(Link(shape=shape, nodes=fault.nodes),)),
-    )
+    return shaped(fault, scene, quality="delay", much=fault.options["time"], how="packets of {nodes} take {much}")
