@@ -11,7 +11,7 @@ import click
 from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.cli.intervening import intervene, run_under_way, tell
 from compose_sim.cli.select import json_option, run_option, seconds
-from compose_sim.core.faults import KINDS, options_of, target_of
+from compose_sim.core.faults import KINDS, lasts, options_of, target_of
 from compose_sim.core.faults.reading import kind_named, read_fault
 from compose_sim.core.quantities import format_seconds
 
@@ -78,11 +78,10 @@ def list_kinds(as_json: bool) -> None:
 
 def _command_of(name: str) -> click.Command:
     kind = kind_named(name)
-    options: list[Callable[[Any], Any]] = [
-        json_option,
-        run_option,
-        click.option("--for", "for_s", metavar="TIME", callback=seconds, help="Heal it after this time, such as 20s."),
-    ]
+    options: list[Callable[[Any], Any]] = [json_option, run_option]
+    if lasts(kind):
+        text = "Heal it after this time, such as 20s."
+        options.append(click.option("--for", "for_s", metavar="TIME", callback=seconds, help=text))
     for key, (parse, default, text) in options_of(kind).items():
         flag = f"--{key.replace('_', '-')}"
         said = text if default in (..., None, False, "") else f"{text}  [default: {default}]"
@@ -99,7 +98,13 @@ def _command_of(name: str) -> click.Command:
 
 
 def _break(
-    name: str, *, run: str | None, for_s: float | None, as_json: bool, words: tuple[str, ...] = (), **options: Any
+    name: str,
+    *,
+    run: str | None,
+    as_json: bool,
+    for_s: float | None = None,
+    words: tuple[str, ...] = (),
+    **options: Any,
 ) -> None:
     folder = run_under_way(run)
     fault = read_fault(name, words, options, plan=folder.read_plan(), for_s=for_s)

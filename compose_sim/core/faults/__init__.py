@@ -82,7 +82,11 @@ class Lowered:
     undo: tuple[Act, ...] = ()
     network: NetworkFault | None = None  # in force from `do` to `undo`: all networks are decided again at both
     loses: tuple[str, ...] = ()  # nodes whose loss, or the end of a rank of theirs, this fault accounts for
-    lasts: bool = True  # False: it is over once done (a rank that raised): there is nothing to heal
+
+    @property
+    def lasts(self) -> bool:
+        """Whether there is anything to heal; else it is over once done (a rank that raised)."""
+        return bool(self.undo or self.network)
 
 
 class Kind(Protocol):
@@ -90,7 +94,8 @@ class Kind(Protocol):
     What the module of a kind provides.
 
     It may also have TARGET, what it is done to, where that is not one or more nodes ("nodes"): "rank", "groups" (`A,B C,D`,
-    which become `nodes` and the option `groups`) or "none"; and OPTIONS, its own options: see `Option`.
+    which become `nodes` and the option `groups`) or "none"; OPTIONS, its own options: see `Option`; and LASTS = False
+    where it is over once done, so that there is nothing to heal.
     """
 
     SUMMARY: str  # one line for `composesim fault list`
@@ -110,6 +115,11 @@ Option = tuple[Callable[[str], Any], Any, str]
 def target_of(kind: Kind) -> str:
     """What the kind is done to: "nodes", "rank", "groups" or "none"."""
     return str(getattr(kind, "TARGET", "nodes"))
+
+
+def lasts(kind: Kind) -> bool:
+    """Whether faults of the kind stay until they are healed."""
+    return bool(getattr(kind, "LASTS", True))
 
 
 def options_of(kind: Kind) -> Mapping[str, Option]:

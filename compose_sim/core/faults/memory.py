@@ -9,6 +9,7 @@ from compose_sim.errors import SpecError
 SUMMARY = "Take a node's memory up to its --memory, until the kernel kills a rank (OOM)."
 ENGINES = ("docker",)
 NEEDS = ""
+LASTS = False
 
 
 def lower(fault: Fault, scene: Scene) -> Lowered:
@@ -23,4 +24,4 @@ def lower(fault: Fault, scene: Scene) -> Lowered:
                 hint="composesim up --memory 1g …",
             )
     do = tuple(Order(node=node, name="memory") for node in nodes)
-    return Lowered(text=f"{', '.join(nodes)} out of memory", do=do, loses=nodes, lasts=False)
+    return Lowered(text=f"{', '.join(nodes)} out of memory", do=do, loses=nodes)

@@ -13,7 +13,7 @@ def ended(fault: Fault, scene: Scene, *, how: str, order: str, **values: Any) ->
     """A fault that ends the rank, and is over with that."""
     node, do = _order(fault, scene, order, values)
     text = f"rank {fault.rank} on {node} {how}"
-    return Lowered(text=text, do=(do,), loses=(node,), lasts=False)
+    return Lowered(text=text, do=(do,), loses=(node,))
 
 
 def held(fault: Fault, scene: Scene, *, how: str, order: str, **values: Any) -> Lowered:

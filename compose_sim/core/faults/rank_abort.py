@@ -10,6 +10,7 @@ TARGET = "rank"
 SUMMARY = "End a rank by SIGABRT, as a failed assertion in C++ or NCCL's watchdog does."
 ENGINES = ("docker", "local")
 NEEDS = ""
+LASTS = False
 
 
 def lower(fault: Fault, scene: Scene) -> Lowered:

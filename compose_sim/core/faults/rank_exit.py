@@ -17,6 +17,7 @@ TARGET = "rank"
 SUMMARY = "Have a rank exit at once with a code, without exception or clean-up."
 ENGINES = ("docker", "local")
 NEEDS = ""
+LASTS = False
 OPTIONS: dict[str, Option] = {"code": (_code, 1, "Exit code, 1 when left out.")}
 
 

@@ -10,6 +10,7 @@ TARGET = "rank"
 SUMMARY = "Interrupt one rank by SIGINT: KeyboardInterrupt."
 ENGINES = ("docker", "local")
 NEEDS = ""
+LASTS = False
 
 
 def lower(fault: Fault, scene: Scene) -> Lowered:

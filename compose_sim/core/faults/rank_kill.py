@@ -10,6 +10,7 @@ TARGET = "rank"
 SUMMARY = "Kill one rank by SIGKILL; its node lives."
 ENGINES = ("docker", "local")
 NEEDS = ""
+LASTS = False
 
 
 def lower(fault: Fault, scene: Scene) -> Lowered:

@@ -10,6 +10,7 @@ TARGET = "rank"
 SUMMARY = "Raise an exception in a rank, at the line where its main thread is."
 ENGINES = ("docker", "local")
 NEEDS = ""
+LASTS = False
 
 
 def lower(fault: Fault, scene: Scene) -> Lowered:

@@ -10,6 +10,7 @@ TARGET = "rank"
 SUMMARY = "End a rank by SIGSEGV, as a crash in C code does."
 ENGINES = ("docker", "local")
 NEEDS = ""
+LASTS = False
 
 
 def lower(fault: Fault, scene: Scene) -> Lowered:

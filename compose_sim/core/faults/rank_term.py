@@ -10,6 +10,7 @@ TARGET = "rank"
 SUMMARY = "Ask one rank to end by SIGTERM, which the script may catch."
 ENGINES = ("docker", "local")
 NEEDS = ""
+LASTS = False
 
 
 def lower(fault: Fault, scene: Scene) -> Lowered:

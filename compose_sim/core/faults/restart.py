@@ -8,6 +8,7 @@ from compose_sim.core.interventions import Fault
 SUMMARY = "Kill a node and start it again at once; start one that was killed."
 ENGINES = ("docker", "local")
 NEEDS = ""
+LASTS = False
 
 
 def lower(fault: Fault, scene: Scene) -> Lowered:
@@ -18,5 +19,4 @@ def lower(fault: Fault, scene: Scene) -> Lowered:
         text=f"{', '.join(nodes)} started again",
         do=kill + tuple(Start(node=node) for node in nodes),
         loses=nodes,
-        lasts=False,
     )

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.faults import KINDS, Lowered, Order, Scene, load_kind, target_of
+from compose_sim.core.faults import KINDS, Lowered, Order, Scene, lasts, load_kind, target_of
+from compose_sim.core.faults.reading import read_fault
 from compose_sim.core.interventions import Fault
 from compose_sim.errors import SpecError
 from tests.builders import ROOT, a_plan
@@ -97,6 +98,26 @@ def test_every_kind_says_what_it_is() -> None:
     assert len(kinds) >= 20
     assert [name for name, kind in kinds.items() if not kind.SUMMARY.endswith(".") or len(kind.SUMMARY) > 90] == []
     assert {engine for kind in kinds.values() for engine in kind.ENGINES} == {"docker", "local"}
+
+
+def test_a_kind_lasts_if_there_is_anything_to_heal() -> None:
+    plan = a_plan(nodes=3, memory="1g", scratch="64m")
+    scene = Scene(plan=plan, running=("node-0", "node-1", "node-2"), ranks={0: "node-0"})
+    words = {"nodes": ["0"], "rank": ["0"], "groups": ["0", "1,2"], "none": []}
+    needed = {
+        "cpu": {"limit": "0.5"},
+        "slow-link": {"rate": "1mbit"},
+        "loss": {"rate": "5%"},
+        "delay": {"time": "5ms"},
+    }
+    kinds = {name: load_kind(name) for name in KINDS}
+    faults = {
+        name: read_fault(name, words[target_of(kind)], needed.get(name, {}), plan=plan) for name, kind in kinds.items()
+    }
+
+    healed = {name for name, kind in kinds.items() if kind.lower(faults[name], scene).lasts}
+    assert healed == {name for name, kind in kinds.items() if lasts(kind)}
+    assert set(KINDS) - healed == {*ENDED, "restart", "memory"}
 
 
 def test_every_kind_has_a_row_in_the_document() -> None:
