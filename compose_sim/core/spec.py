@@ -8,71 +8,16 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from compose_sim.core.checks import IDS
-from compose_sim.core.checks.selection import unknown_check
-from compose_sim.core.gpus.request import parse_gpus
 from compose_sim.core.links import check_links
 from compose_sim.core.plan import RUN_NAME
-from compose_sim.core.quantities import parse_bytes, parse_seconds
+from compose_sim.core.quantities import parse_bytes
+from compose_sim.core.values import CheckIds, Cpus, Duration, Gpus, Ranks, Size, Text, Texts
 
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
 
-Size = Annotated[
-    int,
-    BeforeValidator(parse_bytes),
-    Field(ge=6 << 20),  # Docker refuses a memory limit below 6 MiB
-    WithJsonSchema({"type": ["string", "integer"], "examples": ["512m", "2g"]}),
-]
-Duration = Annotated[
-    float,
-    BeforeValidator(parse_seconds),
-    Field(gt=0),
-    WithJsonSchema({"type": ["string", "number"], "examples": ["90s", "10m"]}),
-]
-Gpus = Annotated[
-    str,
-    BeforeValidator(parse_gpus),
-    WithJsonSchema({"type": ["string", "integer", "array"], "examples": ["all", "none", "0,1", "GPU-8932f937"]}),
-]
-Cpus = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Ranks = Annotated[int, Field(ge=1, le=1024)]
-Text = Annotated[
-    str,
-    BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value),
-    WithJsonSchema({"type": ["string", "number", "boolean"]}),
-]
-
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _check_id(name: str) -> str:
-    if problem := unknown_check(name):
-        raise ValueError(problem)
-    return name
-
-
-def _words(value: Any) -> Any:
-    """`a,b` as well as `[a, b]` and `[a, "b,c"]`."""
-    given = [value] if isinstance(value, str) else value
-    if isinstance(given, list | tuple) and all(isinstance(entry, str) for entry in given):
-        return tuple(dict.fromkeys(word.strip() for entry in given for word in entry.split(",") if word.strip()))
-    return value
-
-
-def _one_or_more(value: Any) -> Any:
-    """One text as well as a list of them."""
-    return (value,) if isinstance(value, str) else value
 
 
 class NodeSpec(BaseModel):
@@ -99,19 +44,14 @@ class NodeSpec(BaseModel):
         return gpus
 
 
-CheckId = Annotated[str, AfterValidator(_check_id), WithJsonSchema({"enum": [*IDS]})]
-
-
 class CheckSpec(BaseModel):
     """What `composesim check` is to do; `only` and `skip` hold for what `up` says too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: Annotated[int, Field(ge=1)] | None = Field(None, description="Optimizer steps to record and replay")
-    only: Annotated[tuple[CheckId, ...], BeforeValidator(_words)] = Field(
-        (), description="Checks to run; all when left out"
-    )
-    skip: Annotated[tuple[CheckId, ...], BeforeValidator(_words)] = Field((), description="Checks not to run")
+    only: CheckIds = Field((), description="Checks to run; all when left out")
+    skip: CheckIds = Field((), description="Checks not to run")
     tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Largest relative difference between world size 1 and N, such as 1e-3"
     )
@@ -154,7 +94,7 @@ class ClusterSpec(BaseModel):
     elastic: str | None = Field(
         None, description="MIN:MAX nodes: the run goes on while nodes leave and come back, such as 2:4"
     )
-    link: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = Field(
+    link: Texts = Field(
         (), description="Shape of the links between nodes, such as 1gbit,20ms,loss=0.1% or node-0=10mbit"
     )
     scratch: Size | None = Field(None, description="Size of a disk of its own at /scratch in each node, such as 64m")

@@ -268,3 +268,24 @@ def test_a_wrong_flag_of_check_is_named() -> None:
         make_spec({}, {"check": {"only": ("hangs",)}})
 
     assert caught.value.hint == "composesim check --help"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["link: 1gbit", "link: [1gbit, node-0=10mbit]", "check: {only: 'hang,set-epoch'}", "check: {skip: [hang]}"],
+)
+def test_what_may_be_one_text_or_a_list_is_both_for_editors_and_for_us(text: str) -> None:
+    import jsonschema
+
+    jsonschema.validate(yaml.safe_load(text), ClusterSpec.model_json_schema())
+    assert make_spec(parse(text), {}) != ClusterSpec()
+
+
+@pytest.mark.parametrize("text", ["link: 3", "link: [3]", "check: {only: [hnag]}", "check: {skip: 1}"])
+def test_what_is_neither_is_wrong_for_editors_and_for_us(text: str) -> None:
+    import jsonschema
+
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(yaml.safe_load(text), ClusterSpec.model_json_schema())
+    with pytest.raises(SpecError):
+        make_spec(parse(text), {})

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from compose_sim.core.events import KINDS as EVENTS
 from compose_sim.core.faults import KINDS
-from compose_sim.core.spec import Duration
+from compose_sim.core.values import Duration
 from compose_sim.core.verdict import EXIT_CODES
 
 ANY = "any"
