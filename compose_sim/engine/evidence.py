@@ -20,23 +20,24 @@ _MOST_BYTES = 64 << 20  # of one file: what lies beyond is of a run too long to 
 
 def read_case(folder: Path, *, verdict: str, cause: Mapping[str, Any] | None, **more: Any) -> Case:
     """The case of a run's folder: its observations and logs, with what else the caller knows."""
+    events = read_events(folder)
     return Case(
         observed=read_observed(folder),
         verdict=verdict,
         cause=cause,
-        logs=read_logs(folder),
-        stalls=read_standings(folder),
+        logs=read_logs(folder, events),
+        stalls=read_standings(folder, events),
         **more,
     )
 
 
-def read_standings(folder: Path) -> tuple[Standing, ...]:
+def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:
     """Where the ranks stood when they were stopped, and which had left before."""
     try:
         plan = RunFolder(folder).read_plan()
     except SpecError:  # somebody deleted it
         return ()
-    return standings_of(fold_all(plan, _read_events(folder)))
+    return standings_of(fold_all(plan, events))
 
 
 def read_observed(folder: Path) -> Observed:
@@ -53,9 +54,9 @@ def read_observed(folder: Path) -> Observed:
     return Observed(ranks=ranks)
 
 
-def read_logs(folder: Path) -> dict[int, tuple[str, ...]]:
+def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
     """What each rank printed in the last round, by line; a rank may have been on another node before, and have printed other things."""
-    rounds = [event for event in _read_events(folder) if event.kind == "rendezvous" and event.data.get("logs")]
+    rounds = [event for event in events if event.kind == "rendezvous" and event.data.get("logs")]
     last = max((event.generation or 0 for event in rounds), default=0)
     begins = {
         f"{event.node}.{rank}.log": int(begins_at)
@@ -71,7 +72,7 @@ def read_logs(folder: Path) -> dict[int, tuple[str, ...]]:
     return logs
 
 
-def _read_events(folder: Path) -> list[Event]:
+def read_events(folder: Path) -> list[Event]:
     """All events of the run, in order of time."""
     events = [
         event for path in (folder / "events").glob("*.jsonl") for event in map(parse_event, _lines(path)) if event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from compose_sim.engine.evidence import read_logs, read_observed
+from compose_sim.engine.evidence import read_events, read_logs, read_observed
 
 
 def tell_round(folder: Path, node: str, generation: int, logs: dict[str, int]) -> None:
@@ -29,7 +29,7 @@ def test_checks_see_the_last_round_alone(tmp_path: Path) -> None:
     tell_round(tmp_path, "node-1", 1, {"0": 0})
     tell_round(tmp_path, "node-0", 2, {"0": len("first round\n")})
 
-    assert read_logs(tmp_path) == {0: ("last round",)}
+    assert read_logs(tmp_path, read_events(tmp_path)) == {0: ("last round",)}
     assert {rank.rank: rank.node for rank in read_observed(tmp_path)} == {0: "node-0"}
 
 
@@ -37,4 +37,4 @@ def test_logs_of_which_no_round_is_told_are_read_whole(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "node-0.0.log").write_text("one\ntwo\n")
 
-    assert read_logs(tmp_path) == {0: ("one", "two")}
+    assert read_logs(tmp_path, read_events(tmp_path)) == {0: ("one", "two")}
