@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 
 tiers="" # an expression of pytest -m, empty for all
 not_run=()
+beside=() # what is made while the lanes run tests that do not need it
 
 leave_out() {
     tiers="${tiers:+$tiers and }not $1"
@@ -23,12 +24,16 @@ if ! engine=$(scripts/engine.sh --check 2>&1); then
     fi
     leave_out docker "docker: ${engine##*$'\n'} To run it: make engine (as root), then make test"
 fi
+if [ -x scripts/recipes.sh ]; then
+    if [ "${CI:-}" = true ]; then
+        beside+=(--beside recipes=scripts/recipes.sh)
+    elif ! recipes=$(scripts/recipes.sh --check 2>&1); then
+        leave_out recipes "recipes: ${recipes##*$'\n'} To run it: make recipes, then make test"
+    fi
+fi
 if ! [ -e /proc/driver/nvidia/version ]; then
     leave_out gpu "gpu: this machine has no NVIDIA GPU."
 fi
 
-checked=0 status=0
-make --no-print-directory check || checked=$? # the tests run all the same: one answer to all questions
-.venv/bin/python -m tests.lanes -m "$tiers" ${not_run[@]+"${not_run[@]}"} -- "$@" || status=$?
-if [ "$checked" -ne 0 ]; then echo "make check failed; what it found is above the tests."; fi
-exit $((status ? status : checked))
+exec .venv/bin/python -m tests.lanes -m "$tiers" --beside check='make --no-print-directory check' \
+    ${beside[@]+"${beside[@]}"} ${not_run[@]+"${not_run[@]}"} -- "$@"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import time
 from itertools import groupby
 from pathlib import Path
 
+from tests.lanes.beside import Beside
 from tests.lanes.results import Lane, by_module, closing_line, file_of, problems
 
 FOLDER = Path("build/tests")  # of each lane NAME.log, NAME.xml (JUnit) and NAME.jsonl
@@ -33,29 +35,41 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options = _options()
     if options.pytest:
-        done = subprocess.run([sys.executable, "-m", "pytest", "-m", options.marked, *options.pytest], check=False)
-        _say_not_run(options.not_run)
-        return done.returncode
+        return _run_plain(options)
     shutil.rmtree(FOLDER, ignore_errors=True)
-    running = [Running(name, FOLDER, options.marked) for name in LANES]
+    beside = [Beside(*words, FOLDER) for words in options.beside]
+    asked = ("-m", options.marked, *(f"--lanes-need={each.need}" for each in beside))
+    running = [Running(name, FOLDER, asked) for name in LANES]
     while any([lane.goes_on() for lane in running]):  # a list: each of them is looked at
-        pass
+        for each in beside:
+            each.look()
+    for each in beside:
+        each.look(wait=True)
     lanes = [lane.results for lane in running]
     again = [test for lane in lanes for test in lane.again]
-    alone = _run_alone(again, options.marked)
+    alone = _run_alone(again, asked)
     mended = {test for test in again if alone.outcomes.get(test) == "passed"}
     _tell_failures(lanes, alone, mended)
-    wrong = problems(lanes)
+    wrong = [*(each.problem for each in beside if each.problem), *problems(lanes)]
     print(*wrong, sep="\n", end="\n" if wrong else "")
     _say_not_run(options.not_run)
     print(closing_line(lanes, mended), flush=True)
     return 1 if wrong or any(test not in mended for lane in lanes for test in lane.failed) else 0
 
 
+def _run_plain(options: argparse.Namespace) -> int:
+    """One pytest after what else is asked for: the exit code of the first that failed."""
+    asked = [sys.executable, "-m", "pytest", "-m", options.marked, *options.pytest]
+    commands = [*(shlex.split(command) for _, command in options.beside), asked]
+    codes = [subprocess.run(command, check=False).returncode for command in commands]
+    _say_not_run(options.not_run)
+    return next((code for code in codes if code), 0)
+
+
 class Running:
     """A lane's pytest, of which is told what it has done."""
 
-    def __init__(self, name: str, folder: Path, marked: str, *tests: str) -> None:
+    def __init__(self, name: str, folder: Path, asked: tuple[str, ...]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.results = Lane(name)
         self._file = (folder / f"{name}.jsonl").open("a+")
@@ -64,10 +78,10 @@ class Running:
         self._heard_at = time.monotonic()
         lane = ("-p", "tests.lanes.plugin", "--lane", name, "--lanes-folder", str(folder.absolute()))
         # The cache of pytest holds what failed last: of two that write it at once neither is of use.
-        argv = (sys.executable, "-m", "pytest", "-v", *lane, "-p", "no:cacheprovider", "-m", marked)
+        argv = (sys.executable, "-m", "pytest", "-v", *lane, "-p", "no:cacheprovider")
         with (folder / f"{name}.log").open("w") as log:
             self._process = subprocess.Popen(
-                [*argv, f"--junitxml={folder / name}.xml", *tests],
+                [*argv, f"--junitxml={folder / name}.xml", *asked],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -99,12 +113,12 @@ class Running:
                 self._told.update(tests)
 
 
-def _run_alone(tests: list[str], marked: str) -> Lane:
+def _run_alone(tests: list[str], asked: tuple[str, ...]) -> Lane:
     """What came of these when nothing else ran; in a folder of its own, where no lane has claimed their files."""
     if not tests:
         return Lane(ALONE)
     print(f"Once more, alone: {len(tests)} that failed", flush=True)
-    running = Running(ALONE, FOLDER / ALONE, marked, *tests)
+    running = Running(ALONE, FOLDER / ALONE, (*asked, *tests))
     while running.goes_on():
         pass
     return running.results
@@ -128,10 +142,23 @@ def _say_not_run(reasons: list[str]) -> None:
         print("Not run:", *(f"  {reason}" for reason in reasons), sep="\n")
 
 
+def _name_and_command(word: str) -> tuple[str, str]:
+    name, _, command = word.partition("=")
+    return name, command
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.lanes", description=__doc__)
     parser.add_argument(
         "-m", dest="marked", default="", metavar="EXPRESSION", help="which tests, in the words of pytest -m"
+    )
+    parser.add_argument(
+        "--beside",
+        type=_name_and_command,
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="to be run as well; tests with the marker NAME wait for its end",
     )
     parser.add_argument("--not-run", action="append", default=[], metavar="WHY", help="to be said at the end")
     parser.add_argument("pytest", nargs="*", metavar="ARGUMENT", help="behind --, for pytest")

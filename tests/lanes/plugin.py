@@ -1,7 +1,8 @@
 """Which tests does this lane run, and what came of each? A plugin of pytest: lanes that share a folder share out the tests.
 
 Every lane collects all tests. Before it runs the tests of a module it claims the module by making a file that must not be
-there yet, so each module runs in one lane, with its fixtures, and no list of durations has to balance them.
+there yet, so each module runs in one lane, with its fixtures, and no list of durations has to balance them. A module whose
+tests need something that is still being made beside the lanes (beside.py) is left until it is there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.lanes.beside import Need
 from tests.lanes.results import file_of
 
 LONGEST = "tests/zoo/test_zoo.py"  # minutes: begun last, it would keep one lane busy when the others are done
@@ -43,17 +45,18 @@ class Module:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lane", metavar="NAME", required=True, help="this lane's name")
     parser.addoption("--lanes-folder", metavar="FOLDER", required=True, type=Path, help="what all lanes share")
+    parser.addoption("--lanes-need", metavar="MARKER=FILE", action="append", default=[], type=Need.of)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Lane(config.getoption("--lanes-folder"), config.getoption("--lane")))
+    config.pluginmanager.register(Lane(*map(config.getoption, ("--lanes-folder", "--lane", "--lanes-need"))))
 
 
 class Lane:
     """One of the pytest processes: runs what it claims, and writes `NAME.jsonl`."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, name: str, needs: list[Need]) -> None:
+        self._folder, self._needs = folder, needs
         self._results = (folder / f"{name}.jsonl").open("a", buffering=1)
         self._containers = os.open(folder / "containers.lock", os.O_CREAT | os.O_RDWR)
 
@@ -65,13 +68,31 @@ class Lane:
             Module(path=path, tests=tuple(tests)) for path, tests in groupby(sorted(session.items, key=_path), _path)
         ]
         waiting = sorted(modules, key=lambda module: module.order)
-        # Where all that waits has containers, the lane that runs such a module now will come to the others.
-        while module := next((each for each in waiting if not each.has_docker or self._take_containers()), None):
+        while module := self._next(waiting):
             waiting.remove(module)
             if self._claim(module):
                 _run(session, module)
             fcntl.flock(self._containers, fcntl.LOCK_UN)
         return True
+
+    def _next(self, waiting: list[Module]) -> Module | None:
+        """The first that can run now, or once what it needs is there; None where another lane will come to all of them."""
+        while True:
+            needs = {module: need for module in waiting for need in self._needs if any(map(need.is_of, module.tests))}
+            early = [module for module, need in needs.items() if not need.has_ended()]
+            free = [module for module in waiting if module not in early]
+            # Where all that is free has containers, the lane that runs such a module now will come to the others.
+            found = next((each for each in free if not each.has_docker or self._take_containers()), None)
+            if found or not early:
+                return found
+            needs[early[0]].has_ended(wait=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """What could not be made fails each test that needs it."""
+        for need in self._needs:
+            if need.is_of(item) and need.problem:
+                pytest.fail(need.problem, pytrace=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """One line a phase of a test."""

@@ -15,6 +15,7 @@ from tests.builders import ROOT
 from tests.lanes.results import TRIED_AGAIN, Lane, closing_line, problems
 
 HAS_CONTAINERS = "import pytest\n@pytest.mark.docker\ndef test_a(): pass\ndef test_b(): pass\n"
+NEEDS_CAKE = "import pytest\nfrom pathlib import Path\n@pytest.mark.cake\ndef test_it(): assert Path('cake').exists()\n"
 UNLUCKY = "from pathlib import Path\ndef test_once(): assert (f := Path('seen')).exists() or f.touch()\n"
 
 
@@ -35,7 +36,7 @@ def line(test: str, phase: str, outcome: str, text: str = "") -> str:
 
 
 def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = docker\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = docker\n cake\n")
     return subprocess.run(
         [sys.executable, "-m", *argv],
         cwd=folder,
@@ -120,6 +121,41 @@ def test_all_tests_run_and_what_failed_runs_alone_once_more(tmp_path: Path) -> N
     assert "=== test_wrong.py::test_it failed alone too" in done.stdout
     assert done.stdout.splitlines()[-3:] == ["Not run:", "  gpu: there is none", "4 passed, 1 failed, 0 skipped"]
     assert {path.name for path in (tmp_path / "build" / "tests").glob("*.xml")} == {"one.xml", "two.xml"}
+
+
+def test_what_is_made_beside_the_lanes_is_waited_for_by_those_who_need_it(tmp_path: Path) -> None:
+    """It is not made before another test has run."""
+    (tmp_path / "test_a_needs.py").write_text(NEEDS_CAKE)
+    (tmp_path / "test_free.py").write_text("from pathlib import Path\ndef test_it(): Path('flour').touch()\n")
+    (tmp_path / "bake.sh").write_text("until [ -e flour ]; do sleep 0.05; done\ntouch cake\n")
+
+    done = run(tmp_path, "tests.lanes", "--beside", "cake=sh bake.sh")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
+
+
+def test_what_cannot_be_made_fails_the_tests_that_need_it_and_the_whole(tmp_path: Path) -> None:
+    (tmp_path / "test_needs.py").write_text(NEEDS_CAKE)
+    (tmp_path / "test_free.py").write_text("def test_it(): pass\n")
+    (tmp_path / "bake.sh").write_text("touch cake\necho no oven\nexit 3\n")
+
+    done = run(tmp_path, "tests.lanes", "--beside", "cake=sh bake.sh")
+
+    assert done.returncode == 1
+    assert "=== test_needs.py::test_it failed alone too" in done.stdout
+    assert done.stdout.count("'sh bake.sh' ended with status 3. The end of build/tests/cake.log:\nno oven\n") == 3
+    assert done.stdout.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
+
+
+def test_a_check_beside_the_lanes_fails_the_whole(tmp_path: Path) -> None:
+    (tmp_path / "test_free.py").write_text("def test_it(): pass\n")
+
+    for asked in ((), ("--", "-q")):
+        done = run(tmp_path, "tests.lanes", "--beside", "check=false", *asked)
+
+        assert done.returncode == 1, done.stdout
+        assert "1 passed" in done.stdout
 
 
 def test_a_file_that_cannot_be_imported_fails(tmp_path: Path) -> None:
