@@ -51,7 +51,7 @@ def render_folder(
     image = HOST_IMAGE if plan.image == "host" else plan.image
     text = write_documents(plan, folder, image=image, dotenv=dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
-    lay_out(folder, host.user_id, host.group_id)
+    lay_out(folder, host.user_id, host.group_id, token=plan.has_token)
     (folder / "code").mkdir(exist_ok=True)
     return _copy_code(list(_code_files(code, script, besides=folder)), folder / "code")
 

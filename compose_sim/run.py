@@ -76,7 +76,7 @@ def run_cluster(
             f"nodes of a run named '{plan.run}' exist already",
             hint=f"take another --name, or remove them: composesim down --run {plan.run}",
         )
-    folder.clear(host.user_id, host.group_id)
+    folder.clear(host.user_id, host.group_id, token=plan.has_token)
     folder.write_plan(plan)
     with interrupts_raise(), start_supervisor(engine.name, plan.run, folder.path) as supervisor:
         try:

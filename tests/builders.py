@@ -29,8 +29,7 @@ def a_host(**changes: Any) -> Host:
         "python": PythonFacts(
             executable="/home/ada/venv/bin/python",
             prefixes=("/home/ada/venv", "/usr"),
-            has_torch=True,
-            torch_version="2.13.0",
+            packages={"torch": "2.13.0"},
         ),
         "docker": DockerFacts(
             available=True, reason="Docker Engine 26.1.5 with Compose 2.26.1 answers", used_subnets=()

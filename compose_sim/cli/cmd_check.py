@@ -17,7 +17,8 @@ from compose_sim.cli.cmd_up import announce
 from compose_sim.cli.console import print_json
 from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import make_listener
-from compose_sim.cli.options import Request, cluster_options, new_name, read_request
+from compose_sim.cli.options import Request, cluster_options, read_request
+from compose_sim.cli.program import new_name
 from compose_sim.cli.report_text import check_verdict, print_cause
 from compose_sim.core.checks import chosen
 from compose_sim.core.checks.selection import check_exit_code, known_check

@@ -9,7 +9,8 @@ import click
 
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import print_json, print_table
-from compose_sim.cli.options import cluster_options, new_name, read_request
+from compose_sim.cli.options import cluster_options, read_request
+from compose_sim.cli.program import new_name
 from compose_sim.core.plan import Plan, PlannedNode
 from compose_sim.core.quantities import format_bytes
 from compose_sim.engine.rundir import runs_folder

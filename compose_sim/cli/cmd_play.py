@@ -17,7 +17,8 @@ from compose_sim.cli.cmd_up import announce
 from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import make_listener
-from compose_sim.cli.options import cluster_options, new_name, read_request
+from compose_sim.cli.options import cluster_options, read_request
+from compose_sim.cli.program import new_name
 from compose_sim.cli.report_text import print_report
 from compose_sim.cli.select import junit_option
 from compose_sim.core.scenarios.scenario import Scenario

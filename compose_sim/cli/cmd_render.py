@@ -10,14 +10,11 @@ import click
 
 from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import print_json, say
-from compose_sim.cli.options import (
-    cluster_options,
-    find_program,
-    new_name,
-    read_request,
-)
+from compose_sim.cli.options import cluster_options, read_request
+from compose_sim.cli.program import find_program, new_name
 from compose_sim.engine.docker import DockerEngine
 from compose_sim.engine.inspect import docker_facts
+from compose_sim.engine.recipes import find_recipe
 from compose_sim.render import render_folder
 
 
@@ -33,7 +30,7 @@ def command(
     request = read_request(file=file, program=program, **flags)
     run = new_name(request.spec)
     plan, host = request.plan(run=run, run_folder=folder.absolute(), portable=True)
-    target = find_program(request.spec, request.folder)
+    target = find_program(request.spec, find_recipe(request.spec.recipe), request.folder)
     script = None if target.is_module or target.is_command else Path(os.path.abspath(request.folder / target.target))
     size = render_folder(
         plan, folder.absolute(), code=request.folder, script=script, host=host, dotenv=request.dotenv, force=force

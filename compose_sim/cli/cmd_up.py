@@ -12,7 +12,8 @@ from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import DetachedListener, make_listener
-from compose_sim.cli.options import cluster_options, new_name, read_request
+from compose_sim.cli.options import cluster_options, read_request
+from compose_sim.cli.program import new_name
 from compose_sim.cli.report_text import print_report
 from compose_sim.cli.select import junit_option
 from compose_sim.core.plan import Plan

@@ -62,7 +62,7 @@ class PlainListener:
         limit = plan.hang_timeout_s
         self._hang_limit = f"; stopped if that lasts {format_seconds(limit)}" if limit and limit > plan.stall_s else ""
         self._many = {node.name for node in plan.nodes if node.nproc > 1}
-        self._width = max(len(node.name) for node in plan.nodes) + (3 if self._many else 0)
+        self._width = max(len(name) for name in _speakers(plan)) + (3 if self._many else 0)
         self._told: set[str] = set()
 
     def progress(self, text: str) -> None:
@@ -98,13 +98,16 @@ class PlainListener:
     def milestones(self, state: ClusterState) -> None:
         """What the cluster as a whole has reached."""
         start = state.started_at or 0.0
-        if state.rendezvous_at:
+        if state.rendezvous_at and not state.driver:
             self._tell("rendezvous", f"all nodes have met after {format_seconds(state.rendezvous_at - start)}")
+        if state.driver and state.driver.ready_at:
+            told = f"; {state.driver.facts['words']}" if state.driver.facts.get("words") else ""
+            self._tell("ready", f"the cluster is ready after {format_seconds(state.driver.ready_at - start)}{told}")
         if state.first_step_at:
             self._tell("first step", f"first step after {format_seconds(state.first_step_at - start)}")
         for failure in state.failures if not state.stopping else ():
             message = failure.message.splitlines()[0]
-            spoken = message.startswith(("rank", "node"))
+            spoken = message.startswith(("rank", "node", "the driver"))
             self._tell(f"{failure.place} {failure.generation}", message if spoken else f"{failure.place}: {message}")
 
     def _hang(self, event: Event) -> str:
@@ -162,6 +165,11 @@ class LiveListener(PlainListener):
     def close(self) -> None:
         """Take the status off the screen."""
         self._live.stop()
+
+
+def _speakers(plan: Plan) -> list[str]:
+    """Whose lines there are."""
+    return [*(node.name for node in plan.nodes), *(["driver"] if plan.is_driven else [])]
 
 
 def make_listener(plan: Plan, *, quiet: bool) -> QuietListener | PlainListener:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -12,14 +11,15 @@ from typing import Any
 
 import click
 
-from compose_sim import assets
 from compose_sim.cli.cluster_command import DEFAULT_SCRIPT
+from compose_sim.cli.program import find_program
 from compose_sim.core.inventory import Host
-from compose_sim.core.plan import Mount, Plan, Program, portable_program
+from compose_sim.core.plan import Plan, portable_program
 from compose_sim.core.planning import make_plan
 from compose_sim.core.spec import CheckSpec, ClusterSpec, check_environment
 from compose_sim.core.specfile import make_spec, parse_spec_text
 from compose_sim.engine.inspect import inspect_host
+from compose_sim.engine.recipes import find_recipe
 from compose_sim.errors import SpecError
 
 SPEC_FILE = "composesim.yaml"
@@ -28,7 +28,8 @@ PROJECT_FILE = "pyproject.toml"
 _OPTIONS = (
     click.option("--nodes", metavar="N", help="Number of nodes.  [default: 2]"),
     click.option("--nproc-per-node", metavar="M", help="Ranks on each node.  [default: 1]"),
-    click.option("--recipe", metavar="ddp|exec", help="How the framework starts; exec runs any command: -- CMD ARGS."),
+    click.option("--recipe", metavar="NAME", help="How the framework starts: ddp, or exec, which runs: -- CMD ARGS."),
+    click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Option of the recipe."),
     click.option("--engine", metavar="auto|docker|local", help="What executes the nodes."),
     click.option("--image", metavar="auto|host|TAG", help="Image of the nodes; host is this machine's own Python."),
     click.option("--python", metavar="PATH", help="Python interpreter that the nodes run."),
@@ -88,14 +89,16 @@ class Request:
         """The plan for this machine as it is now; `changes` are fields of the spec that this plan has otherwise."""
         spec = self.spec.model_copy(update=dict(changes or {}))
         with_docker = spec.engine != "local" and not portable
-        host = inspect_host(self.folder, python=spec.python, with_docker=with_docker)
-        program = find_program(spec, self.folder)
+        recipe = find_recipe(spec.recipe)
+        host = inspect_host(self.folder, python=spec.python, packages=recipe.PACKAGES, with_docker=with_docker)
+        program = find_program(spec, recipe, self.folder)
         plan = make_plan(
             spec,
             host,
             run=run,
             run_folder=str(run_folder),
             program=portable_program(program) if portable else program,
+            recipe=recipe,
             dotenv=self.dotenv_variables,
             env_files=self.env_files,
             portable=portable,
@@ -120,6 +123,8 @@ def read_request(
     given |= {"check": check} if check else {}
     if "env" in given:
         given["env"] = dict(map(_env_flag, given["env"]))
+    if "options" in given:
+        given["options"] = dict(map(_option_flag, given["options"]))
     if program:
         # After -m or a leading -- every word is an argument; else the first one is the script.
         only_arguments = "module" in given or click.get_current_context().meta[DEFAULT_SCRIPT]
@@ -145,68 +150,6 @@ def read_request(
     )
 
 
-def find_program(spec: ClusterSpec, folder: Path) -> Program:
-    """The script or module to run, checked to be one; `train_ddp.py` of composesim where none is named."""
-    own = Mount(source=str(folder), target=str(folder))
-    if spec.recipe == "exec":
-        return _find_command(spec, folder, own)
-    if spec.module:
-        return Program(target=spec.module, is_module=True, arguments=spec.args, folder=str(folder), mounts=(own,))
-    named = spec.script or ("train_ddp.py" if (folder / "train_ddp.py").is_file() else None)
-    script = Path(named) if named else assets.root() / "train_ddp.py"
-    path = Path(os.path.abspath(folder / script))
-    _check_script(path, str(script))
-    real = path.resolve()  # a link may lead out of the project, where nodes must see what it leads to
-    outside = {
-        at.parent for at in (path, real) if not at.is_relative_to(folder) and not at.is_relative_to(folder.resolve())
-    }
-    besides = tuple(Mount(source=str(each), target=str(each), read_only=True) for each in sorted(outside))
-    return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own, *besides))
-
-
-def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:
-    """The words behind the options, which the nodes look up themselves."""
-    words = (*((spec.script,) if spec.script else ()), *spec.args)
-    if spec.module or not words:
-        given = f"-m '{spec.module}'" if spec.module else "none"
-        raise SpecError(
-            f"recipe 'exec' runs a command, and {given} was given", hint="composesim up --recipe exec -- hostname"
-        )
-    return Program(target=words[0], arguments=words[1:], is_command=True, folder=str(folder), mounts=(own,))
-
-
-def new_name(spec: ClusterSpec) -> str:
-    """The run's name: the person's, or the script's with four random hexadecimal digits."""
-    if spec.name:
-        return spec.name
-    words = (spec.script, *spec.args[:1]) if spec.recipe == "exec" else (spec.script,)
-    first = next(filter(None, words), "train_ddp")
-    stem = (spec.module or Path(first).stem).rpartition(".")[2].lower()
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-")[:40]
-    return f"{plain or 'run'}-{secrets.token_hex(2)}"
-
-
-def _check_script(path: Path, name: str) -> None:
-    if not path.exists():
-        near = sorted(each.name for each in path.parent.glob("*.py"))[:5] if path.parent.is_dir() else []
-        raise SpecError(
-            f"the script '{name}' does not exist",
-            evidence=f"in '{path.parent}' there is: {', '.join(near)}" if near else "",
-            hint="composesim init writes one to start from",
-        )
-    if not path.is_file():
-        raise SpecError(f"the script '{name}' is not a file", hint="composesim up -m MODULE runs a package")
-    try:
-        compile(path.read_bytes(), name, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        where = f"{name}, line {error.lineno}: {(error.text or '').strip()}"
-        raise SpecError(
-            f"the script '{name}' is not valid Python: {error.msg}", evidence=where, hint=f"python -m py_compile {name}"
-        ) from None
-    except ValueError as error:
-        raise SpecError(f"the script '{name}' is not Python source: {error}") from None
-
-
 def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
     """The text of the spec file, its name, and a remark where two files could be meant."""
     own, project = file or folder / SPEC_FILE, folder / PROJECT_FILE
@@ -217,6 +160,13 @@ def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
     if file:
         raise SpecError(f"the spec file '{file}' does not exist", hint="composesim init writes one to start from")
     return (text, PROJECT_FILE, "") if table else ("", SPEC_FILE, "")
+
+
+def _option_flag(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise SpecError(f"--option '{name}' has no value", hint=f"--option {name}=VALUE")
+    return name, value
 
 
 def _env_flag(text: str) -> tuple[str, str]:

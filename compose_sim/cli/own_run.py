@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.cli.live import QuietListener
-from compose_sim.cli.options import Request, new_name
+from compose_sim.cli.options import Request
+from compose_sim.cli.program import new_name
 from compose_sim.core.plan import Plan
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.engine.engines import make_engine

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from compose_sim.core.gpus.driver import why_too_old
 from compose_sim.core.gpus.request import require_gpus
-from compose_sim.core.inventory import Host
+from compose_sim.core.inventory import Host, PythonFacts
 from compose_sim.core.plan import Choice
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.errors import EnvironmentMissingError, SpecError
@@ -33,22 +36,53 @@ def choose_engine(spec: ClusterSpec, host: Host, *, portable: bool = False) -> C
     return Choice(what="engine", value="local", why=f"plain processes on this machine, since {docker.reason}")
 
 
-def choose_image(spec: ClusterSpec, host: Host, *, engine: str) -> tuple[Choice, str]:
-    """The image of the nodes and the Python they run."""
+def default_image(recipe: str) -> str:
+    """What `composesim image build` makes for a recipe."""
+    return DEFAULT_IMAGE if recipe in ("ddp", "exec") else f"composesim-{recipe}:latest"
+
+
+def choose_image(spec: ClusterSpec, host: Host, *, engine: str, packages: Mapping[str, str]) -> tuple[Choice, str]:
+    """The image of the nodes and the Python they run; `packages` are what the recipe needs, with the least version of each."""
     python = host.python
     if engine == "local":
         _require_no_container_options(spec)
-        return Choice(what="image", value="host", why="the local engine runs this machine's Python"), _own_python(
-            spec, host
-        )
-    if spec.image == "host" or (spec.image == "auto" and python and python.has_torch and host.system == "Linux"):
-        executable = _own_python(spec, host)
-        version = f" with torch {python.torch_version}" if python and python.torch_version else ""
-        return Choice(what="image", value="host", why=f"{executable}{version}, mounted read-only"), executable
+        why = "the local engine runs this machine's Python"
+        return Choice(what="image", value="host", why=why), _own_python(spec, host, packages)
+    wanted = packages or {"torch": ""}  # a command's Python most likely is the one with torch
+    has_all = python and not missing_packages(python, wanted)
+    if spec.image == "host" or (spec.image == "auto" and has_all and host.system == "Linux"):
+        executable = _own_python(spec, host, packages)
+        versions = [f"{name} {python.packages[name]}" for name in wanted if python and name in python.packages]
+        with_them = f" with {', '.join(versions)}" if versions else ""
+        return Choice(what="image", value="host", why=f"{executable}{with_them}, mounted read-only"), executable
     if spec.image == "auto":
-        why = "no Python with torch was found on this machine"
-        return Choice(what="image", value=DEFAULT_IMAGE, why=why), spec.python or "python3"
+        why = f"no Python with {' and '.join(wanted)} was found on this machine"
+        return Choice(what="image", value=default_image(spec.recipe), why=why), spec.python or "python3"
     return Choice(what="image", value=spec.image, why="asked for"), spec.python or "python3"
+
+
+def missing_packages(python: PythonFacts, packages: Mapping[str, str]) -> tuple[str, ...]:
+    """What a Python lacks of these, in words: `ray`, or `ray 2.40 (it has 2.9)` where its version is too old."""
+    missing = []
+    for name, least in packages.items():
+        version = python.packages.get(name)
+        if version is None:
+            missing.append(name)
+        elif least and _numbers(version) < _numbers(least):
+            missing.append(f"{name} {least} (it has {version})")
+    return tuple(missing)
+
+
+def check_options(given: Mapping[str, str], known: Mapping[str, str], *, recipe: str) -> None:
+    """SpecError for an option that the recipe does not know."""
+    for name in given:
+        if name not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise SpecError(f"recipe '{recipe}' has no option '{name}': {takes}", hint="composesim up --help")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
 def choose_gpus(spec: ClusterSpec, host: Host, *, cuda: str | None = None, emulates: bool = True) -> Choice | None:
@@ -125,14 +159,17 @@ def choose_backend(spec: ClusterSpec, host: Host, *, gpus: str | None = None, al
     return Choice(what="backend", value="nccl", why="nodes have NVIDIA GPUs")
 
 
-def _own_python(spec: ClusterSpec, host: Host) -> str:
-    if host.python is None or not (host.python.has_torch or spec.recipe != "ddp"):
-        found = f"'{host.python.executable}' has no torch" if host.python else "no python3 was found"
-        raise EnvironmentMissingError(
-            f"no Python with torch on this machine: {found}",
-            hint="pip install torch, or name one: composesim up --python /path/to/python …",
-        )
-    return host.python.executable
+def _own_python(spec: ClusterSpec, host: Host, packages: Mapping[str, str]) -> str:
+    missing = missing_packages(host.python, packages) if host.python else tuple(packages)
+    if host.python and not missing:
+        return host.python.executable
+    found = f"'{host.python.executable}' has no {missing[0]}" if host.python else "no python3 was found"
+    names = " and ".join(packages) or "python3"
+    image = f", or make an image: composesim image build --recipe {spec.recipe}" if spec.recipe != "ddp" else ""
+    raise EnvironmentMissingError(
+        f"no Python with {names} on this machine: {found}",
+        hint=f"pip install {' '.join(packages)}, or name one: composesim up --python /path/to/python …{image}",
+    )
 
 
 def _needs_containers(spec: ClusterSpec) -> str | None:

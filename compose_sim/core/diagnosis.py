@@ -60,7 +60,7 @@ def _python(machine: Machine) -> Check:
     python = machine.host.python
     if python and python.has_torch:
         return _passed(
-            "python", f"nodes run {python.executable} with torch {python.torch_version}: {machine.python_why}"
+            "python", f"nodes run {python.executable} with torch {python.packages['torch']}: {machine.python_why}"
         )
     found = f"'{python.executable}' has no torch" if python else "no python3 was found"
     if machine.host.docker.available:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import jinja2
 
 from compose_sim.core.environment import CONTAINER_HOME, SCRATCH
-from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan
+from compose_sim.core.plan import CONTAINER_FOLDER, Mount, Plan, PlannedPort
 from compose_sim.core.templates import template_environment
 
 _WRITTEN_TO = ("events", "logs", "observations", "shared", "debug")
@@ -28,8 +28,16 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> str:
     """The compose file of a plan. `folder` is where the file will lie, for the label that leads back to it."""
     environment = template_environment(loader)
-    environment.filters |= {"quote": quote, "quote_list": quote_list, "comment": comment, "project": project_name}
+    environment.filters |= {
+        "quote": quote,
+        "quote_list": quote_list,
+        "comment": comment,
+        "project": project_name,
+        "published": published,
+    }
     own_mounts = _OWN_MOUNTS + (_IDENTITY if plan.image == "host" else [])
+    if plan.has_token:
+        own_mounts = [*own_mounts, Mount(source="./secrets", target=f"{CONTAINER_FOLDER}/secrets", read_only=True)]
     if plan.mps:
         own_mounts = [*own_mounts, Mount(source="./mps", target=f"{CONTAINER_FOLDER}/mps")]
     in_memory = ["/tmp:exec,mode=1777", f"{CONTAINER_HOME}:exec,mode=1777"]
@@ -71,6 +79,11 @@ def quote(value: object) -> str:
 def quote_list(values: Iterable[object]) -> str:
     """A list of scalars on one line."""
     return f"[{', '.join(quote(value) for value in values)}]"
+
+
+def published(ports: Iterable[PlannedPort]) -> str:
+    """Ports that are open to this machine, and to nobody else."""
+    return quote_list(f"127.0.0.1:{port.host_port}:{port.port}" for port in ports)
 
 
 def comment(value: object) -> str:

@@ -20,7 +20,7 @@ KINDS = frozenset(
         # by the code around the person's script
         "environment", "init", "step", "waited", "breakpoint", "exception", "script-ended",
         # by the master
-        "master-started", "node-joined", "node-lost", "round", "ended",
+        "master-started", "node-joined", "node-lost", "round", "ready", "ended",
         # by composesim
         "started", "node-stopped", "log", "metric", "hang", "stopping", "verdict", "note",
         # by composesim, of what a person does to the run (docs/run-folder.md)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from compose_sim.core import fold_interventions, fold_nodes, fold_ranks
+from compose_sim.core import fold_driver, fold_interventions, fold_nodes, fold_ranks
 from compose_sim.core.events import Event
 from compose_sim.core.plan import Plan
 from compose_sim.core.state import ClusterState, Failure, initial_state
@@ -25,7 +25,8 @@ def fold_all(plan: Plan, events: list[Event]) -> ClusterState:
 def fold(state: ClusterState, event: Event) -> ClusterState:
     """The state after one more event. Events may arrive a little out of order between nodes; none is required."""
     state = replace(state, last_t=max(state.last_t, event.t))
-    handler = _HANDLERS.get(event.kind)
+    handlers = fold_driver.HANDLERS if event.node == fold_driver.NODE else _HANDLERS
+    handler = handlers.get(event.kind)
     return handler(state, event) if handler else state
 
 
@@ -45,6 +46,8 @@ def _on_ended(state: ClusterState, event: Event) -> ClusterState:
     """The master's verdict on the rendezvous; a run that passed needs no reason."""
     passed = bool(event.data.get("passed"))
     reason = state.ended_because if passed else str(event.data.get("reason", ""))
+    if state.driver:
+        state = fold_driver.on_ended(state, event)
     return replace(state, outcome=passed, outcome_at=event.t, ended_because=reason)
 
 
@@ -66,6 +69,7 @@ _HANDLERS: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
     "environment": _on_environment,
     "hang": _on_hang,
     "ended": _on_ended,
+    "ready": fold_driver.on_ready,
     "stopping": _on_stopping,
     **fold_nodes.HANDLERS,
     **fold_ranks.HANDLERS,

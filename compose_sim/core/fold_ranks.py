@@ -15,6 +15,11 @@ _SIGNALS = {
 
 
 def _on_rank_started(state: ClusterState, event: Event) -> ClusterState:
+    rank = state.ranks.get(event.rank if event.rank is not None else -1)
+    if (
+        rank and rank.phase == "exited" and state.driver
+    ):  # where a driver starts ranks, one may begin again in the same round
+        state = state.with_rank(RankState(rank=rank.rank, node=rank.node, generation=rank.generation))
     return _update_rank(state, event)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compose_sim.core.gpus.inventory import NO_GPUS, Inventory
@@ -13,9 +14,13 @@ class PythonFacts:
 
     executable: str
     prefixes: tuple[str, ...]  # folders a process needs to see to run it: the virtual environment and its base
-    has_torch: bool
-    torch_version: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)  # versions of the frameworks' distributions that it has
     torch_cuda: str | None = None  # the CUDA that torch was built for; "" for none, None where it is not known
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether torch is installed."""
+        return "torch" in self.packages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 from compose_sim.core.gpus.binding import Bound, bound_from_dict
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder as containers see it
+TOKEN = "secrets/token"  # in the run's folder, where there is one: readable to the nodes' user alone
 WORKSPACE = "/workspace"  # where the copied code of a rendered document lies
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 
@@ -68,6 +69,17 @@ class PlannedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPort:
+    """A port of a service that is published on this machine, on 127.0.0.1 only, and what opens there."""
+
+    name: str  # "dashboard"
+    port: int  # within the service
+    host_port: int
+    path: str = "/"  # of the link, to which the run's token is appended where it holds {token}
+    scheme: str = "http"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMaster:
     """The service that holds the rendezvous. Port 0 means that any free port will do."""
 
@@ -75,6 +87,7 @@ class PlannedMaster:
     port: int
     store_port: int
     command: tuple[str, ...]
+    ports: tuple[PlannedPort, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +130,9 @@ class Plan:
     scratch_bytes: int | None = None
     master: PlannedMaster
     mps: PlannedMps | None = None
+    is_driven: bool = False  # one program on the master drives the nodes, and its exit code is the run's
+    has_token: bool = False  # master and nodes share a secret of this run: the file TOKEN
+    exit_codes: Mapping[str, str] = field(default_factory=dict)  # what an exit code of the framework's programs means
     nodes: tuple[PlannedNode, ...]
     environment: Mapping[str, str]  # what all nodes have in common
     mounts: tuple[Mount, ...]
@@ -147,7 +163,9 @@ def plan_from_dict(values: Mapping[str, Any]) -> Plan:
         PlannedNode(**{**node, "command": tuple(node["command"]), "gpus": bound_from_dict(node["gpus"])})
         for node in values["nodes"]
     )
-    master = PlannedMaster(**{**values["master"], "command": tuple(values["master"]["command"])})
+    of_master = values["master"]
+    ports = tuple(PlannedPort(**port) for port in of_master["ports"])
+    master = PlannedMaster(**{**of_master, "command": tuple(of_master["command"]), "ports": ports})
     mounts = tuple(Mount(**mount) for mount in values["mounts"])
     choices = tuple(Choice(**choice) for choice in values["choices"])
     links, elastic = tuple(values["links"]), tuple(values["elastic"]) if values["elastic"] else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from compose_sim.core.choices import choose_backend, choose_engine, choose_gpus, choose_image
+from compose_sim.core.choices import check_options, choose_backend, choose_engine, choose_gpus, choose_image
 from compose_sim.core.environment import as_dotenv_changes_it, common_environment, gpu_environment, stall_seconds
 from compose_sim.core.gpus.assignment import Wish
 from compose_sim.core.gpus.driver import cuda_of_image
@@ -16,7 +16,7 @@ from compose_sim.core.gpus.plan import MPS_NAME, GpuPlan, plan_gpus
 from compose_sim.core.inventory import Host
 from compose_sim.core.limits import check_limits, choose_subnet
 from compose_sim.core.plan import CONTAINER_FOLDER, Choice, Mount, Plan, PlannedMaster, PlannedMps, PlannedNode, Program
-from compose_sim.core.recipes import Recipe, load_recipe
+from compose_sim.core.recipes import Cluster, Recipe, load_recipe
 from compose_sim.core.spec import ClusterSpec
 
 RENDEZVOUS_PORT = 29400  # torchrun's default for its own rendezvous
@@ -31,21 +31,23 @@ def make_plan(
     run: str,
     run_folder: str,
     program: Program,
+    recipe: Recipe | None = None,
     dotenv: Mapping[str, str] | None = None,
     env_files: Mapping[str, str] | None = None,
     portable: bool = False,
 ) -> Plan:
     """
-    Lower a request to a plan for this host.
+    Lower a request to a plan for this host; `recipe` is the spec's own, where it is none of ours.
 
     `dotenv` holds the variables of `.env`, `env_files` those of `--env-file`; the spec's own win over both.
     A `portable` plan is one that
     leaves this machine (`render`): nothing is checked against what is free here now.
     Raises SpecError where the request cannot be met, EnvironmentMissingError where something must be installed first.
     """
+    recipe = recipe or load_recipe(spec.recipe)
+    check_options(spec.options, recipe.OPTIONS, recipe=spec.recipe)
     engine = choose_engine(spec, host, portable=portable)
-    image, python = choose_image(spec, host, engine=engine.value)
-    recipe = load_recipe(spec.recipe)
+    image, python = choose_image(spec, host, engine=engine.value, packages=recipe.PACKAGES)
     check_limits(spec, host, engine=engine.value, portable=portable)
     contained = engine.value == "docker"
     folder = CONTAINER_FOLDER if contained else run_folder
@@ -55,20 +57,22 @@ def make_plan(
     gpus = shown or Choice(what="gpus", value=real.value if real else "", why=real.why if real else "")
     on_all = real is None or all(node.bound.uuids for node in real.nodes)
     backend = choose_backend(spec, host, gpus=shown.value if shown else None, all_nodes=on_all)
-    master = _master(spec, recipe, python=python, folder=folder, contained=contained)
-    environment = common_environment(
-        spec,
-        host,
-        run=run,
-        folder=folder,
-        master=f"{master.name}:{master.port}",
-        contained=contained,
-        image=image.value,
-        python=python,
-    ) | dict(real.environment if real else {})
-    nodes = _nodes(
-        spec, host, recipe, program, python=python, folder=folder, contained=contained, run=run, gpus=real or gpus.value
-    )
+    cluster = _cluster(spec, program, python=python, folder=folder, contained=contained)
+    environment = {
+        **common_environment(
+            spec,
+            host,
+            run=run,
+            folder=folder,
+            master=f"{cluster.host}:{cluster.port}",
+            contained=contained,
+            image=image.value,
+            python=python,
+        ),
+        **(real.environment if real else {}),
+        **recipe.environment(cluster),
+    }
+    nodes = _nodes(cluster, host, recipe, run=run, gpus=real or gpus.value)
     return Plan(
         run=run,
         engine=engine.value,
@@ -95,7 +99,16 @@ def make_plan(
         first_nodes=spec.first_nodes,
         links=spec.link,
         scratch_bytes=spec.scratch,
-        master=master,
+        master=PlannedMaster(
+            name=cluster.host,
+            port=cluster.port,
+            store_port=cluster.store_port,
+            command=recipe.master_command(cluster),
+            ports=recipe.ports(cluster),
+        ),
+        is_driven=recipe.DRIVEN,
+        has_token=recipe.DRIVEN,
+        exit_codes={str(code): meaning for code, meaning in recipe.EXIT_CODES.items()},
         mps=_mps(spec, real, python=python, folder=folder),
         nodes=nodes,
         environment={
@@ -108,27 +121,22 @@ def make_plan(
     )
 
 
-def _master(spec: ClusterSpec, recipe: Recipe, *, python: str, folder: str, contained: bool) -> PlannedMaster:
-    # The local engine shares this machine's ports with everybody, so it takes free ones.
-    port = RENDEZVOUS_PORT if contained else 0
-    store_port = spec.master_port or (STORE_PORT if contained else 0)
-    name = "master" if contained else "127.0.0.1"
-    command = recipe.master_command(spec, python=python, folder=folder, host=name, port=port, store_port=store_port)
-    return PlannedMaster(name=name, port=port, store_port=store_port, command=command)
+def _cluster(spec: ClusterSpec, program: Program, *, python: str, folder: str, contained: bool) -> Cluster:
+    return Cluster(
+        spec=spec,
+        program=program,
+        python=python,
+        folder=folder,
+        contained=contained,
+        host="master" if contained else "127.0.0.1",
+        # The local engine shares this machine's ports with everybody, so it takes free ones.
+        port=RENDEZVOUS_PORT if contained else 0,
+        store_port=spec.master_port or (STORE_PORT if contained else 0),
+    )
 
 
-def _nodes(
-    spec: ClusterSpec,
-    host: Host,
-    recipe: Recipe,
-    program: Program,
-    *,
-    python: str,
-    folder: str,
-    contained: bool,
-    run: str,
-    gpus: GpuPlan | str,
-) -> tuple[PlannedNode, ...]:
+def _nodes(cluster: Cluster, host: Host, recipe: Recipe, *, run: str, gpus: GpuPlan | str) -> tuple[PlannedNode, ...]:
+    spec, command = cluster.spec, recipe.node_command(cluster)
     nodes: list[PlannedNode] = []
     first_rank = 0
     for node_rank, own in enumerate(spec.node_specs):
@@ -143,16 +151,6 @@ def _nodes(
             **(mine.environment if mine else gpu_environment(spec, host, gpus=str(gpus), nproc=nproc)),
             **own.env,
         }
-        command = recipe.node_command(
-            spec,
-            python=python,
-            folder=folder,
-            target=program.target,
-            is_module=program.is_module,
-            arguments=program.arguments,
-            # In containers the first node of each round is reached by its name: node-0 may be gone.
-            first_node="" if contained else "127.0.0.1",
-        )
         nodes.append(
             PlannedNode(
                 name=name,

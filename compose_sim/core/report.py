@@ -44,6 +44,7 @@ def make_report(
         "metrics": dict(state.metrics),
         "bottleneck": _bottleneck(plan, state, host),
         "restarts": state.restarts,
+        "driver": _driver(state),
         "program": plan.program,
         "backend": plan.backend,
         "launcher": plan.launcher,
@@ -63,6 +64,12 @@ def _cause(verdict: Verdict) -> dict[str, Any] | None:
         "message": failure.message,
         "traceback": failure.traceback or None,
     }
+
+
+def _driver(state: ClusterState) -> dict[str, Any] | None:
+    if not state.driver:
+        return None
+    return {"exit_code": state.driver.exit_code, "step": state.driver.step, "facts": dict(state.driver.facts)}
 
 
 def _bottleneck(plan: Plan, state: ClusterState, host: Mapping[str, Any]) -> dict[str, str] | None:
@@ -106,6 +113,7 @@ def _timings(state: ClusterState) -> dict[str, float | None]:
     return {
         "create_s": since_start(state.first_node_at),
         "rendezvous_s": since_start(state.rendezvous_at),
+        "ready_s": since_start(state.driver.ready_at if state.driver else None),
         "first_step_s": since_start(state.first_step_at),
         "total_s": since_start(state.last_t),
     }

@@ -68,7 +68,10 @@ class ClusterSpec(BaseModel):
         2, description="Number of nodes, or a list with what each node has of its own"
     )
     nproc_per_node: Ranks = Field(1, description="Ranks on each node")
-    recipe: Literal["ddp", "exec"] = Field("ddp", description="ddp: a torch.distributed script; exec: any command")
+    recipe: str = Field(
+        "ddp", pattern=r"^[a-z][a-z0-9-]*$", description="How the framework starts: ddp, exec or another recipe"
+    )
+    options: dict[str, Text] = Field(default_factory=dict, description="Options of the recipe, by name")
     engine: Literal["auto", "docker", "local"] = Field("auto", description="What executes the nodes")
     image: str = Field(
         "auto", min_length=1, description="auto, host (this machine's Python environment) or an image tag"

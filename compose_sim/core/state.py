@@ -78,6 +78,18 @@ class RankState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriverState:
+    """The program on the master that drives all nodes, where one does."""
+
+    phase: str = "starting"  # starting, running (all nodes are there), ended
+    ready_at: float | None = None  # when the framework said that all nodes are there
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what it said of them
+    step: int | None = None
+    exception: Failure | None = None
+    exit_code: int | None = None  # negative: the signal that ended it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """One node: its phase as a person would name it, and what its agent reported."""
 
@@ -147,6 +159,8 @@ class ClusterState:
 
     nodes: Mapping[str, NodeState]
     ranks: Mapping[int, RankState]
+    driver: DriverState | None = None
+    exit_codes: Mapping[str, str] = field(default_factory=dict)  # what an exit code of the framework's programs means
     failures: tuple[Failure, ...] = ()
     started_at: float | None = None
     first_node_at: float | None = None
@@ -204,8 +218,11 @@ def initial_state(plan: Plan) -> ClusterState:
     return ClusterState(
         nodes=nodes,
         ranks=ranks,
-        elastic=plan.elastic is not None,
-        least_nodes=plan.elastic[0] if plan.elastic else len(plan.nodes),
+        driver=DriverState() if plan.is_driven else None,
+        exit_codes=plan.exit_codes,
+        # Frameworks with a driver go on with the nodes that are left; whether they can is theirs to say.
+        elastic=plan.elastic is not None or plan.is_driven,
+        least_nodes=plan.elastic[0] if plan.elastic else 1 if plan.is_driven else len(plan.nodes),
         wanted=tuple(node.name for node in first),
         links=plan.links,
     )

@@ -61,6 +61,8 @@ def is_over(state: ClusterState) -> bool:
 def _counted(state: ClusterState) -> tuple[str, ...]:
     """The nodes whose end is waited for, and whose exit codes are judged."""
     names = tuple(name for name in state.wanted if name in state.nodes)
+    if state.driver and state.outcome is not None:  # it went on without those that are gone, or failed of it
+        return tuple(name for name in names if not state.nodes[name].is_gone or state.nodes[name].exit_code == 0)
     if not state.elastic or state.outcome is None or not state.rounds:
         return names
     last = state.rounds[-1]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compose_sim.core.events import Event, parse_event, parse_metric
+from compose_sim.core.fold_driver import NODE as DRIVER
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one loud rank cannot starve the others
 _PATIENCE_S = 0.05  # how long a person waits for a line at most
@@ -121,11 +122,15 @@ def _parsed(lines: list[tuple[int, str]]) -> list[Event]:
 
 
 def _log_events(stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int, int]], now: float) -> Iterator[Event]:
-    """`node-0.3` is rank 3 on node-0; `node-0` alone is what the node's agent said, which is not the script's output."""
+    """
+    `node-0.3` is rank 3 on node-0; `node-0` alone is what the node's agent said, which is not the script's output.
+
+    The driver has no rank: its log's number is that of its only output.
+    """
     node, _, rank_text = stem.partition(".")
     if not rank_text.isdigit():
         return
-    rank = int(rank_text)
+    rank = None if node == DRIVER else int(rank_text)
     for begins_at, line in lines:
         # Of two rounds that begin at the same byte the earlier one printed nothing.
         generation = next((each for first, each in reversed(rounds) if first <= begins_at), None)

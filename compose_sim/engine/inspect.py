@@ -11,6 +11,7 @@ import pwd
 import re
 import shutil
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -32,19 +33,31 @@ _SYSTEM_PATHS = (
     "/etc/nsswitch.conf",
     "/etc/ssl",
 )
-_PROBE = (
-    "import importlib.metadata as m, importlib.util as u, json, sys;"
-    "t = u.find_spec('torch') is not None;"
-    "print(json.dumps([sys.prefix, sys.base_prefix, sys.path, t and m.version('torch'), t and u.find_spec('torch').origin]))"
-)
+_PROBE = """
+import importlib.metadata, importlib.util, json, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+torch = importlib.util.find_spec("torch")
+versions = {name: version(name) for name in sys.argv[1:]}
+print(json.dumps([sys.prefix, sys.base_prefix, sys.path, versions, torch and torch.origin]))
+"""
 
 
-def inspect_host(folder: Path, *, python: str | None = None, with_docker: bool = True) -> Host:
-    """This machine, seen from a working folder. `python` names the interpreter for nodes, where the person chose one."""
+def inspect_host(
+    folder: Path, *, python: str | None = None, packages: Iterable[str] = (), with_docker: bool = True
+) -> Host:
+    """
+    This machine, seen from a working folder.
+
+    `python` names the interpreter for nodes, where the person chose one; `packages` are the distributions that they need.
+    """
     with ThreadPoolExecutor(max_workers=3) as pool:
         gpus = pool.submit(inspect_gpus)
         docker = pool.submit(docker_facts) if with_docker else None
-        python_facts = find_python(python)
+        python_facts = find_python(python, packages)
         user_id, group_id = _node_user(folder)
         return Host(
             name=platform.node(),
@@ -96,15 +109,20 @@ def docker_facts() -> DockerFacts:
         )
 
 
-def find_python(wanted: str | None = None) -> PythonFacts | None:
-    """The interpreter that nodes run: the named one, the active virtual environment's, our own, or the first with torch on PATH."""
+def find_python(wanted: str | None = None, packages: Iterable[str] = ()) -> PythonFacts | None:
+    """
+    The interpreter that nodes run: the named one, or the first that has these packages (torch, where there are none).
+
+    They are looked for in the active virtual environment, our own, then on PATH.
+    """
+    names = tuple(packages) or ("torch",)
     if wanted:
         path = shutil.which(wanted)
         if path is None:
             raise EnvironmentMissingError(
                 f"'{wanted}' is not a Python interpreter", hint="composesim up --python python3 …"
             )
-        facts = _probe(os.path.abspath(path))
+        facts = _probe(os.path.abspath(path), names)
         if facts is None:
             raise EnvironmentMissingError(
                 f"'{wanted}' is not a Python interpreter that runs", hint="composesim up --python python3 …"
@@ -116,35 +134,40 @@ def find_python(wanted: str | None = None) -> PythonFacts | None:
     found: PythonFacts | None = None
     for executable in dict.fromkeys(candidates):
         if os.access(executable, os.X_OK):
-            facts = _probe(executable)
-            if facts and facts.has_torch:
+            facts = _probe(executable, names)
+            if facts and facts.packages.keys() >= set(names):
                 return facts
             found = found or facts
     return found
 
 
-def _probe(executable: str) -> PythonFacts | None:
+def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
     if executable == sys.executable:
-        found = importlib.util.find_spec("torch")
-        has_torch, origin = found is not None, found.origin if found else None
-        version = importlib.metadata.version("torch") if has_torch else None
+        torch = importlib.util.find_spec("torch")
+        origin = torch.origin if torch else None
+        versions = {name: _version(name) for name in names}
         prefix, base, path = sys.prefix, sys.base_prefix, [entry for entry in sys.path if entry]
     else:
-        status, output = try_output_of([executable, "-c", _PROBE])
+        status, output = try_output_of([executable, "-c", _PROBE, *names])
         answer = output.splitlines()[-1:]
         if status or not (answer and answer[0].startswith("[")):  # not a Python at all
             return None
-        prefix, base, path, version, origin = json.loads(answer[0])
-        has_torch = bool(version)
+        prefix, base, path, versions, origin = json.loads(answer[0])
     # An editable install or a .pth file may put folders outside the prefixes on the path.
     outside = [entry for entry in path if entry and Path(entry).is_dir() and Path(entry) != Path.cwd()]
     return PythonFacts(
         executable=executable,
         prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
-        has_torch=has_torch,
-        torch_version=version or None,
+        packages={name: version for name, version in versions.items() if version},
         torch_cuda=_cuda_of(origin) if origin else None,
     )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _cuda_of(torch: str) -> str | None:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -17,7 +18,7 @@ from typing import Any
 
 from compose_sim import assets
 from compose_sim.core.events import Event
-from compose_sim.core.plan import Plan, plan_from_dict
+from compose_sim.core.plan import TOKEN, Plan, plan_from_dict
 from compose_sim.errors import EngineError, SpecError
 
 _NODE_FOLDERS = ("events", "logs", "observations", "shared", "debug", "mps")  # what nodes write to
@@ -95,13 +96,14 @@ class RunFolder:
             os.close(probe)
         return False
 
-    def clear(self, user_id: int, group_id: int) -> None:
+    def clear(self, user_id: int, group_id: int, *, token: bool = False) -> None:
         """Empty the folder of an earlier run of this name, all but its shared storage, and lay out a new one."""
-        for name in ("events", "logs", "observations", "debug", "mps", "node", "orders", "requests", "identity"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in (*_NODE_FOLDERS, "node", "orders", "requests", "identity", "secrets"):
+            if name != "shared":
+                shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("report.json", "plan.json", "docker-compose.yml", ".env"):
             (self.path / name).unlink(missing_ok=True)
-        lay_out(self.path, user_id, group_id)
+        lay_out(self.path, user_id, group_id, token=token)
 
     def write_plan(self, plan: Plan) -> None:
         """`plan.json`: only its owner may read it, since the environment may hold secrets."""
@@ -175,8 +177,8 @@ def _append_line(path: Path, line: str) -> None:
         os.close(file)
 
 
-def lay_out(path: Path, user_id: int, group_id: int) -> None:
-    """The folders that nodes need: their code, and what they may write to as the user they run as."""
+def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False) -> None:
+    """What nodes need: their code, folders they may write to as the user they run as, and a `token`, fresh each time."""
     shutil.copytree(assets.node_code(), path / "node", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     (path / "orders").mkdir(exist_ok=True)  # what nodes only read: it stays ours
     for name in _NODE_FOLDERS:
@@ -184,6 +186,18 @@ def lay_out(path: Path, user_id: int, group_id: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
             os.chown(folder, user_id, group_id, follow_symlinks=False)
+    if token:
+        write_secret(path / TOKEN, secrets.token_hex(32), user_id, group_id)
+
+
+def write_secret(path: Path, text: str, user_id: int, group_id: int) -> None:
+    """A file that only its user can read, in a folder that only its user can enter; git is told to leave it out."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    write_file(path.parent / ".gitignore", "*\n")
+    write_file(path, text, mode=0o600)
+    if os.geteuid() == 0:
+        for owned in (path.parent, path):
+            os.chown(owned, user_id, group_id, follow_symlinks=False)
 
 
 def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:

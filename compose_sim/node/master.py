@@ -8,7 +8,6 @@ if __name__ == "__main__" and not __package__:
     __package__ = as_package.NAME
 
 import argparse
-import errno
 import os
 import selectors
 import signal
@@ -19,106 +18,33 @@ import time
 from functools import partial
 from pathlib import Path
 
+from .council import Act
 from .emit import Events, events_of
-from .rendezvous import Act, Drop, Note, OpenStore, Rendezvous
-from .wire import Connection
-
-TICK_SECONDS = 0.25
+from .nodes import Nodes, PortTaken, free_port, listen, marked
+from .rendezvous import OpenStore, Rendezvous
 
 
-class Master:
-    """The sockets around a rendezvous."""
+class Master(Nodes):
+    """The sockets around a rendezvous, with the stores of its rounds."""
 
     def __init__(self, rendezvous: Rendezvous, listener: socket.socket, stores: Stores, events: Events) -> None:
         """Listen on `listener`; the rendezvous decides, `stores` makes the rounds' stores."""
-        self._rendezvous = rendezvous
-        self._listener = listener
-        self._stores = stores
-        self._events = events
-        self._connections: dict[int, Connection] = {}
-        self._selector = selectors.DefaultSelector()
-        self._next_peer = 0
+        super().__init__(rendezvous, listener, events)
+        self._rendezvous, self._stores = rendezvous, stores
 
-    def run(self) -> int:
-        """Serve until the run has ended and the last node has left. 0: every node was done."""
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
-        self._events.emit("master-started", port=self._listener.getsockname()[1], pid=os.getpid())
-        self._perform(self._rendezvous.begin())
-        while not self._rendezvous.finished:
-            for key, _ in self._selector.select(TICK_SECONDS):
-                if key.data is None:
-                    self._accept()
-                elif key.data == "stores":
-                    self._store_opened()
-                else:
-                    self._read(key.data)
-            # After reading: what came in while this process itself was held up is not silence.
-            self._perform(self._rendezvous.tick(time.monotonic()))
-        return 0 if self._rendezvous.outcome else 1
-
-    def _accept(self) -> None:
-        link, _ = self._listener.accept()
-        peer, self._next_peer = self._next_peer, self._next_peer + 1
-        self._connections[peer] = Connection(link)
-        self._selector.register(self._connections[peer], selectors.EVENT_READ, peer)
-        self._perform(self._rendezvous.connected(peer, time.monotonic()))
-
-    def _read(self, peer: int) -> None:
-        connection = self._connections.get(peer)
-        if connection is None:  # dropped a moment ago, in the same turn
-            return
-        for message in connection.receive():
-            try:
-                acts = self._rendezvous.received(peer, message, time.monotonic())
-            except (KeyError, TypeError, ValueError):
-                connection.closed = f"it does not speak our protocol: {message!r:.80}"
-                break
-            self._perform(acts)
-        if connection.closed:
-            self._lose(peer, connection.closed)
-
-    def _lose(self, peer: int, reason: str) -> None:
-        self._drop(peer)
-        self._perform(self._rendezvous.gone(peer, reason, time.monotonic()))
-
-    def _perform(self, acts: list[Act]) -> None:
-        for act in acts:
-            if isinstance(act, Note):
-                self._events.of(generation=self._rendezvous.generation).emit(act.kind, **act.data)
-            elif isinstance(act, OpenStore):
-                self._open_store()
-            elif isinstance(act, Drop):
-                self._drop(act.peer)
-            elif act.peer in self._connections:
-                self._connections[act.peer].send(act.message)
-
-    def _drop(self, peer: int) -> None:
-        connection = self._connections.pop(peer, None)
-        if connection is not None:
-            self._selector.unregister(connection)
-            connection.close()
-
-    def _open_store(self) -> None:
+    def _perform_own(self, act: Act) -> None:
+        assert isinstance(act, OpenStore)
         descriptor = self._stores.ask()
         if descriptor is None:
             host, port = self._stores.opened()
             self._perform(self._rendezvous.store_opened(host, port, time.monotonic()))
         else:
-            self._selector.register(descriptor, selectors.EVENT_READ, "stores")
+            self._selector.register(descriptor, selectors.EVENT_READ, self._store_opened)
 
     def _store_opened(self) -> None:
         self._selector.unregister(self._stores.answers)
         host, port = self._stores.opened()
         self._perform(self._rendezvous.store_opened(host, port, time.monotonic()))
-
-
-class PortTaken(RuntimeError):
-    """Another process listens where we were told to."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__(f"port {port} is taken")
-        self.port = port
 
 
 class Stores:
@@ -155,7 +81,7 @@ class Stores:
             RuntimeError: torch cannot serve one; in words.
         """
         if self._host is None:
-            return None, self._port or _free_port(self._interface)
+            return None, self._port or free_port(self._interface)
         answer = self._answer()
         if not answer:  # it died: torch's C extension does not stand alone here
             self._start(*self._command, "--whole")
@@ -187,28 +113,6 @@ class Stores:
         return self._process.stdout.readline().strip()
 
 
-def _free_port(interface: str) -> int:
-    with _listen(interface, 0) as listener:
-        return int(listener.getsockname()[1])
-
-
-def _listen(interface: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((interface, port), backlog=1024)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise PortTaken(port) from None
-
-
-def _marked(folder: Path) -> frozenset[str]:
-    """Nodes that something is done to on purpose at this moment: composesim keeps a file of the name of each."""
-    try:
-        return frozenset(path.name for path in folder.iterdir())
-    except OSError:  # there is no such folder where nothing can be done to nodes
-        return frozenset()
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="master.py", description="The rendezvous master of one run.")
     parser.add_argument(
@@ -233,12 +137,12 @@ def main() -> int:
         nodes=options.nodes,
         max_restarts=options.max_restarts,
         min_nodes=options.min_nodes,
-        absent=partial(_marked, events.folder / "orders" / "absent"),
+        absent=partial(marked, events.folder / "orders" / "absent"),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     stores = Stores(None if options.no_store else options.store_host, options.store_port, interface)
     try:
-        return Master(rendezvous, _listen(interface, options.port), stores, events).run()
+        return Master(rendezvous, listen(interface, options.port), stores, events).run()
     except (OSError, RuntimeError) as error:
         hint = f": `ss -ltnp sport = :{error.port}` shows by whom" if isinstance(error, PortTaken) else ""
         print(f"composesim master: {error}{hint}", file=sys.stderr)

@@ -113,17 +113,25 @@ def run(program: Program) -> None:
     probe.begin(events, first=os.environ["LOCAL_RANK"] == "0")
     teardown.install()
     sys.breakpointhook = _breakpoint_for(events)
+    run_alone(program, events, end=probe.end)
+
+
+def run_alone(program: Program, events: Events, *, end: Callable[[], None] = lambda: None) -> None:
+    """Run `program` without a probe, and tell how it ended, after `end`."""
+    exit_code = 0
     try:
         program.run()
     except SystemExit as error:
-        _ended(events, _exit_code(error.code))
+        exit_code = _exit_code(error.code)
         raise
     except BaseException as error:
         _tell_exception(events, error)
         _hide_our_frames()
-        _ended(events, 130 if isinstance(error, KeyboardInterrupt) else 1)
+        exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
         raise
-    _ended(events, 0)
+    finally:
+        end()
+        events.emit("script-ended", exit_code=exit_code)
 
 
 def _breakpoint_for(events: Events) -> Callable[..., Any]:
@@ -135,11 +143,6 @@ def _breakpoint_for(events: Events) -> Callable[..., Any]:
         return debugger.stop_at(sys._getframe(1), events)
 
     return breakpointhook
-
-
-def _ended(events: Events, exit_code: int) -> None:
-    probe.end()
-    events.emit("script-ended", exit_code=exit_code)
 
 
 def _exit_code(code: Any) -> int:

@@ -10,40 +10,15 @@ from it in others.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Union
+from typing import Callable
 
+from .council import Act, Drop, Note, Send
 from .wire import SILENCE_SECONDS, Message
 
 
 @dataclass(frozen=True)
-class Send:
-    """Send `message` to `peer`."""
-
-    peer: int
-    message: Message
-
-
-@dataclass(frozen=True)
-class Drop:
-    """Close the connection of `peer`."""
-
-    peer: int
-
-
-@dataclass(frozen=True)
-class OpenStore:
+class OpenStore(Act):
     """Open a fresh store, and hand its address to `store_opened`."""
-
-
-@dataclass(frozen=True)
-class Note:
-    """Write down what happened."""
-
-    kind: str
-    data: dict[str, Any]
-
-
-Act = Union[Send, Drop, OpenStore, Note]
 
 
 @dataclass
@@ -94,7 +69,7 @@ class Rendezvous:
         self._store, self._store_asked = {"store_host": host, "store_port": port}, False
         return self._go_on()
 
-    def connected(self, peer: int, now: float) -> list[Act]:
+    def connected(self, peer: int, address: str, now: float) -> list[Act]:
         self._members[peer] = _Member(heard=now)
         return []
 

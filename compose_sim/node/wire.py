@@ -19,9 +19,10 @@ class Connection:
     def __init__(self, link: socket.socket) -> None:
         """Take over `link`."""
         link.setblocking(False)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A peer that vanished without a word (a cut network) is noticed when our own bytes stay unanswered.
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_SECONDS * 1000))
+        if link.family != socket.AF_UNIX:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A peer that vanished without a word (a cut network) is noticed when our own bytes stay unanswered.
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_SECONDS * 1000))
         self._link = link
         self._unread = b""
         self.closed = ""

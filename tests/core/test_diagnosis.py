@@ -14,7 +14,7 @@ from compose_sim.core.inventory import PythonFacts
 from tests.builders import a_host, no_docker
 from tests.inventories import BROKEN, CDI, MIG, NONE, OLD_DRIVER, ONE, RAW, h200s
 
-NO_TORCH = PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), has_torch=False)
+NO_TORCH = PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",))
 
 
 def a_machine(*, host: dict[str, Any] | None = None, **changes: Any) -> Machine:

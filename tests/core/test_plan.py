@@ -74,16 +74,14 @@ def test_docker_asked_for_and_absent_is_an_environment_error() -> None:
 
 
 def test_without_torch_on_the_machine_auto_takes_the_built_image() -> None:
-    plan = a_plan(a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), has_torch=False)))
+    plan = a_plan(a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",))))
 
     assert (plan.image, plan.python) == ("composesim:latest", "python3")
 
 
 def test_the_host_image_without_torch_is_refused() -> None:
     with pytest.raises(EnvironmentMissingError, match="'/usr/bin/python3' has no torch"):
-        a_plan(
-            a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), has_torch=False)), image="host"
-        )
+        a_plan(a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",))), image="host")
 
 
 def test_nccl_without_a_gpu_is_refused() -> None:
@@ -150,7 +148,7 @@ def test_every_node_is_a_host_of_its_own_for_nccl() -> None:
 
 def test_mounts_inside_other_mounts_of_the_environment_are_left_out() -> None:
     """A virtual environment under /usr is seen with /usr."""
-    python = PythonFacts(executable="/usr/v/bin/python", prefixes=("/usr/v", "/usr"), has_torch=True)
+    python = PythonFacts(executable="/usr/v/bin/python", prefixes=("/usr/v", "/usr"), packages={"torch": "2.13.0"})
     targets = [mount.target for mount in a_plan(a_host(python=python)).mounts]
 
     assert "/usr" in targets

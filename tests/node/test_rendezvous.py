@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.rendezvous import Act, Drop, Note, OpenStore, Rendezvous, Send
+from compose_sim.node.council import Act, Drop, Note, Send
+from compose_sim.node.rendezvous import OpenStore, Rendezvous
 
 FAILED = {"type": "failed", "rank": 0, "exit_code": 1, "signal": None}
 
@@ -45,7 +46,7 @@ def join(rendezvous: Rendezvous, *numbers: int, now: float = 0.0, connect: bool 
     acts: list[Act] = []
     for number in numbers:
         if connect:
-            rendezvous.connected(number, now)
+            rendezvous.connected(number, "10.0.0.9", now)
         message = {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": number + 1}
         acts += rendezvous.received(number, message, now)
     return acts
@@ -141,7 +142,7 @@ def test_a_silent_node_is_dropped_and_its_beats_keep_it() -> None:
 def test_a_node_started_again_before_its_end_was_noticed_takes_its_own_place() -> None:
     rendezvous = begun(2, max_restarts=1)
     join(rendezvous, 0, 1)
-    rendezvous.connected(7, 1.0)
+    rendezvous.connected(7, "10.0.0.9", 1.0)
     acts = rendezvous.received(7, {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}, 1.0)
     assert Drop(1) in acts
     assert set(sent(acts, "rejoin")) == {0}
@@ -157,7 +158,7 @@ def test_a_lone_node_may_come_back() -> None:
 
 def test_a_connection_that_never_joins_holds_up_nobody_for_long() -> None:
     rendezvous = begun(1)
-    rendezvous.connected(9, 0.0)
+    rendezvous.connected(9, "10.0.0.9", 0.0)
     join(rendezvous, 0, now=4.0)
     assert set(sent(rendezvous.tick(5.5), "round")) == {0}
 
@@ -203,7 +204,7 @@ def test_a_node_that_comes_back_calls_the_others_when_its_ranks_can_start() -> N
 
 def come_back(rendezvous: Rendezvous, peer: int, number: int, now: float) -> list[Act]:
     """A node that was started again joins while its ranks cannot start yet."""
-    rendezvous.connected(peer, now)
+    rendezvous.connected(peer, "10.0.0.9", now)
     message = {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": 1, "ready": False}
     return rendezvous.received(peer, message, now)
 
@@ -294,14 +295,14 @@ def test_a_node_that_fell_silent_while_it_was_marked_may_come_back() -> None:
     assert Drop(1) in acts
     assert set(sent(acts, "rejoin")) == {0}
     rejoin(rendezvous, 0, now=5.2)
-    rendezvous.connected(7, 5.3)
+    rendezvous.connected(7, "10.0.0.9", 5.3)
     message = {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}
     assert set(sent(rendezvous.received(7, message, 5.3), "rejoin")) == {0}
 
 
 def test_a_node_that_joins_anew_before_its_silence_was_noticed_has_not_died() -> None:
     rendezvous, _ = training(2)
-    rendezvous.connected(7, 1.0)
+    rendezvous.connected(7, "10.0.0.9", 1.0)
     acts = rendezvous.received(7, {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}, 1.0)
     assert Drop(1) in acts
     assert set(sent(acts, "rejoin")) == {0}

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.rendezvous import Act, Drop, OpenStore, Rendezvous, Send
+from compose_sim.node.council import Act, Drop, Send
+from compose_sim.node.rendezvous import OpenStore, Rendezvous
 
 NODES = 4
 
@@ -66,7 +67,7 @@ class Walk:
     def start(self, number: int, *, ready: bool = False) -> None:
         self.peers[number] = peer = self.next_peer
         self.next_peer += 1
-        self.perform(self.rendezvous.connected(peer, self.now))
+        self.perform(self.rendezvous.connected(peer, "10.0.0.9", self.now))
         self.saying.append((peer, self.joining(number, ready=ready)))
         if not ready:
             self.saying.append((peer, {"type": "ready"}))

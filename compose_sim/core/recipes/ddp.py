@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from compose_sim.core.recipes import rounds
+from collections.abc import Mapping
+
+from compose_sim.core.plan import PlannedPort
+from compose_sim.core.recipes import Cluster, rounds
 from compose_sim.core.spec import ClusterSpec
 
 EMULATES_GPUS = True
+RUNS_COMMANDS = False
+DRIVEN = False
+PACKAGES: Mapping[str, str] = {"torch": "2.0"}
+EXAMPLE = "train_ddp.py"
+OPTIONS: Mapping[str, str] = {}
+EXIT_CODES: Mapping[int, str] = {}
 
 
 def launcher(spec: ClusterSpec) -> str:
@@ -13,40 +22,24 @@ def launcher(spec: ClusterSpec) -> str:
     return spec.launcher
 
 
-def master_command(
-    spec: ClusterSpec, *, python: str, folder: str, host: str, port: int, store_port: int
-) -> tuple[str, ...]:
+def master_command(cluster: Cluster) -> tuple[str, ...]:
     """The master of the rounds."""
-    return rounds.master_command(
-        spec,
-        serves_store=not _listens_on_first_node(spec),
-        python=python,
-        folder=folder,
-        host=host,
-        port=port,
-        store_port=store_port,
-    )
+    return rounds.master_command(cluster, serves_store=not _listens_on_first_node(cluster.spec))
 
 
-def node_command(
-    spec: ClusterSpec,
-    *,
-    python: str,
-    folder: str,
-    target: str,
-    is_module: bool,
-    arguments: tuple[str, ...],
-    first_node: str,
-) -> tuple[str, ...]:
+def node_command(cluster: Cluster) -> tuple[str, ...]:
     """The node's agent, then after `--` what each rank runs."""
-    return rounds.node_command(
-        spec.launcher,
-        (target, *arguments),
-        python=python,
-        folder=folder,
-        first_node=first_node if _listens_on_first_node(spec) else "",
-        is_module=is_module,
-    )
+    return rounds.node_command(cluster, cluster.spec.launcher, first_rank_listens=_listens_on_first_node(cluster.spec))
+
+
+def environment(cluster: Cluster) -> Mapping[str, str]:
+    """Nothing more."""
+    return {}
+
+
+def ports(cluster: Cluster) -> tuple[PlannedPort, ...]:
+    """None."""
+    return ()
 
 
 def _listens_on_first_node(spec: ClusterSpec) -> bool:

@@ -6,11 +6,20 @@ nobody listens at MASTER_PORT but whom the command itself makes listen there, on
 
 from __future__ import annotations
 
-from compose_sim.core.recipes import rounds
+from collections.abc import Mapping
+
+from compose_sim.core.plan import PlannedPort
+from compose_sim.core.recipes import Cluster, rounds
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.errors import SpecError
 
 EMULATES_GPUS = False  # the emulation lives in the Python that our own launcher starts
+RUNS_COMMANDS = True
+DRIVEN = False
+PACKAGES: Mapping[str, str] = {}
+EXAMPLE = ""
+OPTIONS: Mapping[str, str] = {}
+EXIT_CODES: Mapping[int, str] = {}
 
 
 def launcher(spec: ClusterSpec) -> str:
@@ -23,25 +32,21 @@ def launcher(spec: ClusterSpec) -> str:
     return "command"
 
 
-def master_command(
-    spec: ClusterSpec, *, python: str, folder: str, host: str, port: int, store_port: int
-) -> tuple[str, ...]:
+def master_command(cluster: Cluster) -> tuple[str, ...]:
     """The master of the rounds, without a store: a command brings its own."""
-    return rounds.master_command(
-        spec, serves_store=False, python=python, folder=folder, host=host, port=port, store_port=store_port
-    )
+    return rounds.master_command(cluster, serves_store=False)
 
 
-def node_command(
-    spec: ClusterSpec,
-    *,
-    python: str,
-    folder: str,
-    target: str,
-    is_module: bool,
-    arguments: tuple[str, ...],
-    first_node: str,
-) -> tuple[str, ...]:
+def node_command(cluster: Cluster) -> tuple[str, ...]:
     """The node's agent, then after `--` the command."""
-    words = (target, *arguments)
-    return rounds.node_command(launcher(spec), words, python=python, folder=folder, first_node=first_node)
+    return rounds.node_command(cluster, launcher(cluster.spec), first_rank_listens=True)
+
+
+def environment(cluster: Cluster) -> Mapping[str, str]:
+    """Nothing more."""
+    return {}
+
+
+def ports(cluster: Cluster) -> tuple[PlannedPort, ...]:
+    """None."""
+    return ()

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from compose_sim.core.spec import ClusterSpec
+from compose_sim.core.recipes import Cluster
 
 
-def master_command(
-    spec: ClusterSpec, *, serves_store: bool, python: str, folder: str, host: str, port: int, store_port: int
-) -> tuple[str, ...]:
+def master_command(cluster: Cluster, *, serves_store: bool) -> tuple[str, ...]:
     """The rendezvous master; it serves a TCPStore only where ranks are told to connect to it."""
+    spec = cluster.spec
     return (
-        python,
-        f"{folder}/node/master.py",
+        cluster.python,
+        f"{cluster.folder}/node/master.py",
         *("--nodes", str(spec.first_nodes)),
         *(("--min-nodes", str(spec.elastic_range[0])) if spec.elastic_range else ()),
         *("--max-restarts", str(spec.max_restarts)),
-        *("--port", str(port)),
-        *("--store-host", host),
-        *("--store-port", str(store_port)),
+        *("--port", str(cluster.port)),
+        *("--store-host", cluster.host),
+        *("--store-port", str(cluster.store_port)),
         *(() if serves_store else ("--no-store",)),
     )
 
 
-def node_command(
-    launcher: str, words: tuple[str, ...], *, python: str, folder: str, first_node: str, is_module: bool = False
-) -> tuple[str, ...]:
-    """The node's agent, then after `--` what each rank runs; `first_node` is where the first rank listens, if not at its name."""
+def node_command(cluster: Cluster, launcher: str, *, first_rank_listens: bool) -> tuple[str, ...]:
+    """The node's agent, then after `--` what each rank runs."""
+    program = cluster.program
+    # In containers the first node of each round is reached by its name: node-0 may be gone.
+    listens_here = first_rank_listens and not cluster.contained
     return (
-        python,
-        f"{folder}/node/launch.py",
+        cluster.python,
+        f"{cluster.folder}/node/launch.py",
         *("--launcher", launcher),
-        *(("--master-address", first_node) if first_node else ()),
-        *(("--module",) if is_module else ()),
+        *(("--master-address", "127.0.0.1") if listens_here else ()),
+        *(("--module",) if program.is_module else ()),
         "--",
-        *words,
+        *(program.target, *program.arguments),
     )

@@ -1,0 +1,151 @@
+"""Who drives the nodes? A program that this process starts, the driver: it is told which nodes are there, and its end ends the run.
+
+head.py --slots 1,1 --host master --port 29400 --head-port 29500 -- DRIVER WORDS...
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__" and not __package__:
+    import as_package  # type: ignore[import-not-found]
+
+    __package__ = as_package.NAME
+
+import argparse
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from functools import partial
+
+from .council import Act
+from .driving import LINK, NODE
+from .emit import Events, events_of
+from .gathering import Gathering, StartDriver, Tell
+from .nodes import Nodes, PortTaken, free_port, listen, marked
+from .output import Outputs
+from .wire import Connection
+
+_GRACE_SECONDS = 5.0
+_FLUSH_SECONDS = 5.0
+
+
+class Head(Nodes):
+    """The sockets around a gathering, and the driver: a process, a link to it, and what it prints."""
+
+    def __init__(self, gathering: Gathering, listener: socket.socket, driver: list[str], events: Events) -> None:
+        """Listen on `listener`; `driver` is the words after `python`."""
+        super().__init__(gathering, listener, events)
+        self._gathering, self._words = gathering, driver
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: Connection | None = None
+        echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"
+        self._outputs = Outputs(events.folder / "logs", NODE, self._selector, echo=echo)
+
+    def close(self) -> None:
+        """Leave no process of the driver's behind, and none of its words unwritten."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._outputs.finish(_FLUSH_SECONDS)
+
+    def _perform_own(self, act: Act) -> None:
+        if isinstance(act, StartDriver):
+            self._start()
+        elif isinstance(act, Tell) and self._link is not None:
+            self._link.send(act.message)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        output = self._outputs.open(0)
+        environment = {
+            **os.environ,
+            LINK: str(theirs.fileno()),
+            "COMPOSESIM_NODE": NODE,
+            "MASTER_ADDR": self._gathering.host,
+            "MASTER_PORT": str(self._gathering.head_port),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", *self._words],
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # so that all that it started can be ended with it
+        )
+        theirs.close()
+        os.close(output)
+        self._link = Connection(ours)
+        self._selector.register(self._link, selectors.EVENT_READ, self._hear_driver)
+        self._selector.register(os.pidfd_open(self._process.pid), selectors.EVENT_READ, self._driver_ended)
+
+    def _hear_driver(self) -> None:
+        assert self._link is not None
+        for message in self._link.receive():
+            self._perform(self._gathering.driver_said(message))
+        if self._link.closed:  # it needs us no more, and its end comes by another way
+            self._selector.unregister(self._link)
+            self._link.close()
+            self._link = None
+
+    def _driver_ended(self) -> None:
+        assert self._process is not None
+        code = self._process.wait()
+        for key in [key for key in self._selector.get_map().values() if key.data == self._driver_ended]:
+            self._selector.unregister(key.fd)
+            os.close(key.fd)
+        self._outputs.drain(0)
+        self._perform(self._gathering.driver_ended(code))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="head.py", description="The master of a run that one program drives.")
+    parser.add_argument("--slots", required=True, help="ranks of each node that may take part, such as 1,1,2")
+    parser.add_argument("--host", required=True, help="the name under which nodes reach this process")
+    parser.add_argument("--port", type=int, required=True, help="where nodes connect; 0: any free port")
+    parser.add_argument("--head-port", type=int, required=True, help="where the framework's head shall listen; 0: any")
+    parser.add_argument("driver", nargs=argparse.REMAINDER, help="-- and the driver's words")
+    options = parser.parse_args()
+    options.driver = options.driver[1:] if options.driver[:1] == ["--"] else options.driver
+    return options
+
+
+def main() -> int:
+    """Serve one run; the exit code."""
+    options = _options()
+    events = events_of({"COMPOSESIM_NODE": "master", **os.environ})
+    # A run on this machine alone is nobody else's business.
+    interface = "127.0.0.1" if options.host in ("127.0.0.1", "localhost") else ""
+    gathering = Gathering(
+        slots=[int(count) for count in options.slots.split(",")],
+        host=options.host,
+        head_port=options.head_port or free_port(interface),
+        absent=partial(marked, events.folder / "orders" / "absent"),
+    )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    head: Head | None = None
+    try:
+        head = Head(gathering, listen(interface, options.port), options.driver, events)
+        return head.run()
+    except (OSError, RuntimeError) as error:
+        hint = f": `ss -ltnp sport = :{error.port}` shows by whom" if isinstance(error, PortTaken) else ""
+        print(f"composesim master: {error}{hint}", file=sys.stderr)
+        if gathering.outcome is None:
+            events.emit("ended", passed=False, reason=str(error))
+        return 1
+    except KeyboardInterrupt:
+        # Compose may end all services when the first node leaves (--abort-on-container-exit): the outcome stands.
+        return 128 + signal.SIGTERM if gathering.outcome is None else 0 if gathering.outcome else 1
+    finally:
+        if head is not None:
+            head.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

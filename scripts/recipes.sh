@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Is .venv-recipes ready: the frameworks of the recipes beside composesim, and what Horovod wants of the system? Makes it so; quick when it is.
+#
+#   scripts/recipes.sh             install what is missing; Horovod is compiled once for each torch, which takes minutes
+#   scripts/recipes.sh --check     say (on stderr) what is missing; exit status 0 or 1
+#   scripts/recipes.sh --wheels    the folder with the wheel of Horovod, for `composesim image build --wheels`
+#
+# Which versions: templates/image/requirements/, which images are made from too. Which torch: the one that .venv has (make help).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV=.venv-recipes
+STAMP=$VENV/composesim-recipes
+IMAGE=templates/image
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/composesim/wheels
+PATH=$PATH:/usr/sbin # where sshd is
+
+main() {
+    case "${1:-}" in
+        --check) check ;;
+        --wheels) wheels ;;
+        "") ensure ;;
+        *) fail "unknown option '$1': --check, --wheels or none" ;;
+    esac
+}
+
+check() {
+    [ -x "$VENV/bin/composesim" ] || fail "there is no $VENV."
+    [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ] || fail "$VENV is not what this checkout wants."
+    has sshd || fail "there is no sshd (Debian: openssh-server), which nodes of the recipe horovod run."
+}
+
+ensure() {
+    if check 2>/dev/null; then return; fi
+    [ -x .venv/bin/python ] || fail "there is no .venv to take Python and torch's version from. Type: make setup"
+    install_system_packages
+    echo "Installing the recipes' frameworks into $VENV: some 3 GB ..."
+    if ! [ -x "$VENV/bin/python" ]; then make_venv; fi
+    pip install 'pip>=25.1' # the first with --group
+    pip install "$(torch)" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} numpy
+    build_horovod & # beside what follows, which is mostly downloads
+    local building=$!
+    pip install "$(torch)" --editable . --group test $(printf -- '--requirement %s ' "$IMAGE"/requirements/[!h]*.txt)
+    wait "$building" || fail "Horovod was not built; what pip said stands above. A torch with CUDA needs nvcc to build with."
+    pip install --no-index --find-links "$(wheels)" --no-deps horovod
+    pip install 'cffi>=1.4' cloudpickle packaging psutil pyyaml # what Horovod needs
+    pip check >/dev/null || { "$VENV/bin/python" -m pip check >&2; fail "packages in $VENV contradict each other."; }
+    fingerprint >"$STAMP"
+    echo "Ready: $VENV/bin/composesim, $("$VENV/bin/python" -c 'from importlib.metadata import version
+print(", ".join(f"{name} {version(name)}" for name in ("torch", "horovod", "ray", "paddlepaddle")))')"
+}
+
+# Everything that would make another .venv-recipes.
+fingerprint() {
+    { cat pyproject.toml scripts/recipes.sh "$IMAGE"/build-horovod.sh "$IMAGE"/requirements/*.txt; echo "$PWD $(torch) $(python_version)"; } |
+        sha256sum | cut -d ' ' -f 1
+}
+
+# Named after all that its code depends on: another of these is another wheel.
+wheels() {
+    local mpi=without-mpi
+    if has mpicxx; then mpi=with-mpi; fi
+    echo "$CACHE/horovod-$(torch)-python$(python_version)-$mpi-$(sha256sum "$IMAGE/build-horovod.sh" | cut -c 1-12)"
+}
+
+build_horovod() {
+    local folder
+    folder=$(wheels)
+    if compgen -G "$folder/horovod-*.whl" >/dev/null; then return; fi
+    echo "Building Horovod for $(torch), once: it comes to $folder ..."
+    mkdir -p "$folder"
+    sh "$IMAGE/build-horovod.sh" "$PWD/$VENV/bin/python" "$folder"
+}
+
+# The torch of .venv as a requirement, and its Python's version, by the names of folders: this runs each time.
+torch() {
+    local found=(.venv/lib/python3*/site-packages/torch-*.dist-info)
+    found=${found[0]##*/torch-}
+    echo "torch==${found%.dist-info}"
+}
+
+python_version() {
+    local found=(.venv/lib/python3*)
+    echo "${found[0]##*/python}"
+}
+
+make_venv() {
+    .venv/bin/python -m venv --clear "$VENV" && return
+    rm -rf "$VENV" # half a venv would look like a whole one the next time
+    fail "'.venv/bin/python -m venv' failed."
+}
+
+# sshd, for nodes that horovodrun reaches; OpenMPI and a compiler, for a Horovod that can be driven by mpirun too.
+install_system_packages() {
+    local wanted=()
+    has sshd || wanted+=(openssh-server)
+    has mpirun && has mpicxx || wanted+=(openmpi-bin libopenmpi-dev)
+    has g++ || wanted+=(g++ make)
+    [ "${#wanted[@]}" -gt 0 ] || return 0
+    if [ "$(id -u)" = 0 ] && has apt-get; then
+        apt update -q
+        RUNLEVEL=1 apt install "${wanted[@]}" # 1: packages start no service
+    else
+        echo "recipes.sh: not on this machine, and only root can install them: ${wanted[*]}" >&2
+        has sshd && has g++ || fail "without them the recipe horovod does not run. On Debian: apt-get install ${wanted[*]}"
+    fi
+}
+
+apt() {
+    local verb=$1
+    shift
+    DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a flock /run/lock/composesim-apt \
+        apt-get "$verb" -q -y -o DPkg::Lock::Timeout=300 $([ "$verb" = install ] && echo --no-install-recommends) "$@" </dev/null
+}
+
+has() { command -v "$1" >/dev/null; }
+
+pip() { "$VENV/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@"; }
+
+fail() {
+    echo "recipes.sh: $1" >&2
+    exit 1
+}
+
+main "$@"
