@@ -14,16 +14,20 @@ DEFAULT_TORCH=torch==2.13.0
 main() {
     local wanted
     wanted=$(fingerprint)
-    if [ -x "$VENV/bin/composesim" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$wanted" ]; then return; fi
+    if [ -x "$VENV/bin/composesim" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$wanted" ]; then compile; return; fi
     make_venv
     echo "Installing composesim and its tools into $VENV ..."
     pip install 'pip>=25.1' # the first with --group
     pip install --editable . --group dev
     install_torch
+    compile
     echo "$wanted" >"$STAMP"
     echo "Ready: $VENV/bin/composesim, $("$VENV/bin/python" -W ignore -c 'import sys, torch
 print("Python", sys.version.split()[0] + ", torch", torch.__version__)')"
 }
+
+# What pip does with packages that it copies: nodes start from bytecode, also where PYTHONDONTWRITEBYTECODE keeps Python from making it.
+compile() { "$VENV/bin/python" -m compileall -q compose_sim; }
 
 # Everything that would make another .venv.
 fingerprint() {

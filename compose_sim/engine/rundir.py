@@ -103,7 +103,7 @@ class RunFolder:
                 shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("report.json", "plan.json", "docker-compose.yml", ".env"):
             (self.path / name).unlink(missing_ok=True)
-        lay_out(self.path, user_id, group_id, token=token)
+        lay_out(self.path, user_id, group_id, token=token, bytecode=True)
 
     def write_plan(self, plan: Plan) -> None:
         """`plan.json`: only its owner may read it, since the environment may hold secrets."""
@@ -177,9 +177,11 @@ def _append_line(path: Path, line: str) -> None:
         os.close(file)
 
 
-def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False) -> None:
+def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False, bytecode: bool = False) -> None:
     """What nodes need: their code, folders they may write to as the user they run as, and a `token`, fresh each time."""
-    shutil.copytree(assets.node_code(), path / "node", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    # Bytecode, where the package has it, is for whichever nodes run this very Python: theirs is not kept, and each process makes it.
+    ignored = shutil.ignore_patterns(*(() if bytecode else ("__pycache__",)))
+    shutil.copytree(assets.node_code(), path / "node", ignore=ignored, dirs_exist_ok=True)
     (path / "orders").mkdir(exist_ok=True)  # what nodes only read: it stays ours
     for name in _NODE_FOLDERS:
         folder = path / name
