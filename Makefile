@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo engine check lint format test gpu fast zoo bench soak clean
+.PHONY: help setup recipes demo engine check lint format test gpu fast zoo bench soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX
@@ -21,6 +21,9 @@ help: ## Say what there is
 
 setup: ## Make .venv with the command .venv/bin/composesim, the tools and torch; quick when nothing changed
 	@scripts/setup.sh
+
+recipes: setup ## Make .venv-recipes with Horovod, Ray and PaddlePaddle beside composesim, and what Horovod wants of the system
+	@scripts/recipes.sh
 
 demo: setup ## Train on four nodes: on Docker if an engine answers, else as plain processes
 	$(BIN)/composesim up --nodes 4 train_ddp.py
@@ -57,6 +60,6 @@ bench: setup ## Measure, side by side with the tools beside us
 soak: setup ## Break runs on purpose for MINUTES, at random from SEED, and count what is lost: bench/reliability.md
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(ARGS)
 
-clean: ## Remove what builds and checks left; .venv and runs stay
+clean: ## Remove what builds and checks left; both .venv and runs stay
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

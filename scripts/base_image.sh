@@ -12,8 +12,11 @@ if docker image inspect "$TAG" >/dev/null 2>&1; then
     exit
 fi
 if ! command -v mmdebstrap >/dev/null; then
-    apt-get update -q </dev/null >&2
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends mmdebstrap </dev/null >&2
+    {
+        flock 9 # recipes.sh may be installing packages, and apt waits for nobody while it reads lists
+        apt-get update -q </dev/null >&2
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends mmdebstrap </dev/null >&2
+    } 9>/run/lock/composesim-apt
 fi
 
 # The release that this machine runs, and the mirror that it comes from: engine.sh may have added the source of a newer one.

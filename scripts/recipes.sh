@@ -31,19 +31,16 @@ check() {
 }
 
 ensure() {
-    if check 2>/dev/null; then return; fi
+    if (check) 2>/dev/null; then return; fi
     [ -x .venv/bin/python ] || fail "there is no .venv to take Python and torch's version from. Type: make setup"
     install_system_packages
     echo "Installing the recipes' frameworks into $VENV: some 3 GB ..."
     if ! [ -x "$VENV/bin/python" ]; then make_venv; fi
     pip install 'pip>=25.1' # the first with --group
     pip install "$(torch)" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} numpy
-    build_horovod & # beside what follows, which is mostly downloads
-    local building=$!
-    pip install "$(torch)" --editable . --group test $(printf -- '--requirement %s ' "$IMAGE"/requirements/[!h]*.txt)
-    wait "$building" || fail "Horovod was not built; what pip said stands above. A torch with CUDA needs nvcc to build with."
-    pip install --no-index --find-links "$(wheels)" --no-deps horovod
-    pip install 'cffi>=1.4' cloudpickle packaging psutil pyyaml # what Horovod needs
+    build_horovod
+    pip install "$(torch)" --editable . --group test $(printf -- "--requirement $IMAGE/requirements/%s.txt " ray paddle jupyter tensorboard)
+    pip install --find-links "$(wheels)" --requirement "$IMAGE/requirements/horovod.txt"
     pip check >/dev/null || { "$VENV/bin/python" -m pip check >&2; fail "packages in $VENV contradict each other."; }
     fingerprint >"$STAMP"
     echo "Ready: $VENV/bin/composesim, $("$VENV/bin/python" -c 'from importlib.metadata import version
@@ -69,7 +66,8 @@ build_horovod() {
     if compgen -G "$folder/horovod-*.whl" >/dev/null; then return; fi
     echo "Building Horovod for $(torch), once: it comes to $folder ..."
     mkdir -p "$folder"
-    sh "$IMAGE/build-horovod.sh" "$PWD/$VENV/bin/python" "$folder"
+    sh "$IMAGE/build-horovod.sh" "$PWD/$VENV/bin/python" "$folder" ||
+        fail "Horovod was not built; what pip said stands above. A torch with CUDA needs nvcc to build with."
 }
 
 # The torch of .venv as a requirement, and its Python's version, by the names of folders: this runs each time.
@@ -97,20 +95,23 @@ install_system_packages() {
     has mpirun && has mpicxx || wanted+=(openmpi-bin libopenmpi-dev)
     has g++ || wanted+=(g++ make)
     [ "${#wanted[@]}" -gt 0 ] || return 0
-    if [ "$(id -u)" = 0 ] && has apt-get; then
-        apt update -q
-        RUNLEVEL=1 apt install "${wanted[@]}" # 1: packages start no service
+    if may_install; then
+        apt update
+        apt install "${wanted[@]}"
     else
-        echo "recipes.sh: not on this machine, and only root can install them: ${wanted[*]}" >&2
-        has sshd && has g++ || fail "without them the recipe horovod does not run. On Debian: apt-get install ${wanted[*]}"
+        echo "recipes.sh: not on this machine, and left to its owner to install: ${wanted[*]}" >&2
+        has sshd && has g++ || fail "without them the recipe horovod cannot run. On Debian and Ubuntu: apt-get install ${wanted[*]}"
     fi
 }
+
+# Where systemd runs, the package openssh-server opens this machine to others: a decision for its owner, except in CI.
+may_install() { [ "$(id -u)" = 0 ] && has apt-get && { [ "${CI:-}" = true ] || ! [ -d /run/systemd/system ]; }; }
 
 apt() {
     local verb=$1
     shift
     DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a flock /run/lock/composesim-apt \
-        apt-get "$verb" -q -y -o DPkg::Lock::Timeout=300 $([ "$verb" = install ] && echo --no-install-recommends) "$@" </dev/null
+        apt-get "$verb" --quiet --yes -o DPkg::Lock::Timeout=300 $([ "$verb" = install ] && echo --no-install-recommends) "$@" </dev/null
 }
 
 has() { command -v "$1" >/dev/null; }
