@@ -84,7 +84,8 @@ class ScenarioPlayer:
             Played(
                 number=part.number,
                 times=len(part.ids),
-                refused=next((refused[each] for each in part.ids if each in refused), part.why_not),
+                # A turn of `every` at which chance found nothing was passed over; only a step never played says why.
+                refused=next((refused[each] for each in part.ids if each in refused), "" if part.ids else part.why_not),
                 chosen=self._chooser.has_a_choice(part.step),
             )
             for part in self._parts

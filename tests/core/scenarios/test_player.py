@@ -183,6 +183,7 @@ def test_chance_takes_no_node_that_bears_a_fault_and_waits_where_none_is_left() 
 
     assert sorted(fault.nodes for fault in faults) == [(f"node-{number}",) for number in range(NODES)]
     assert run.at(10) == []
+    assert [step.refused for step in run.player.played()] == [""], "a turn that finds nothing is passed over"
     run.at(10.5, healed(handed[2][0]))
     assert [what.nodes for _, what in run.at(11) if isinstance(what, Fault)] == [faults[2].nodes]
 
@@ -198,6 +199,7 @@ def test_chance_takes_nothing_that_is_not_there() -> None:
     fresh = a_player({"at": {"every": "1s"}, "pick": "any", "fault": {"kind": "rank-raise"}})
     fresh.state = initial_state(a_plan(nodes=NODES))
     assert fresh.at(1) == []
+    assert [step.refused for step in fresh.player.played()] == ["there was nothing to choose"], "not once in the run"
 
 
 def test_chance_goes_no_faster_than_faults_are_injected() -> None:
