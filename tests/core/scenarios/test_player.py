@@ -199,7 +199,14 @@ def test_chance_takes_nothing_that_is_not_there() -> None:
     fresh = a_player({"at": {"every": "1s"}, "pick": "any", "fault": {"kind": "rank-raise"}})
     fresh.state = initial_state(a_plan(nodes=NODES))
     assert fresh.at(1) == []
-    assert [step.refused for step in fresh.player.played()] == ["there was nothing to choose"], "not once in the run"
+
+
+def test_a_step_for_which_nothing_was_ever_left_says_so() -> None:
+    once = {"at": {"time": "1s"}, "pick": "any", "fault": {"kind": "kill"}}
+    run = a_player(once, once, nodes=1, elastic=None)
+
+    assert len(run.at(1)) == 1
+    assert [step.refused for step in run.player.played()] == ["", "there was nothing to choose"]
 
 
 def test_chance_goes_no_faster_than_faults_are_injected() -> None:
