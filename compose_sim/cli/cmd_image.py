@@ -1,4 +1,4 @@
-"""What does `composesim image` do? `image build` makes the image that nodes run where this machine has no Python with torch."""
+"""What does `composesim image` do? `image build` makes the image that nodes run where this machine lacks what a recipe needs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ import click
 
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.select import json_option
-from compose_sim.core.choices import DEFAULT_IMAGE
-from compose_sim.core.imagefile import DEFAULT_BASE, DEFAULT_TORCH, ImageRecipe
+from compose_sim.core.choices import default_image
+from compose_sim.core.imagefile import (
+    DEFAULT_BASE,
+    DEFAULT_TORCH,
+    RECIPES,
+    SERVICES,
+    Contents,
+    Image,
+    compilers_of,
+    contents_of_packages,
+)
 from compose_sim.core.quantities import format_bytes
-from compose_sim.engine.image import BuildFiles, build_image
+from compose_sim.engine.image import BuildFiles, build_image, has_wheel
+from compose_sim.engine.recipes import find_recipe
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -24,8 +34,15 @@ def command() -> None:
 
 
 @command.command("build")
-@click.option("--base", default=DEFAULT_BASE, show_default=True, metavar="TAG", help="The image to build on.")
-@click.option("--tag", default=DEFAULT_IMAGE, show_default=True, metavar="TAG", help="What to call the image.")
+@click.option(
+    "--recipe", default="ddp", show_default=True, metavar="NAME", help="The recipe whose frameworks it holds."
+)
+@click.option(
+    "--with", "services", default="", metavar="NAME,…", help=f"Services that run on it too: {', '.join(SERVICES)}."
+)
+@click.option("--base", metavar="TAG", help=f"The image to build on: {DEFAULT_BASE}, or a plain Python without torch.")
+@click.option("--compile-on", metavar="TAG", help="What Horovod is compiled on: the base, or its -devel twin.")
+@click.option("--tag", metavar="TAG", help="What to call the image: composesim:latest, composesim-RECIPE:latest.")
 @click.option(
     "--torch", default=DEFAULT_TORCH, show_default=True, help="What pip installs where the base has no torch."
 )
@@ -36,8 +53,11 @@ def command() -> None:
 @click.option("--network", metavar="NET", help="Network of the build, such as host.")
 @json_option
 def build(
-    base: str,
-    tag: str,
+    recipe: str,
+    services: str,
+    base: str | None,
+    compile_on: str | None,
+    tag: str | None,
     torch: str,
     requirements: Path | None,
     wheels: Path | None,
@@ -46,21 +66,47 @@ def build(
     network: str | None,
     as_json: bool,
 ) -> None:
-    """Build an image with torch and what the script needs; `up --image TAG` runs it."""
+    """Build an image with the frameworks of a recipe, and what the script needs; `up --image TAG` runs it."""
     if keep_ca_certificate and not ca_certificate:
         raise click.UsageError("--keep-ca-certificate needs --ca-certificate FILE")
-    recipe = ImageRecipe(
+    contents = _contents(recipe)
+    base = base or contents.base
+    compiles = contents.compiled and not has_wheel(wheels, contents.compiled)
+    if compile_on and not contents.compiled:
+        raise click.UsageError(f"--compile-on: nothing is compiled for recipe '{recipe}'")
+    image = Image(
         base=base,
-        torch=torch,
+        torch=torch if contents.torch else "",
+        frameworks=(*contents.frameworks, *(SERVICES[name] for name in _services(services))),
+        system_packages=contents.system_packages,
+        compiled_on=(compile_on or compilers_of(base)) if compiles else "",
         requirements=requirements is not None,
         wheels=wheels is not None,
         ca_certificate=ca_certificate is not None,
         keep_ca_certificate=keep_ca_certificate,
     )
     files = BuildFiles(requirements=requirements, ca_certificate=ca_certificate, wheels=wheels)
-    image = build_image(recipe, files, tag=tag, network=network)
+    built = build_image(image, files, tag=tag or default_image(recipe), network=network)
     if as_json:
-        print_json({"schema_version": 1, **asdict(image)})
+        print_json({"schema_version": 1, **asdict(built)})
     else:
-        say(f"built {image.tag}: {format_bytes(image.size_bytes)}")
-        say(f"Run it: composesim up --image {image.tag} train.py")
+        say(f"built {built.tag}: {format_bytes(built.size_bytes)}")
+        say(f"Run it: composesim up{_recipe_option(recipe)} --image {built.tag} train.py")
+
+
+def _contents(recipe: str) -> Contents:
+    return RECIPES.get(recipe) or contents_of_packages(recipe, find_recipe(recipe).PACKAGES)
+
+
+def _services(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in SERVICES:
+            raise click.UsageError(
+                f"--with {name}: an image can hold {' and '.join(SERVICES)}; other services need nothing in it"
+            )
+    return names
+
+
+def _recipe_option(recipe: str) -> str:
+    return "" if recipe == "ddp" else f" --recipe {recipe}"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from compose_sim.core.choices import DEFAULT_IMAGE
+from compose_sim.core.choices import default_image
 from compose_sim.core.document import project_name
 from compose_sim.core.faults import Act
 from compose_sim.core.gpus.plan import MPS_NAME
@@ -53,10 +53,10 @@ class DockerEngine:
         tag = plan.image
         if try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", tag])[0] == 0:
             return tag
-        if tag == DEFAULT_IMAGE:
+        if tag == default_image(plan.recipe):
+            option = f" --recipe {plan.recipe}" if plan.recipe != "ddp" else ""
             raise EnvironmentMissingError(
-                f"the image '{tag}' has not been built yet, and no Python with torch was found on this machine to run instead",
-                hint="composesim image build",
+                f"the image '{tag}' has not been built yet", hint=f"composesim image build{option}"
             )
         _pull(tag, progress)
         return tag

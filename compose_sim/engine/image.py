@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 
 from compose_sim import assets
-from compose_sim.core.imagefile import ImageRecipe, render_dockerfile
+from compose_sim.core.imagefile import Image, render_dockerfile
 from compose_sim.engine.inspect import docker_facts
 from compose_sim.engine.process import on_terminal, output_of, try_output_of
 from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError
@@ -34,7 +34,7 @@ class BuildFiles:
     wheels: Path | None = None
 
 
-def build_image(recipe: ImageRecipe, files: BuildFiles, *, tag: str, network: str | None) -> BuiltImage:
+def build_image(image: Image, files: BuildFiles, *, tag: str, network: str | None) -> BuiltImage:
     """
     Build an image and tag it, with BuildKit's own progress on stderr.
 
@@ -43,14 +43,19 @@ def build_image(recipe: ImageRecipe, files: BuildFiles, *, tag: str, network: st
     _require_builder()
     with tempfile.TemporaryDirectory(prefix="composesim-image-") as name:
         context = Path(name)
-        _fill(context, recipe, files)
+        _fill(context, image, files)
         argv = ["docker", "buildx", "build", "--load", "--tag", tag]
         argv += ["--network", network] if network else []
         argv += ["--build-context", f"wheels={files.wheels.resolve()}"] if files.wheels else []
         if on_terminal([*argv, str(context)]):
-            raise _failure(recipe.base, tag)
+            raise _failure(image.base, tag)
     digest, size = output_of(["docker", "image", "inspect", "--format", "{{.Id}} {{.Size}}", tag]).split()
     return BuiltImage(tag=tag, digest=digest, size_bytes=int(size))
+
+
+def has_wheel(folder: Path | None, name: str) -> bool:
+    """Whether a folder holds a wheel of that distribution."""
+    return folder is not None and any(folder.glob(f"{name}-*.whl"))
 
 
 def _failure(base: str, tag: str) -> ComposesimError:
@@ -74,10 +79,16 @@ def _require_builder() -> None:
         raise EnvironmentMissingError("Docker has no buildx plugin", hint=hint)
 
 
-def _fill(context: Path, recipe: ImageRecipe, files: BuildFiles) -> None:
+def _fill(context: Path, image: Image, files: BuildFiles) -> None:
     root = assets.root()
-    (context / "Dockerfile").write_text(render_dockerfile(recipe, loader=jinja2.FileSystemLoader(root)))
-    shutil.copy(root / "templates" / "image" / ".dockerignore", context / ".dockerignore")
+    ours = root / "templates" / "image"
+    (context / "Dockerfile").write_text(render_dockerfile(image, loader=jinja2.FileSystemLoader(root)))
+    shutil.copy(ours / ".dockerignore", context / ".dockerignore")
+    shutil.copy(ours / "build-horovod.sh", context / "build-horovod.sh")
+    shutil.copytree(ours / "requirements", context / "requirements")
+    for framework in image.frameworks:
+        if framework.requirements:
+            (context / "requirements" / f"{framework.name}.txt").write_text("\n".join(framework.requirements) + "\n")
     for source, name in ((files.requirements, "requirements.txt"), (files.ca_certificate, "build-ca.crt")):
         if source:
             shutil.copyfile(source, context / name)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from compose_sim.core.imagefile import DEFAULT_BASE, ImageRecipe, render_dockerfile
+from compose_sim.core.imagefile import (
+    DEFAULT_BASE,
+    RECIPES,
+    SERVICES,
+    Image,
+    compilers_of,
+    contents_of_packages,
+    render_dockerfile,
+)
 from compose_sim.errors import SpecError
 from tests.builders import ROOT
 
@@ -13,7 +21,7 @@ LOADER = jinja2.FileSystemLoader(ROOT)
 
 
 def test_as_it_comes_it_is_the_official_image_with_a_user_and_no_secret() -> None:
-    text = render_dockerfile(ImageRecipe(), loader=LOADER)
+    text = render_dockerfile(Image(), loader=LOADER)
 
     assert text.splitlines()[1] == f"FROM {DEFAULT_BASE}"
     assert "python3 -c 'import torch' 2>/dev/null" in text
@@ -24,26 +32,87 @@ def test_as_it_comes_it_is_the_official_image_with_a_user_and_no_secret() -> Non
 
 
 def test_certificates_and_requirements_are_mounted_and_stay_in_no_layer() -> None:
-    text = render_dockerfile(ImageRecipe(requirements=True, wheels=True, ca_certificate=True), loader=LOADER)
+    text = render_dockerfile(Image(requirements=True, wheels=True, ca_certificate=True), loader=LOADER)
 
     assert text.count("--mount=type=bind,source=build-ca.crt") == 2
     assert text.count("--mount=type=bind,from=wheels") == 2
     assert text.count("--mount=type=bind,source=requirements.txt") == 1
     assert "COPY" not in text
-    assert "COPY build-ca.crt" in render_dockerfile(
-        ImageRecipe(ca_certificate=True, keep_ca_certificate=True), loader=LOADER
-    )
+    assert "COPY build-ca.crt" in render_dockerfile(Image(ca_certificate=True, keep_ca_certificate=True), loader=LOADER)
 
 
 @pytest.mark.parametrize("base", ["", "a b", "x\nRUN evil", "-x", "ä"])
 def test_a_base_that_is_no_image_is_refused(base: str) -> None:
     with pytest.raises(SpecError, match="is not the name of an image"):
-        render_dockerfile(ImageRecipe(base=base), loader=LOADER)
+        render_dockerfile(Image(base=base), loader=LOADER)
 
 
 def test_a_requirement_is_one_word_for_the_shell() -> None:
-    text = render_dockerfile(ImageRecipe(torch="torch>=2.4,<3; echo evil"), loader=LOADER)
+    text = render_dockerfile(Image(torch="torch>=2.4,<3; echo evil"), loader=LOADER)
     assert "pip install 'torch>=2.4,<3; echo evil'\n" in text
 
     with pytest.raises(SpecError, match="is not a requirement"):
-        render_dockerfile(ImageRecipe(torch="torch\nUSER root"), loader=LOADER)
+        render_dockerfile(Image(torch="torch\nUSER root"), loader=LOADER)
+
+
+def test_each_framework_and_service_says_in_a_file_what_is_installed() -> None:
+    frameworks = [*(each for contents in RECIPES.values() for each in contents.frameworks), *SERVICES.values()]
+    folder = ROOT / "templates" / "image" / "requirements"
+
+    assert {framework.name for framework in frameworks} == {file.stem for file in folder.glob("*.txt")}
+    assert all("==" in (folder / f"{framework.name}.txt").read_text() for framework in frameworks)
+
+
+def test_a_framework_is_installed_where_the_base_has_none() -> None:
+    contents = RECIPES["paddle-ray"]
+    text = render_dockerfile(Image(torch="", frameworks=contents.frameworks), loader=LOADER)
+
+    assert "torch" not in text.replace(DEFAULT_BASE, "")
+    assert "python3 -c 'import paddle' 2>/dev/null || \\\n    python3 -m pip install --requirement" in text
+    assert text.splitlines()[-1] == "RUN python3 -W ignore -c 'import paddle, ray.rllib'"
+
+
+def test_what_compiles_horovod_does_not_stay() -> None:
+    contents = RECIPES["horovod"]
+    image = Image(
+        frameworks=contents.frameworks, system_packages=contents.system_packages, compiled_on=compilers_of(DEFAULT_BASE)
+    )
+    first, last = render_dockerfile(image, loader=LOADER).split("\nFROM ")[1:]
+
+    assert first.startswith(f"{DEFAULT_BASE.replace('-runtime', '-devel')} AS compiled\n")
+    assert "g++" in first
+    assert last.startswith(f"{DEFAULT_BASE}\n")
+    assert "g++" not in last
+    assert "openssh-server" in last
+    assert "from=compiled,source=/wheels,target=/tmp/compiled" in last
+    assert "COPY" not in last
+
+
+def test_with_a_wheel_at_hand_nothing_is_compiled() -> None:
+    text = render_dockerfile(Image(frameworks=RECIPES["horovod"].frameworks, wheels=True), loader=LOADER)
+
+    assert text.count("FROM ") == 1
+    assert "build-horovod.sh" not in text
+
+
+@pytest.mark.parametrize(
+    ("base", "compilers"),
+    [
+        ("pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime", "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-devel"),
+        ("nvidia/cuda:13.0.1-runtime-ubuntu24.04", "nvidia/cuda:13.0.1-devel-ubuntu24.04"),
+        ("python:3.12-slim", "python:3.12-slim"),
+        ("localhost:5000/my-runtime/image-runtime:1", "localhost:5000/my-runtime/image-runtime:1"),
+    ],
+)
+def test_compilers_are_in_the_twin_of_a_base(base: str, compilers: str) -> None:
+    assert compilers_of(base) == compilers
+
+
+def test_a_recipe_from_elsewhere_gets_the_packages_that_it_names() -> None:
+    with_torch = contents_of_packages("deepspeed", {"torch": "2.4", "deepspeed": "0.15"})
+    without = contents_of_packages("jax", {"jax": ""})
+
+    assert (with_torch.torch, with_torch.frameworks[0].requirements) == (True, ("deepspeed>=0.15",))
+    assert (without.torch, without.frameworks[0].requirements) == (False, ("jax",))
+    with pytest.raises(SpecError, match="cannot name an image"):
+        contents_of_packages("../x", {})
