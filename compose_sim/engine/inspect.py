@@ -41,7 +41,7 @@ def version(name):
     except importlib.metadata.PackageNotFoundError:
         return None
 torch = importlib.util.find_spec("torch")
-versions = {name: version(name) for name in sys.argv[1:]}
+versions = {name: version(name) for name in sys.argv[1:] if name != "torch" or torch}
 print(json.dumps([sys.prefix, sys.base_prefix, sys.path, versions, torch and torch.origin]))
 """
 
@@ -145,7 +145,7 @@ def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
     if executable == sys.executable:
         torch = importlib.util.find_spec("torch")
         origin = torch.origin if torch else None
-        versions = {name: _version(name) for name in names}
+        versions = {name: _version(name) for name in names if name != "torch" or torch}
         prefix, base, path = sys.prefix, sys.base_prefix, [entry for entry in sys.path if entry]
     else:
         status, output = try_output_of([executable, "-c", _PROBE, *names])
