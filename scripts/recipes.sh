@@ -66,8 +66,7 @@ build_horovod() {
     if compgen -G "$folder/horovod-*.whl" >/dev/null; then return; fi
     echo "Building Horovod for $(torch), once: it comes to $folder ..."
     mkdir -p "$folder"
-    sh "$IMAGE/build-horovod.sh" "$PWD/$VENV/bin/python" "$folder" ||
-        fail "Horovod was not built; what pip said stands above. A torch with CUDA needs nvcc to build with."
+    sh "$IMAGE/build-horovod.sh" "$PWD/$VENV/bin/python" "$folder" || fail "Horovod was not built; what pip said stands above."
 }
 
 # The torch of .venv as a requirement, and its Python's version, by the names of folders: this runs each time.

@@ -3,8 +3,8 @@
 #
 #   build-horovod.sh PYTHON FOLDER    makes FOLDER/horovod-*.whl; PYTHON has torch; minutes on two cores
 #
-# Gloo is always in it, MPI where `mpicxx` is on the PATH. HOROVOD_GPU_OPERATIONS=NCCL and the other settings of Horovod's own
-# installation guide pass through, for a torch with CUDA.
+# Gloo is always in it, MPI where `mpicxx` is on the PATH, NCCL where torch has CUDA and nvcc is there. The settings of Horovod's
+# own installation guide pass through, such as HOROVOD_BUILD_CUDA_CC_LIST or HOROVOD_GPU_OPERATIONS.
 set -eu
 VERSION=0.28.1
 python=$1
@@ -31,6 +31,16 @@ sed -i "s/from distutils.sysconfig import get_python_inc; print(get_python_inc()
     horovod/torch/CMakeLists.txt
 
 if command -v mpicxx >/dev/null; then export HOROVOD_WITH_MPI=1; else export HOROVOD_WITHOUT_MPI=1; fi
+if "$python" -W ignore -c 'import torch, torch.utils.cpp_extension as built; assert torch.version.cuda and built.CUDA_HOME' 2>/dev/null; then
+    export HOROVOD_GPU_OPERATIONS="${HOROVOD_GPU_OPERATIONS-NCCL}"
+    # The NCCL that torch itself loads, under the name that linkers look for.
+    if [ -z "${HOROVOD_NCCL_HOME:-}" ] && nccl=$("$python" -c 'import nvidia.nccl; print(nvidia.nccl.__path__[0])' 2>/dev/null); then
+        mkdir -p "$work/nccl/lib"
+        ln -s "$nccl/include" "$work/nccl/include"
+        ln -s "$nccl/lib/libnccl.so.2" "$work/nccl/lib/libnccl.so"
+        export HOROVOD_NCCL_HOME="$work/nccl" HOROVOD_NCCL_LINK=SHARED
+    fi
+fi
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
 export LDFLAGS="-s ${LDFLAGS:-}" MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}" # -s: no symbols for debuggers, a tenth of the size
 # The wheel's name tells for which torch it was built: it runs with no other.
