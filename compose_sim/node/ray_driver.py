@@ -1,0 +1,131 @@
+"""What drives a Ray cluster? Its head, which this program starts; when Ray has all nodes, the person's script, on the head.
+
+ray_driver.py --nodes N --cpus 0 --client-port PORT [--dashboard-port PORT] OPTIONS -- [-m] SCRIPT ARGS...
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__" and not __package__:
+    import as_package  # type: ignore[import-not-found]
+
+    __package__ = as_package.NAME
+
+import argparse
+import os
+import time
+from typing import Any
+
+from . import ray_start
+from .driving import MISSING, NOT_READY, TOO_OLD, UNREACHABLE, Link, before, end_as, fail, run_script
+
+_LOOK_S = 0.1
+_BACK_S = 20.0  # how long a node that left before all were there may take to come back
+_ALIVE = 0  # GcsNodeInfo.GcsNodeState
+
+
+def main() -> None:
+    """Start the head, wait for the nodes, run the script, end as it ends."""
+    options = _options()
+    try:
+        version = ray_start.check_ray()
+    except ray_start.Unfit as problem:
+        hint = "composesim image build --recipe ray, or composesim up --python /path/to/python …"
+        fail(MISSING if problem.missing else TOO_OLD, str(problem), hint)
+    link = Link()
+    link.accept()  # nodes import Ray while the head starts, and wait for it
+    address = _start_head(options)
+    nodes = _await_nodes(link, address, options)
+    cpus, gpus = (sum(node.get(name, 0.0) for node in nodes.values()) for name in ("CPU", "GPU"))
+    words = f"{len(nodes)} nodes, {cpus:g} CPUs" + (f", {gpus:g} GPUs" if gpus else "")
+    link.ready(words=words, nodes=len(nodes), cpus=cpus, gpus=gpus, version=version)
+    end_as(run_script(options.program, {"RAY_ADDRESS": address}))
+
+
+def _start_head(options: argparse.Namespace) -> str:
+    """Ray's head, in this process's group; the address that clients take."""
+    has_dashboard = options.dashboard_port is not None
+    memory = ray_start.memory_of(0, options.share + 1)
+    folder = ray_start.folder_of("head", shared=options.free_ports)
+    host = "127.0.0.1" if options.free_ports else ray_start.own_address()
+    port = int(os.environ["MASTER_PORT"])
+    words = [
+        "--head",
+        f"--port={port}",
+        "--node-name=head",
+        *(() if options.free_ports else (f"--node-ip-address={host}",)),
+        f"--num-cpus={options.cpus}",
+        "--num-gpus=0",
+        f"--object-store-memory={ray_start.object_store_of(memory, options.shm)}",
+        f"--ray-client-server-port={options.client_port or _free_port()}",
+        f"--include-dashboard={str(has_dashboard).lower()}",
+        f"--dashboard-port={options.dashboard_port or _free_port()}",
+        f"--dashboard-host={'127.0.0.1' if options.free_ports else '0.0.0.0'}",
+        "--disable-usage-stats",
+        *ray_start.port_words(free=options.free_ports),
+    ]
+    try:
+        ray_start.start(words, folder)
+    except SystemExit as ended:
+        fail(UNREACHABLE, f"Ray's head did not start at {host}:{port}: {ended.code}")
+    return f"{host}:{port}"
+
+
+def _await_nodes(link: Link, address: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """The resources of each node, once Ray itself has as many as were started; else the end."""
+    from ray._private.services import resolve_ip_for_localhost
+    from ray._raylet import GcsClient
+
+    host, _, port = address.rpartition(":")
+    client = GcsClient(address=f"{resolve_ip_for_localhost(host)}:{port}")
+    deadline = time.monotonic() + options.ready_timeout
+    seen: dict[str, float] = {}  # nodes that run, or when they were last there
+    while True:
+        nodes = _registered(client)
+        if len(nodes) >= options.nodes:
+            return nodes
+        link.hear(min(_LOOK_S, before(deadline)))
+        now = time.monotonic()
+        seen.update({node.node: now for node in link.nodes})
+        gone = [node for node, last in seen.items() if now - last > _BACK_S]
+        if now >= deadline or gone:
+            _give_up(nodes, link, options, gone)
+
+
+def _give_up(nodes: dict[str, Any], link: Link, options: argparse.Namespace, gone: list[str]) -> None:
+    missing = [f"node-{number}" for number in range(options.nodes) if f"node-{number}" not in nodes]
+    why = f"{', '.join(gone)} ended before that" if gone else f"{options.ready_timeout} s have passed"
+    fail(
+        NOT_READY,
+        f"{len(nodes)} of {options.nodes} nodes registered with Ray, without {', '.join(missing)}: {why}",
+        f"composesim logs --run {os.environ['COMPOSESIM_RUN']} --node {missing[0] if missing else 'node-0'}",
+    )
+
+
+def _registered(client: Any) -> dict[str, dict[str, float]]:
+    """What Ray has: the resources of each node that is alive, by our name for it, without the head."""
+    alive = [node for node in client.get_all_node_info(timeout=30).values() if node.state == _ALIVE]
+    return {node.node_name: dict(node.resources_total) for node in alive if not node.is_head_node}
+
+
+def _free_port() -> int:
+    from .nodes import free_port
+
+    return free_port("")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="ray_driver.py", description="The head of a Ray cluster, and its script.")
+    parser.add_argument("--nodes", type=int, required=True, help="nodes that are to be there before the script begins")
+    parser.add_argument("--cpus", type=int, required=True, help="CPUs of the head")
+    parser.add_argument("--ready-timeout", type=int, required=True, help="seconds until all nodes must be there")
+    parser.add_argument("--client-port", type=int, required=True, help="port of Ray's client; 0: any")
+    parser.add_argument("--dashboard-port", type=int, help="port of the dashboard; 0: any; none without it")
+    ray_start.add_options(parser)
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the person's program")
+    options = parser.parse_args()
+    options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    return options
+
+
+if __name__ == "__main__":
+    main()
