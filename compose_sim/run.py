@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from compose_sim import __version__
-from compose_sim.core.checks import run_checks
+from compose_sim.core.checks import run_checks, why_no_check
 from compose_sim.core.events import Event
 from compose_sim.core.fold import fold
 from compose_sim.core.hang import find_hang
@@ -242,7 +242,8 @@ def _report(
     outputs = _last_words(plan, engine, folder, state) if judge(state).word == "failed" else {}
     folder.append("verdict", verdict=judge(state, outputs).word)
     report = make_report(plan, state, host=facts, outputs=outputs)
-    case = read_case(folder.path, verdict=report["verdict"], cause=report["cause"])
+    why_not = why_no_check(plan.launcher)
+    case = read_case(folder.path, verdict=report["verdict"], cause=report["cause"], why_not=why_not)
     return {**report, "checks": [result.to_dict() for result in run_checks(case)]}
 
 

@@ -30,7 +30,10 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
     _check_script(path, str(script))
     real = path.resolve()  # a link may lead out of the project, where nodes must see what it leads to
     outside = {
-        at.parent for at in (path, real) if not at.is_relative_to(folder) and not at.is_relative_to(folder.resolve())
+        # An example of ours reads its data beside the folders above it.
+        at.parent if named else assets.root()
+        for at in (path, real)
+        if not at.is_relative_to(folder) and not at.is_relative_to(folder.resolve())
     }
     besides = tuple(Mount(source=str(each), target=str(each), read_only=True) for each in sorted(outside))
     return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own, *besides))

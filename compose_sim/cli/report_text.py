@@ -23,7 +23,7 @@ _MOST_TRACEBACK_LINES = 30
 _TIMINGS = {"create_s": "nodes up", "rendezvous_s": "rendezvous", "ready_s": "ready", "first_step_s": "first step", "total_s": "total"}
 _FIRST_METRICS = ("loss", "accuracy")
 _LAST_METRICS = ("epoch", "step")
-_VERSIONS = ("torch", "cuda", "cudnn", "nccl", "driver", "python", "engine", "host")
+_VERSIONS = ("torch", "paddle", "cuda", "cudnn", "nccl", "driver", "python", "engine", "host")
 
 
 def print_report(report: Mapping[str, Any], *, err: bool = False, skip: Sequence[str] = ()) -> None:

@@ -96,7 +96,7 @@ def choose_gpus(spec: ClusterSpec, host: Host, *, cuda: str | None = None, emula
     inventory, asked = host.gpus, spec.gpus != "auto" or spec.names_gpus
     if spec.gpus == "emulated" and not emulates:
         raise SpecError(
-            f"recipe '{spec.recipe}' runs commands as they are, which emulated GPUs cannot be shown to",
+            f"GPUs are emulated within torch, and recipe '{spec.recipe}' starts other programs than composesim's launcher for torch",
             hint="leave --gpus out, or run a Python script by the recipe 'ddp'",
         )
     if spec.gpus == "emulated":

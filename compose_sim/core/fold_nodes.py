@@ -81,6 +81,20 @@ def _on_gpus(state: ClusterState, event: Event) -> ClusterState:
     )
 
 
+def _on_start_failed(state: ClusterState, event: Event) -> ClusterState:
+    """A node cannot start its ranks at all, and knows why."""
+    hint = str(event.data.get("hint", ""))
+    failure = Failure(
+        t=event.t,
+        kind="start",
+        node=event.node,
+        message=str(event.data.get("message", "")),
+        traceback=f"Try: {hint}" if hint else "",
+        generation=event.generation,
+    )
+    return replace(state, failures=(*state.failures, failure))
+
+
 def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
     name = str(event.data.get("node", ""))
     node = state.nodes.get(name)
@@ -164,6 +178,7 @@ HANDLERS = {
     "round": _on_round,
     "rendezvous": _on_rendezvous,
     "gpus": _on_gpus,
+    "start-failed": _on_start_failed,
     "node-lost": _on_node_lost,
     "node-exited": _on_node_exited,
     "node-stopped": _on_node_stopped,

@@ -9,8 +9,8 @@ from typing import Any
 from compose_sim.core.state import RankState
 
 _LOADER = "/torch/utils/data/dataloader.py"
-_COLLECTIVES = "/torch/distributed/"
-_BACKWARD = ("_engine_run_backward", "/torch/autograd/")
+_COLLECTIVES = ("/torch/distributed/", "/paddle/distributed/")
+_BACKWARD = (("_engine_run_backward", "/torch/autograd/"), ("backward", "/paddle/base/dygraph/"))
 _WRAPPER = "/torch/nn/parallel/distributed.py"
 _AT_EXIT = ("/threading.py", "_shutdown")
 
@@ -149,10 +149,11 @@ def _inferred(standing: Standing, *, in_init: bool) -> str:
     for file, _, function in reversed(standing._inner_frames):
         if file.endswith(_WRAPPER):
             return f"DDP's {function}{at}"
-        if _COLLECTIVES in file and function != "wrapper":
+        if any(folder in file for folder in _COLLECTIVES) and function != "wrapper":
             return f"{function}{at}"
-    inner = [frame for frame in standing._inner_frames if frame[2] == _BACKWARD[0] and _BACKWARD[1] in frame[0]]
-    if inner and standing.doing == "locked":
+    inner = ((file, function) for file, _, function in standing._inner_frames)
+    in_backward = any(function == name and folder in file for file, function in inner for name, folder in _BACKWARD)
+    if in_backward and standing.doing == "locked":
         return f"backward{at}"
     return f"init_process_group{at}" if in_init else ""
 

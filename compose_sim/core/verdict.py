@@ -149,12 +149,14 @@ def find_deadlock(state: ClusterState) -> Failure | None:
         return None
     first = min(gone, key=lambda rank: rank.rank)
     others = ", ".join(str(rank) for rank in sorted(waiting))
+    is_torchs = state.versions.get("torch") or not state.versions.get("paddle")
+    call = "init_process_group" if is_torchs else "init_parallel_env"
     return Failure(
         t=state.last_t,
         kind="hang",
         node=first.node,
         rank=first.rank,
-        message=f"rank {first.rank} ended without calling init_process_group, in which rank {others} waits for it",
+        message=f"rank {first.rank} ended without calling {call}, in which rank {others} waits for it",
     )
 
 

@@ -15,7 +15,7 @@ from typing import Callable
 from . import usage
 from .channel import Packet
 from .emit import Events
-from .launchers import Launch, Starter, rank_variables
+from .launchers import PROGRAMS, Launch, Starter, rank_variables
 from .membership import Membership
 from .orders import Orders
 from .output import Outputs
@@ -156,7 +156,7 @@ class Agent:
         self._membership.dial()
 
     def _renew_starter(self) -> None:
-        if self._launch.launcher == "torchrun":  # one a round: this one may be waiting for nodes that were lost
+        if self._launch.launcher in PROGRAMS:  # one a round: this one may be waiting for nodes that were lost
             self._stop_starter(at_once=True)
         if self._starter.closed:
             self._starter = self._start_starter()

@@ -1,6 +1,6 @@
 """Where does a node begin? Here: the command that each node of a run executes, and what it reads from its environment.
 
-launch.py --launcher warm|torchrun|env|command [--master-address NAME] [--module] -- SCRIPT ARGS...
+launch.py --launcher warm|torchrun|env|command|paddle [--master-address NAME] [--module] -- SCRIPT ARGS...
 """
 
 from __future__ import annotations

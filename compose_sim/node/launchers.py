@@ -1,7 +1,7 @@
 """How does each launcher start a node's ranks, and with what variables? A process of its own starts them; this is its handle.
 
-`warm` forks ranks from a Python that has imported torch; `env` starts a new Python for each; `torchrun` is the real one; `command`
-runs the words as they are.
+`warm` forks ranks from a Python that has imported torch; `env` starts a new Python for each; `torchrun` and `paddle` are the real
+ones; `command` runs the words as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from . import channel
 from .wire import Message
 
 HANDED = "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for us from one that serves several nodes
-LAUNCHERS = ("warm", "torchrun", "env", "command")
+LAUNCHERS = ("warm", "torchrun", "env", "command", "paddle")
+# Of those that serve one round each; one process of starter.py serves all.
+PROGRAMS = {"torchrun": "torchrun.py", "paddle": "paddle_launch.py"}
 _SECONDS_TO_LEAVE = 2.0
 
 
@@ -55,6 +57,8 @@ def rank_variables(launch: Launch, round_: Message, local_rank: int) -> dict[str
     }
     if launch.launcher == "command":
         variables.update(_command_variables(round_))
+    elif launch.launcher == "paddle":
+        variables["GROUP_WORLD_SIZE"] = round_["group_world_size"]
     elif launch.launcher != "env":
         variables.update(_torchrun_variables(launch, round_, rank))
     return {name: str(value) for name, value in variables.items()}
@@ -107,7 +111,7 @@ class Handed:
 
 
 class Starter:
-    """The process that starts the ranks (starter.py, or torchrun.py), and the channel to it."""
+    """The process that starts the ranks (starter.py, or a framework's own launcher), and the channel to it."""
 
     def __init__(self, launch: Launch) -> None:
         """Take over the one we were given, if we were; else begin at once: it imports while the nodes still find each other."""
@@ -122,7 +126,7 @@ class Starter:
             self._start_process(launch)
 
     def _start_process(self, launch: Launch) -> None:
-        file = "torchrun.py" if launch.launcher == "torchrun" else "starter.py"
+        file = PROGRAMS.get(launch.launcher, "starter.py")
         self.link, theirs = channel.pair()
         self.link.setblocking(False)
         words = (str(os.getpid()), str(theirs.fileno()), launch.launcher, "--", *launch.program)

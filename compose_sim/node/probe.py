@@ -23,7 +23,8 @@ _first = False
 
 def install() -> None:
     """Set the hooks, each as soon as the module it belongs to is imported."""
-    after_import("torch", lambda _: _tell_versions())
+    for name in ("torch", "paddle"):
+        after_import(name, lambda _: _tell_versions())
     for observer in OBSERVERS:
         observer.install()
 
@@ -89,4 +90,7 @@ def _versions() -> dict[str, Any]:
     if versions["cuda"] and not emulate.is_on():
         versions["cudnn"] = torch.backends.cudnn.version()  # type: ignore[union-attr]
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[union-attr]
+    paddle = sys.modules.get("paddle")
+    if paddle is not None:
+        versions["paddle"] = str(paddle.__version__)
     return {**versions, "python": platform.python_version(), "platform": platform.platform()}

@@ -12,13 +12,12 @@ if __name__ == "__main__" and not __package__:
 
 import os
 import socket
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import channel, process
+from .started import receive_ranks, watch_ranks
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
@@ -26,40 +25,6 @@ if TYPE_CHECKING:
 _BACKEND = "composesim"
 # One torchrun runs one round, so these would start from nothing; NODE_RANK is not torchrun's, but every launcher of ours sets it.
 _OUR_VARIABLES = ("COMPOSESIM_GENERATION", "NODE_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
-
-
-def watch_ranks(link: socket.socket, ranks: list[dict[str, str]], outputs: list[int]) -> None:
-    """
-    From now on, ranks that this process starts write to their outputs, and `link` is told how they start and end.
-
-    torchrun offers no way to learn a rank's exit code before all ranks of the node have ended, but it starts and polls them
-    through `subprocess.Popen`, which is public. To be called before torch is imported.
-    """
-
-    class RankPopen(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, args: Any, *, env: Mapping[str, str] | None = None, **options: Any) -> None:
-            self._local_rank = int((env or {}).get("LOCAL_RANK", -1))
-            self._code: int | None = None
-            if self._local_rank >= 0:
-                output = outputs[self._local_rank]
-                options.update(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-                env = {**(env or {}), **{name: ranks[self._local_rank][name] for name in _OUR_VARIABLES}}
-            super().__init__(args, env=env, **options)
-            if self._local_rank >= 0:
-                os.close(output)
-                channel.send(link, {"started": self._local_rank, "pid": self.pid})
-
-        @property
-        def returncode(self) -> int | None:
-            return self._code
-
-        @returncode.setter
-        def returncode(self, code: int | None) -> None:
-            if code is not None and self._code is None and self._local_rank >= 0:
-                channel.send(link, {"ended": self._local_rank, "status": code})
-            self._code = code
-
-    subprocess.Popen = RankPopen  # type: ignore[assignment,misc]
 
 
 def run_torchrun(variables: dict[str, str], nproc: int, program: list[str]) -> None:
@@ -126,17 +91,13 @@ def main() -> None:
     link = socket.socket(fileno=descriptor)
     ranks: list[dict[str, str]] = []
     outputs: list[int] = []
-    watch_ranks(link, ranks, outputs)
+    given: list[dict[str, str]] = []
+    watch_ranks(link, given, outputs, known_by="LOCAL_RANK")
 
     import torch.distributed.run  # noqa: F401 (while the nodes still find each other)
 
-    more = True
-    while more and (received := channel.receive(link)):
-        packet, descriptors = received
-        ranks += channel.ranks_of(packet)
-        outputs += descriptors
-        more = packet["more"]
-    if not more:
+    if receive_ranks(link, ranks, outputs):
+        given += [{name: variables[name] for name in _OUR_VARIABLES} for variables in ranks]
         run_torchrun(ranks[0], len(ranks), sys.argv[5:])
         channel.receive(link)
     os._exit(0)  # nothing is left to do, and torch takes its time to leave

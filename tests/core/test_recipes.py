@@ -42,7 +42,7 @@ def test_a_command_is_shown_no_emulated_gpus() -> None:
 
     assert "COMPOSESIM_EMULATED_GPUS" not in plan.nodes[0].environment
     assert next(choice for choice in plan.choices if choice.what == "gpus").value == "none"
-    with pytest.raises(SpecError, match="recipe 'exec' runs commands as they are"):
+    with pytest.raises(SpecError, match="GPUs are emulated within torch, and recipe 'exec' starts other programs"):
         a_command_plan(gpus="emulated")
 
 

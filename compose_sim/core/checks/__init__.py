@@ -59,6 +59,7 @@ class Case:
     alone: Mapping[int, Observed] = field(default_factory=dict)  # the replay of one rank's batches alone, by rank
     why_no_single: str = ""  # why there is no replay, where that is known
     tolerance: float = 1e-3
+    why_not: str = ""  # why no check of distributed code applies: what ran was no script of torch.distributed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,15 @@ def question(name: str) -> str:
     return text
 
 
+def why_no_check(launcher: str) -> str:
+    """Why the checks, all but that of hangs, cannot judge what a launcher starts; nothing where they can."""
+    judges = "checks judge scripts of torch.distributed"
+    return f"{judges}, and this one ran under paddle.distributed.launch" if launcher == "paddle" else ""
+
+
 def _judge(name: str, case: Case) -> Result:
+    if case.why_not and name != "hang":
+        return not_applicable(case.why_not)
     try:
         result: Result = _module(name).judge(case)
     except Exception as error:  # noqa: BLE001 - a mistake in one check must cost nobody the report

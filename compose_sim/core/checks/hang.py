@@ -23,9 +23,9 @@ def judge(case: Case) -> Result:
     if case.verdict == "hung":
         rank = cause.get("rank")
         ranks = (rank,) if isinstance(rank, int) else ()
-        return failed(
-            str(cause.get("message", "nothing moved")), fix="Call init_process_group on every rank.", ranks=ranks
-        )
+        detail = str(cause.get("message", "nothing moved"))
+        call = "init_parallel_env" if "init_parallel_env" in detail else "init_process_group"
+        return failed(detail, fix=f"Call {call} on every rank.", ranks=ranks)
     if case.verdict == "passed":
         return passed("every rank came to its end")
     return not_applicable(f"the run did not come to its end ({case.verdict})")
