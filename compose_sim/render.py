@@ -11,10 +11,11 @@ import jinja2
 
 from compose_sim import assets
 from compose_sim.core.compose_schema import check_document
-from compose_sim.core.document import render_document, render_identity, render_settings
+from compose_sim.core.document import render_document, render_identity, render_service_files, render_settings
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_bytes
+from compose_sim.core.services import FILES as SERVICE_FILES
 from compose_sim.engine.host_image import HOST_IMAGE
 from compose_sim.engine.process import try_output_of
 from compose_sim.engine.rundir import lay_out, write_file
@@ -51,7 +52,7 @@ def render_folder(
     image = HOST_IMAGE if plan.image == "host" else plan.image
     text = write_documents(plan, folder, image=image, dotenv=dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
-    lay_out(folder, host.user_id, host.group_id, token=plan.has_token)
+    lay_out(folder, *plan.user_ids, token=plan.has_token)
     (folder / "code").mkdir(exist_ok=True)
     return _copy_code(list(_code_files(code, script, besides=folder)), folder / "code")
 
@@ -64,6 +65,8 @@ def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> 
     write_file(path / ".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
     for name, content in render_identity(plan).items():
         write_file(path / "identity" / name, content)
+    for name, content in render_service_files(plan, loader=loader).items():
+        write_file(path / SERVICE_FILES / name, content)
     return text
 
 

@@ -26,7 +26,8 @@ from compose_sim.engine.follow import Follower, pause_after
 from compose_sim.engine.interrupts import News, interrupts_raise, interrupts_told
 from compose_sim.engine.network import Networks
 from compose_sim.engine.performer import Performer
-from compose_sim.engine.protocol import Engine
+from compose_sim.engine.ports import port_in_use, taken
+from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.engine.supervisor import start_supervisor
 from compose_sim.errors import ComposesimError, SpecError
@@ -76,7 +77,7 @@ def run_cluster(
             f"nodes of a run named '{plan.run}' exist already",
             hint=f"take another --name, or remove them: composesim down --run {plan.run}",
         )
-    folder.clear(host.user_id, host.group_id, token=plan.has_token)
+    folder.clear(*plan.user_ids, token=plan.has_token)
     folder.write_plan(plan)
     with interrupts_raise(), start_supervisor(engine.name, plan.run, folder.path) as supervisor:
         try:
@@ -124,11 +125,14 @@ def _start(
         try:
             engine.start(plan, folder)
         except ComposesimError as error:
-            # Another run took the subnet since this plan was made.
-            if not (replan and attempts_left and "Pool overlaps" in error.evidence):
+            # Somebody took the subnet, or a port that is to be published, since this plan was made.
+            port = port_in_use(error.evidence)
+            if not (replan and attempts_left and (port or "Pool overlaps" in error.evidence)):
                 raise
             engine.remove(plan.run)
             plan = replan()
+            if port in (each.host_port for each in plan.published):
+                raise taken(plan, port) from error
             folder.write_plan(plan)
         else:
             break
@@ -206,11 +210,19 @@ def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: News) -> None:
     """In a thread: the engine's word on each node that stops, written where all other events are."""
     try:
         for status in engine.stopped(plan):
-            folder.append("node-stopped", node=status.node, exit_code=status.exit_code, oom=status.oom_killed)
+            _tell_end(plan, engine, folder, status)
             news.tell()
     except (ComposesimError, OSError) as error:
         folder.append("stopping", reason="engine", cause="engine", message=str(error))
         news.tell()
+
+
+def _tell_end(plan: Plan, engine: Engine, folder: RunFolder, status: NodeStatus) -> None:
+    if status.role == "service":
+        words = engine.output(plan.run, status.node)
+        folder.append("service", name=status.node, phase="ended", exit_code=status.exit_code, words=words)
+    else:
+        folder.append("node-stopped", node=status.node, exit_code=status.exit_code, oom=status.oom_killed)
 
 
 def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason, performer: Performer, news: News) -> None:

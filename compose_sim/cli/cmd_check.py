@@ -100,7 +100,6 @@ def _run(request: Request, *, as_json: bool) -> dict[str, Any]:
     if not as_json:
         announce(plan, request.remark)
     listener = make_listener(plan, quiet=as_json)
-    replan = None if request.spec.subnet else lambda: request.plan(run=run, run_folder=folder.path)[0]
     settings = request.spec.check
     try:
         return check_cluster(
@@ -111,7 +110,7 @@ def _run(request: Request, *, as_json: bool) -> dict[str, Any]:
             listener,
             make_plan=request.plan,
             dotenv=request.dotenv,
-            replan=replan,
+            replan=lambda: request.plan(run=run, run_folder=folder.path)[0],
             only=settings.only,
             skip=settings.skip,
             steps=settings.steps,

@@ -72,12 +72,20 @@ def command(
     if not as_json:
         announce(plan, request.remark)
         say(f"  scenario {name}: {read.shows or f'{len(read.steps)} steps'} (seed {seed})")
-    listener = make_listener(plan, quiet=as_json)
-    replan = None if request.spec.subnet else lambda: request.plan(run=run, run_folder=folder.path)[0]
+    listener = make_listener(plan, quiet=as_json, folder=folder)
     engine = make_engine(plan.engine)
     try:
         report = play_cluster(
-            read, plan, engine, folder, host, listener, name=name, seed=seed, dotenv=request.dotenv, replan=replan
+            read,
+            plan,
+            engine,
+            folder,
+            host,
+            listener,
+            name=name,
+            seed=seed,
+            dotenv=request.dotenv,
+            replan=lambda: request.plan(run=run, run_folder=folder.path)[0],
         )
     finally:
         listener.close()

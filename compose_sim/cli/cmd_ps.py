@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from compose_sim.cli.console import print_json, print_table, say
+from compose_sim.cli.published_text import links_of, values_of
 from compose_sim.cli.select import find_statuses, json_option
 from compose_sim.core.phases import wished
 from compose_sim.engine.leftovers import state_of
@@ -36,6 +37,10 @@ def command(all_runs: bool, as_json: bool) -> None:
     rows = [row for run in runs for row in _rows(run)]
     columns = 6 if any(run["nodes"] for run in runs) else 3
     print_table(("run", "engine", "state", "node", "ranks", "node state")[:columns], [row[:columns] for row in rows])
+    for run in runs:
+        lines = links_of(RunFolder(Path(run["folder"]))) if run["published"] else []
+        if lines:
+            click.echo("\n".join(["", f"{run['run']} opens on this machine:", *lines]))
 
 
 def _live_runs() -> list[dict[str, Any]]:
@@ -54,6 +59,7 @@ def _live_runs() -> list[dict[str, Any]]:
                 "engine": engines[0].name,
                 "state": run_state,
                 "folder": folder,
+                "published": values_of(RunFolder(Path(folder))) if folder else [],
                 "nodes": [_node(status, phases.get(status.node, "")) for status in statuses] + away,
             }
         )
@@ -117,6 +123,7 @@ def _finished(folder: RunFolder) -> dict[str, Any]:
         "engine": report["engine"].partition(" ")[0],
         "state": report["verdict"],
         "folder": str(folder.path),
+        "published": [],
         "nodes": [],
     }
 

@@ -14,6 +14,7 @@ from compose_sim.cli.junit_file import write_junit
 from compose_sim.cli.live import DetachedListener, make_listener
 from compose_sim.cli.options import cluster_options, read_request
 from compose_sim.cli.program import new_name
+from compose_sim.cli.published_text import links_of, values_of
 from compose_sim.cli.report_text import print_report
 from compose_sim.cli.select import junit_option
 from compose_sim.core.plan import Plan
@@ -44,10 +45,17 @@ def command(
     if not as_json:
         announce(plan, request.remark)
     engine = make_engine(plan.engine)
-    listener = _detached(folder, as_json=as_json) if detach else make_listener(plan, quiet=as_json)
-    replan = None if request.spec.subnet else lambda: request.plan(run=run, run_folder=folder.path)[0]
+    listener = _detached(folder, as_json=as_json) if detach else make_listener(plan, quiet=as_json, folder=folder)
     try:
-        report = run_cluster(plan, engine, folder, host, listener, dotenv=request.dotenv, replan=replan)
+        report = run_cluster(
+            plan,
+            engine,
+            folder,
+            host,
+            listener,
+            dotenv=request.dotenv,
+            replan=lambda: request.plan(run=run, run_folder=folder.path)[0],
+        )
     finally:
         listener.close()
     if as_json and not detach:
@@ -63,9 +71,12 @@ def _detached(folder: RunFolder, *, as_json: bool) -> Listener:
 
     def announce() -> None:
         if as_json:
-            print_json({"schema_version": 1, "run": folder.name, "folder": str(folder.path)})
+            named = {"schema_version": 1, "run": folder.name, "folder": str(folder.path)}
+            print_json({**named, "published": values_of(folder)})
         else:
             click.echo(folder.name)
+            for line in links_of(folder):
+                say(line)
             say(f"It goes on in the background: composesim logs -f --run {folder.name}, wait, down")
         arrived()
 

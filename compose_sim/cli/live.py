@@ -12,11 +12,13 @@ import click
 
 from compose_sim.cli.console import is_terminal, node_prefix, say
 from compose_sim.cli.faults_text import event_words, waiting_words
+from compose_sim.cli.published_text import links_of, service_words
 from compose_sim.core.events import Event
 from compose_sim.core.phases import phase_of
 from compose_sim.core.plan import Plan
 from compose_sim.core.quantities import format_bytes, format_seconds
 from compose_sim.core.state import ClusterState, NodeState, initial_state
+from compose_sim.engine.rundir import RunFolder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,8 +58,8 @@ class DetachedListener(QuietListener):
 class PlainListener:
     """The merged log on stdout, milestones as plain lines on stderr: for files, pipes and CI."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._run = plan.run
+    def __init__(self, plan: Plan, folder: RunFolder | None = None) -> None:
+        self._run, self._folder = plan.run, folder
         # What is stopped as soon as it is diagnosed needs no announcement.
         limit = plan.hang_timeout_s
         self._hang_limit = f"; stopped if that lasts {format_seconds(limit)}" if limit and limit > plan.stall_s else ""
@@ -70,7 +72,10 @@ class PlainListener:
         say(text)
 
     def show(self, events: list[Event], state: ClusterState) -> None:
-        """Log lines in one write; each milestone once."""
+        """Log lines in one write; each milestone once. The first call comes when every node has been started: now links open."""
+        for line in links_of(self._folder) if self._folder else ():
+            self.progress(line)
+        self._folder = None
         lines = [self._log_line(event) for event in events if event.kind == "log"]
         if lines:
             self.write("\n".join(lines) + "\n")
@@ -79,6 +84,8 @@ class PlainListener:
                 where = f"{event.data.get('file')}:{event.data.get('line')}"
                 join = f"composesim attach --run {self._run} --rank {event.rank}"
                 self.progress(f"rank {event.rank} waits at {where}; join it: {join}")
+            if event.kind == "service":
+                self.progress(service_words(event))
             if event.kind == "hang":
                 self._tell(f"hang at {event.t}", self._hang(event))
             if words := event_words(event, state):
@@ -129,11 +136,11 @@ class PlainListener:
 class LiveListener(PlainListener):
     """The merged log with a status line a node below it, redrawn in place."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, folder: RunFolder | None = None) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        super().__init__(plan)
+        super().__init__(plan, folder)
         self._console = Console(stderr=True, highlight=False)
         # One terminal shows both streams: what goes above the status must pass through its console.
         self._shares_screen = sys.stdout.isatty()
@@ -143,7 +150,7 @@ class LiveListener(PlainListener):
 
     def progress(self, text: str) -> None:
         """A line above the status."""
-        self._console.print(text, style="dim", markup=False)
+        self._console.print(text, style="dim", markup=False, soft_wrap=True)  # a link stays whole
 
     def write(self, text: str) -> None:
         """Ranks' output, above the status where both are on one screen."""
@@ -172,11 +179,11 @@ def _speakers(plan: Plan) -> list[str]:
     return [*(node.name for node in plan.nodes), *(["driver"] if plan.is_driven else [])]
 
 
-def make_listener(plan: Plan, *, quiet: bool) -> QuietListener | PlainListener:
-    """The listener that suits where we write to."""
+def make_listener(plan: Plan, *, quiet: bool, folder: RunFolder | None = None) -> QuietListener | PlainListener:
+    """The listener that suits where we write to; `folder` is where the token lies that links are shown with."""
     if quiet:
         return QuietListener()
-    return LiveListener(plan) if is_terminal() else PlainListener(plan)
+    return LiveListener(plan, folder) if is_terminal() else PlainListener(plan, folder)
 
 
 def _status(state: ClusterState) -> Table:

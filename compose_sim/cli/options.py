@@ -16,6 +16,7 @@ from compose_sim.cli.program import find_program
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan, portable_program
 from compose_sim.core.planning import make_plan
+from compose_sim.core.services import needed_packages
 from compose_sim.core.spec import CheckSpec, ClusterSpec, check_environment
 from compose_sim.core.specfile import make_spec, parse_spec_text
 from compose_sim.engine.inspect import inspect_host
@@ -49,6 +50,10 @@ _OPTIONS = (
     click.option("--elastic", metavar="MIN:MAX", help="Go on while nodes leave and come back, such as 2:4."),
     click.option("--link", multiple=True, metavar="SHAPE", help="Shape of links, such as 1gbit,20ms,loss=0.1%."),
     click.option("--scratch", metavar="SIZE", help="A disk of its own at /scratch in each node, such as 64m."),
+    click.option(
+        "--with", multiple=True, metavar="NAMES", help="Run beside the nodes: jupyter,tensorboard,prometheus,grafana."
+    ),
+    click.option("--publish", multiple=True, metavar="NAME=PORT", help="Port of this machine for what opens there."),
     click.option("--env", multiple=True, metavar="K=V", help="Environment variable of every node; K alone takes ours."),
     click.option("--env-file", multiple=True, metavar="FILE", help="File of environment variables."),
     click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:ro]", help="Folder or file that nodes see."),
@@ -90,7 +95,11 @@ class Request:
         spec = self.spec.model_copy(update=dict(changes or {}))
         with_docker = spec.engine != "local" and not portable
         recipe = find_recipe(spec.recipe)
-        host = inspect_host(self.folder, python=spec.python, packages=recipe.PACKAGES, with_docker=with_docker)
+        packages = {**recipe.PACKAGES, **needed_packages(spec.services)}
+        with_ports = not portable and bool(spec.services or spec.publish or recipe.DRIVEN)
+        host = inspect_host(
+            self.folder, python=spec.python, packages=packages, with_docker=with_docker, with_ports=with_ports
+        )
         program = find_program(spec, recipe, self.folder)
         plan = make_plan(
             spec,
@@ -124,7 +133,9 @@ def read_request(
     if "env" in given:
         given["env"] = dict(map(_env_flag, given["env"]))
     if "options" in given:
-        given["options"] = dict(map(_option_flag, given["options"]))
+        given["options"] = dict(_named_value(text, "--option") for text in given["options"])
+    if "publish" in given:
+        given["publish"] = dict(_named_value(text, "--publish") for text in given["publish"])
     if program:
         # After -m or a leading -- every word is an argument; else the first one is the script.
         only_arguments = "module" in given or click.get_current_context().meta[DEFAULT_SCRIPT]
@@ -162,10 +173,10 @@ def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
     return (text, PROJECT_FILE, "") if table else ("", SPEC_FILE, "")
 
 
-def _option_flag(text: str) -> tuple[str, str]:
+def _named_value(text: str, flag: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise SpecError(f"--option '{name}' has no value", hint=f"--option {name}=VALUE")
+        raise SpecError(f"{flag} '{name}' has no value", hint=f"{flag} {name}=VALUE")
     return name, value
 
 

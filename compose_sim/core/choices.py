@@ -181,6 +181,7 @@ def _needs_containers(spec: ClusterSpec) -> str | None:
         ("--subnet", spec.subnet is not None),
         ("--link", bool(spec.link)),
         ("--scratch", spec.scratch is not None),
+        ("--with", bool(spec.services)),
     ):
         if is_set:
             return option

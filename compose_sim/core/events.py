@@ -17,6 +17,8 @@ KINDS = frozenset(
         "gpus",
         # by the service that lets nodes share a GPU
         "mps",
+        # by composesim, of what runs beside the nodes
+        "service",
         # by the code around the person's script
         "environment", "init", "step", "waited", "breakpoint", "exception", "script-ended",
         # by the master

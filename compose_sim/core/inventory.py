@@ -52,3 +52,4 @@ class Host:
     gpus: Inventory = NO_GPUS
     system_paths: tuple[str, ...] = field(default=())  # what `--image host` mounts beside the Python prefixes
     host_subnets: tuple[str, ...] = field(default=())
+    listening: Mapping[int, str] = field(default_factory=dict)  # TCP ports of 127.0.0.1 that are taken, and by whom

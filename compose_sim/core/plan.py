@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -13,6 +13,8 @@ from compose_sim.core.gpus.binding import Bound, bound_from_dict
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder as containers see it
 TOKEN = "secrets/token"  # in the run's folder, where there is one: readable to the nodes' user alone
+HOSTED = "hosted"  # the launcher of nodes that others start ranks on, by ssh
+NOBODY = 65534
 WORKSPACE = "/workspace"  # where the copied code of a rendered document lies
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 
@@ -74,9 +76,11 @@ class PlannedPort:
 
     name: str  # "dashboard"
     port: int  # within the service
-    host_port: int
-    path: str = "/"  # of the link, to which the run's token is appended where it holds {token}
+    host_port: int = 0  # 0: not chosen yet; `port`, where that is free
+    path: str = "/"  # of the link; {token} stands for the run's token
     scheme: str = "http"
+    login: str = ""  # what whoever opens it is to type there, with {token}
+    discovery: str = ""  # a path behind the port at which Prometheus is told whom else to ask for metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,23 @@ class PlannedMps:
     environment: Mapping[str, str]
     gpus: Bound
     shm_bytes: int  # of /dev/shm, which it has in common with the nodes that join it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedService:
+    """A container beside the nodes, which is none of them: a notebook, TensorBoard. The run does not wait for it."""
+
+    name: str
+    image: str = ""  # a tag; "" is the nodes' image
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside the nodes', where it has their image
+    mounts: tuple[Mount, ...] = ()
+    files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # name below the run's `services` -> the template it is made from
+    ports: tuple[PlannedPort, ...] = ()
+    network_of: str = ""  # the service whose network it shares, its loopback included; "" for one of its own
+    packages: tuple[str, ...] = ()  # distributions that must be in the nodes' image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +151,30 @@ class Plan:
     scratch_bytes: int | None = None
     master: PlannedMaster
     mps: PlannedMps | None = None
+    services: tuple[PlannedService, ...] = ()
     is_driven: bool = False  # one program on the master drives the nodes, and its exit code is the run's
-    has_token: bool = False  # master and nodes share a secret of this run: the file TOKEN
+    has_token: bool = False  # the run has a secret of its own: the file TOKEN, seen by whom it concerns
     exit_codes: Mapping[str, str] = field(default_factory=dict)  # what an exit code of the framework's programs means
     nodes: tuple[PlannedNode, ...]
     environment: Mapping[str, str]  # what all nodes have in common
     mounts: tuple[Mount, ...]
     choices: tuple[Choice, ...] = field(default=())
+
+    @property
+    def published(self) -> tuple[PlannedPort, ...]:
+        """All that is open to this machine."""
+        return (*self.master.ports, *(port for service in self.services for port in service.ports))
+
+    @property
+    def user_ids(self) -> tuple[int, int]:
+        """The user and the group that nodes run as."""
+        user, _, group = self.user.partition(":")
+        return int(user), int(group)
+
+    @property
+    def brings_users(self) -> bool:
+        """Whether nodes are given the names of users: ssh asks for them, and this machine's own files have none."""
+        return self.image == "host" or self.launcher == HOSTED
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON values."""
@@ -164,14 +202,25 @@ def plan_from_dict(values: Mapping[str, Any]) -> Plan:
         for node in values["nodes"]
     )
     of_master = values["master"]
-    ports = tuple(PlannedPort(**port) for port in of_master["ports"])
+    ports = _ports(of_master["ports"])
     master = PlannedMaster(**{**of_master, "command": tuple(of_master["command"]), "ports": ports})
     mounts = tuple(Mount(**mount) for mount in values["mounts"])
     choices = tuple(Choice(**choice) for choice in values["choices"])
     links, elastic = tuple(values["links"]), tuple(values["elastic"]) if values["elastic"] else None
     made = {"nodes": nodes, "master": master, "mounts": mounts, "choices": choices, "links": links, "elastic": elastic}
     made["mps"] = _mps_from_dict(values["mps"])
+    made["services"] = tuple(map(_service_from_dict, values["services"]))
     return Plan(**{**values, **made})
+
+
+def _ports(values: Iterable[Mapping[str, Any]]) -> tuple[PlannedPort, ...]:
+    return tuple(PlannedPort(**port) for port in values)
+
+
+def _service_from_dict(values: Mapping[str, Any]) -> PlannedService:
+    made = {name: tuple(values[name]) for name in ("command", "packages")}
+    mounts = tuple(Mount(**mount) for mount in values["mounts"])
+    return PlannedService(**{**values, **made, "mounts": mounts, "ports": _ports(values["ports"])})
 
 
 def _mps_from_dict(values: Mapping[str, Any] | None) -> PlannedMps | None:

@@ -6,6 +6,7 @@ Every choice that was left to composesim is made here and leaves with its reason
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from compose_sim.core.choices import check_options, choose_backend, choose_engine, choose_gpus, choose_image
@@ -15,8 +16,21 @@ from compose_sim.core.gpus.driver import cuda_of_image
 from compose_sim.core.gpus.plan import MPS_NAME, GpuPlan, plan_gpus
 from compose_sim.core.inventory import Host
 from compose_sim.core.limits import check_limits, choose_subnet
-from compose_sim.core.plan import CONTAINER_FOLDER, Choice, Mount, Plan, PlannedMaster, PlannedMps, PlannedNode, Program
+from compose_sim.core.plan import (
+    CONTAINER_FOLDER,
+    HOSTED,
+    NOBODY,
+    Choice,
+    Mount,
+    Plan,
+    PlannedMaster,
+    PlannedMps,
+    PlannedNode,
+    Program,
+)
 from compose_sim.core.recipes import Cluster, Recipe, load_recipe
+from compose_sim.core.services import needed_packages
+from compose_sim.core.services.planning import plan_services
 from compose_sim.core.spec import ClusterSpec
 
 RENDEZVOUS_PORT = 29400  # torchrun's default for its own rendezvous
@@ -47,9 +61,12 @@ def make_plan(
     recipe = recipe or load_recipe(spec.recipe)
     check_options(spec.options, recipe.OPTIONS, recipe=spec.recipe)
     engine = choose_engine(spec, host, portable=portable)
-    image, python = choose_image(spec, host, engine=engine.value, packages=recipe.PACKAGES)
+    packages = {**recipe.PACKAGES, **needed_packages(spec.services)}
+    image, python = choose_image(spec, host, engine=engine.value, packages=packages)
     check_limits(spec, host, engine=engine.value, portable=portable)
     contained = engine.value == "docker"
+    launcher = recipe.launcher(spec)
+    host = as_ordinary_user(host) if contained and launcher == HOSTED else host
     folder = CONTAINER_FOLDER if contained else run_folder
     mounts = _mounts(spec, host, program, image=image.value, contained=contained)
     shown = choose_gpus(spec, host, cuda=cuda_of_image(image.value, host.python), emulates=recipe.EMULATES_GPUS)
@@ -58,6 +75,20 @@ def make_plan(
     on_all = real is None or all(node.bound.uuids for node in real.nodes)
     backend = choose_backend(spec, host, gpus=shown.value if shown else None, all_nodes=on_all)
     cluster = _cluster(spec, program, python=python, folder=folder, contained=contained)
+    user = f"{host.user_id}:{host.group_id}"
+    services, ports, moved = plan_services(
+        spec,
+        recipe.ports(cluster),
+        run=run,
+        python=python,
+        user=user,
+        working_directory=program.folder,
+        mounts=mounts,
+        has_token=recipe.DRIVEN,
+        listening={} if portable else host.listening,
+        contained=contained,
+    )
+    cluster = replace(cluster, published={port.name: port.port for port in ports})
     environment = {
         **common_environment(
             spec,
@@ -79,13 +110,13 @@ def make_plan(
         recipe=spec.recipe,
         image=image.value,
         python=python,
-        launcher=recipe.launcher(spec),
+        launcher=launcher,
         backend=backend.value,
         world_size=sum(node.nproc for node in nodes[: spec.first_nodes]),
         folder=folder,
         working_directory=program.folder,
         program=" ".join((("-m",) if program.is_module else ()) + (program.target, *program.arguments)),
-        user=f"{host.user_id}:{host.group_id}",
+        user=user,
         user_name=host.user_name,
         shm_bytes=spec.shm_size,
         # A document that travels leaves the subnet to the engine that will run it.
@@ -104,10 +135,11 @@ def make_plan(
             port=cluster.port,
             store_port=cluster.store_port,
             command=recipe.master_command(cluster),
-            ports=recipe.ports(cluster),
+            ports=ports,
         ),
+        services=services,
         is_driven=recipe.DRIVEN,
-        has_token=recipe.DRIVEN,
+        has_token=recipe.DRIVEN or bool(services),
         exit_codes={str(code): meaning for code, meaning in recipe.EXIT_CODES.items()},
         mps=_mps(spec, real, python=python, folder=folder),
         nodes=nodes,
@@ -117,8 +149,13 @@ def make_plan(
             **spec.env,
         },
         mounts=(*mounts, *_driver_mounts(real)),
-        choices=(engine, image, backend, gpus),
+        choices=(engine, image, backend, gpus, *moved),
     )
+
+
+def as_ordinary_user(host: Host) -> Host:
+    """The host with nodes that run as nobody where all is root's: an sshd of root's wants capabilities that no node has."""
+    return replace(host, user_id=NOBODY, group_id=NOBODY, user_name="node") if host.user_id == 0 else host
 
 
 def _cluster(spec: ClusterSpec, program: Program, *, python: str, folder: str, contained: bool) -> Cluster:

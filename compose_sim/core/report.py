@@ -8,6 +8,7 @@ from typing import Any
 from compose_sim.core.bottleneck import find_bottleneck
 from compose_sim.core.history import fault_values, recovery_values, round_values
 from compose_sim.core.plan import Plan, PlannedNode
+from compose_sim.core.published import published_values
 from compose_sim.core.state import ClusterState, Failure
 from compose_sim.core.verdict import Verdict, judge
 
@@ -45,6 +46,7 @@ def make_report(
         "bottleneck": _bottleneck(plan, state, host),
         "restarts": state.restarts,
         "driver": _driver(state),
+        "published": published_values(plan, host=str(host.get("host", ""))),
         "program": plan.program,
         "backend": plan.backend,
         "launcher": plan.launcher,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from compose_sim.core.links import check_links
 from compose_sim.core.plan import RUN_NAME
 from compose_sim.core.quantities import parse_bytes
-from compose_sim.core.values import CheckIds, Cpus, Duration, Gpus, Ranks, Size, Text, Texts
+from compose_sim.core.values import CheckIds, Cpus, Duration, Gpus, Ranks, Services, Size, Text, Texts
 
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
 
@@ -101,6 +101,12 @@ class ClusterSpec(BaseModel):
         (), description="Shape of the links between nodes, such as 1gbit,20ms,loss=0.1% or node-0=10mbit"
     )
     scratch: Size | None = Field(None, description="Size of a disk of its own at /scratch in each node, such as 64m")
+    services: Services = Field(
+        (), alias="with", description="What runs beside the nodes: jupyter, tensorboard, prometheus, grafana"
+    )
+    publish: dict[str, Annotated[int, Field(ge=1, le=65535)]] = Field(
+        default_factory=dict, description="Ports of this machine by the name of what opens there, such as jupyter"
+    )
     env: dict[str, Text] = Field(default_factory=dict, description="Environment variables of every node")
     env_file: tuple[str, ...] = Field((), description="Files of environment variables, read in order")
     mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET[:ro], folders or files of this machine")

@@ -68,7 +68,8 @@ def make_spec(values_of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> Cl
 def keys_at(path: KeyPath) -> list[str]:
     """The keys that may stand beside the one at this path of a spec."""
     inner = CheckSpec if path[0] == "check" else NodeSpec
-    return [*(inner if len(path) > 1 else ClusterSpec).model_fields]
+    fields = (inner if len(path) > 1 else ClusterSpec).model_fields
+    return [field.alias or name for name, field in fields.items()]
 
 
 def _merged_check(of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from compose_sim.core.checks import IDS
 from compose_sim.core.checks.selection import unknown_check
 from compose_sim.core.gpus.request import parse_gpus
 from compose_sim.core.quantities import parse_bytes, parse_seconds
+from compose_sim.core.services import BUILT_IN, check_service
 
 Size = Annotated[
     int,
@@ -67,4 +68,10 @@ CheckIds = Annotated[
     tuple[Annotated[str, AfterValidator(_check_id)], ...],
     BeforeValidator(_words),
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"enum": [*IDS]}}, {"type": "string"}]}),
+]
+
+Services = Annotated[
+    tuple[Annotated[str, AfterValidator(check_service)], ...],
+    BeforeValidator(_words),
+    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}, "examples": [[*BUILT_IN]]}),
 ]

@@ -11,14 +11,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from compose_sim.core.choices import default_image
 from compose_sim.core.document import project_name
 from compose_sim.core.faults import Act
 from compose_sim.core.gpus.plan import MPS_NAME
 from compose_sim.core.ongoing import first_nodes
 from compose_sim.core.plan import Plan
-from compose_sim.engine import docker_acts
-from compose_sim.engine.host_image import ensure_host_image
+from compose_sim.engine import docker_acts, docker_images
 from compose_sim.engine.process import (
     lines_of,
     on_terminal,
@@ -27,10 +25,11 @@ from compose_sim.engine.process import (
 )
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.rundir import RunFolder
-from compose_sim.errors import CommandError, EngineError, EnvironmentMissingError
+from compose_sim.errors import CommandError, EngineError
 
 _RUN_LABEL, _ROLE_LABEL = "composesim.run", "composesim.role"
-_ROLES = ("master", "node")  # a helper is no part of the cluster
+_ROLES = ("master", "node")  # a helper is no part of the cluster, and neither is a service
+_SERVICE_LABEL = "composesim.service"
 
 
 class DockerEngine:
@@ -47,19 +46,8 @@ class DockerEngine:
         return f"Docker Engine {output_of(['docker', 'version', '--format', '{{.Server.Version}}']).strip()}"
 
     def prepare(self, plan: Plan, progress: Progress) -> str:
-        """The tag to run, made or pulled where it is not here yet."""
-        if plan.image == "host":
-            return ensure_host_image()
-        tag = plan.image
-        if try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", tag])[0] == 0:
-            return tag
-        if tag == default_image(plan.recipe):
-            option = f" --recipe {plan.recipe}" if plan.recipe != "ddp" else ""
-            raise EnvironmentMissingError(
-                f"the image '{tag}' has not been built yet", hint=f"composesim image build{option}"
-            )
-        _pull(tag, progress)
-        return tag
+        """The tag to run, made or pulled where it is not here yet; and the images of services."""
+        return docker_images.ensure(plan, progress)
 
     def image_digest(self, image: str) -> str:
         """The image's id."""
@@ -70,7 +58,8 @@ class DockerEngine:
         """`docker compose up`, all services of the beginning at once."""
         self._started_at = time.time()
         everything = len(first_nodes(plan)) == len(plan.nodes)
-        docker_acts.compose_up(plan, folder, () if everything else ("master", *first_nodes(plan)))
+        first = ("master", *first_nodes(plan), *(service.name for service in plan.services))
+        docker_acts.compose_up(plan, folder, () if everything else first)
 
     def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
         """Deaths from the daemon's own event stream, from the start of the run on, so that none is missed."""
@@ -78,6 +67,7 @@ class DockerEngine:
         argv += ["--filter", f"label={_RUN_LABEL}={plan.run}"]
         argv += [word for event in ("start", "die", "oom", "destroy") for word in ("--filter", f"event={event}")]
         names = {"master", *(node.name for node in plan.nodes)}
+        services = {service.name for service in plan.services}
         running = {"master", *first_nodes(plan)}
         out_of_memory: set[str] = set()
         events, lines = lines_of(argv)
@@ -96,6 +86,8 @@ class DockerEngine:
                 attributes = fields["Actor"]["Attributes"]
                 name = attributes.get("composesim.node") or attributes.get("composesim.role", "")
                 action = fields["Action"]
+                if (service := attributes.get(_SERVICE_LABEL)) in services and action == "die":
+                    yield _died(plan, str(service), attributes, out_of_memory)
                 if name not in names:
                     continue  # a helper's end is nobody's news
                 if action == "start":
@@ -137,11 +129,13 @@ class DockerEngine:
 
     def addresses(self, plan: Plan) -> Mapping[str, str]:
         """What `docker inspect` says of each container's place in the run's network."""
-        return docker_acts.addresses(_ids(plan.run))
+        roles = (_ids(plan.run, f"{_ROLE_LABEL}={role}") for role in _ROLES)
+        return docker_acts.addresses([each for ids in roles for each in ids])
 
     def stop(self, run: str, *, grace_s: float) -> None:
-        """`docker stop`: SIGTERM to every node at once, SIGKILL after the grace."""
-        ids = _ids(run)
+        """`docker stop`: SIGTERM to every node at once, SIGKILL after the grace. Services stay until all is removed."""
+        services = set(_ids(run, f"{_ROLE_LABEL}=service"))
+        ids = [each for each in _ids(run) if each not in services]
         if ids:
             _tolerating_absence(["docker", "stop", "--time", str(max(0, round(grace_s))), *ids])
 
@@ -207,26 +201,11 @@ def _died(plan: Plan, name: str, attributes: dict[str, str], out_of_memory: set[
     return NodeStatus(
         run=plan.run,
         node=name,
-        role="master" if name == "master" else "node",
+        role=attributes.get(_ROLE_LABEL, "node"),
         running=False,
         exit_code=int(attributes.get("exitCode", "0")),
         oom_killed=name in out_of_memory,
     )
-
-
-def _pull(tag: str, progress: Progress) -> None:
-    progress(f"pulling image {tag}")
-    puller, lines = lines_of(["docker", "pull", tag])
-    said = []
-    for line in lines:
-        said.append(line.rstrip())
-        progress(line.rstrip())
-    if puller.wait():
-        raise EnvironmentMissingError(
-            f"the image '{tag}' is not on this machine and could not be pulled",
-            evidence="\n".join(said[-3:]),
-            hint="composesim up --image host … runs this machine's own Python; composesim image build makes an image",
-        )
 
 
 def _tolerating_absence(argv: Sequence[str]) -> None:

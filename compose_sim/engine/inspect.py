@@ -18,6 +18,7 @@ from pathlib import Path
 
 from compose_sim.core.inventory import DockerFacts, Host, PythonFacts
 from compose_sim.engine.gpus import inspect_gpus
+from compose_sim.engine.ports import listening_ports
 from compose_sim.engine.process import output_of, try_output_of
 from compose_sim.errors import EnvironmentMissingError
 
@@ -47,16 +48,23 @@ print(json.dumps([sys.prefix, sys.base_prefix, sys.path, versions, torch and tor
 
 
 def inspect_host(
-    folder: Path, *, python: str | None = None, packages: Iterable[str] = (), with_docker: bool = True
+    folder: Path,
+    *,
+    python: str | None = None,
+    packages: Iterable[str] = (),
+    with_docker: bool = True,
+    with_ports: bool = False,
 ) -> Host:
     """
     This machine, seen from a working folder.
 
-    `python` names the interpreter for nodes, where the person chose one; `packages` are the distributions that they need.
+    `python` names the interpreter for nodes, where the person chose one; `packages` are the distributions that they need. `with_ports`:
+    a plan may publish some, and wants to know which are taken.
     """
     with ThreadPoolExecutor(max_workers=3) as pool:
         gpus = pool.submit(inspect_gpus)
         docker = pool.submit(docker_facts) if with_docker else None
+        listening = pool.submit(listening_ports) if with_ports else None
         python_facts = find_python(python, packages)
         user_id, group_id = _node_user(folder)
         return Host(
@@ -73,6 +81,7 @@ def inspect_host(
             docker=docker.result() if docker else DockerFacts(available=False, reason="it was not asked for"),
             system_paths=tuple(path for path in _SYSTEM_PATHS if Path(path).exists()),
             host_subnets=_host_subnets(),
+            listening=listening.result() if listening else {},
         )
 
 

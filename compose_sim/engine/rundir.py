@@ -98,7 +98,7 @@ class RunFolder:
 
     def clear(self, user_id: int, group_id: int, *, token: bool = False) -> None:
         """Empty the folder of an earlier run of this name, all but its shared storage, and lay out a new one."""
-        for name in (*_NODE_FOLDERS, "node", "orders", "requests", "identity", "secrets"):
+        for name in (*_NODE_FOLDERS, "node", "orders", "requests", "identity", "secrets", "services"):
             if name != "shared":
                 shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("report.json", "plan.json", "docker-compose.yml", ".env"):
@@ -115,6 +115,13 @@ class RunFolder:
             return plan_from_dict(json.loads((self.path / "plan.json").read_text()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SpecError(f"'{self.path}' is not the folder of a run: {error}", hint="composesim ps --all") from None
+
+    def read_token(self) -> str:
+        """The run's secret; "" where it has none, or where it is another user's."""
+        try:
+            return (self.path / TOKEN).read_text().strip()
+        except OSError:
+            return ""
 
     def append(self, kind: str, *, node: str | None = None, rank: int | None = None, **data: Any) -> None:
         """Add an event of composesim's own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -25,6 +25,9 @@ class Cluster:
     host: str  # the master's name or address
     port: int  # where nodes join; 0: any free port
     store_port: int  # what ranks are told as MASTER_PORT; 0: any free port
+    # Where the master is to listen for what `ports` publishes, by name: on the local engine another port than asked for, if that
+    # is taken. Empty while `ports` is asked.
+    published: Mapping[str, int] = field(default_factory=dict)
 
 
 class Recipe(Protocol):

@@ -1,0 +1,148 @@
+"""What do a run's events say in numbers? A fold over them, and its state as the text that Prometheus reads."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_MOST_METRICS = 100  # names that one rank may print: a name that holds a number would otherwise never end
+
+# Name -> (type, help). Counters end in _total, as is the custom.
+_FAMILIES: Mapping[str, tuple[str, str]] = {
+    "composesim_node_up": ("gauge", "Whether the node runs."),
+    "composesim_node_cpu_seconds_total": ("counter", "CPU time that the node has used."),
+    "composesim_node_memory_bytes": ("gauge", "Memory that the node uses, without what the kernel may drop."),
+    "composesim_node_memory_limit_bytes": ("gauge", "Memory that the node may use."),
+    "composesim_node_received_bytes_total": ("counter", "Bytes that the node has received."),
+    "composesim_node_sent_bytes_total": ("counter", "Bytes that the node has sent."),
+    "composesim_node_gpu_use_ratio": ("gauge", "How busy the node's GPUs are, as wholes, 0 to 1."),
+    "composesim_node_gpu_memory_bytes": ("gauge", "Memory in use on the node's GPUs, as wholes."),
+    "composesim_rank_up": ("gauge", "Whether the rank runs."),
+    "composesim_rank_steps": ("gauge", "Optimizer steps of the rank so far."),
+    "composesim_rank_longest_wait_seconds": ("gauge", "Longest wait of the rank for others in one collective."),
+    "composesim_rank_metric": ("gauge", "Last value of each number in the metric lines that the rank printed."),
+    "composesim_round": ("gauge", "Number of the rendezvous round under way."),
+    "composesim_world_size": ("gauge", "Ranks in the round under way."),
+    "composesim_restarts_total": ("counter", "Rounds that began because something had failed."),
+    "composesim_nodes_lost_total": ("counter", "Nodes that were lost while they were needed."),
+    "composesim_faults_total": ("counter", "Faults that were injected, by kind."),
+}
+_USAGE = {
+    "cpu_s": "composesim_node_cpu_seconds_total",
+    "memory_bytes": "composesim_node_memory_bytes",
+    "memory_limit_bytes": "composesim_node_memory_limit_bytes",
+    "received_bytes": "composesim_node_received_bytes_total",
+    "sent_bytes": "composesim_node_sent_bytes_total",
+    "gpu_use": "composesim_node_gpu_use_ratio",
+    "gpu_memory_bytes": "composesim_node_gpu_memory_bytes",
+}
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Numbers:
+    """The latest value of each series."""
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        self._values: dict[str, dict[Labels, float]] = {name: {} for name in _FAMILIES}
+
+    def hear(self, line: str) -> None:
+        """One line of an event file; a torn one says nothing."""
+        event = _object(line)
+        data = event.get("data") if event else None
+        if event is None or not isinstance(data, dict):
+            return
+        node, rank, kind = event.get("node"), event.get("rank"), event.get("kind")
+        if kind == "usage" and node:
+            for key, name in _USAGE.items():
+                self._set(name, data.get(key), node=node)
+        elif kind in ("node-started", "node-exited", "node-stopped") and str(node).startswith("node-"):
+            self._set("composesim_node_up", kind == "node-started", node=node)
+            self._stop_ranks(str(node))
+        elif kind in ("rank-started", "rank-exited"):
+            self._set("composesim_rank_up", kind == "rank-started", node=node, rank=rank)
+        elif kind == "step":
+            self._set("composesim_rank_steps", data.get("step"), node=node, rank=rank)
+        elif kind == "waited":
+            self._set("composesim_rank_longest_wait_seconds", data.get("seconds"), node=node, rank=rank)
+        elif kind == "round":
+            self._set("composesim_round", data.get("generation"))
+            self._set("composesim_world_size", data.get("world_size"))
+            self._set("composesim_restarts_total", data.get("restart_count"))
+        elif kind == "node-lost":
+            self._count("composesim_nodes_lost_total")
+        elif kind == "fault" and data.get("phase") == "begun":
+            self._count("composesim_faults_total", kind=data.get("kind"))
+
+    def read(self, node: str, rank: str, line: str) -> None:
+        """One line that a rank printed: a JSON object with an integer `step` is a metric, and its numbers are kept."""
+        text = line.strip()
+        metric = _object(text) if text.startswith("{") and '"step"' in text else None
+        if metric is None or not isinstance(metric.get("step"), int):
+            return
+        known = {
+            dict(labels)["metric"] for labels in self._values["composesim_rank_metric"] if _is_of(labels, node, rank)
+        }
+        for name, value in metric.items():
+            if name in known or len(known) < _MOST_METRICS:
+                self._set("composesim_rank_metric", value, node=node, rank=rank, metric=name)
+                known.add(name)
+
+    def text(self) -> str:
+        """All of them, in Prometheus' text format."""
+        lines = []
+        for name, (kind, words) in _FAMILIES.items():
+            if self._values[name]:
+                lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+                lines += [f"{name}{_braces(labels)} {_number(value)}" for labels, value in self._values[name].items()]
+        return "\n".join([*lines, ""])
+
+    def _set(self, name: str, value: Any, **labels: Any) -> None:
+        if isinstance(value, (int, float)):
+            self._values[name][_labels(labels)] = float(value)
+
+    def _count(self, name: str, **labels: Any) -> None:
+        key = _labels(labels)
+        self._values[name][key] = self._values[name].get(key, 0.0) + 1
+
+    def _stop_ranks(self, node: str) -> None:
+        ranks = self._values["composesim_rank_up"]
+        for labels in ranks:
+            if ("node", node) in labels:
+                ranks[labels] = 0.0
+
+
+def _labels(labels: Mapping[str, Any]) -> Labels:
+    return tuple((name, str(value)) for name, value in labels.items() if value is not None)
+
+
+def _is_of(labels: Labels, node: str, rank: str) -> bool:
+    return ("node", node) in labels and ("rank", rank) in labels
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _braces(labels: Labels) -> str:
+    written = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{written}}}" if written else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(int(value)) if value.is_integer() else repr(value)

@@ -1,0 +1,278 @@
+"""What runs beside the nodes: what is asked for, what each may do, on which ports it opens, and how a person gets there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+
+from compose_sim.core.document import render_document, render_service_files
+from compose_sim.core.inventory import PythonFacts
+from compose_sim.core.plan import Plan, PlannedPort, plan_from_dict
+from compose_sim.core.ports import choose_ports
+from compose_sim.core.published import link, login, published_values, tunnel
+from compose_sim.core.services import BUILT_IN, asked_for, load_service
+from compose_sim.errors import EnvironmentMissingError, SpecError
+from tests.builders import ROOT, a_host, a_plan, no_docker
+
+TOKEN = "5ec3e7"
+ALL = {"with": "jupyter,tensorboard,prometheus,grafana", "image": "torch:1"}
+
+
+def services_of(plan: Plan) -> dict[str, Any]:
+    text = render_document(plan, loader=jinja2.FileSystemLoader(ROOT), folder="/runs/demo")
+    services: dict[str, Any] = yaml.safe_load(text)["services"]
+    return services
+
+
+def test_services_are_beside_the_nodes_and_none_of_them() -> None:
+    plan = a_plan(**ALL)
+
+    assert [node.name for node in plan.nodes] == ["node-0", "node-1"]
+    assert plan.world_size == 2
+    assert [each.name for each in plan.services] == [
+        "jupyter",
+        "tensorboard",
+        "prometheus",
+        "prometheus-server",
+        "grafana",
+    ]
+    assert plan_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+def test_every_service_is_held_as_nodes_are() -> None:
+    """No capability, no new privilege, a read-only root; and found by labels, as what is no node."""
+    services = services_of(a_plan(**ALL))
+
+    for name in set(services) - {"master", "node-0", "node-1"}:
+        service = services[name]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["read_only"] is True
+        assert not {"privileged", "cap_add", "pid", "ipc", "devices"} & set(service)
+        assert service["labels"]["composesim.role"] == "service"
+        assert service["labels"]["composesim.run"] == "demo"
+        assert "composesim.node" not in service["labels"]
+
+
+def test_only_loopback_is_published_and_only_by_who_was_asked_for() -> None:
+    services = services_of(a_plan(**ALL))
+
+    published = {name: service["ports"] for name, service in services.items() if "ports" in service}
+    assert published == {
+        "jupyter": ["127.0.0.1:8888:8888"],
+        "tensorboard": ["127.0.0.1:6006:6006"],
+        # Grafana lives in the network of Prometheus, whose owner alone can publish.
+        "prometheus": ["127.0.0.1:9090:9090", "127.0.0.1:3000:3000"],
+    }
+
+
+def test_what_asks_for_no_token_listens_on_loopback_behind_the_gate() -> None:
+    services = services_of(a_plan(**ALL))
+
+    for name in ("tensorboard", "prometheus"):
+        assert services[name]["command"][1] == "/composesim/node/gate.py"
+    board = services["tensorboard"]["command"]
+    assert board[board.index("--host") + 1] == "127.0.0.1"
+    server = services["prometheus-server"]
+    assert "--web.listen-address=127.0.0.1:9091" in server["command"]
+    assert server["network_mode"] == "service:prometheus"
+
+
+def test_nodes_of_rounds_do_not_see_the_token_that_services_ask_for() -> None:
+    plan = a_plan(**ALL)
+    services = services_of(plan)
+
+    def targets(name: str) -> set[str]:
+        return {volume["target"] for volume in services[name]["volumes"]}
+
+    assert plan.has_token
+    assert "/composesim/secrets" not in targets("node-0") | targets("master") | targets("prometheus-server")
+    assert all("/composesim/secrets" in targets(name) for name in ("jupyter", "tensorboard", "prometheus", "grafana"))
+    assert not a_plan().has_token
+
+
+def test_only_the_notebook_may_write_to_the_persons_files() -> None:
+    services = services_of(a_plan(**ALL))
+
+    writable = {
+        name: {volume["target"] for volume in services[name]["volumes"] if not volume.get("read_only")}
+        for name in ("jupyter", "tensorboard", "prometheus", "prometheus-server", "grafana")
+    }
+    assert writable.pop("jupyter") == {"/home/ada/project", "/composesim/shared"}
+    assert not any(writable.values())
+
+
+def test_foreign_images_are_told_nothing_of_the_persons_environment() -> None:
+    services = services_of(a_plan(**ALL, env={"PASSWORD": "hunter2"}))
+
+    assert services["jupyter"]["environment"]["PASSWORD"] == "hunter2"
+    for name in ("prometheus-server", "grafana"):
+        assert "PASSWORD" not in services[name].get("environment", {})
+        assert "env_file" not in services[name]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ((), {}),
+        (("tensorboard", "jupyter"), {"jupyter": "", "tensorboard": ""}),
+        (("grafana",), {"prometheus": "", "grafana": ""}),
+        (("grafana=g:1", "prometheus=p:2"), {"prometheus": "p:2", "grafana": "g:1"}),
+    ],
+)
+def test_what_a_service_needs_comes_with_it(texts: tuple[str, ...], expected: dict[str, str]) -> None:
+    assert asked_for(texts) == expected
+
+
+def test_images_and_folders_can_be_named() -> None:
+    plan = a_plan(**{**ALL, "with": ["prometheus=mine:2", "tensorboard=lightning_logs"]})
+
+    images = {service.name: service.image for service in plan.services}
+    assert images == {"tensorboard": "", "prometheus": "", "prometheus-server": "mine:2"}
+    assert "shared:/composesim/shared,project:/home/ada/project/lightning_logs" in plan.services[0].command
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_service_says_what_it_takes_and_opens(name: str) -> None:
+    service = load_service(name)
+    plan = a_plan(**{**ALL, "with": [name]})
+
+    assert isinstance(service.TAKES, str)
+    assert set(service.NEEDS) <= set(BUILT_IN)
+    own = next(each for each in plan.services if each.name == name)
+    assert [port.name for port in own.ports] == [name]
+    assert "{token}" in own.ports[0].path + own.ports[0].login
+
+
+def test_a_service_wants_its_packages_in_the_nodes_python() -> None:
+    bare = PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), packages={"torch": "2.13.0"})
+
+    with pytest.raises(EnvironmentMissingError) as raised:
+        a_plan(a_host(python=bare), **{"with": "jupyter", "image": "host"})
+
+    assert (
+        raised.value.message
+        == "no Python with torch and jupyterlab on this machine: '/usr/bin/python3' has no jupyterlab"
+    )
+    assert "pip install torch jupyterlab" in raised.value.hint
+
+
+def test_the_local_engine_has_no_services() -> None:
+    with pytest.raises(SpecError, match="the local engine cannot do --with"):
+        a_plan(engine="local", **{"with": "jupyter"})
+    with pytest.raises(EnvironmentMissingError, match="--with needs the docker engine"):
+        a_plan(a_host(docker=no_docker()), **{"with": "jupyter"})
+
+
+JUPYTER = PlannedPort(name="jupyter", port=8888, path="/lab?token={token}")
+OTHER = PlannedPort(name="other", port=8889)
+
+
+def test_the_well_known_port_needs_no_word() -> None:
+    ports, choices = choose_ports([JUPYTER], asked={}, listening={8887: "x"}, shared=False)
+
+    assert (ports["jupyter"].port, ports["jupyter"].host_port, choices) == (8888, 8888, ())
+
+
+def test_the_next_free_port_is_said() -> None:
+    listening = {8888: "python3 (process 42)", 8889: "the container grafana"}
+
+    ports, choices = choose_ports([JUPYTER, OTHER], asked={}, listening=listening, shared=False)
+
+    assert [port.host_port for port in ports.values()] == [8890, 8891]
+    assert [port.port for port in ports.values()] == [8888, 8889]
+    assert [(choice.value, choice.why) for choice in choices] == [
+        ("jupyter 8890", "8888 is taken by python3 (process 42)"),
+        ("other 8891", "8889 is taken by the container grafana"),
+    ]
+
+
+def test_on_the_local_engine_who_publishes_listens_on_the_chosen_port() -> None:
+    ports, _ = choose_ports([JUPYTER], asked={}, listening={8888: "x"}, shared=True)
+
+    assert (ports["jupyter"].port, ports["jupyter"].host_port) == (8889, 8889)
+
+
+def test_a_port_that_is_asked_for_is_nobody_elses() -> None:
+    ports, choices = choose_ports([JUPYTER, OTHER], asked={"other": 8888}, listening={}, shared=False)
+
+    assert (ports["other"].host_port, ports["jupyter"].host_port) == (8888, 8889)
+    assert [choice.why for choice in choices] == ["8888 is taken by 'other' of this run"]
+
+
+def test_a_taken_port_names_its_owner_and_a_command_to_type() -> None:
+    taken = {9999: "python3 (process 42)", 10000: "x"}
+
+    with pytest.raises(SpecError) as raised:
+        a_plan(a_host(listening=taken), **ALL, publish={"jupyter": 9999})
+
+    assert raised.value.message == (
+        "port 9999 of this machine, on which 'jupyter' was to open, is taken by python3 (process 42)"
+    )
+    assert raised.value.hint.startswith("composesim up --publish jupyter=10001 …")
+
+
+def test_one_port_cannot_be_asked_for_twice() -> None:
+    with pytest.raises(SpecError, match=r"port 9999 .* is taken by 'jupyter' of this run"):
+        a_plan(**ALL, publish={"jupyter": 9999, "grafana": 9999})
+
+
+@pytest.mark.parametrize(
+    ("services", "message"),
+    [
+        ({"with": "jupyter"}, "nothing named 'grafana' is published: this run publishes jupyter"),
+        ({}, "nothing named 'grafana' is published: this run publishes nothing"),
+    ],
+)
+def test_a_port_is_of_something_that_is_published(services: dict[str, str], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        a_plan(**services, image="torch:1", publish={"grafana": 3001})
+
+
+def test_a_rendered_file_asks_nothing_of_this_machine() -> None:
+    plan = a_plan(a_host(listening={8888: "x"}), **ALL, portable=True)
+
+    assert [port.host_port for port in plan.published] == [8888, 6006, 9090, 3000]
+
+
+def test_links_carry_the_token_and_json_does_not() -> None:
+    plan = a_plan(**ALL, publish={"jupyter": 9999})
+    ports = {port.name: port for port in plan.published}
+
+    assert link(ports["jupyter"], token=TOKEN) == f"http://127.0.0.1:9999/lab?token={TOKEN}"
+    assert login(ports["grafana"], token=TOKEN) == f"user admin, password {TOKEN}"
+    assert tunnel(ports["jupyter"], user="ada", host="box") == "ssh -N -L 9999:127.0.0.1:9999 ada@box"
+    assert published_values(plan, host="box")[0] == {
+        "name": "jupyter",
+        "port": 9999,
+        "url": "http://127.0.0.1:9999/lab",
+        "tunnel": "ssh -N -L 9999:127.0.0.1:9999 ada@box",
+    }
+
+
+def test_what_services_read_is_what_they_can_read() -> None:
+    """YAML and JSON; Prometheus asks the exporter, Grafana asks Prometheus, and every panel asks that."""
+    plan = a_plan(**ALL)
+    files = render_service_files(plan, loader=jinja2.FileSystemLoader(ROOT))
+
+    scraped = yaml.safe_load(files["prometheus/prometheus.yml"])["scrape_configs"]
+    exporter = next(each for each in plan.services if each.name == "prometheus").command[-1]
+    assert scraped == [
+        {
+            "job_name": "composesim",
+            "static_configs": [{"targets": [f"127.0.0.1:{exporter}"], "labels": {"run": plan.run}}],
+        }
+    ]
+    source = yaml.safe_load(files["grafana/datasources/composesim.yaml"])["datasources"][0]
+    assert source["url"] == "http://127.0.0.1:9091"
+    provider = yaml.safe_load(files["grafana/dashboards/composesim.yaml"])["providers"][0]
+    assert provider["options"]["path"] == "/composesim/services/grafana/dashboards"
+    board = json.loads(files["grafana/dashboards/composesim.json"])
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}
+    assert all(target["expr"] for panel in panels for target in panel["targets"])
