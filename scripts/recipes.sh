@@ -56,7 +56,7 @@ fingerprint() {
 # Named after all that its code depends on: another of these is another wheel.
 wheels() {
     local mpi=without-mpi
-    if has mpicxx; then mpi=with-mpi; fi
+    if has_mpi_headers; then mpi=with-mpi; fi
     echo "$CACHE/horovod-$(torch)-python$(python_version)-$mpi-$(sha256sum "$IMAGE/build-horovod.sh" | cut -c 1-12)"
 }
 
@@ -91,8 +91,8 @@ make_venv() {
 install_system_packages() {
     local wanted=()
     has sshd || wanted+=(openssh-server)
-    has mpirun && has mpicxx || wanted+=(openmpi-bin libopenmpi-dev)
-    has g++ || wanted+=(g++ make)
+    has mpirun && has_mpi_headers || wanted+=(openmpi-bin libopenmpi-dev)
+    has g++ && has make || wanted+=(g++ make)
     [ "${#wanted[@]}" -gt 0 ] || return 0
     if may_install; then
         apt update
@@ -112,6 +112,8 @@ apt() {
     DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a flock /run/lock/composesim-apt \
         apt-get "$verb" --quiet --yes -o DPkg::Lock::Timeout=300 $([ "$verb" = install ] && echo --no-install-recommends) "$@" </dev/null
 }
+
+has_mpi_headers() { echo '#include <mpi.h>' | mpicxx -fsyntax-only -x c++ - 2>/dev/null; } # mpicxx itself comes without them
 
 has() { command -v "$1" >/dev/null; }
 

@@ -3,7 +3,7 @@
 #
 #   build-horovod.sh PYTHON FOLDER    makes FOLDER/horovod-*.whl; PYTHON has torch; minutes on two cores
 #
-# Gloo is always in it, MPI where `mpicxx` is on the PATH, NCCL where torch has CUDA and nvcc is there. The settings of Horovod's
+# Gloo is always in it, MPI where its headers are, NCCL where torch has CUDA and nvcc is there. The settings of Horovod's
 # own installation guide pass through, such as HOROVOD_BUILD_CUDA_CC_LIST or HOROVOD_GPU_OPERATIONS.
 set -eu
 VERSION=0.28.1
@@ -30,7 +30,8 @@ export CXXFLAGS="-include cstdint ${CXXFLAGS:-}"
 sed -i "s/from distutils.sysconfig import get_python_inc; print(get_python_inc())/import sysconfig; print(sysconfig.get_path('include'))/" \
     horovod/torch/CMakeLists.txt
 
-if command -v mpicxx >/dev/null; then export HOROVOD_WITH_MPI=1; else export HOROVOD_WITHOUT_MPI=1; fi
+# Debian's mpicxx is there without them.
+if echo '#include <mpi.h>' | mpicxx -fsyntax-only -x c++ - 2>/dev/null; then export HOROVOD_WITH_MPI=1; else export HOROVOD_WITHOUT_MPI=1; fi
 if "$python" -W ignore -c 'import torch, torch.utils.cpp_extension as built; assert torch.version.cuda and built.CUDA_HOME' 2>/dev/null; then
     export HOROVOD_GPU_OPERATIONS="${HOROVOD_GPU_OPERATIONS-NCCL}"
     # The NCCL that torch itself loads, under the name that linkers look for.
