@@ -41,6 +41,7 @@ ensure() {
     build_horovod
     pip install "$(torch)" --editable . --group test $(printf -- "--requirement $IMAGE/requirements/%s.txt " ray paddle jupyter tensorboard)
     pip install --find-links "$(wheels)" --requirement "$IMAGE/requirements/horovod.txt"
+    pip uninstall --yes rfc3987-syntax lark # Jupyter's: where they are, each process of Ray takes 1.4 s of CPU longer to start
     pip check >/dev/null || { "$VENV/bin/python" -m pip check >&2; fail "packages in $VENV contradict each other."; }
     fingerprint >"$STAMP"
     echo "Ready: $VENV/bin/composesim, $("$VENV/bin/python" -c 'from importlib.metadata import version

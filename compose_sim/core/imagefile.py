@@ -26,6 +26,7 @@ class Framework:
     name: str
     module: str = ""  # a base that can import it has the framework already; empty: pip sees what is missing
     requirements: tuple[str, ...] = ()  # what the file holds where composesim has none of that name
+    unwanted: tuple[str, ...] = ()  # what comes along and is taken out again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,8 @@ RECIPES: Mapping[str, Contents] = {
     "paddle-ray": Contents(base=PYTHON_BASE, torch=False, frameworks=(_PADDLE, _RAY), system_packages=_FOR_PADDLE),
 }
 SERVICES: Mapping[str, Framework] = {  # what `--with` adds: services that run on the nodes' image
-    "jupyter": Framework(name="jupyter", module="jupyterlab"),
+    # jsonschema imports the grammar of these two where it finds them, and Ray jsonschema: 1.4 s of CPU for each of its processes.
+    "jupyter": Framework(name="jupyter", module="jupyterlab", unwanted=("rfc3987-syntax", "lark")),
     "tensorboard": Framework(name="tensorboard", module="tensorboard"),
 }
 

@@ -72,6 +72,14 @@ def test_a_framework_is_installed_where_the_base_has_none() -> None:
     assert text.splitlines()[-1] == "RUN python3 -W ignore -c 'import paddle, ray.rllib'"
 
 
+def test_what_a_service_brings_and_is_not_wanted_is_taken_out_after_it_came() -> None:
+    text = render_dockerfile(Image(frameworks=(SERVICES["jupyter"],)), loader=LOADER)
+
+    assert text.index("requirements/jupyter.txt") < text.index(
+        "RUN python3 -m pip uninstall --yes rfc3987-syntax lark\n"
+    )
+
+
 def test_what_compiles_horovod_does_not_stay() -> None:
     contents = RECIPES["horovod"]
     image = Image(
