@@ -70,13 +70,19 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Training:
     return train(tmp_path_factory.mktemp("one-rank"))
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """Two epochs on two ranks, without a stop."""
+    return train(tmp_path_factory.mktemp("straight"), "--epochs", "2", ranks=2)
+
+
 def test_one_rank_reads_95_percent_of_the_test_images(one_rank: Training) -> None:
     assert one_rank.accuracy >= 0.95
 
 
 def test_more_ranks_learn_the_same(one_rank: Training, tmp_path: Path) -> None:
     """The ranks share out the same batches, so the weights differ by rounding alone."""
-    several = train(tmp_path, ranks=4)
+    several = train(tmp_path, ranks=2)
 
     assert several.accuracy >= 0.95
     assert farthest(several.weights, one_rank.weights) < 1e-3
@@ -89,8 +95,8 @@ def test_ranks_with_unequal_shares_learn_as_well(tmp_path: Path) -> None:
     assert several.metrics[-1]["step"] == 110, "as many steps as any other number of ranks takes"
 
 
-def test_metrics_are_json_lines_of_one_rank_with_growing_steps_and_falling_loss(tmp_path: Path) -> None:
-    *steps, last = train(tmp_path, "--epochs", "2", ranks=2).metrics
+def test_metrics_are_json_lines_of_one_rank_with_growing_steps_and_falling_loss(straight: Training) -> None:
+    *steps, last = straight.metrics
 
     assert [line["step"] for line in steps] == list(range(5, 45, 5))
     assert [line["epoch"] for line in steps] == [0] * 4 + [1] * 4
@@ -99,26 +105,18 @@ def test_metrics_are_json_lines_of_one_rank_with_growing_steps_and_falling_loss(
     assert last["step"] == 44
 
 
-def test_resume_ends_with_the_weights_of_a_training_that_never_stopped(tmp_path: Path) -> None:
-    straight = train(tmp_path / "straight", "--epochs", "2", ranks=2)
-    train(tmp_path / "stopped", "--epochs", "1", ranks=2)
+def test_resume_ends_with_the_weights_of_a_training_that_never_stopped(straight: Training, tmp_path: Path) -> None:
+    train(tmp_path, "--epochs", "1", ranks=2)
 
-    resumed = train(tmp_path / "stopped", "--epochs", "2", "--resume", ranks=2)
+    resumed = train(tmp_path, "--epochs", "2", "--resume", ranks=2)
 
     assert resumed.metrics[0]["step"] == 25
     assert resumed.metrics[-1] == straight.metrics[-1]
     assert farthest(resumed.weights, straight.weights) == 0
 
 
-def test_without_resume_a_training_starts_anew_beside_an_old_checkpoint(tmp_path: Path) -> None:
-    train(tmp_path, "--epochs", "1")
-
-    assert train(tmp_path, "--epochs", "1").metrics[0]["step"] == 5
-
-
-def test_after_a_killed_rank_fewer_go_on_in_the_middle_of_the_epoch(tmp_path: Path) -> None:
+def test_after_a_killed_rank_fewer_go_on_in_the_middle_of_the_epoch(straight: Training, tmp_path: Path) -> None:
     """An elastic launcher starts the same command again, without --resume, and says so in the environment."""
-    straight = train(tmp_path / "straight", "--epochs", "2")
     dying = tmp_path / "dying.py"
     dying.write_text(
         "import os, runpy, signal, sys\n"
@@ -146,16 +144,14 @@ def test_after_a_killed_rank_fewer_go_on_in_the_middle_of_the_epoch(tmp_path: Pa
     assert farthest(read_checkpoint(tmp_path)["model"], straight.weights) < 1e-3
 
 
-def test_a_plain_process_says_nothing_but_its_metrics(tmp_path: Path) -> None:
-    """Started with the environment alone, without a launcher: no warning reaches the person."""
-    done = run_python(str(SCRIPT), "--epochs", "1", "--checkpoint", str(tmp_path), **ALONE)
+def test_a_plain_process_starts_anew_beside_an_old_checkpoint_and_says_nothing_but_its_metrics(tmp_path: Path) -> None:
+    """Started with the environment alone, without a launcher: no warning reaches the person. The run's folder gets its checkpoint."""
+    old = tmp_path / "checkpoint.pt"
+    old.write_bytes(b"of another training")
+    done = run_python(str(SCRIPT), "--epochs", "1", **ALONE, COMPOSESIM_SHARED=str(tmp_path))
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(json.loads(line)["step"] for line in done.stdout.splitlines())
-
-
-def test_checkpoints_go_to_the_runs_shared_folder(tmp_path: Path) -> None:
-    done = run_python(str(SCRIPT), "--epochs", "1", **ALONE, COMPOSESIM_SHARED=str(tmp_path / "shared"))
-
-    assert done.returncode == 0, done.stderr
-    assert [file.name for file in (tmp_path / "shared").iterdir()] == ["checkpoint.pt"]
+    metrics = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["step"] for line in metrics] == [5, 10, 15, 20, 22]
+    assert list(tmp_path.iterdir()) == [old]
+    assert read_checkpoint(tmp_path)["model"].keys()

@@ -29,6 +29,11 @@ while True:
 """
 
 
+# The same for what is not about training: a run of bare processes, in which nothing imports torch, takes a second.
+BARE = ("--launcher", "env")
+PAUSES = "import signal; print('begun', flush=True); signal.pause()"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a command ended, and what it said."""

@@ -7,15 +7,13 @@ import subprocess
 
 from compose_sim.engine.engines import make_engine
 from tests.builders import PATIENCE_S
-from tests.scenarios.conftest import Project, eventually, wait_for_line
-
-WAITS = "import signal; print('begun', flush=True); signal.pause()"
+from tests.scenarios.conftest import BARE, PAUSES, Project, eventually, wait_for_line
 
 
 def with_held_nodes(project: Project, engine: str, run: str) -> subprocess.Popen[str]:
     """A run whose two nodes are held, one by signals and one by the kernel's freezer. Elastic: it does not end of that by itself."""
-    project.write("train.py", WAITS)
-    up = project.start("up", "--engine", engine, "--launcher", "env", "--elastic", "1:2", "--name", run, "train.py")
+    project.write("train.py", PAUSES)
+    up = project.start("up", "--engine", engine, *BARE, "--elastic", "1:2", "--name", run, "train.py")
     wait_for_line(up, "begun")
     for kind, node in (("stop", "0"), ("pause", "1")):
         done = project.run("fault", kind, node, "--run", run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import ROOT
-from tests.scenarios.conftest import FOREVER, Project
+from tests.scenarios.conftest import BARE, PAUSES, Project
 
 pytestmark = pytest.mark.train
 
@@ -25,12 +25,12 @@ def test_the_default_workload_passes_and_learns(project: Project, engine: str) -
 
 
 def test_an_exception_is_the_cause_with_its_traceback(project: Project, engine: str) -> None:
-    script = project.write("train.py", JOINED + "if rank == 2: raise ValueError('bad batch')\ndist.barrier()\n")
-    outcome = project.run("up", "--engine", engine, "--nodes", "3", "--json", script)
+    script = project.write("train.py", JOINED + "if rank == 1: raise ValueError('bad batch')\ndist.barrier()\n")
+    outcome = project.run("up", "--engine", engine, "--nodes", "2", "--json", script)
     cause = outcome.report["cause"]
 
     assert outcome.status == 1
-    assert (cause["node"], cause["rank"], cause["kind"]) == ("node-2", 2, "exception")
+    assert (cause["node"], cause["rank"], cause["kind"]) == ("node-1", 1, "exception")
     assert cause["message"] == "ValueError: bad batch"
     assert 'File "' in cause["traceback"]
     assert "compose_sim" not in cause["traceback"]
@@ -68,8 +68,8 @@ def test_a_rank_that_never_joins_is_found_without_a_timeout(project: Project, en
 
 
 def test_the_timeout_ends_the_run(project: Project, engine: str) -> None:
-    script = project.write("train.py", FOREVER)
-    outcome = project.run("up", "--engine", engine, "--nodes", "2", "--timeout", "8s", "--json", script)
+    script = project.write("train.py", PAUSES)
+    outcome = project.run("up", *BARE, "--engine", engine, "--nodes", "2", "--timeout", "4s", "--json", script)
 
     assert outcome.status == 124
     assert outcome.report["verdict"] == "timeout"
@@ -77,7 +77,7 @@ def test_the_timeout_ends_the_run(project: Project, engine: str) -> None:
 
 def test_what_a_rank_prints_reaches_stdout_with_its_node(project: Project, engine: str) -> None:
     script = project.write("hello.py", "import os\nprint('I am', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
-    outcome = project.run("up", "--engine", engine, "--nodes", "2", script)
+    outcome = project.run("up", *BARE, "--engine", engine, "--nodes", "2", script)
 
     assert outcome.status == 0
     assert sorted(outcome.stdout.splitlines()) == ["node-0 | I am 0 of 2", "node-1 | I am 1 of 2"]
@@ -101,9 +101,9 @@ def test_words_after_two_dashes_are_the_default_scripts(project: Project) -> Non
 
 
 def test_a_flood_of_lines_arrives_whole(project: Project, engine: str) -> None:
-    script = project.write("flood.py", "import os\nfor n in range(50_000): print(os.environ['RANK'], n)\n")
+    script = project.write("flood.py", "import os\nfor n in range(20_000): print(os.environ['RANK'], n)\n")
     outcome = project.run("up", "--engine", engine, "--nodes", "2", script)
     lines = [line.split(" | ")[1] for line in outcome.stdout.splitlines()]
 
     for rank in (0, 1):
-        assert [line for line in lines if line.startswith(f"{rank} ")] == [f"{rank} {n}" for n in range(50_000)]
+        assert [line for line in lines if line.startswith(f"{rank} ")] == [f"{rank} {n}" for n in range(20_000)]
