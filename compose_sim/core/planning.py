@@ -226,6 +226,7 @@ def _gpu_plan(
         share=spec.share,
         gpu_memory=spec.gpu_memory,
         contained=contained,
+        cpus=host.cpus,
         mps_folder=mps_folder if len(mps_folder) <= _LONGEST_SOCKET_FOLDER else f"/tmp/composesim-mps-{run}",
         visible=[mount.target for mount in mounts if mount.source == mount.target],
     )

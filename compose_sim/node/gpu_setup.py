@@ -1,6 +1,6 @@
 """Does this node see the GPUs that it was given, and how do its ranks share them? Proved before the script, set up within the ranks.
 
-COMPOSESIM_GPUS holds the planned UUIDs; COMPOSESIM_MPS, COMPOSESIM_GPU_FRACTION and COMPOSESIM_GPU_BLOCKING how they are shared.
+COMPOSESIM_GPUS holds the planned UUIDs; COMPOSESIM_MPS, COMPOSESIM_GPU_FRACTION and COMPOSESIM_GPU_WAIT how they are shared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from .mps import FAILED, READY
 _MPS_PATIENCE_S = 90.0
 _PROOF_PATIENCE_S = 60.0
 _LOOK_S = 0.02
-_BLOCKING_SYNC = 4  # cudaDeviceScheduleBlockingSync, and the driver's CU_CTX_SCHED_BLOCKING_SYNC
+# How a thread waits for the GPU: CUDA's cudaDeviceSchedule… and the driver's CU_CTX_SCHED_… have the same numbers.
+_WAITS = {"spin": 1, "yield": 2, "block": 4}
 
 
 class Proof:
@@ -95,22 +96,22 @@ class Proof:
 
 
 def install() -> None:
-    """In a rank: limit its GPU memory and let it wait without spinning, once the script first uses CUDA; else nothing."""
+    """In a rank: limit its GPU memory and say how it waits for the GPU, once the script first uses CUDA; else nothing."""
     fraction = float(os.environ.get("COMPOSESIM_GPU_FRACTION") or 0)
-    blocks = os.environ.get("COMPOSESIM_GPU_BLOCKING") == "1"
-    if fraction or blocks:
-        after_import("torch", lambda torch: _prepare(torch, fraction, blocks))
+    wait = _WAITS.get(os.environ.get("COMPOSESIM_GPU_WAIT", ""), 0)
+    if fraction or wait:
+        after_import("torch", lambda torch: _prepare(torch, fraction, wait))
 
 
-def _prepare(torch: Any, fraction: float, blocks: bool) -> None:
+def _prepare(torch: Any, fraction: float, wait: int) -> None:
     """Torch begins with CUDA in one function, when something first needs it; before that a rank may still fork."""
     begin = getattr(torch._C, "_cuda_init", None)
     if begin is None:  # built without CUDA
         return
 
     def begin_with_our_limits() -> None:
-        if blocks:
-            _wait_without_spinning()
+        if wait:
+            _set_wait(wait)
         begin()
         if fraction:
             torch._C._cuda_setMemoryFraction(fraction, _own_device())
@@ -124,14 +125,14 @@ def _own_device() -> int:
     return int(os.environ.get("LOCAL_RANK", "0")) % max(1, count)
 
 
-def _wait_without_spinning() -> None:
-    """Ranks that wait for the GPU sleep: past a few of them on one GPU, those that spin take the CPU from one another."""
+def _set_wait(wait: int) -> None:
+    """Left alone, a thread that waits for the GPU spins: many ranks on few CPUs would take them from one another."""
     runtime = _loaded("libcudart.so")
     if runtime is not None and _own_device() == 0:
-        runtime.cudaSetDeviceFlags(_BLOCKING_SYNC)
+        runtime.cudaSetDeviceFlags(wait)
         return
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxSetFlags_v2(_own_device(), _BLOCKING_SYNC)
+        ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxSetFlags_v2(_own_device(), wait)
 
 
 def _loaded(name: str) -> Any:

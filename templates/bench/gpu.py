@@ -17,13 +17,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 DEADLINE_S = 60.0  # for the first collective: NCCL itself would wait for ten minutes
+PATIENCE_S = 4.0  # for one measurement, where ranks take turns on a GPU and a step takes long
 
 
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("--steps", type=int, default=30)
     options.add_argument("--megabytes", type=int, default=64, help="size of the all-reduce")
-    options.add_argument("--width", type=int, default=1024, help="of the model: four layers")
+    options.add_argument("--width", type=int, default=256, help="of the model: four layers, 1 MiB of gradients at 256")
+    options.add_argument("--large-width", type=int, default=1024, help="of a second one: 16 MiB of gradients at 1024")
     asked = options.parse_args()
     local_rank, on_gpu = int(os.environ["LOCAL_RANK"]), torch.cuda.is_available()
     seen = check_gpus() if on_gpu else {"uuids": [], "mps": None}
@@ -38,10 +40,12 @@ def main():
     small, large = torch.ones(2, device=device), torch.ones(asked.megabytes << 18, device=device)
     latency = median_seconds(lambda: dist.all_reduce(small), asked.steps)
     transfer = median_seconds(lambda: dist.all_reduce(large), max(3, asked.steps // 3))
-    step = median_seconds(a_step(device, asked.width), asked.steps)
+    step, large_step = (
+        median_seconds(a_step(device, width), asked.steps) for width in (asked.width, asked.large_width)
+    )
     ranks = told_by_all({"node": os.environ["COMPOSESIM_NODE"], **seen})
     if dist.get_rank() == 0:
-        tell(ranks, step=step, latency=latency, transfer=transfer, size=asked.megabytes << 20)
+        tell(ranks, step=step, large_step=large_step, latency=latency, transfer=transfer, size=asked.megabytes << 20)
     dist.destroy_process_group()
 
 
@@ -67,7 +71,7 @@ def told_by_all(mine):
 
 
 def a_step(device, width):
-    """A step of DDP on a model whose gradients are 16 MiB at the usual width."""
+    """A step of DDP on a model of four layers."""
     layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
     model = DistributedDataParallel(nn.Sequential(*layers).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -83,10 +87,14 @@ def a_step(device, width):
 
 def median_seconds(act, times):
     """The median time of an act, with all that it left to the GPU; the first few times do not count."""
-    for _ in range(3):
+    for _ in range(2):
         act()
+    wait()
+    begun = time.perf_counter()
+    act()
+    wait()
     taken = []
-    for _ in range(times):
+    for _ in range(as_often_for_all(times, time.perf_counter() - begun)):
         wait()
         begun = time.perf_counter()
         act()
@@ -95,17 +103,25 @@ def median_seconds(act, times):
     return sorted(taken)[len(taken) // 2]
 
 
+def as_often_for_all(times, seconds):
+    """How often all ranks are to do what takes this one so long: the slowest decides."""
+    slowest = torch.tensor([seconds], device="cuda" if torch.cuda.is_available() else "cpu")
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return max(3, min(times, int(PATIENCE_S / float(slowest))))
+
+
 def wait():
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def tell(ranks, *, step, latency, transfer, size):
+def tell(ranks, *, step, large_step, latency, transfer, size):
     world = len(ranks)
     values = {
         "step": 1,
         "world_size": world,
         "step_ms": 1e3 * step,
+        "large_step_ms": 1e3 * large_step,
         "latency_us": 1e6 * latency,
         "all_reduce_ms": 1e3 * transfer,
         "all_reduce_bytes": size,

@@ -85,7 +85,7 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
     inner = SimpleNamespace(
         _cuda_init=lambda: done.append("begun"), _cuda_setMemoryFraction=lambda *given: done.append(given)
     )
-    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, blocks=False)
+    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, wait=0)
     assert done == []
 
     inner._cuda_init()
@@ -96,7 +96,7 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
 def test_a_torch_without_cuda_is_left_alone() -> None:
     inner = SimpleNamespace()
 
-    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, blocks=True)
+    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, wait=4)
 
     assert vars(inner) == {}
 

@@ -119,7 +119,7 @@ def test_losses_are_those_of_a_gpu(
 
 def _run(project: Project, gpus: str, shape: tuple[str, ...], words: tuple[str, ...]) -> str:
     """What rank 0 printed, on real or on emulated GPUs."""
-    run = f"{Path(words[0]).stem}-{gpus}".replace("_", "-")
+    run = project.named(f"{Path(words[0]).stem}-{gpus}".replace("_", "-"))
     how = ("--gpus", "emulated" if gpus == "emulated" else "all")
     folder = project.folder / ".composesim" / "runs" / run
     for left in ("snapshot.pt", "checkpoint.pth.tar"):  # the second run begins where the first began

@@ -108,9 +108,16 @@ def test_the_script_of_doctor_and_bench_runs_without_a_gpu(project: Project) -> 
         "1",
         "--width",
         "16",
+        "--large-width",
+        "32",
     )
 
     assert outcome.status == 0, outcome.stderr
     metrics = outcome.report["metrics"]
     assert [rank["node"] for rank in metrics["ranks"]] == ["node-0", "node-1"]
-    assert min(metrics[name] for name in ("step_ms", "latency_us", "all_reduce_ms", "bus_gigabytes_per_s")) > 0
+    assert (
+        min(
+            metrics[name] for name in ("step_ms", "large_step_ms", "latency_us", "all_reduce_ms", "bus_gigabytes_per_s")
+        )
+        > 0
+    )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import log10
 from typing import Any
 
-HEADER = ("sharing", "nodes", "DDP step", "all-reduce 8 B", "all-reduce 64 MiB", "bus GB/s")
+HEADER = ("sharing", "nodes", "DDP step, 1 MiB", "DDP step, 16 MiB", "all-reduce 8 B", "all-reduce 64 MiB", "bus GB/s")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 360, 70, 40
 _COLOURS = {"mps": "#0072b2", "timeslice": "#d55e00", "own": "#009e73"}
 _BAR = 40
@@ -15,11 +15,12 @@ _BAR = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One run. `mode` is own, mps or timeslice; `problem` says why there are no numbers."""
+    """One run. `mode` is own, mps or timeslice; the large step is of 16 MiB of gradients; `problem` says why there are no numbers."""
 
     mode: str
     nodes: int
     step_ms: float | None = None
+    large_step_ms: float | None = None
     latency_us: float | None = None
     all_reduce_ms: float | None = None
     bus_gigabytes_per_s: float | None = None
@@ -41,6 +42,7 @@ def sample_of(mode: str, nodes: int, report: Mapping[str, Any]) -> Sample:
         mode=mode,
         nodes=nodes,
         step_ms=float(metrics["step_ms"]),
+        large_step_ms=float(metrics["large_step_ms"]),
         latency_us=float(metrics["latency_us"]),
         all_reduce_ms=float(metrics["all_reduce_ms"]),
         bus_gigabytes_per_s=float(metrics["bus_gigabytes_per_s"]),
@@ -50,12 +52,13 @@ def sample_of(mode: str, nodes: int, report: Mapping[str, Any]) -> Sample:
 def table_rows(samples: Sequence[Sample]) -> list[tuple[str, ...]]:
     """A row a run, its numbers as words; the reason in the place of the first number where there are none."""
     return [
-        (each.mode, str(each.nodes), each.problem, "–", "–", "–")
+        (each.mode, str(each.nodes), each.problem, "–", "–", "–", "–")
         if each.step_ms is None
         else (
             each.mode,
             str(each.nodes),
             f"{each.step_ms:.2f} ms",
+            f"{each.large_step_ms:.2f} ms",
             f"{each.latency_us:.0f} µs",
             f"{each.all_reduce_ms:.1f} ms",
             f"{each.bus_gigabytes_per_s:.2f}",

@@ -18,7 +18,7 @@ from compose_sim.core.gpus.binding import (
 )
 from compose_sim.core.gpus.inventory import Gpu, Inventory
 from compose_sim.core.gpus.request import label
-from compose_sim.core.gpus.sharing import CONTEXT_BYTES, MOST_SPINNING_RANKS, MPS, OWN, Sharing, decide_sharing
+from compose_sim.core.gpus.sharing import CONTEXT_BYTES, MPS, OWN, Sharing, crowds_cpus, decide_sharing
 from compose_sim.core.quantities import format_bytes
 
 MPS_NAME = "mps"  # the service, and the node name of its events
@@ -53,6 +53,7 @@ def plan_gpus(
     share: str,
     gpu_memory: int | None,
     contained: bool,
+    cpus: int,
     mps_folder: str,
     visible: Sequence[str] = (),
 ) -> GpuPlan:
@@ -84,8 +85,25 @@ def plan_gpus(
         nodes=nodes,
         mps=_mps(served, inventory, mounts, form=form, mps_folder=mps_folder) if served else None,
         mounts=mounts,
-        environment={"LD_LIBRARY_PATH": library_path(inventory.toolkit)} if form == RAW and needs_path else {},
+        environment={
+            **_nccl(assignment, sharing, ranks=sum(wish.ranks for wish in wishes), cpus=cpus),
+            **({"LD_LIBRARY_PATH": library_path(inventory.toolkit)} if form == RAW and needs_path else {}),
+        },
     )
+
+
+def _nccl(assignment: Assignment, sharing: Sharing, *, ranks: int, cpus: int) -> dict[str, str]:
+    """How ranks meet and wait. The person's own variables win over these."""
+    environment = {
+        "NCCL_IB_DISABLE": "1",  # else nodes would meet on this machine's InfiniBand, past the run's network
+        "NCCL_NVLS_ENABLE": "0",  # ranks that share a GPU cannot take part in its multicast
+    }
+    is_shared = any(share.mode != OWN for share in sharing.shares.values())
+    if is_shared and all(len(node) <= 1 for node in assignment.nodes):
+        environment["NCCL_MAX_CTAS"] = "1"  # one channel, one socket a neighbour: what is short here is CPU
+    if crowds_cpus(sharing, ranks=ranks, cpus=cpus):
+        environment["COMPOSESIM_GPU_WAIT"] = "block"
+    return environment
 
 
 def _sees_driver(inventory: Inventory, visible: Sequence[str]) -> bool:
@@ -103,16 +121,11 @@ def _node(
     mps_folder: str,
 ) -> NodeGpus:
     bound = bind(gpus, inventory, form)
-    environment = binding_environment(bound, inventory) | {
-        "COMPOSESIM_GPUS": ",".join(bound.uuids),
-        "NCCL_IB_DISABLE": "1",  # else nodes would meet on this machine's InfiniBand, past the run's network
-    }
+    environment = binding_environment(bound, inventory) | {"COMPOSESIM_GPUS": ",".join(bound.uuids)}
     limits = [limit for gpu in gpus if (limit := sharing.shares[gpu.uuid].bytes_per_rank)]
     if limits:  # of torch's allocator, which counts neither CUDA's context nor NCCL's buffers
         fraction = (min(limits) - CONTEXT_BYTES) / max(gpu.memory_bytes for gpu in gpus)
         environment["COMPOSESIM_GPU_FRACTION"] = f"{fraction:.4f}"
-    if any(sharing.shares[gpu.uuid].ranks > MOST_SPINNING_RANKS for gpu in gpus):
-        environment["COMPOSESIM_GPU_BLOCKING"] = "1"
     if served:
         environment |= {"COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": mps_folder}
     if served and limits:

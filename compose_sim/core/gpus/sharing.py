@@ -17,8 +17,8 @@ CONTEXT_BYTES = 512 << 20
 _LEAST_BYTES = CONTEXT_BYTES + (128 << 20)
 _MOST_CLIENTS, _MOST_CLIENTS_BEFORE_TURING = 48, 16
 _VOLTA, _TURING = (7, 0), (7, 5)
-# Past so many nodes the ranks' host threads, which spin while they wait for the GPU, take the CPU from one another.
-MOST_SPINNING_RANKS = 8
+# Each rank keeps two threads busy while it waits for others: the script's, and NCCL's, which moves what sockets carry.
+_BUSY_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,11 @@ def decide_sharing(assignment: Assignment, inventory: Inventory, *, share: str, 
         shares[gpu.uuid] = Share(gpu=gpu, mode=mode if ranks > 1 else OWN, ranks=ranks, bytes_per_rank=limit)
     why = "" if not shared or mode == MPS else _slow("asked for" if share == "timeslice" else without_mps)
     return Sharing(shares=shares, why=why)
+
+
+def crowds_cpus(sharing: Sharing, *, ranks: int, cpus: int) -> bool:
+    """Whether so many ranks of the run, which share GPUs, would take the CPUs from one another if they waited busily."""
+    return any(share.ranks > 1 for share in sharing.shares.values()) and _BUSY_THREADS * ranks >= cpus
 
 
 def why_no_mps(gpu: Gpu, inventory: Inventory) -> str:

@@ -147,16 +147,39 @@ def test_what_does_not_fit_is_refused_with_the_numbers(
     assert raised.value.hint
 
 
-def test_ranks_that_share_a_gpu_share_its_memory_and_past_eight_do_not_spin() -> None:
-    eight, nine, alone = plan(ONE, nodes=8), plan(ONE, nodes=9), plan(ONE, nodes=1)
+def test_ranks_that_share_a_gpu_share_its_memory() -> None:
+    eight, alone = plan(ONE, nodes=8), plan(ONE, nodes=1)
     environment = eight.nodes[3].environment
 
     assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=17971M"  # an eighth of 143771 MiB
     assert environment["COMPOSESIM_GPU_FRACTION"] == "0.1214"  # less what CUDA and NCCL take beside torch
-    assert "COMPOSESIM_GPU_BLOCKING" not in environment
-    assert nine.nodes[0].environment["COMPOSESIM_GPU_BLOCKING"] == "1"
     assert {"COMPOSESIM_GPU_FRACTION", "COMPOSESIM_MPS"}.isdisjoint(alone.nodes[0].environment)
-    assert (alone.mps, nine.mps is not None) == (None, True)
+    assert (alone.mps, eight.mps is not None) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("inventory", "cpus", "spec", "waits", "channels"),
+    [
+        (ONE, 16, {"nodes": 7}, None, "1"),
+        (ONE, 16, {"nodes": 8}, "block", "1"),  # two busy threads a rank leave no CPU for anything else
+        (FOUR, 16, {"nodes": 8}, "block", "1"),
+        (FOUR, 4, {"nodes": 4}, None, None),  # no GPU is shared
+        (
+            FOUR,
+            64,
+            {"nodes": 4, "gpus_per_node": 2},
+            None,
+            None,
+        ),  # a node's own GPUs have more than one way between them
+        (ONE, 16, {"nodes": 8, "env": {"NCCL_MAX_CTAS": "4"}}, "block", "4"),  # what a person says goes
+    ],
+)
+def test_many_ranks_that_share_gpus_spare_the_cpus(
+    inventory: Inventory, cpus: int, spec: dict[str, Any], waits: str | None, channels: str | None
+) -> None:
+    environment = a_plan(a_host(gpus=inventory, python=CUDA_TORCH, cpus=cpus), **spec).environment
+
+    assert (environment.get("COMPOSESIM_GPU_WAIT"), environment.get("NCCL_MAX_CTAS")) == (waits, channels)
 
 
 def test_only_nodes_on_a_shared_gpu_join_mps_and_it_serves_no_other_gpu() -> None:

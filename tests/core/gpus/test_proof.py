@@ -31,6 +31,7 @@ n:1:2 [0] NCCL INFO Channel 01 : 1[1] -> 0[0] via SHM/direct/direct
 """
 METRICS = {
     "step_ms": 3.64,
+    "large_step_ms": 21.5,
     "latency_us": 95.2,
     "all_reduce_ms": 31.8,
     "all_reduce_bytes": 64 << 20,
@@ -113,9 +114,9 @@ def test_samples_become_a_table_and_a_plot() -> None:
     samples = [sample_of("mps", 8, report()), sample_of("timeslice", 8, slow), sample_of("timeslice", 16, broken)]
 
     assert table_rows(samples) == [
-        ("mps", "8", "3.64 ms", "95 µs", "31.8 ms", "3.69"),
-        ("timeslice", "8", "157.00 ms", "95 µs", "31.8 ms", "3.69"),
-        ("timeslice", "16", "no rank moves", "–", "–", "–"),
+        ("mps", "8", "3.64 ms", "21.50 ms", "95 µs", "31.8 ms", "3.69"),
+        ("timeslice", "8", "157.00 ms", "21.50 ms", "95 µs", "31.8 ms", "3.69"),
+        ("timeslice", "16", "no rank moves", "–", "–", "–", "–"),
     ]
     bars = [line.count("█") for line in text_plot(samples)]
     assert bars == [1, 40]
