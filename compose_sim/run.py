@@ -21,7 +21,7 @@ from compose_sim.core.report import make_report
 from compose_sim.core.scenarios import Player
 from compose_sim.core.state import ClusterState, initial_state
 from compose_sim.core.verdict import StopReason, is_over, judge, reason_to_stop
-from compose_sim.engine.evidence import read_case
+from compose_sim.engine.evidence import read_case, read_timeline
 from compose_sim.engine.follow import Follower, pause_after
 from compose_sim.engine.interrupts import News, interrupts_raise, interrupts_told
 from compose_sim.engine.network import Networks
@@ -256,7 +256,11 @@ def _report(
     report = make_report(plan, state, host=facts, outputs=outputs)
     why_not = why_no_check(plan.launcher)
     case = read_case(folder.path, verdict=report["verdict"], cause=report["cause"], why_not=why_not)
-    return {**report, "checks": [result.to_dict() for result in run_checks(case)]}
+    return {
+        **report,
+        "timeline": read_timeline(folder.path),
+        "checks": [result.to_dict() for result in run_checks(case)],
+    }
 
 
 def _last_words(plan: Plan, engine: Engine, folder: RunFolder, state: ClusterState) -> dict[str, str]:

@@ -31,6 +31,14 @@ _OPTIONS = (
     click.option("--nproc-per-node", metavar="M", help="Ranks on each node.  [default: 1]"),
     click.option("--recipe", metavar="NAME", help="How the framework starts: ddp, or exec, which runs: -- CMD ARGS."),
     click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Option of the recipe."),
+    click.option(
+        "--timeline", is_flag=True, default=None, help="Record Horovod's timeline, and say what time went into."
+    ),
+    click.option(
+        "--fusion-threshold", metavar="SIZE", help="Horovod reduces tensors together up to this, such as 64m."
+    ),
+    click.option("--cycle-time", metavar="MS", help="Milliseconds between Horovod's rounds of reductions, such as 1."),
+    click.option("--mpi", is_flag=True, default=None, help="Horovod over MPI instead of gloo."),
     click.option("--engine", metavar="auto|docker|local", help="What executes the nodes."),
     click.option("--image", metavar="auto|host|TAG", help="Image of the nodes; host is this machine's own Python."),
     click.option("--python", metavar="PATH", help="Python interpreter that the nodes run."),
@@ -70,6 +78,14 @@ _OPTIONS = (
     click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a script."),
     click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]..."),
 )
+
+# Options of recipes that have a flag of their own: `--mpi` is `--option mpi=on`.
+_RECIPE_FLAGS = {
+    "timeline": "timeline",
+    "fusion_threshold": "fusion-threshold",
+    "cycle_time": "cycle-time",
+    "mpi": "mpi",
+}
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,6 +150,9 @@ def read_request(
         given["env"] = dict(map(_env_flag, given["env"]))
     if "options" in given:
         given["options"] = dict(_named_value(text, "--option") for text in given["options"])
+    if of_recipe := {name: given.pop(flag) for flag, name in _RECIPE_FLAGS.items() if flag in given}:
+        values = {name: "on" if value is True else value for name, value in of_recipe.items()}
+        given["options"] = {**given.get("options", {}), **values}
     if "publish" in given:
         given["publish"] = dict(_named_value(text, "--publish") for text in given["publish"])
     if program:

@@ -15,6 +15,7 @@ from compose_sim.cli.faults_text import history_words
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.selection import check_exit_code, complaints, failed_by_itself
 from compose_sim.core.gpus.explain import explain
+from compose_sim.core.horovod_trace import trace_words
 from compose_sim.core.quantities import format_bytes, format_seconds
 
 _MOST_NODES = 16
@@ -34,6 +35,7 @@ def print_report(report: Mapping[str, Any], *, err: bool = False, skip: Sequence
     for name, words in (
         ("timings", timings_words(report["timings"])),
         ("metrics", metrics_words(report["metrics"])),
+        ("timeline", timeline_words(report)),
         ("limited", [] if err else bottleneck_words(report)),  # a guess: for those who ask
         ("ran on", versions_words(report)),
         *((label, [line]) for label, line in history_words(report)),
@@ -156,6 +158,12 @@ def bottleneck_words(report: Mapping[str, Any]) -> list[str]:
     """What the training was most likely limited by, and the numbers that speak for it."""
     found = report.get("bottleneck")
     return [f"most likely by {found['what']}: {found['why']}"] if found else []
+
+
+def timeline_words(report: Mapping[str, Any]) -> list[str]:
+    """What Horovod's timeline says of the ranks' time, and where it lies."""
+    timeline = report.get("timeline")
+    return [trace_words(timeline), timeline["file"]] if timeline else []
 
 
 def versions_words(report: Mapping[str, Any]) -> list[str]:

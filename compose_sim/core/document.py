@@ -79,7 +79,9 @@ def render_identity(plan: Plan) -> dict[str, str]:
         users[user_id] = f"{plan.user_name}:x:{user_id}:{group_id}::{CONTAINER_HOME}:/bin/sh"
     if group_id:
         groups[group_id] = f"{plan.user_name}:x:{group_id}:"
-    return {name: "".join(f"{line}\n" for line in lines.values()) for name, lines in (("passwd", users), ("group", groups))}
+    return {
+        name: "".join(f"{line}\n" for line in lines.values()) for name, lines in (("passwd", users), ("group", groups))
+    }
 
 
 def project_name(run: str) -> str:

@@ -10,11 +10,13 @@ from compose_sim.core.checks import Case
 from compose_sim.core.events import Event, parse_event
 from compose_sim.core.fold import fold_all
 from compose_sim.core.hang import standings_of
+from compose_sim.core.horovod_trace import parse_timeline, shares_of
 from compose_sim.core.observations import Observed, RankObserved, parse_rank
 from compose_sim.core.standing import Standing
 from compose_sim.engine.rundir import RunFolder
 from compose_sim.errors import SpecError
 
+TIMELINE = "logs/timeline.json"
 _MOST_BYTES = 64 << 20  # of one file: what lies beyond is of a run too long to judge whole
 
 
@@ -29,6 +31,15 @@ def read_case(folder: Path, *, verdict: str, cause: Mapping[str, Any] | None, **
         stalls=read_standings(folder, events),
         **more,
     )
+
+
+def read_timeline(folder: Path) -> dict[str, Any] | None:
+    """Where Horovod's timeline of a run lies, and what it says of the ranks' time; None where there is none, or it says nothing."""
+    file = folder / TIMELINE
+    if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+        return None
+    shares = shares_of(parse_timeline(file.read_text(errors="replace")))
+    return {"file": TIMELINE, **shares.to_dict()} if shares else None
 
 
 def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:

@@ -7,7 +7,7 @@ import tarfile
 
 from compose_sim.engine.process import feed, try_output_of
 
-HOST_IMAGE = "composesim-host:1"
+HOST_IMAGE = "composesim-host:2"
 
 
 def ensure_host_image() -> str:
@@ -23,7 +23,8 @@ def _archive() -> bytes:
         # docker-init is put into /sbin, which therefore cannot be a link into the read-only /usr.
         for folder in ("dev", "etc", "home", "proc", "sbin", "sys", "tmp", "usr", "var"):
             entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            # The mode of /tmp is that of the memory mounted there, whatever that mount asks for: ordinary users write to it too.
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
             archive.addfile(entry)
         for link in ("bin", "lib", "lib64"):
             entry = tarfile.TarInfo(link)

@@ -13,13 +13,12 @@ from functools import partial
 from typing import Callable
 
 from . import usage
-from .channel import Packet
 from .emit import Events
 from .launchers import PROGRAMS, Launch, Starter, rank_variables
 from .membership import Membership
 from .orders import Orders
 from .output import Outputs
-from .ranks import OutOfMemoryKills, Rank
+from .ranks import Ending, OutOfMemoryKills, Rank
 from .stall import Stalls
 from .wire import BEAT_SECONDS, Message
 
@@ -134,7 +133,7 @@ class Agent:
         variables = [rank_variables(launch, round_, local_rank) for local_rank in range(launch.nproc)]
         address, port = variables[0]["MASTER_ADDR"], int(variables[0]["MASTER_PORT"])
         told = {key: round_[key] for key in ("world_size", "nodes", "restart_count")}
-        self._ranks = [Rank(rank) for rank in range(first, first + launch.nproc)]
+        self._ranks = [Rank(rank, ended=launch.is_hosted) for rank in range(first, first + launch.nproc)]
         logs = {rank.rank: self._outputs.logged(rank.rank) for rank in self._ranks}
         self._of_round().emit("rendezvous", master_addr=address, master_port=port, logs=logs, **told)
         self._starter.start(variables, [self._outputs.open(rank.rank) for rank in self._ranks])
@@ -171,35 +170,37 @@ class Agent:
             self._ready = True
             self._membership.send({"type": "ready"})
         elif "started" in packet:
-            self._rank_started(self._ranks[packet["started"]], packet)
+            self._rank_started(packet["started"], packet["pid"])
         elif "ended" in packet:
-            self._rank_ended(self._ranks[packet["ended"]], packet["status"])
+            by = "its session has ended" if packet.get("stopped") else ""
+            self._rank_ended(self._ranks[packet["ended"]], Ending(packet["status"]), stopped=by)
             self._look_if_all_ended()
 
-    def _rank_started(self, rank: Rank, packet: Packet) -> None:
-        rank.pid = packet["pid"]
-        self._of_round(rank.rank).emit("rank-started", pid=rank.pid, local_rank=packet["started"])
+    def _rank_started(self, local_rank: int, pid: int) -> None:
+        rank = self._ranks[local_rank]
+        if rank.ended:  # a hosted one, that begins or begins again
+            rank.signal(signal.SIGKILL)
+            rank = self._ranks[local_rank] = Rank(rank.rank)
+        rank.pid = pid
+        self._of_round(rank.rank).emit("rank-started", pid=pid, local_rank=local_rank)
         if self._stop_reason:  # it was on its way when the others were stopped
             rank.signal(signal.SIGTERM)
 
-    def _rank_ended(self, rank: Rank, status: int, reason: str = "") -> None:
+    def _rank_ended(self, rank: Rank, ending: Ending, *, reason: str = "", stopped: str = "") -> None:
         rank.ended = True
         rank.signal(0)
         self._outputs.drain(rank.rank)
-        code, killed_by = (None, -status) if status < 0 else (status, None)
-        stopped = bool(self._stop_reason)
+        stopped = self._stop_reason or stopped
         self._of_round(rank.rank).emit(
             "rank-exited",
-            exit_code=code,
-            signal=killed_by,
-            oom=self._out_of_memory_kills.ended(status),
-            stopped=stopped,
-            reason=self._stop_reason
-            or reason
-            or (signal.Signals(killed_by).name if killed_by else f"exit code {code}"),
+            exit_code=ending.code,
+            signal=ending.signal,
+            oom=self._out_of_memory_kills.ended(ending.status),
+            stopped=bool(stopped),
+            reason=stopped or reason or ending.words,
         )
-        if status != 0 and not stopped:
-            self._failed(rank.rank, code, killed_by)
+        if ending.status != 0 and not (stopped or self._launch.is_hosted):
+            self._failed(rank.rank, ending.code, ending.signal)
 
     def _failed(self, rank: int | None, code: int | None, killed_by: int | None) -> None:
         self._failure_code = 128 + killed_by if killed_by else code or 1
@@ -210,15 +211,15 @@ class Agent:
 
     def _starter_ended(self) -> None:
         """Its ranks, if it had any, were killed with it."""
-        status = self._stop_starter(at_once=bool(self._stop_reason))
-        self._say(f"the {self._launch.launcher} launcher's process ended ({_ending(status)}); its messages stand above")
+        ending = Ending(self._stop_starter(at_once=bool(self._stop_reason)))
+        self._say(f"the {self._launch.launcher} launcher's process ended ({ending.words}); its messages stand above")
         started = [rank for rank in self._ranks if rank.pid and not rank.ended]
         for rank in self._ranks:
             if rank in started:
-                self._rank_ended(rank, -signal.SIGKILL, "the process that started it ended")
+                self._rank_ended(rank, Ending(-signal.SIGKILL), reason="the process that started it ended")
             rank.ended = True
-        if not started and not self._stop_reason:
-            self._failed(None, None if status < 0 else status or 1, -status if status < 0 else None)
+        if not self._stop_reason and (self._launch.is_hosted or not started):
+            self._failed(None, ending.code if ending.status else 1, ending.signal)
         self._look_if_all_ended()
 
     def _look_if_all_ended(self) -> None:
@@ -226,6 +227,8 @@ class Agent:
             return
         if self._stop_reason:
             self._signal_ranks(signal.SIGKILL)  # what their children still do is of no use any more
+        elif self._launch.is_hosted:  # others may begin
+            return
         self._outputs.close_round()
         if self._next is not None:
             self._next()
@@ -289,7 +292,3 @@ class Agent:
 
     def _of_round(self, rank: int | None = None) -> Events:
         return self._events.of(rank=rank, generation=self._round["generation"])
-
-
-def _ending(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"exit code {status}"

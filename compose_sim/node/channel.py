@@ -3,7 +3,8 @@
 agent -> starter  `{"common": {NAME: VALUE, …}, "ranks": [{NAME: VALUE, …}, …], "more": BOOL}` start these ranks with the common
                   variables and their own; along with it comes one descriptor a rank, the pipe for its output
 starter -> agent  `{"ready": true}` what ranks will need is imported · `{"started": LOCAL_RANK, "pid": …}`
-                  `{"ended": LOCAL_RANK, "status": N}`, N as in `subprocess`: -signal or exit code
+                  `{"ended": LOCAL_RANK, "status": N}`, N as in `subprocess`: -signal or exit code; a hosted rank's also
+                  says whether it was `"stopped"`, since its session had gone
 Either end closing ends the other.
 """
 

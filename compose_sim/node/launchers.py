@@ -1,7 +1,7 @@
 """How does each launcher start a node's ranks, and with what variables? A process of its own starts them; this is its handle.
 
 `warm` forks ranks from a Python that has imported torch; `env` starts a new Python for each; `torchrun` and `paddle` are the real
-ones; `command` runs the words as they are.
+ones; `command` runs the words as they are; `hosted` starts a rank whenever a launcher of others asks for it, by ssh.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import channel
 from .wire import Message
 
 HANDED = "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for us from one that serves several nodes
-LAUNCHERS = ("warm", "torchrun", "env", "command", "paddle")
+LAUNCHERS = ("warm", "torchrun", "env", "command", "paddle", "hosted")
 # Of those that serve one round each; one process of starter.py serves all.
 PROGRAMS = {"torchrun": "torchrun.py", "paddle": "paddle_launch.py"}
 _SECONDS_TO_LEAVE = 2.0
@@ -39,6 +39,11 @@ class Launch:
     run: str
     nproc: int
     master_address: str | None = None
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether ranks begin, end and begin again within a round, at the word of a launcher that is not ours."""
+        return self.launcher == "hosted"
 
 
 def rank_variables(launch: Launch, round_: Message, local_rank: int) -> dict[str, str]:
@@ -126,7 +131,7 @@ class Starter:
             self._start_process(launch)
 
     def _start_process(self, launch: Launch) -> None:
-        file = PROGRAMS.get(launch.launcher, "starter.py")
+        file = "hosting.py" if launch.is_hosted else PROGRAMS.get(launch.launcher, "starter.py")
         self.link, theirs = channel.pair()
         self.link.setblocking(False)
         words = (str(os.getpid()), str(theirs.fileno()), launch.launcher, "--", *launch.program)

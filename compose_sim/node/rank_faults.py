@@ -136,7 +136,7 @@ def _hold_lock(_: Mapping[str, Any], note: Path) -> None:
         sleep(3600)
 
 
-_AROUND_SCRIPTS = {_OUR_FOLDER + name for name in ("rank.py", "starter.py")}
+_AROUND_SCRIPTS = {_OUR_FOLDER + name for name in ("rank.py", "starter.py", "hosting.py")}
 ACTS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
     "raise": _raise,
     "exit": _exit,

@@ -10,9 +10,33 @@ from dataclasses import dataclass
 from . import usage
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended: `status` as in `subprocess`, an exit code or minus a signal."""
+
+    status: int
+
+    @property
+    def code(self) -> int | None:
+        return None if self.status < 0 else self.status
+
+    @property
+    def signal(self) -> int | None:
+        return -self.status if self.status < 0 else None
+
+    @property
+    def words(self) -> str:
+        """`SIGKILL`, `exit code 3`."""
+        return signal.Signals(-self.status).name if self.status < 0 else f"exit code {self.status}"
+
+
 @dataclass
 class Rank:
-    """A rank process of the present round; `pid` is its process group too, 0 until it has started and when its group is gone."""
+    """
+    A rank process of the present round; `pid` is its process group too, 0 until it has started and when its group is gone.
+
+    One that a launcher of others will start, or has started and seen end, counts as `ended` meanwhile: nobody waits for it.
+    """
 
     rank: int
     pid: int = 0

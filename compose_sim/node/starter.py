@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 from . import channel, command, probe, process, rank
@@ -78,7 +79,8 @@ class Starter:
         for variables, output in zip(ranks, outputs):
             pid = os.fork()
             if pid == 0:
-                self._become_rank(starter, output, outputs)
+                become_rank(starter, output, (*outputs, self._wakeup_read, self._wakeup_write))
+                self._link.close()
                 return variables
             local_rank = int(variables["LOCAL_RANK"])
             self._ranks[pid] = local_rank
@@ -87,21 +89,6 @@ class Starter:
             os.close(output)
         return None
 
-    def _become_rank(self, starter: int, output: int, outputs: list[int]) -> None:
-        """Make the forked process what a new one would be: its own session and streams, default signals, nothing of ours."""
-        os.setsid()
-        process.die_with(starter)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        for descriptor in (*outputs, self._wakeup_read, self._wakeup_write):
-            os.close(descriptor)
-        self._link.close()
-        numpy_random = sys.modules.get("numpy.random")
-        if numpy_random is not None:  # it was seeded once, on import: ranks that share a state would shuffle alike
-            numpy_random.seed()
-
     def _reap(self) -> None:
         while self._ranks:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -109,10 +96,26 @@ class Starter:
                 return
             local_rank = self._ranks.pop(pid, None)
             if local_rank is not None:
-                channel.send(self._link, {"ended": local_rank, "status": _code(status)})
+                channel.send(self._link, {"ended": local_rank, "status": exit_status(status)})
 
 
-def _code(status: int) -> int:
+def become_rank(starter: int, output: int, ours: Iterable[int]) -> None:
+    """Make a forked process what a new one would be: its own session and streams, default signals, nothing of ours (descriptors)."""
+    os.setsid()
+    process.die_with(starter)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for descriptor in ours:
+        os.close(descriptor)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:  # it was seeded once, on import: ranks that share a state would shuffle alike
+        numpy_random.seed()
+
+
+def exit_status(status: int) -> int:
+    """What `wait` says as `subprocess` has it: -signal or exit code."""
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 

@@ -1,0 +1,228 @@
+"""How does horovodrun start the ranks of a run? By ssh, as on real hosts: this driver shows it the way to each node, and starts it.
+
+horovod_driver.py --slots 1,1 --ranks 2 --least 0.28 [--elastic 2:4] [--mpi] [--timeline] [--fusion-threshold BYTES] [--cycle-time MS]
+                  -- [-m] SCRIPT ARGS...
+
+It is the real horovodrun, as a person would type it. It starts at once, and its sessions wait for nodes that are still on their way.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__" and not __package__:
+    import as_package  # type: ignore[import-not-found]
+
+    __package__ = as_package.NAME
+
+import argparse
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+
+from . import process, ssh
+from .driving import MISSING, NOT_READY, TOO_OLD, UNREACHABLE, Link, fail
+from .horovod_hosts import Listening, Told, Ways
+
+_LOOK_SECONDS, _REST_SECONDS = 0.05, 1.0
+_TRIES = 3  # of ssh to a node, before an elastic run goes on without it and any other fails
+# What horovodrun shows to each rank on a command line: only what may be seen there.
+_SHOWN = re.compile(r"HOME|USER|LOGNAME|LANG|LC_\w+|TMPDIR|PYTHONPATH|(HOROVOD|NCCL|UCX|OMPI|GLOO)_\w+")
+_IMAGE = "composesim image build --recipe horovod, or --image host where this machine has it"
+
+
+def main() -> None:
+    """Drive one run; the exit code is horovodrun's."""
+    options = _options()
+    horovodrun = _find_horovodrun(options)
+    link = Link()
+    folder = Path(tempfile.mkdtemp(prefix="composesim-ssh-"))  # in memory: the private key is nowhere else
+    run = Path(os.environ["COMPOSESIM_DIR"])
+    ways = Ways(folder, Path(os.environ["COMPOSESIM_SHARED"]))
+    try:
+        nodes = {f"node-{number}": int(count) for number, count in enumerate(options.slots.split(","))}
+        if not options.elastic:
+            ways.close_gates(nodes)
+        hosts = Hosts(folder, nodes)
+        words = horovodrun_words(
+            options, horovodrun, nodes=nodes, discovery=hosts.script, timeline=run / "logs" / "timeline.json"
+        )
+        print("$", " ".join(words), flush=True)
+        with subprocess.Popen(
+            words,
+            env=shown_environment(os.environ, programs=ways.programs, fusion_bytes=options.fusion_threshold),
+            preexec_fn=partial(process.die_with, os.getpid()),
+        ) as started:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda received, _: started.send_signal(received))
+            link.accept()
+            _follow(started, link, ways, hosts, Listening(run / "events", Told()), options)
+        sys.exit(started.returncode if started.returncode >= 0 else 128 - started.returncode)
+    finally:
+        ways.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Hosts:
+    """What a host-discovery script says: the nodes that can be reached now, each with its slots."""
+
+    def __init__(self, folder: Path, slots: Mapping[str, int]) -> None:
+        """Nobody can be reached yet."""
+        self._file, self.script, self._slots = folder / "hosts", folder / "bin" / "discover-hosts", slots
+        self.update([])
+        ssh.write_whole(self.script, f"#!/bin/sh\nexec cat {self._file}\n", mode=0o755)
+
+    def update(self, nodes: list[str]) -> None:
+        text = "".join(f"{node}:{self._slots[node]}\n" for node in sorted(nodes))
+        if not self._file.exists() or self._file.read_text() != text:
+            ssh.write_whole(self._file, text)
+
+
+def horovodrun_words(
+    options: argparse.Namespace, horovodrun: str, *, nodes: Mapping[str, int], discovery: Path, timeline: Path
+) -> list[str]:
+    """The command line; `nodes` are all that may take part, with their slots."""
+    words = [
+        horovodrun,
+        "--mpi" if options.mpi else "--gloo",
+        "-np",
+        str(options.ranks),
+        "--network-interfaces",
+        "eth0",
+    ]
+    if options.elastic:
+        words += ["--host-discovery-script", str(discovery), "--blacklist-cooldown-range", "1", "4"]
+        for name, count in zip(("--min-np", "--max-np"), options.elastic.split(":")):
+            words += [name, count]
+    else:
+        words += ["-H", ",".join(f"{node}:{slots}" for node, slots in nodes.items())]
+    if options.timeline:
+        # Without the cache each reduction is negotiated in full, which the timeline then shows: who was ready when.
+        words += ["--timeline-filename", str(timeline), "--cache-capacity", "0"]
+    if options.cycle_time is not None:
+        words += ["--cycle-time-ms", f"{options.cycle_time:g}"]
+    hosted = str(Path(__file__).with_name("hosted.py"))
+    return [*words, sys.executable, "-S", hosted, "--", *options.program]
+
+
+def _follow(
+    started: subprocess.Popen[bytes],
+    link: Link,
+    ways: Ways,
+    hosts: Hosts,
+    events: Listening,
+    options: argparse.Namespace,
+) -> None:
+    """Until horovodrun ends: show it the nodes as they come and go, and say when all ranks have joined."""
+    told, is_ready, failed = events._told, False, dict.fromkeys(hosts._slots, 0)
+    with selectors.DefaultSelector() as selector:
+        selector.register(link, selectors.EVENT_READ)
+        selector.register(os.pidfd_open(started.pid), selectors.EVENT_READ)
+        while started.poll() is None:
+            present = [each.node for each in link.nodes]
+            is_settled = is_ready and set(ways.standing) == set(present)
+            selector.select(_REST_SECONDS if is_settled else _LOOK_SECONDS)
+            link.hear(0)
+            present = [each.node for each in link.nodes]
+            events.look(present)
+            for node, problem in ways.update([node for node in present if failed[node] < _TRIES], told).items():
+                failed[node] += 1
+                if failed[node] == _TRIES:
+                    _tell_unreachable(node, problem, is_elastic=bool(options.elastic))
+            failed = {node: count if node in present else 0 for node, count in failed.items()}
+            hosts.update(ways.standing)
+            if not is_ready and told.count(present) >= options.ranks:
+                is_ready = True
+                over = "MPI" if options.mpi else "gloo"
+                link.ready(words=f"{options.ranks} ranks on {len(present)} nodes have joined, over {over}")
+
+
+def _tell_unreachable(node: str, problem: str, *, is_elastic: bool) -> None:
+    message = f"{node} cannot be reached by ssh: {problem}"
+    if not is_elastic:
+        fail(UNREACHABLE, message, hint="composesim link test, which tries the way from each node to each other")
+    print(f"composesim driver: {message}; the others go on without it", file=sys.stderr, flush=True)
+
+
+def _find_horovodrun(options: argparse.Namespace) -> str:
+    """The path of horovodrun; ends the driver where something that it needs is not in this image."""
+    try:
+        found = version("horovod")
+    except PackageNotFoundError:
+        fail(MISSING, f"there is no horovod in this image ({sys.executable} has none)", hint=_IMAGE)
+    if _numbers(found) < _numbers(options.least):
+        fail(TOO_OLD, f"horovod {found} is too old: {options.least} or newer is needed", hint=_IMAGE)
+    lacking = ssh.missing() + [name for name in ("flock",) if not shutil.which(name)]
+    if lacking:
+        fail(MISSING, f"there is no {lacking[0]} in this image, by which nodes are reached", hint=_IMAGE)
+    if options.mpi:
+        _check_mpi()
+    script = options.program[0] if options.program and options.program[0] != "-m" else None
+    unreadable = next(
+        (path for path in (".", script) if path and Path(path).exists() and not os.access(path, os.R_OK)), None
+    )
+    if unreadable:
+        message = f"nodes run as user {os.getuid()} here, who may not read '{Path(unreadable).absolute()}'"
+        fail(NOT_READY, message, hint=f"chmod -R o+rX {Path.cwd()}")
+    beside = Path(sys.executable).with_name("horovodrun")
+    horovodrun = str(beside) if beside.exists() else shutil.which("horovodrun")
+    if horovodrun is None:
+        fail(MISSING, f"horovod {found} is in this image, and its command horovodrun is not on the PATH", hint=_IMAGE)
+    return horovodrun
+
+
+def _check_mpi() -> None:
+    library = next(
+        (
+            str(file.locate())
+            for file in distribution("horovod").files or ()
+            if "mpi_lib" in file.name and file.suffix == ".so"
+        ),
+        "",
+    )
+    if not library or b"libmpi.so" not in Path(library).read_bytes():
+        hint = "leave --mpi out: gloo needs nothing; or build Horovod where mpicxx is: templates/image/build-horovod.sh"
+        fail(MISSING, "this Horovod was built without MPI", hint=hint)
+    if not shutil.which("mpirun"):
+        fail(MISSING, "there is no mpirun in this image, which --mpi needs", hint="leave --mpi out: gloo needs nothing")
+
+
+def shown_environment(ours: Mapping[str, str], *, programs: Path, fusion_bytes: int | None) -> dict[str, str]:
+    """What horovodrun starts with, which it shows to each rank on a command line."""
+    environment = {name: value for name, value in ours.items() if _SHOWN.fullmatch(name)}
+    environment["PATH"] = f"{programs}:{ours.get('PATH', os.defpath)}"
+    environment["PYTHONUNBUFFERED"] = "1"
+    if fusion_bytes is not None:
+        environment["HOROVOD_FUSION_THRESHOLD"] = str(fusion_bytes)
+    return environment
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text.partition("+")[0])[:3])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="horovod_driver.py", description="The driver of a Horovod run.")
+    parser.add_argument("--slots", required=True, help="ranks of each node that may take part, such as 1,1,2")
+    parser.add_argument("--ranks", type=int, required=True, help="ranks to begin with")
+    parser.add_argument("--least", required=True, help="the oldest Horovod that will do")
+    parser.add_argument("--elastic", help="fewest and most ranks, such as 2:4")
+    parser.add_argument("--mpi", action="store_true", help="MPI instead of gloo")
+    parser.add_argument("--timeline", action="store_true", help="have Horovod write its timeline")
+    parser.add_argument("--fusion-threshold", type=int, help="bytes of tensors that are reduced together")
+    parser.add_argument("--cycle-time", type=float, help="milliseconds between two rounds of reductions")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and what each rank runs")
+    options = parser.parse_args()
+    options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Which nodes can horovodrun use, and whose ranks have joined? Nodes tell it as events, and a first ssh session to each proves it.
+
+The session stays open: horovodrun's own share its connection, and its end is the end of all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from . import process, ssh
+
+_GREETING = b"composesim\n"
+_LONGEST_LOOK = 1 << 20
+
+
+@dataclass
+class Told:
+    """What nodes have told: a line of each one's events after the other. A node that starts anew has told nothing yet."""
+
+    host_keys: dict[str, str] = field(default_factory=dict)
+    joined: dict[str, set[int]] = field(default_factory=dict)  # the ranks of each node that have initialised Horovod
+
+    def line(self, text: str) -> None:
+        """One event; what is not understood says nothing."""
+        try:
+            event = json.loads(text)
+            kind, node, data = event["kind"], event["node"], event["data"]
+        except (ValueError, KeyError, TypeError):
+            return
+        if kind == "node-started":
+            self.host_keys.pop(node, None)
+            self.joined.pop(node, None)
+        elif kind == "ssh":
+            self.host_keys[node] = str(data["host_key"])
+        elif kind == "init" and data.get("phase") == "done":
+            self.joined.setdefault(node, set()).add(event["rank"])
+        elif kind == "rank-exited":
+            self.joined.get(node, set()).discard(event["rank"])
+
+    def count(self, nodes: Collection[str]) -> int:
+        """How many ranks of these nodes have joined."""
+        return sum(len(ranks) for node, ranks in self.joined.items() if node in nodes)
+
+
+class Listening:
+    """The events of nodes, read on from where the last look ended."""
+
+    def __init__(self, folder: Path, told: Told) -> None:
+        self._folder, self._told = folder, told
+        self._read: dict[Path, int] = {}
+
+    def look(self, nodes: Collection[str]) -> None:
+        """Read what is new of these nodes; half a line waits for its other half."""
+        for node in nodes:
+            path = self._folder / f"{node}.jsonl"
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                while True:
+                    lines, newline, _ = file.read(_LONGEST_LOOK).rpartition(b"\n")
+                    if not newline:
+                        break
+                    self._read[path] = self._read.get(path, 0) + len(lines) + 1
+                    file.seek(self._read[path])
+                    for line in lines.decode(errors="replace").splitlines():
+                        self._told.line(line)
+
+
+class UnreachableError(Exception):
+    """A node that ssh does not reach; says what ssh said."""
+
+
+@dataclass
+class Gate:
+    """A lock that others wait for before they may go to a node: closed while we hold it."""
+
+    file: Path
+    _descriptor: int = -1
+
+    def close(self) -> None:
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def open(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Way:
+    """The first session to one node: it is there when the node has answered in it."""
+
+    def __init__(self, folder: Path, node: str) -> None:
+        """Begin to connect."""
+        self.node, self.stands = node, False
+        (folder / f"{node}.sock").unlink(missing_ok=True)  # of an earlier one that was killed
+        options = ["-F", str(folder / "config"), "-o", "ControlMaster=yes"]
+        self._process = subprocess.Popen(
+            [ssh.program("ssh") or "ssh", *options, node, "echo composesim && exec cat"],
+            stdin=subprocess.PIPE,  # its end ends `cat`, and with it the session
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=partial(process.die_with, os.getpid()),
+        )
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def look(self) -> None:
+        """See whether the node has answered; UnreachableError where ssh has given up, or the connection has ended."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        if not self.stands and self._process.stdout.read() == _GREETING:
+            self.stands = True
+        if self._process.poll() is not None:
+            said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+            raise UnreachableError(said[-1] if said else f"ssh ended with exit code {self._process.returncode}")
+
+    def close(self) -> None:
+        """End the connection, and with it all sessions that share it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class Ways:
+    """The ways to all nodes that are there."""
+
+    def __init__(self, folder: Path, shared: Path) -> None:
+        """Make the run's key pair in `folder`, which only this process's user may read; its public half opens all nodes."""
+        self._folder = folder
+        self._ways: dict[str, Way] = {}
+        self._gates: dict[str, Gate] = {}
+        ssh.write_whole(ssh.authorized_keys(shared), ssh.make_key(folder / "key") + "\n")
+        ssh.write_whole(folder / "config", ssh.client_settings(folder))
+        ssh.write_whole(folder / "gated", ssh.gated_settings(folder))
+        ssh.write_whole(folder / "bin" / "ssh", ssh.wrapper(folder), mode=0o755)
+
+    @property
+    def programs(self) -> Path:
+        """The folder of the `ssh` that others shall find."""
+        return self._folder / "bin"
+
+    def close_gates(self, nodes: Collection[str]) -> None:
+        """From now on others wait for these nodes."""
+        for node in nodes:
+            gate = self._gates[node] = Gate(self._folder / f"{node}.gate")
+            gate.close()
+
+    def update(self, present: Collection[str], told: Told) -> dict[str, str]:
+        """Go to nodes that have come, and give up those that have gone; what is wrong with those that cannot be reached."""
+        problems: dict[str, str] = {}
+        for node in [node for node in self._ways if node not in present]:
+            self._ways.pop(node).close()
+        for node in present:
+            if node not in self._ways and node in told.host_keys:
+                keys = "".join(ssh.known_host(each, key) for each, key in told.host_keys.items())
+                ssh.write_whole(self._folder / "known_hosts", keys)
+                self._ways[node] = Way(self._folder, node)
+        for node, way in list(self._ways.items()):
+            try:
+                way.look()
+            except UnreachableError as error:
+                problems[node] = str(error)
+                self._ways.pop(node).close()
+            else:
+                if way.stands and node in self._gates:
+                    self._gates[node].open()
+        return problems
+
+    @property
+    def standing(self) -> list[str]:
+        """The nodes that have answered."""
+        return [node for node, way in self._ways.items() if way.stands]
+
+    def close(self) -> None:
+        for way in self._ways.values():
+            way.close()
+        for gate in self._gates.values():
+            gate.open()

@@ -1,0 +1,116 @@
+"""What the driver of Horovod knows of nodes from their events, and what it starts horovodrun with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from compose_sim.node import horovod_driver, ssh
+from compose_sim.node.horovod_hosts import Gate, Listening, Told
+
+
+def a_line(node: str, kind: str, rank: int | None = None, **data: Any) -> str:
+    """One event as nodes write it."""
+    return json.dumps({"v": 1, "t": 0.0, "node": node, "rank": rank, "kind": kind, "data": data}) + "\n"
+
+
+def test_a_node_that_starts_anew_has_told_nothing_yet() -> None:
+    """Else the host key of its first life would be taken for that of its second."""
+    told = Told()
+    for line in (
+        a_line("node-0", "node-started"),
+        a_line("node-0", "ssh", host_key="ssh-ed25519 AAAA composesim"),
+        a_line("node-0", "init", 0, phase="started"),
+        a_line("node-0", "init", 0, phase="done"),
+        "half a line",
+    ):
+        told.line(line)
+
+    assert (told.host_keys, told.count(["node-0"])) == ({"node-0": "ssh-ed25519 AAAA composesim"}, 1)
+    told.line(a_line("node-0", "node-started"))
+    assert (told.host_keys, told.count(["node-0"])) == ({}, 0)
+
+
+def test_a_rank_that_has_ended_has_not_joined() -> None:
+    told = Told()
+    for number in (0, 1):
+        told.line(a_line("node-0", "init", number, phase="done"))
+
+    told.line(a_line("node-0", "rank-exited", 1))
+
+    assert told.count(["node-0"]) == 1
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    told, path = Told(), tmp_path / "node-0.jsonl"
+    listening = Listening(tmp_path, told)
+    line = a_line("node-0", "init", 0, phase="done")
+
+    path.write_text(line[:20])
+    listening.look(["node-0", "node-1"])
+    assert told.count(["node-0"]) == 0
+    path.write_text(line)
+    listening.look(["node-0"])
+    assert told.count(["node-0"]) == 1
+
+
+def test_others_wait_at_a_gate_until_it_is_open(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "node-0.gate")
+    gate.close()
+
+    busy = subprocess.run(["flock", "--shared", "--nonblock", gate.file, "true"], check=False)
+    gate.open()
+    free = subprocess.run(["flock", "--shared", "--nonblock", gate.file, "true"], check=False)
+
+    assert (busy.returncode, free.returncode) == (1, 0)
+
+
+def test_horovodrun_is_told_hosts_or_where_to_ask_for_them() -> None:
+    options = argparse.Namespace(
+        mpi=False, ranks=2, elastic=None, timeline=False, cycle_time=None, program=["train.py", "--lr", "1"]
+    )
+
+    def words() -> list[str]:
+        paths = {"discovery": Path("/tmp/discover"), "timeline": Path("/composesim/logs/timeline.json")}
+        return horovod_driver.horovodrun_words(options, "horovodrun", nodes={"node-0": 1, "node-1": 1}, **paths)
+
+    assert words()[:4] == ["horovodrun", "--gloo", "-np", "2"]
+    assert words()[words().index("-H") + 1] == "node-0:1,node-1:1"
+    assert words()[-4:] == ["--", "train.py", "--lr", "1"]
+    options.elastic = "1:2"
+    assert words()[words().index("--host-discovery-script") + 1] == "/tmp/discover"
+    assert words()[words().index("--min-np") :][:4] == ["--min-np", "1", "--max-np", "2"]
+    assert "-H" not in words()
+
+
+def test_only_what_may_be_seen_is_shown_on_command_lines() -> None:
+    ours = {
+        "PATH": "/bin",
+        "TOKEN": "secret",
+        "HOME": "/home/node",
+        "HOROVOD_LOG_LEVEL": "info",
+        "COMPOSESIM_NODE": "driver",
+    }
+
+    shown = horovod_driver.shown_environment(ours, programs=Path("/tmp/x/bin"), fusion_bytes=1024)
+
+    assert shown == {
+        **{"PATH": "/tmp/x/bin:/bin", "HOME": "/home/node", "PYTHONUNBUFFERED": "1"},
+        **{"HOROVOD_LOG_LEVEL": "info", "HOROVOD_FUSION_THRESHOLD": "1024"},
+    }
+
+
+def test_settings_are_what_openssh_takes(tmp_path: Path) -> None:
+    """As its own program reads them; what sshd takes is seen in real nodes (tests/recipes/test_horovod.py)."""
+    public = ssh.make_key(tmp_path / "key")
+    client = tmp_path / "config"
+    client.write_text(ssh.client_settings(tmp_path))
+
+    asked = subprocess.run(["ssh", "-G", "-F", client, "node-1"], capture_output=True, text=True, check=True).stdout
+
+    for line in ("stricthostkeychecking true", "identitiesonly yes", "batchmode yes", "port 2222"):
+        assert line in asked.splitlines()
+    assert ssh.known_host("node-1", public) == f"[node-1]:2222 {' '.join(public.split()[:2])}\n"
