@@ -35,12 +35,13 @@ ensure() {
     [ -x .venv/bin/python ] || fail "there is no .venv to take Python and torch's version from. Type: make setup"
     install_system_packages
     echo "Installing the recipes' frameworks into $VENV: some 3 GB ..."
-    if ! [ -x "$VENV/bin/python" ]; then make_venv; fi
+    if ! [ -x "$VENV/lib/python$(python_version)/../../bin/python" ]; then make_venv; fi # none yet, or of another Python
     pip install 'pip>=25.1' # the first with --group
     pip install "$(torch)" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} numpy
     build_horovod
     pip install "$(torch)" --editable . --group test $(printf -- "--requirement $IMAGE/requirements/%s.txt " ray paddle jupyter tensorboard)
-    pip install --find-links "$(wheels)" --requirement "$IMAGE/requirements/horovod.txt"
+    pip install --no-index --find-links "$(wheels)" --no-deps --force-reinstall horovod # the one for another torch has the same version
+    pip install --requirement "$IMAGE/requirements/horovod.txt"
     pip uninstall --yes rfc3987-syntax lark # Jupyter's: where they are, each process of Ray takes 1.4 s of CPU longer to start
     pip check >/dev/null || { "$VENV/bin/python" -m pip check >&2; fail "packages in $VENV contradict each other."; }
     fingerprint >"$STAMP"
