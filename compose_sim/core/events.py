@@ -14,7 +14,7 @@ KINDS = frozenset(
     {
         # by a node's agent
         "node-started", "rendezvous", "rank-started", "rank-exited", "usage", "node-exited", "stalled", "resumed",
-        "gpus",
+        "gpus", "start-failed",
         # by the service that lets nodes share a GPU
         "mps",
         # by composesim, of what runs beside the nodes

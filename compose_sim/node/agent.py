@@ -271,7 +271,8 @@ class Agent:
 
     def _start_starter(self) -> Starter:
         starter = Starter(self._launch)
-        self._ready = self._launch.launcher == "torchrun"  # the real one imports when it is told of a round
+        # One that is made anew for each round imports anew: if rounds waited for that, each would be over before it began.
+        self._ready = self._launch.launcher in PROGRAMS
         self._selector.register(starter.link, selectors.EVENT_READ, self._hear_starter)
         return starter
 

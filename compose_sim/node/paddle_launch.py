@@ -25,7 +25,7 @@ import traceback
 from pathlib import Path
 
 from . import process
-from .channel import receive, send
+from .channel import receive
 from .driving import MISSING, TOO_OLD, UNREACHABLE
 from .emit import events_of
 from .started import receive_ranks, watch_ranks
@@ -180,7 +180,6 @@ def serve(link: socket.socket, program: list[str], folder: str) -> None:
 
     watch_ranks(link, given, outputs, known_by="PADDLE_LOCAL_RANK", without=_DELETED, when_all_started=when_all_started)
     import_launcher()
-    send(link, {"ready": True})
     if not receive_ranks(link, ranks, outputs):
         return
     given += [{name: rank[name] for name in rank if name not in _NOT_FOR_RANKS} for rank in ranks]
