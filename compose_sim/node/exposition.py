@@ -81,7 +81,8 @@ class Numbers:
         """One line that a rank printed: a JSON object with an integer `step` is a metric, and its numbers are kept."""
         text = line.strip()
         metric = _object(text) if text.startswith("{") and '"step"' in text else None
-        if metric is None or not isinstance(metric.get("step"), int):
+        step = metric.get("step") if metric else None
+        if metric is None or not isinstance(step, int) or isinstance(step, bool):
             return
         known = {
             dict(labels)["metric"] for labels in self._values["composesim_rank_metric"] if _is_of(labels, node, rank)

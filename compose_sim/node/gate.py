@@ -69,8 +69,11 @@ class Handler(BaseHTTPRequestHandler):
 
     server: Gate
     protocol_version = "HTTP/1.1"
-    server_version, sys_version = "composesim", ""
     timeout = _IDLE_S
+
+    def version_string(self) -> str:
+        """For the header `Server`, without a word of which Python this is."""
+        return "composesim"
 
     def log_message(self, *_: object) -> None:
         """Nothing: a request's line may hold the token."""

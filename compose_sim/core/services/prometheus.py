@@ -33,7 +33,7 @@ def containers(setting: Setting) -> tuple[PlannedService, ...]:
                 *setting.sees("secrets", "node", "events", "logs"),
                 *(replace(mount, read_only=True) for mount in setting.of_nodes),
             ),
-            ports=(PlannedPort(name="prometheus", port=PORT, path="/query?token={token}"),),
+            ports=(PlannedPort(name="prometheus", port=PORT, path="/?token={token}"),),
         ),
         PlannedService(
             name="prometheus-server",

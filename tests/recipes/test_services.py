@@ -1,0 +1,386 @@
+"""Services beside the nodes, for real: who may open them, what they show, that no file tells the token, that they end with the run."""
+
+from __future__ import annotations
+
+import http.cookiejar
+import json
+import os
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.builders import PATIENCE_S, ROOT
+from tests.scenarios.conftest import Project, containers_of, eventually, project_in, wait_for_line
+
+pytestmark = [pytest.mark.recipes, pytest.mark.docker]
+
+TRAIN = """
+import json, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.utils.tensorboard import SummaryWriter
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.01)
+if rank == 0:
+    with SummaryWriter("runs/first") as writer:
+        for step in range(5):
+            writer.add_scalar("loss", 1 / (step + 1), step)
+print("begun", flush=True)
+step = 0
+while not Path("done").exists():
+    step += 1
+    loss = (weight**2).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(json.dumps({"step": step, "loss": loss.item()}), flush=True)
+    time.sleep(0.1)
+dist.destroy_process_group()
+"""
+# Grafana itself can be had from a registry alone. What stands in for it shows what it is given, where it would listen.
+STAND_IN = """FROM composesim-test-base:1
+ENTRYPOINT ["python3", "-m", "http.server", "3000", "--directory", "/composesim"]
+"""
+
+
+@dataclass(frozen=True)
+class Living:
+    """A run with services that is under way."""
+
+    project: Project
+    run: str
+    process: subprocess.Popen[str]
+    token: str
+    links: dict[str, str]  # as they were printed
+
+    @property
+    def folder(self) -> Path:
+        return self.project.folder / ".composesim" / "runs" / self.run
+
+    def port(self, name: str) -> int:
+        port = urllib.parse.urlsplit(self.links[name]).port
+        assert port
+        return port
+
+    def ask(self, name: str, path: str, *, token: str = "") -> tuple[int, str]:
+        """Status and text of an answer, as a program gets it."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port(name)}{path}", headers=headers)
+        return answer_to(request)
+
+    def query(self, expression: str) -> list[Any]:
+        """What Prometheus answers to a query."""
+        path = f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        status, text = self.ask("prometheus", path, token=self.token)
+        assert status == 200, text
+        found: list[Any] = json.loads(text)["data"]["result"]
+        return found
+
+
+def answer_to(request: urllib.request.Request | str) -> tuple[int, str]:
+    """As a browser gets it that was never there before; 0 where nobody answers."""
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
+    try:
+        with browser.open(request, timeout=30) as answer:
+            return answer.status, answer.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(errors="replace")
+    except OSError:
+        return 0, ""
+
+
+def docker(*argv: str, feed: str | None = None) -> str:
+    done = subprocess.run(["docker", *argv], input=feed, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> str:
+    """An image with the distribution's Prometheus, which starts as the official one does."""
+    made = subprocess.run([ROOT / "scripts" / "prometheus_image.sh"], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def living(tmp_path_factory: pytest.TempPathFactory, recipes_python: Path, prometheus: str) -> Iterator[Living]:
+    """Two nodes of the recipe ddp, and everything beside them."""
+    subprocess.run([ROOT / "scripts" / "base_image.sh"], capture_output=True, check=True)
+    docker("build", "--quiet", "--tag", "composesim-test-grafana:1", "-", feed=STAND_IN)
+    for project in project_in(tmp_path_factory.mktemp("services")):
+        run = project.named("with")
+        services = f"jupyter,tensorboard,prometheus={prometheus},grafana=composesim-test-grafana:1"
+        words = ("--engine", "docker", "--python", str(recipes_python), "--memory", "2g", "--with", services)
+        process = project.start("up", "--name", run, *words, project.write("train.py", TRAIN))
+        try:
+            wait_for_line(process, "begun")
+            token = (project.folder / ".composesim" / "runs" / run / "secrets" / "token").read_text()
+            yield Living(project, run, process, token, printed_links(project, run))
+        finally:
+            (project.folder / "done").touch()
+            process.communicate(timeout=PATIENCE_S)
+
+
+def printed_links(project: Project, run: str) -> dict[str, str]:
+    """Name -> link, of those that `ps` prints for this run; others may be on the machine."""
+    _, _, own = project.run("ps").stdout.partition(f"{run} opens on this machine:\n")
+    lines = (line.split() for line in own.partition("\n\n")[0].splitlines())
+    return {words[0]: words[1] for words in lines if "://" in words[1]}
+
+
+def test_every_link_opens_with_its_token_and_none_without(living: Living) -> None:
+    assert set(living.links) == {"jupyter", "tensorboard", "prometheus", "grafana"}
+    for name in ("jupyter", "tensorboard", "prometheus"):
+        link = living.links[name]
+        eventually(lambda link=link: answer_to(link)[0] == 200, within=PATIENCE_S, what=f"{name} answers at {link}")
+    assert living.ask("jupyter", "/api/contents")[0] == 403
+    assert living.ask("jupyter", "/api/contents?token=wrong")[0] == 403
+    assert living.ask("tensorboard", "/data/runs")[0] == 401
+    assert living.ask("tensorboard", "/data/runs?token=wrong")[0] == 401
+    assert living.ask("prometheus", "/api/v1/query?query=up")[0] == 401
+    assert living.ask("prometheus", "/metrics", token="0" * 64)[0] == 401
+
+
+def test_the_notebook_sees_the_project_and_the_shared_storage(living: Living) -> None:
+    eventually(lambda: living.ask("jupyter", "/api")[0] == 200, within=PATIENCE_S, what="Jupyter answers")
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{living.port('jupyter')}/api/contents", headers={"Authorization": f"token {living.token}"}
+    )
+
+    status, text = answer_to(request)
+
+    assert status == 200, text
+    assert "train.py" in {entry["name"] for entry in json.loads(text)["content"]}
+
+
+def test_tensorboard_shows_what_the_script_wrote(living: Living) -> None:
+    def shown() -> bool:
+        status, text = living.ask("tensorboard", "/data/plugin/scalars/tags", token=living.token)
+        return status == 200 and "loss" in json.loads(text).get("project/first", {})
+
+    eventually(shown, within=PATIENCE_S, what="TensorBoard shows the scalars of runs/first")
+
+
+def test_every_panel_asks_what_prometheus_knows(living: Living) -> None:
+    """The dashboard's own queries, by Prometheus' own word; of GPUs and of Ray there is nothing here to know."""
+    board = json.loads((living.folder / "services/grafana/dashboards/composesim.json").read_text())
+    asked = {
+        (panel["title"], target["expr"].replace("$run", living.run).replace("$metric", ".*"))
+        for panel in board["panels"]
+        for target in panel.get("targets", ())
+    }
+    assert len(asked) > 15
+    absent = {title for title, expression in asked if "gpu" in expression or "ray_" in expression}
+
+    for title, expression in sorted(asked):
+        if title in absent:
+            assert living.query(expression) == []
+        elif title != "Longest wait for others":  # nobody waits here
+            eventually(
+                lambda query=expression: living.query(query) != [], within=PATIENCE_S, what=f"'{title}' is known"
+            )
+    (nodes,) = living.query(f'sum(composesim_node_up{{run="{living.run}"}})')
+    assert nodes["value"][1] == "2"
+    series = living.query('composesim_rank_metric{metric="loss"}')
+    assert {(each["metric"]["node"], each["metric"]["rank"]) for each in series} == {("node-0", "0"), ("node-1", "1")}
+
+
+def test_grafanas_place_has_what_it_needs(living: Living) -> None:
+    """Its port, its provisioning and its password are where its image looks for them, readable to its user."""
+    eventually(lambda: living.ask("grafana", "/")[0] == 200, within=PATIENCE_S, what="what stands for Grafana answers")
+    inside = "/services/grafana"
+
+    assert living.ask("grafana", f"{inside}/dashboards/composesim.json")[0] == 200
+    assert "127.0.0.1:9091" in living.ask("grafana", f"{inside}/datasources/composesim.yaml")[1]
+    assert living.ask("grafana", "/secrets/token")[1] == living.token
+    environment = docker("inspect", "--format", "{{json .Config.Env}}", f"composesim-{living.run}-grafana-1")
+    assert "GF_SECURITY_ADMIN_PASSWORD__FILE=/composesim/secrets/token" in environment
+
+
+def test_no_other_address_of_this_machine_has_their_ports(living: Living) -> None:
+    ports = {living.port(name) for name in living.links}
+    listening = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    elsewhere = {
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET and not address.address.startswith("127.")
+    }
+
+    assert {each.laddr.ip for each in listening if each.laddr and each.laddr.port in ports} == {"127.0.0.1"}
+    assert elsewhere
+    for address in elsewhere:
+        for port in ports:
+            with socket.socket() as caller:
+                caller.settimeout(10)
+                assert caller.connect_ex((address, port)) != 0
+
+
+def test_the_token_is_in_no_file_but_its_own(living: Living) -> None:
+    """Nor in what Docker tells of the containers, or keeps of their words."""
+    ids = containers_of(living.run)
+    assert len(ids) == 8
+    told = docker("inspect", *ids) + docker("network", "inspect", f"composesim-{living.run}_cluster")
+    said = "".join(docker("logs", each) for each in ids)
+    holding = [
+        str(path.relative_to(living.project.folder))
+        for path in living.project.folder.rglob("*")
+        if path.is_file() and living.token.encode() in path.read_bytes()
+    ]
+
+    assert living.token not in told
+    assert living.token not in said
+    assert holding == [f".composesim/runs/{living.run}/secrets/token"]
+    assert (living.folder / "secrets/token").stat().st_mode & 0o777 == 0o600
+
+
+def test_ps_tells_programs_where_and_not_the_secret(living: Living) -> None:
+    done = living.project.run("ps", "--json")
+
+    runs = json.loads(done.stdout)["runs"]
+    (own,) = [run for run in runs if run["run"] == living.run]
+    assert [each["name"] for each in own["published"]] == ["jupyter", "tensorboard", "prometheus", "grafana"]
+    port = living.port("jupyter")
+    assert own["published"][0]["url"] == f"http://127.0.0.1:{port}/lab"
+    assert own["published"][0]["tunnel"].startswith(f"ssh -N -L {port}:127.0.0.1:{port} ")
+    assert [node["node"] for node in own["nodes"]] == ["master", "node-0", "node-1"]
+    assert living.token not in done.stdout
+
+
+def test_a_service_that_ends_ends_nothing_and_is_told(living: Living) -> None:
+    docker("kill", f"composesim-{living.run}-tensorboard-1")
+    events = living.folder / "events" / "composesim.jsonl"
+
+    eventually(
+        lambda: any(event["kind"] == "service" for event in map(json.loads, events.read_text().splitlines())),
+        within=PATIENCE_S,
+        what="the end of TensorBoard is an event",
+    )
+    assert living.process.poll() is None
+
+
+def test_all_of_it_goes_with_the_run(living: Living) -> None:
+    """The last test: it ends the run."""
+    (living.project.folder / "done").touch()
+    _, said = living.process.communicate(timeout=PATIENCE_S)
+
+    assert living.process.returncode == 0, said
+    assert "the service tensorboard ended with exit code 137" in said
+    report = living.project.report_of(living.run)
+    assert report["verdict"] == "passed"
+    assert [node["name"] for node in report["nodes"]] == ["node-0", "node-1"]
+    assert [each["name"] for each in report["published"]] == ["jupyter", "tensorboard", "prometheus", "grafana"]
+    assert living.token not in json.dumps(report)
+    assert containers_of(living.run) == []
+    assert all(answer_to(link)[0] == 0 for link in living.links.values())
+
+
+def test_kept_services_can_be_looked_at_afterwards(project: Project, recipes_python: Path) -> None:
+    run = project.named("kept")
+    words = ("--engine", "docker", "--nodes", "1", "--python", str(recipes_python), "--with", "tensorboard")
+    done = project.run("up", "--recipe", "exec", "--keep", "--name", run, *words, "--", "true")
+    try:
+        assert done.status == 0, done
+        link = printed_links(project, run)["tensorboard"]
+        eventually(lambda: answer_to(link)[0] == 200, within=PATIENCE_S, what="TensorBoard answers after the run")
+    finally:
+        removed = project.run("down", "--run", run)
+    assert removed.status == 0
+    assert answer_to(link)[0] == 0
+
+
+def test_services_go_where_composesim_was_killed(project: Project, recipes_python: Path, prometheus: str) -> None:
+    run = project.named("killed")
+    words = (
+        "--engine",
+        "docker",
+        "--nodes",
+        "1",
+        "--python",
+        str(recipes_python),
+        "--with",
+        f"prometheus={prometheus}",
+    )
+    process = project.start("up", "--recipe", "exec", "--name", run, *words, "--", "sh", "-c", "echo begun; sleep 600")
+    wait_for_line(process, "begun")
+    assert len(containers_of(run)) == 4
+
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    eventually(lambda: containers_of(run) == [], within=PATIENCE_S, what="nothing of the run is left")
+    supervisor = project.folder / ".composesim" / "runs" / run / "supervisor.log"
+    eventually(lambda: "nothing is left" in supervisor.read_text(), within=PATIENCE_S, what="the supervisor is done")
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that this process has, though it does not listen yet: planning cannot see that."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
+
+
+def test_a_port_that_is_lost_at_the_start_is_an_error_and_leaves_nothing(
+    project: Project, recipes_python: Path, taken: int
+) -> None:
+    run = project.named("lost")
+    words = ("--engine", "docker", "--nodes", "1", "--python", str(recipes_python), "--with", "tensorboard")
+    fixed = ("--publish", f"tensorboard={taken}", "--name", run)
+
+    done = project.run("up", "--recipe", "exec", *words, *fixed, "--", "true")
+
+    assert done.status == 2, done
+    assert f"port {taken} of this machine, on which 'tensorboard' was to open, is taken by " in done.stderr
+    assert "Try: composesim up --publish tensorboard=" in done.stderr
+    assert containers_of(run) == []
+
+
+def test_a_port_that_is_taken_is_an_error_before_anything_starts(project: Project, recipes_python: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        words = ("--engine", "docker", "--python", str(recipes_python), "--with", "jupyter")
+
+        done = project.run("up", *words, "--publish", f"jupyter={port}", project.write("train.py", ""))
+
+    assert done.status == 2
+    who = f"{psutil.Process().name()} (process {os.getpid()})"
+    assert f"port {port} of this machine, on which 'jupyter' was to open, is taken by {who}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("services", "message"),
+    [
+        ("jupyter", "the image 'composesim-test-base:1' has no jupyterlab, which '--with jupyter' runs"),
+        (
+            "prometheus=127.0.0.1:1/nobody:1",
+            "the image '127.0.0.1:1/nobody:1' is not on this machine and could not be pulled",
+        ),
+    ],
+)
+def test_what_a_service_lacks_is_said_before_anything_starts(project: Project, services: str, message: str) -> None:
+    subprocess.run([ROOT / "scripts" / "base_image.sh"], capture_output=True, check=True)
+    run = project.named("lacks")
+    words = ("--engine", "docker", "--image", "composesim-test-base:1", "--with", services, "--name", run)
+
+    done = project.run("up", "--recipe", "exec", *words, "--", "true")
+
+    assert done.status == 4, done
+    assert message in done.stderr
+    assert "--with" in done.stderr.rpartition("Try:")[2]
+    assert containers_of(run) == []
