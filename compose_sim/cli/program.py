@@ -13,6 +13,8 @@ from compose_sim.core.spec import ClusterSpec
 from compose_sim.engine.recipes import find_recipe
 from compose_sim.errors import SpecError
 
+EXAMPLES = Path("templates", "examples")  # those of recipes, below composesim's assets
+
 
 def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
     """The script or module to run, checked to be one; the recipe's own example where none is named."""
@@ -21,22 +23,29 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
         return _find_command(spec, folder, own)
     if spec.module:
         return Program(target=spec.module, is_module=True, arguments=spec.args, folder=str(folder), mounts=(own,))
-    example = Path(recipe.EXAMPLE)
     if not (spec.script or recipe.EXAMPLE):
         raise SpecError(f"recipe '{spec.recipe}' has no example of its own", hint="name a script behind the options")
-    named = spec.script or (example.name if (folder / example.name).is_file() else None)
-    script = Path(named) if named else assets.root() / example
+    script = _script_of(spec, recipe, folder)
     path = Path(os.path.abspath(folder / script))
     _check_script(path, str(script))
     real = path.resolve()  # a link may lead out of the project, where nodes must see what it leads to
+    examples = assets.root() / EXAMPLES
     outside = {
         # An example of ours reads its data beside the folders above it.
-        at.parent if named else assets.root()
+        assets.root() if at.is_relative_to(examples) or script == assets.root() / recipe.EXAMPLE else at.parent
         for at in (path, real)
         if not at.is_relative_to(folder) and not at.is_relative_to(folder.resolve())
     }
     besides = tuple(Mount(source=str(each), target=str(each), read_only=True) for each in sorted(outside))
     return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own, *besides))
+
+
+def _script_of(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Path:
+    """The script that was named, else the recipe's example: one of the folder, else one that ships by that name."""
+    named = Path(spec.script or Path(recipe.EXAMPLE).name)
+    shipped = assets.root() / (EXAMPLES / named if spec.script else recipe.EXAMPLE)
+    is_elsewhere = len(named.parts) > 1 or (folder / named).exists() or not shipped.is_file()
+    return named if is_elsewhere else shipped
 
 
 def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:

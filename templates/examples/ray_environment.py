@@ -101,7 +101,7 @@ def configure(arguments: argparse.Namespace) -> PPOConfig:
         .environment(Catch, env_config={"cells": arguments.cells, "pixels": arguments.pixels})
         .env_runners(num_env_runners=arguments.samplers, num_envs_per_env_runner=5, num_cpus_per_env_runner=cpus)
         .learners(num_learners=0, num_cpus_per_learner=cpus)
-        .resources(num_cpus_for_main_process=cpus)
+        .resources(num_cpus_for_main_process=cpus, placement_strategy="SPREAD")  # over all nodes, not few full ones
         .training(train_batch_size_per_learner=arguments.batch, lr=tune.grid_search(arguments.lr), num_epochs=4)
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64], vf_share_layers=True))
         .fault_tolerance(restart_failed_env_runners=True)

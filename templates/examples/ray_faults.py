@@ -41,11 +41,11 @@ class Counter:
         self.file = file
         self.count = int(file.read_text()) if file.exists() else 0
 
-    def add(self) -> tuple[int, int]:
+    def add(self) -> tuple[int, str]:
         """The count, and which process counted."""
         self.count += 1
         self.file.write_text(str(self.count))
-        return self.count, os.getpid()
+        return self.count, ray.get_runtime_context().get_worker_id()
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def run_actor(folder: Path) -> None:
     after, another = ray.get(counter.add.remote())
     report(step=1, before=before, after=after)
     if after != before + 1 or another == process:
-        raise SystemExit(f"process {another} counted {after} after process {process} had counted {before}")
+        raise SystemExit(f"worker {another} counted {after} after worker {process} had counted {before}")
 
 
 def report(**metrics: int) -> None:

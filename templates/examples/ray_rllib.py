@@ -79,7 +79,7 @@ def configure(arguments: argparse.Namespace) -> PPOConfig:
         )
         # No learner of its own: the trial's main process learns.
         .learners(num_learners=0, num_cpus_per_learner=cpus, num_gpus_per_learner=gpus)
-        .resources(num_cpus_for_main_process=cpus)
+        .resources(num_cpus_for_main_process=cpus, placement_strategy="SPREAD")  # over all nodes, not few full ones
         .training(train_batch_size_per_learner=arguments.batch, lr=3e-4, num_epochs=6, vf_loss_coeff=0.01)
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[32], fcnet_activation="linear", vf_share_layers=True))
         .fault_tolerance(restart_failed_env_runners=True)

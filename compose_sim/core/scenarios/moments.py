@@ -12,15 +12,18 @@ def steps_made(state: ClusterState, rank: int) -> int:
     How many steps the training has made, as a rank knows it: by the lines that ranks print, or by its own count.
 
     All ranks make the same steps, so what one of them prints holds for all; a rank's own count begins anew in each round.
+    Where one program drives all nodes, its lines tell.
     """
     of_rank = state.ranks.get(rank)
     printed = [value.metric.get("step") for value in state.ranks.values()]
+    printed += [state.driver.step] if state.driver else []
     return max([of_rank.step or 0 if of_rank else 0, *(step for step in printed if isinstance(step, int))])
 
 
 def is_training_over(state: ClusterState) -> bool:
     """Whether a script has come to its end, or the run is being stopped: there is nothing left to break."""
-    return bool(state.stopping) or any(rank.script_exit_code == 0 for rank in state.ranks.values())
+    driven_to_its_end = state.driver is not None and state.driver.phase == "ended"
+    return bool(state.stopping) or driven_to_its_end or any(each.script_exit_code == 0 for each in state.ranks.values())
 
 
 class Watch:

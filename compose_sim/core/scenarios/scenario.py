@@ -172,6 +172,9 @@ class Expectation(BaseModel):
         None, description="Ranks of the rounds, one after another, such as [4, 3, 4]"
     )
     no_collective_over: Duration | None = Field(None, description="The longest that any rank waits in one collective")
+    on_links_at_most: Annotated[dict[str, Share], Field(min_length=1)] | None = Field(
+        None, description="The most that metrics are while links have a shape, as shares of what they are without"
+    )
     exit_code: Whole | None = Field(None, description="What `up` would have ended with")
     verdict: Literal[*EXIT_CODES] | None = Field(None, description="The verdict of the run")  # type: ignore[valid-type]
     hang_diagnosed: Whole | None = Field(None, description="The rank that a hang was found to wait for")

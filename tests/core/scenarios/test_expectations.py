@@ -33,6 +33,12 @@ def rounds(*sizes: int) -> list[Event]:
     return [happened("round", float(number), world_size=size) for number, size in enumerate(sizes)]
 
 
+def speeds(*values: float, links: tuple[str, ...] | None = None) -> list[Event]:
+    """Metrics that a driver prints, after a change of links."""
+    change = [] if links is None else [happened("link", links=[*links])]
+    return [*change, *(happened("metric", step=1, speed=value) for value in values)]
+
+
 PASSED = {"verdict": "passed", "exit_code": 0, "cause": None}
 FAILED = {
     "verdict": "failed",
@@ -42,6 +48,7 @@ FAILED = {
 DONE = happened("fault", 1.5, id="play-1", phase="done")
 BEFORE = [*rounds(4), *losses((5, 2.0), (10, 1.0), (15, 0.5))]
 HANG = happened("hang", rank=2, message="rank 2 sleeps\nmore")
+SLOWER, SLOW = {"on_links_at_most": {"speed": "60%"}}, ("1gbit",)
 
 CASES = [
     # expectation, events, report, status, measured
@@ -68,6 +75,12 @@ CASES = [
     ({"no_collective_over": "2s"}, [happened("init"), happened("waited", rank=1, what="barrier", seconds=2.5)], PASSED, "failed", 2.5),
     ({"no_collective_over": "2s"}, [happened("init")], PASSED, "passed", 0.0),
     ({"no_collective_over": "2s"}, [], PASSED, "inconclusive", None),
+    (SLOWER, [*speeds(9, 10, 11), *speeds(9, 5, 4, 5, links=SLOW)], PASSED, "passed", {"speed": 0.5}),
+    (SLOWER, [*speeds(8), *speeds(6, 2, links=SLOW), *speeds(2, 4, links=())], PASSED, "passed", {"speed": 0.3333}),
+    (SLOWER, [*speeds(10), *speeds(10, 9, links=SLOW)], PASSED, "failed", {"speed": 0.9}),
+    (SLOWER, [*speeds(10), *speeds(9, links=SLOW)], PASSED, "inconclusive", None),
+    (SLOWER, [*speeds(0, 0), *speeds(9, 9, links=SLOW)], PASSED, "inconclusive", None),
+    (SLOWER, [], PASSED, "inconclusive", None),
     ({"exit_code": 1}, [], FAILED, "passed", 1),
     ({"exit_code": 0}, [], FAILED, "failed", 1),
     ({"verdict": "failed"}, [], FAILED, "passed", "failed"),

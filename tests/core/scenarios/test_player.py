@@ -100,6 +100,16 @@ def test_a_step_of_the_training_is_known_from_what_any_rank_prints_and_from_the_
     assert deeds(other.at(1, own)) == ["scale 3"]
 
 
+def test_a_step_of_a_training_that_one_program_drives_is_known_from_what_it_prints() -> None:
+    step = {"at": {"step": 50}, "link": "10mbit"}
+    run, other = a_player(step, recipe="ray"), a_player(step, recipe="ray")
+    told = Event(t=1.0, kind="metric", node="driver", data={"step": 50})
+    ended = Event(t=1.0, kind="ended", node="master", data={"passed": True, "exit_code": 0})
+
+    assert deeds(run.at(2, told)) == ["link 10mbit"]
+    assert other.at(2, told, ended) == []
+
+
 def test_an_event_counts_once_the_step_before_was_played() -> None:
     recovered = Event(t=20.0, kind="recovered", data={"seconds": 1.0})
     run = a_player(
@@ -277,7 +287,7 @@ def test_each_scenario_that_ships_makes_sense(path: Path) -> None:
     """Its steps can be done in the cluster that it asks for, and it says what it shows, above and in one line."""
     text = path.read_text()
     scenario = parse_scenario(text, path.name, {})
-    plan = a_plan(script="train_ddp.py", **scenario.cluster)
+    plan = a_plan(**{"script": "train_ddp.py", **scenario.cluster})
 
     assert [step.times for step in ScenarioPlayer(scenario, plan, seed=0).played()] == [0] * len(scenario.steps)
     assert text.startswith("# ")

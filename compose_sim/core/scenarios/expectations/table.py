@@ -8,6 +8,7 @@ from typing import Any
 from compose_sim.core.quantities import format_seconds
 from compose_sim.core.scenarios.expectations import FAILED, INCONCLUSIVE, PASSED, Course, Judged
 from compose_sim.core.scenarios.expectations.ending import exit_code, hang_diagnosed, nothing_left, verdict
+from compose_sim.core.scenarios.expectations.metrics import on_links_at_most
 from compose_sim.core.scenarios.expectations.recovery import (
     loss_continuous,
     recovered_within,
@@ -25,6 +26,7 @@ _JUDGES: dict[str, Callable[[Any, Course], Judged]] = {
     "loss_continuous": loss_continuous,
     "world_sizes": world_sizes,
     "no_collective_over": no_collective_over,
+    "on_links_at_most": on_links_at_most,
     "exit_code": exit_code,
     "verdict": verdict,
     "hang_diagnosed": hang_diagnosed,
@@ -59,6 +61,8 @@ def wanted_words(expectation: Expectation) -> str:
         return format_seconds(value)
     if expectation.name == "loss_continuous":
         return f"{value:.3g}" if value > 1 else f"{value:.0%}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {share:.0%}" for name, share in value.items())
     return " → ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -1,0 +1,40 @@
+"""Did what the script measures of itself change as it should when the links did?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from compose_sim.core.scenarios.expectations import Course, Judged, inconclusive, measured
+
+
+def on_links_at_most(wanted: Mapping[str, float], course: Course) -> Judged:
+    """While links have a shape, the median of each metric is at most this share of what it is while they have none."""
+    shares = {}
+    for name in wanted:
+        plain, shaped = _split_by_links(course, name)
+        if not plain or not shaped:
+            links = "have no shape" if plain else "have a shape"
+            return inconclusive(f"the script prints no two values of '{name}' in a row while links {links}")
+        if median(plain) <= 0:
+            return inconclusive(f"the median of '{name}' is {median(plain):g} while links have no shape")
+        shares[name] = median(shaped) / median(plain)
+    words = ", ".join(f"{name} falls to {share:.0%}" for name, share in shares.items())
+    good = all(shares[name] <= share for name, share in wanted.items())
+    return measured(words, {name: round(share, 4) for name, share in shares.items()}, good=good)
+
+
+def _split_by_links(course: Course, name: str) -> tuple[list[float], list[float]]:
+    """The values of a metric while links had no shape, and while they had one; the first after a change is of both, and neither."""
+    values: dict[bool, list[float]] = {False: [], True: []}
+    are_shaped, has_changed = False, False
+    for event in sorted(course.of("link", "metric"), key=lambda event: event.t):  # they come from two files
+        if event.kind == "link":
+            are_shaped, has_changed = bool(event.data.get("links")), True
+            continue
+        value = event.data.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not has_changed:
+                values[are_shaped].append(float(value))
+            has_changed = False
+    return values[False], values[True]
