@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jsonschema
 import yaml
 
 from compose_sim.errors import ComposesimError
@@ -24,6 +23,8 @@ def check_document(text: str, schema: Mapping[str, Any]) -> None:
     A thousand nodes are one service a thousand times over, in other words: services with the same keys and the same values
     but for their text are checked once. Patterns in the schema bind only names, which are all checked.
     """
+    import jsonschema  # 0.04 s, which a run that renders nothing for others need not pay
+
     document = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     services = document["services"]
     distinct = {_shape(service): name for name, service in services.items()}

@@ -1,7 +1,8 @@
 """Which tests does this lane run, and what came of each? A plugin of pytest: lanes that share a folder share out the tests.
 
 Every lane collects all tests. Before it runs the tests of a module it claims the module by making a file that must not be
-there yet, so each module runs in one lane, with its fixtures, and no list of durations has to balance them. A module whose
+there yet, so each module runs in one lane, with its fixtures, and no list of durations has to balance them. Its tests with
+containers are a module of their own: one lane at a time runs such tests, and must not be held up by others. A module whose
 tests need something that is still being made beside the lanes (beside.py) is left until it is there.
 """
 
@@ -25,15 +26,11 @@ LONGEST = "tests/zoo/test_zoo.py"  # minutes: begun last, it would keep one lane
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """The tests of one file."""
+    """The tests of one file that start containers, or those that do not."""
 
     path: str
+    has_docker: bool
     tests: tuple[pytest.Item, ...]
-
-    @property
-    def has_docker(self) -> bool:
-        """Whether it starts containers."""
-        return any(test.get_closest_marker("docker") for test in self.tests)
 
     @property
     def order(self) -> tuple[bool, bool, int]:
@@ -65,7 +62,8 @@ class Lane:
         if session.testsfailed:
             return None
         modules = [
-            Module(path=path, tests=tuple(tests)) for path, tests in groupby(sorted(session.items, key=_path), _path)
+            Module(path=path, has_docker=has_docker, tests=tuple(tests))
+            for (path, has_docker), tests in groupby(sorted(session.items, key=_place), _place)
         ]
         waiting = sorted(modules, key=lambda module: module.order)
         while module := self._next(waiting):
@@ -116,7 +114,7 @@ class Lane:
         claims = self._folder / "claims"
         claims.mkdir(exist_ok=True)
         try:
-            (claims / module.path.replace("/", ".")).touch(exist_ok=False)
+            (claims / f"{module.path.replace('/', '.')}{'.docker' if module.has_docker else ''}").touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -130,8 +128,9 @@ class Lane:
         return True
 
 
-def _path(test: pytest.Item) -> str:
-    return file_of(test.nodeid)
+def _place(test: pytest.Item) -> tuple[str, bool]:
+    """Its file, and whether it starts containers."""
+    return file_of(test.nodeid), test.get_closest_marker("docker") is not None
 
 
 def _run(session: pytest.Session, module: Module) -> None:

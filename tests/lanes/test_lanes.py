@@ -105,8 +105,8 @@ def test_a_lane_leaves_what_another_has_claimed_and_containers_that_another_has(
             fcntl.flock(held, fcntl.LOCK_UN)
             lane.read((shared / f"{lane.name}.jsonl").read_text().splitlines())
 
-    assert list(lanes[0].outcomes) == ["test_free.py::test_it"]
-    assert list(lanes[1].outcomes) == ["test_containers.py::test_a", "test_containers.py::test_b"]
+    assert list(lanes[0].outcomes) == ["test_containers.py::test_b", "test_free.py::test_it"]
+    assert list(lanes[1].outcomes) == ["test_containers.py::test_a"]
 
 
 def test_all_tests_run_and_what_failed_runs_alone_once_more(tmp_path: Path) -> None:
