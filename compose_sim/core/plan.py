@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import Any
@@ -17,6 +18,15 @@ HOSTED = "hosted"  # the launcher of nodes that others start ranks on, by ssh
 NOBODY = 65534
 WORKSPACE = "/workspace"  # where the copied code of a rendered document lies
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+
+
+def short_folder(run: str) -> str:
+    """
+    Where processes of one machine keep their sockets, whose paths the kernel cuts off at 107 characters.
+
+    The local engine removes it with the run.
+    """
+    return f"/tmp/composesim-{sha256(run.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,11 @@ A node is found by its labels, which are environment variables (labels.py), so e
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import select
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ from compose_sim.core.events import parse_event
 from compose_sim.core.faults import Act, Start
 from compose_sim.core.gpus.plan import MPS_NAME
 from compose_sim.core.ongoing import first_nodes
-from compose_sim.core.plan import Plan, PlannedNode
+from compose_sim.core.plan import Plan, PlannedNode, short_folder
 from compose_sim.engine import labels, local_acts
 from compose_sim.engine.children import Children, adopt_orphans
 from compose_sim.engine.local_mps import start_mps, stop_mps
@@ -144,6 +146,7 @@ class LocalEngine:
                 labels.send(process, signal.SIGKILL)
             labels.wait_until_gone(left, seconds=1.0)
             self._children.bury(process.pid for process in left)
+        _remove_sockets(run)
 
     def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
         """Run a command in the node's environment and working directory; 127 where there is no such command."""
@@ -256,6 +259,14 @@ class LocalEngine:
         if run in self._folders:
             return self._folders[run]
         return next((Path(process.folder) for process in labels.labelled_processes(run)), None)
+
+
+def _remove_sockets(run: str) -> None:
+    """What processes of the run kept in /tmp, if that folder is ours: its name could be anybody's."""
+    folder = Path(short_folder(run))
+    with contextlib.suppress(FileNotFoundError):
+        if folder.lstat().st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _program_to_share(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:

@@ -12,14 +12,16 @@ if __name__ == "__main__" and not __package__:
 
 import argparse
 import os
+import sys
 import time
 from typing import Any
 
 from . import ray_start
 from .driving import MISSING, NOT_READY, TOO_OLD, UNREACHABLE, Link, before, end_as, fail, run_script
+from .nodes import PortTaken, free_port, listen
 
-_LOOK_S = 0.1
-_BACK_S = 20.0  # how long a node that left before all were there may take to come back
+_LOOK_S = 0.1  # between two questions to Ray
+_BACK_S = 10.0  # how long a node that left before all were there may take to come back
 _ALIVE = 0  # GcsNodeInfo.GcsNodeState
 
 
@@ -42,31 +44,38 @@ def main() -> None:
 
 
 def _start_head(options: argparse.Namespace) -> str:
-    """Ray's head, in this process's group; the address that clients take."""
-    has_dashboard = options.dashboard_port is not None
-    memory = ray_start.memory_of(0, options.share + 1)
-    folder = ray_start.folder_of("head", shared=options.free_ports)
-    host = "127.0.0.1" if options.free_ports else ray_start.own_address()
-    port = int(os.environ["MASTER_PORT"])
+    """Ray's head, in processes of its own; the address that clients take."""
+    shared, port = options.free_ports, int(os.environ["MASTER_PORT"])
+    host = "127.0.0.1" if shared else ray_start.own_address()
     words = [
         "--head",
         f"--port={port}",
         "--node-name=head",
-        *(() if options.free_ports else (f"--node-ip-address={host}",)),
+        *(() if shared else (f"--node-ip-address={host}",)),
         f"--num-cpus={options.cpus}",
         "--num-gpus=0",
-        f"--object-store-memory={ray_start.object_store_of(memory, options.shm)}",
-        f"--ray-client-server-port={options.client_port or _free_port()}",
-        f"--include-dashboard={str(has_dashboard).lower()}",
-        f"--dashboard-port={options.dashboard_port or _free_port()}",
-        f"--dashboard-host={'127.0.0.1' if options.free_ports else '0.0.0.0'}",
+        "--memory=0",  # like its CPUs: work is done on nodes
+        f"--object-store-memory={ray_start.object_store_of(ray_start.memory_of(0, options.share + 1), options.shm)}",
+        f"--ray-client-server-port={options.client_port}",
+        f"--include-dashboard={'true' if options.dashboard_port else 'false'}",
+        f"--dashboard-port={options.dashboard_port or free_port('')}",
+        f"--dashboard-host={'127.0.0.1' if shared else '0.0.0.0'}",
         "--disable-usage-stats",
-        *ray_start.port_words(free=options.free_ports),
+        *ray_start.port_words(free=shared),
     ]
+    said = None
     try:
-        ray_start.start(words, folder)
-    except SystemExit as ended:
-        fail(UNREACHABLE, f"Ray's head did not start at {host}:{port}: {ended.code}")
+        listen("", port).close()
+        folder = ray_start.make_folder("head", shared=shared)
+        said = folder / "start.log"
+        with ray_start.said_to(said):
+            ray_start.start(words, folder)
+    except PortTaken as taken:
+        hint = f"leave --master-port out, or see who it is: ss -ltnp 'sport = :{port}'"
+        fail(UNREACHABLE, f"Ray's head cannot listen on port {port} of {host}: {taken}", hint)
+    except ray_start.Failed as problem:
+        print(ray_start.last_words(said) if said else "", file=sys.stderr)
+        fail(UNREACHABLE, f"Ray's head did not start at {host}:{port}: {problem}")
     return f"{host}:{port}"
 
 
@@ -78,20 +87,20 @@ def _await_nodes(link: Link, address: str, options: argparse.Namespace) -> dict[
     host, _, port = address.rpartition(":")
     client = GcsClient(address=f"{resolve_ip_for_localhost(host)}:{port}")
     deadline = time.monotonic() + options.ready_timeout
-    seen: dict[str, float] = {}  # nodes that run, or when they were last there
+    last_there: dict[str, float] = {}
     while True:
         nodes = _registered(client)
         if len(nodes) >= options.nodes:
             return nodes
         link.hear(min(_LOOK_S, before(deadline)))
         now = time.monotonic()
-        seen.update({node.node: now for node in link.nodes})
-        gone = [node for node, last in seen.items() if now - last > _BACK_S]
+        last_there.update({node.node: now for node in link.nodes})
+        gone = [node for node, last in last_there.items() if now - last > _BACK_S]
         if now >= deadline or gone:
-            _give_up(nodes, link, options, gone)
+            _give_up(nodes, options, gone)
 
 
-def _give_up(nodes: dict[str, Any], link: Link, options: argparse.Namespace, gone: list[str]) -> None:
+def _give_up(nodes: dict[str, Any], options: argparse.Namespace, gone: list[str]) -> None:
     missing = [f"node-{number}" for number in range(options.nodes) if f"node-{number}" not in nodes]
     why = f"{', '.join(gone)} ended before that" if gone else f"{options.ready_timeout} s have passed"
     fail(
@@ -107,19 +116,13 @@ def _registered(client: Any) -> dict[str, dict[str, float]]:
     return {node.node_name: dict(node.resources_total) for node in alive if not node.is_head_node}
 
 
-def _free_port() -> int:
-    from .nodes import free_port
-
-    return free_port("")
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ray_driver.py", description="The head of a Ray cluster, and its script.")
     parser.add_argument("--nodes", type=int, required=True, help="nodes that are to be there before the script begins")
     parser.add_argument("--cpus", type=int, required=True, help="CPUs of the head")
     parser.add_argument("--ready-timeout", type=int, required=True, help="seconds until all nodes must be there")
-    parser.add_argument("--client-port", type=int, required=True, help="port of Ray's client; 0: any")
-    parser.add_argument("--dashboard-port", type=int, help="port of the dashboard; 0: any; none without it")
+    parser.add_argument("--client-port", type=int, required=True, help="port of Ray's client")
+    parser.add_argument("--dashboard-port", type=int, help="port of the dashboard; left out: none")
     ray_start.add_options(parser)
     parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the person's program")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """What runs on a node of a Ray cluster? `ray start --address`, as soon as the head answers, until it is stopped.
 
-ray_member.py --cpus 0,4 --memory 0,0 --shm BYTES --share NODES [--free-ports]
+ray_member.py --cpus 0,4 --memory 0,0 --shm BYTES --share NODES [--free-ports] [--patience SECONDS]
 """
 
 from __future__ import annotations
@@ -11,40 +11,61 @@ if __name__ == "__main__" and not __package__:
     __package__ = as_package.NAME
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
-from . import ray_start
+from . import process, ray_start
 
-_HEAD_PATIENCE_S = 120.0
 _PAUSE_S = 0.05
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> int:
-    """Become a node of Ray; the exit code of one that could not."""
+    """Watch over Ray's own process, and show its last words where it ends by itself."""
     options = _options()
     try:
         ray_start.check_ray()
-    except ray_start.Unfit as problem:
+        folder = ray_start.make_folder(os.environ["COMPOSESIM_NODE"], shared=options.free_ports)
+    except (ray_start.Unfit, ray_start.Failed, OSError) as problem:
         print(f"composesim: {problem}", file=sys.stderr)
         return 1
-    from ray.scripts import scripts  # noqa: F401  # a second and a half, while the head starts
+    for left in folder.iterdir():  # of this node's earlier life
+        shutil.rmtree(left, ignore_errors=True)
+    said, ours = folder / "start.log", os.getpid()
+    stopped: list[int] = []
+    handlers = {number: signal.signal(number, lambda it, _: stopped.append(it)) for number in _STOPS}
+    child = os.fork()
+    if child == 0:
+        process.die_with(ours)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        return _become(options, folder, said)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not stopped:
+        print(ray_start.last_words(said), file=sys.stderr)
+    return code if code >= 0 else 128 - code
 
-    node, number = os.environ["COMPOSESIM_NODE"], int(os.environ["COMPOSESIM_NODE_RANK"])
+
+def _become(options: argparse.Namespace, folder: Path, said: Path) -> int:
+    """Ray's node, in a process of its own; the exit code of one that could not be."""
+    with contextlib.suppress(ImportError):  # which ray start says again
+        import ray.scripts.scripts  # noqa: F401 - the better part of a second, while the head starts
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if not _answers(host, port):
-        print(f"composesim: Ray's head at {host}:{port} did not answer in {_HEAD_PATIENCE_S:.0f} s", file=sys.stderr)
+    if not _answers(host, port, options.patience):
+        print(f"composesim: Ray's head at {host}:{port} did not answer in {options.patience} s", file=sys.stderr)
         return 1
+    number = int(os.environ["COMPOSESIM_NODE_RANK"])
     memory = ray_start.memory_of(options.memory[number], options.share)
     store = ray_start.object_store_of(memory, options.shm)
-    folder = ray_start.folder_of(node, shared=options.free_ports)
-    shutil.rmtree(folder, ignore_errors=True)  # of this node's earlier life
     words = [
         f"--address={socket.gethostbyname(host)}:{port}",
-        f"--node-name={node}",
+        f"--node-name={os.environ['COMPOSESIM_NODE']}",
         f"--num-cpus={options.cpus[number] or ray_start.cpus_of(options.share)}",
         f"--num-gpus={ray_start.gpus_here()}",
         f"--memory={max(memory - store, 0)}",
@@ -53,13 +74,17 @@ def main() -> int:
         *(() if options.free_ports else (f"--node-ip-address={ray_start.own_address()}",)),
         "--block",
     ]
-    ray_start.start(words, folder)
+    try:
+        with ray_start.said_to(said):
+            ray_start.start(words, folder)
+    except ray_start.Failed as problem:
+        print(f"composesim: ray start --address={host}:{port} failed: {problem}", file=sys.stderr)
     return 1
 
 
-def _answers(host: str, port: int) -> bool:
+def _answers(host: str, port: int, patience: int) -> bool:
     """Wait until something listens there."""
-    deadline = time.monotonic() + _HEAD_PATIENCE_S
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         try:
             socket.create_connection((host, port), timeout=5.0).close()
@@ -73,6 +98,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ray_member.py", description="One node of a Ray cluster.")
     parser.add_argument("--cpus", type=_numbers, required=True, help="CPUs of each node; 0: its share")
     parser.add_argument("--memory", type=_numbers, required=True, help="bytes that each node may take; 0: its share")
+    parser.add_argument("--patience", type=int, default=120, help="seconds until the head must answer")
     ray_start.add_options(parser)
     return parser.parse_args()
 

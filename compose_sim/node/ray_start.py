@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
+import contextlib
 import os
 import re
-import signal
 import socket
+import stat
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
 
 LEAST_VERSION = "2.52"  # the first with tokens
 _OBJECT_STORE_LEAST, _OBJECT_STORE_MOST = 80 << 20, 2 << 30  # bytes; Ray takes no less than 75 MB
+_LAST_LINES = 20
 _PORTS = {  # of a node with an address of its own, so that a firewall, or whoever asks for metrics, can be told
     "--node-manager-port": 10002,
     "--object-manager-port": 10003,
@@ -28,11 +29,15 @@ _PORTS = {  # of a node with an address of its own, so that a firewall, or whoev
 
 
 class Unfit(Exception):
-    """This Python cannot run Ray: `missing` or too old."""
+    """This Python cannot run Ray: it is `missing`, or too old."""
 
     def __init__(self, message: str, *, missing: bool) -> None:
         super().__init__(message)
         self.missing = missing
+
+
+class Failed(Exception):
+    """`ray start` did not start anything."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -70,14 +75,6 @@ def object_store_of(memory: int, shm: int) -> int:
     return max(_OBJECT_STORE_LEAST, min(memory * 3 // 10, shm * 9 // 10, _OBJECT_STORE_MOST))
 
 
-def folder_of(node: str, *, shared: bool) -> str:
-    """Where Ray keeps sockets and logs. Paths of sockets have 107 characters, and Ray adds up to 70, so a run's folder is too deep."""
-    if not shared:
-        return "/tmp/ray"
-    run = hashlib.sha256(os.environ["COMPOSESIM_RUN"].encode()).hexdigest()[:8]
-    return f"/tmp/composesim-{run}/{node}"
-
-
 def gpus_here() -> int:
     """How many GPUs this node sees, as it was bound to them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES", os.environ.get("NVIDIA_VISIBLE_DEVICES", ""))
@@ -94,35 +91,52 @@ def port_words(*, free: bool) -> list[str]:
     return [f"{name}={0 if free else port}" for name, port in _PORTS.items()]
 
 
-def start(words: list[str], folder: str) -> None:
-    """`ray start WORDS`; SystemExit with its last words on stderr where it fails. With --block, it never returns."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    said = Path(folder) / "start.log"
+def make_folder(node: str, *, shared: bool) -> Path:
+    """
+    Where Ray keeps sockets and logs of a node: /tmp/ray in a container, else a folder below one that is ours alone.
+
+    Ray lets everybody write to its folders. Failed where somebody else has made that one.
+    """
+    outer = Path(os.environ["RAY_TMPDIR"])
+    if shared:
+        with contextlib.suppress(FileExistsError):
+            outer.mkdir(mode=0o700)
+        found = outer.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise Failed(f"'{outer}' is not a folder of this user alone")
+    folder = outer / (node if shared else "ray")
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def start(words: list[str], folder: Path) -> None:
+    """`ray start WORDS`; Failed with its reason. With --block it does not return before all is over."""
     os.environ.pop("RAY_ADDRESS", None)  # of the cluster that is not there yet
+    from ray.scripts.scripts import start as ray_start
+
+    try:
+        ray_start.main([*words, f"--temp-dir={folder}"], standalone_mode=False)
+    except Exception as error:  # whatever Ray raises, it means the same
+        raise Failed(f"{type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def said_to(path: Path) -> Iterator[None]:
+    """Let this process's stdout go to a file meanwhile: Ray's forty lines of advice are for people at a terminal."""
     sys.stdout.flush()
     kept = os.dup(1)
-    with said.open("wb") as file:  # forty lines of advice, for people at a terminal
+    with path.open("wb") as file:
         os.dup2(file.fileno(), 1)
     try:
-        from ray.scripts.scripts import start as ray_start
-
-        ray_start.main([*words, f"--temp-dir={folder}"], standalone_mode=False)
-    except Exception as error:  # noqa: BLE001 - whatever Ray raises: the head's or the node's end, with Ray's own words
-        _show(said)
-        sys.exit(f"composesim: ray start failed: {type(error).__name__}: {error}")
+        yield
     finally:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
 
 
-def _show(said: Path) -> None:
-    lines = said.read_text(errors="replace").splitlines()
-    print("\n".join(lines[-20:]), file=sys.stderr)
-
-
-def end_now(number: int) -> NoReturn:
-    """End as one does whom a signal ends."""
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    raise SystemExit(128 + number)
+def last_words(path: Path) -> str:
+    """The end of what Ray said there."""
+    with contextlib.suppress(OSError):
+        return "\n".join(path.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+    return ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 
-from compose_sim.core.plan import TOKEN, PlannedPort
+from compose_sim.core.plan import TOKEN, PlannedPort, short_folder
 from compose_sim.core.recipes import Cluster, driven
 from compose_sim.core.spec import ClusterSpec
 from compose_sim.errors import SpecError
@@ -27,6 +28,7 @@ EXIT_CODES: Mapping[int, str] = {
     93: "Ray's head did not start",
 }
 _DASHBOARD, _CLIENT = 8265, 10001  # as Ray's own documents have them
+_PATIENCE_S = "120"
 
 
 def launcher(spec: ClusterSpec) -> str:
@@ -62,8 +64,8 @@ def driver_words(cluster: Cluster) -> tuple[str, ...]:
         *("--nodes", str(spec.first_nodes)),
         *("--cpus", str(_whole(spec, "head-cpus", 0))),
         *("--ready-timeout", str(_whole(spec, "ready-timeout", 120, least=1))),
-        *(("--dashboard-port", str(_DASHBOARD if cluster.contained else 0)) if _has_dashboard(spec) else ()),
-        *("--client-port", str(_CLIENT if cluster.contained else 0)),
+        *(("--dashboard-port", str(cluster.published["dashboard"])) if _has_dashboard(spec) else ()),
+        *("--client-port", str(cluster.published["client"])),
         *_common_words(cluster),
     )
 
@@ -78,7 +80,6 @@ def member_words(cluster: Cluster) -> tuple[str, ...]:
     memory = [node.memory or spec.memory or 0 for node in spec.node_specs]
     return (
         cluster.python,
-        "-u",
         driven.of_ours(cluster, "ray_member.py"),
         *("--cpus", ",".join(map(str, cpus))),
         *("--memory", ",".join(map(str, memory))),
@@ -89,20 +90,27 @@ def member_words(cluster: Cluster) -> tuple[str, ...]:
 def environment(cluster: Cluster) -> Mapping[str, str]:
     """Every client must know the run's token, which each reads from a file that only the nodes' user may."""
     found = {"RAY_ADDRESS": f"{cluster.host}:{cluster.store_port}"} if cluster.store_port else {}
+    folder = "/tmp" if cluster.contained else short_folder(PurePosixPath(cluster.folder).name)
     return {
+        "RAY_TMPDIR": folder,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": f"{cluster.folder}/{TOKEN}",
         "RAY_USAGE_STATS_ENABLED": "0",
         # A node that is told to stop is not wanted any more: Ray would wait 30 s for its work to end.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        # Ray gives its own processes half a minute to start; on a machine that many nodes share, they may take longer.
+        "RAY_raylet_start_wait_time_s": _PATIENCE_S,
+        "RAY_agent_register_timeout_ms": f"{_PATIENCE_S}000",
+        "RAY_DASHBOARD_STARTUP_TIMEOUT_S": _PATIENCE_S,
         **found,
     }
 
 
 def ports(cluster: Cluster) -> tuple[PlannedPort, ...]:
     """The dashboard, and the port of Ray's client for programs of this machine."""
-    client = PlannedPort(name="client", port=_CLIENT, host_port=0, path="", scheme="ray")
-    dashboard = PlannedPort(name="dashboard", port=_DASHBOARD, host_port=0)
+    login = "RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token}"
+    client = PlannedPort(name="client", port=_CLIENT, path="", scheme="ray", login=login)
+    dashboard = PlannedPort(name="dashboard", port=_DASHBOARD, login="{token}", discovery="/api/prometheus/sd")
     return (dashboard, client) if _has_dashboard(cluster.spec) else (client,)
 
 
