@@ -6,6 +6,7 @@ What is expected follows from the machine's own inventory, so one machine with o
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -38,7 +39,8 @@ def test_nodes_see_the_gpus_of_the_plan_and_meet_by_nccl(project: Project, nodes
         assert (report["verdict"], report["backend"]) == ("passed", "nccl")
         seen = [rank["uuids"] for rank in report["metrics"]["ranks"]]
         assert seen == [[uuid.partition("-")[2] for uuid in node["gpus"]] for node in report["nodes"]]
-        shared = nodes > len(inventory.gpus) and not why_no_mps(inventory.gpus[0], inventory)
+        taken = {uuid for node in report["nodes"] for uuid in node["gpus"]}
+        shared = nodes > len(taken) and not why_no_mps(inventory.gpus[0], inventory)
         assert {rank["mps"] for rank in report["metrics"]["ranks"]} <= ({True, None} if shared else {False, None})
 
 
@@ -58,14 +60,21 @@ def test_a_rank_that_takes_more_than_its_share_runs_out_of_memory_and_the_others
         "memory.py",
         "import os, torch\n"
         "size = (2 << 30) if os.environ['RANK'] == '0' else (64 << 20)\n"
-        "torch.empty(size, dtype=torch.uint8, device='cuda')\n"
-        "print('fits', os.environ['RANK'])\n",
+        "print('free', torch.cuda.mem_get_info()[0] >> 20)\n"
+        "torch.empty(size, dtype=torch.uint8, device='cuda')\n",
     )
-    outcome = project.run(*UP, "--nodes", "2", "--gpu-memory", "1536m", script)
+    run = project.named("memory")
+    outcome = project.run(*UP, "--nodes", "2", "--gpu-memory", "1536m", "--name", run, script)
 
     assert outcome.status == 1
     assert "OutOfMemoryError" in outcome.report["cause"]["message"]
     assert outcome.report["cause"]["rank"] == 0
+    logs = (project.folder / ".composesim" / "runs" / run / "logs").glob("*.log")
+    free = [int(number) for log in logs for number in re.findall(r"^free (\d+)", log.read_text(), re.MULTILINE)]
+    shared = len({uuid for node in outcome.report["nodes"] for uuid in node["gpus"]}) == 1
+    if shared and not why_no_mps(inspect_gpus().gpus[0], inspect_gpus()):  # MPS limits the rank as a whole
+        assert free
+        assert max(free) <= 1536
 
 
 @pytest.mark.gpu

@@ -74,7 +74,7 @@ def plan_gpus(
         {gpu.uuid: gpu for node, joins in zip(assignment.nodes, clients, strict=True) if joins for gpu in node}.values()
     )
     nodes = tuple(
-        _node(node, inventory, sharing, form=form, served=served if joins else (), mps_folder=mps_folder)
+        _node(node, inventory, sharing, form=form, joins_mps=joins, mps_folder=mps_folder)
         for node, joins in zip(assignment.nodes, clients, strict=True)
     )
     mounts = driver_mounts(inventory.toolkit, visible=visible) if form == RAW else {}
@@ -117,7 +117,7 @@ def _node(
     sharing: Sharing,
     *,
     form: str,
-    served: tuple[Gpu, ...],
+    joins_mps: bool,
     mps_folder: str,
 ) -> NodeGpus:
     bound = bind(gpus, inventory, form)
@@ -126,13 +126,13 @@ def _node(
     if limits:  # of torch's allocator, which counts neither CUDA's context nor NCCL's buffers
         fraction = (min(limits) - CONTEXT_BYTES) / max(gpu.memory_bytes for gpu in gpus)
         environment["COMPOSESIM_GPU_FRACTION"] = f"{fraction:.4f}"
-    if served:
+    if joins_mps:
         environment |= {"COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": mps_folder}
-    if served and limits:
-        # MPS counts the devices of its server, which may be more than the node's own: the limit is the same on each.
+    if joins_mps and limits:
+        # MPS counts the devices that the client sees; one number more, and it takes no notice of any of them.
         megabytes = min(limits) >> 20
-        environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(f"{n}={megabytes}M" for n in range(len(served)))
-    return NodeGpus(bound=bound, environment=environment, mps=bool(served))
+        environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(f"{n}={megabytes}M" for n in range(len(gpus)))
+    return NodeGpus(bound=bound, environment=environment, mps=joins_mps)
 
 
 def _mps(
@@ -165,7 +165,7 @@ def _why(assignment: Assignment, sharing: Sharing, *, gpus: str, how: str) -> st
     parts = [_shared_words(assignment, sharing)]
     if sharing.why:
         parts.append(sharing.why)
-    if len(assignment.gpus) > 1:
+    if len(assignment.gpus) > 1 and len(assignment.nodes) > 1:
         parts.append("between nodes over sockets, not NVLink")
     if assignment.left_out:
         parts.append(assignment.left_out)
@@ -185,5 +185,5 @@ def _shared_words(assignment: Assignment, sharing: Sharing) -> str:
         share = shared[0]
         return f"{share.ranks} ranks share {label(share.gpu)} {how}{each}"
     counts = sorted({share.ranks for share in sharing.shares.values()})
-    ranks = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    ranks = f"{counts[0]}" if len(counts) == 1 else f"up to {counts[-1]}"
     return f"{ranks} ranks share a GPU {how}{each}"

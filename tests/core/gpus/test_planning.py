@@ -156,6 +156,11 @@ def test_ranks_that_share_a_gpu_share_its_memory() -> None:
     assert {"COMPOSESIM_GPU_FRACTION", "COMPOSESIM_MPS"}.isdisjoint(alone.nodes[0].environment)
     assert (alone.mps, eight.mps is not None) == (None, True)
 
+    # A limit names devices as their client sees them: MPS (driver 580) takes no notice of one that names any other as well.
+    two_a_gpu, two_each = plan(FOUR, nodes=8), plan(FOUR, nodes=4, gpus_per_node=2)
+    assert {node.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for node in two_a_gpu.nodes} == {"0=71885M"}
+    assert two_each.nodes[3].environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=71885M,1=71885M"
+
 
 @pytest.mark.parametrize(
     ("inventory", "cpus", "spec", "waits", "channels"),
@@ -164,13 +169,7 @@ def test_ranks_that_share_a_gpu_share_its_memory() -> None:
         (ONE, 16, {"nodes": 8}, "block", "1"),  # two busy threads a rank leave no CPU for anything else
         (FOUR, 16, {"nodes": 8}, "block", "1"),
         (FOUR, 4, {"nodes": 4}, None, None),  # no GPU is shared
-        (
-            FOUR,
-            64,
-            {"nodes": 4, "gpus_per_node": 2},
-            None,
-            None,
-        ),  # a node's own GPUs have more than one way between them
+        (FOUR, 64, {"nodes": 4, "gpus_per_node": 2}, None, None),  # a node's own GPUs have better ways than sockets
         (ONE, 16, {"nodes": 8, "env": {"NCCL_MAX_CTAS": "4"}}, "block", "4"),  # what a person says goes
     ],
 )
