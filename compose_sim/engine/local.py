@@ -5,30 +5,26 @@ A node is found by its labels, which are environment variables (labels.py), so e
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import select
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from compose_sim.core.events import parse_event
 from compose_sim.core.faults import Act, Start
 from compose_sim.core.gpus.plan import MPS_NAME
 from compose_sim.core.ongoing import first_nodes
-from compose_sim.core.plan import Plan, PlannedNode, short_folder
+from compose_sim.core.plan import Plan, PlannedNode
 from compose_sim.engine import labels, local_acts
 from compose_sim.engine.children import Children, adopt_orphans
 from compose_sim.engine.local_mps import start_mps, stop_mps
 from compose_sim.engine.process import on_terminal
 from compose_sim.engine.protocol import NodeStatus, Progress
-from compose_sim.engine.rundir import RunFolder
+from compose_sim.engine.rundir import RunFolder, last_event, plan_in
 from compose_sim.engine.zygote import Zygote, output_file
-from compose_sim.errors import EngineError, SpecError
+from compose_sim.errors import EngineError
 
 MASTER = "master"
 _MASTER_PATIENCE_S = 60.0  # a master that has not said where it listens by then never will
@@ -114,7 +110,7 @@ class LocalEngine:
         agents = {(process.run, process.node): process for process in processes if process.is_agent}
         statuses = []
         for name, folder in sorted({(process.run, process.folder) for process in processes}):
-            plan = _plan_in(folder)
+            plan = plan_in(folder)
             nodes = _names(plan) if plan else sorted(node for owner, node in agents if owner == name)
             statuses += [self._status(name, node, plan, agents.get((name, node)), folder) for node in nodes]
         return tuple(statuses)
@@ -146,7 +142,7 @@ class LocalEngine:
                 labels.send(process, signal.SIGKILL)
             labels.wait_until_gone(left, seconds=1.0)
             self._children.bury(process.pid for process in left)
-        _remove_sockets(run)
+        local_acts.remove_sockets(run)
 
     def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
         """Run a command in the node's environment and working directory; 127 where there is no such command."""
@@ -205,7 +201,7 @@ class LocalEngine:
         try:
             while time.monotonic() < deadline:
                 has_ended = handle is None or bool(select.select([handle], [], [], _LOOK_S)[0])
-                started = _last_event(folder.path, MASTER, "master-started")
+                started = last_event(folder.path, MASTER, "master-started")
                 if started:
                     return int(started["port"])
                 if has_ended:
@@ -253,20 +249,12 @@ class LocalEngine:
         if code is not None:
             return code
         path = Path(folder) if folder else self._folder_of(run)
-        return _last_event(path, name, "node-exited").get("exit_code") if path else None
+        return last_event(path, name, "node-exited").get("exit_code") if path else None
 
     def _folder_of(self, run: str) -> Path | None:
         if run in self._folders:
             return self._folders[run]
         return next((Path(process.folder) for process in labels.labelled_processes(run)), None)
-
-
-def _remove_sockets(run: str) -> None:
-    """What processes of the run kept in /tmp, if that folder is ours: its name could be anybody's."""
-    folder = Path(short_folder(run))
-    with contextlib.suppress(FileNotFoundError):
-        if folder.lstat().st_uid == os.geteuid():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _program_to_share(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
@@ -289,21 +277,3 @@ def _environment(plan: Plan) -> dict[str, str]:
 
 def _names(plan: Plan) -> list[str]:
     return [MASTER, *(node.name for node in plan.nodes)]
-
-
-def _plan_in(folder: str) -> Plan | None:
-    """The run's plan; None where somebody deleted its folder."""
-    try:
-        return RunFolder(Path(folder)).read_plan()
-    except SpecError:
-        return None
-
-
-def _last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
-    """The data of the latest event of a kind in a node's file; empty where there is none."""
-    try:
-        lines = (folder / "events" / f"{node}.jsonl").read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return {}
-    events = (parse_event(line) for line in reversed(lines))
-    return next((event.data for event in events if event and event.kind == kind), {})

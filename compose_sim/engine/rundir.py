@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim import assets
-from compose_sim.core.events import Event
+from compose_sim.core.events import Event, parse_event
 from compose_sim.core.plan import TOKEN, Plan, plan_from_dict
 from compose_sim.errors import EngineError, SpecError
 
@@ -147,6 +147,24 @@ class RunFolder:
         if not isinstance(report, dict) or not {"verdict", "engine", "exit_code"} <= report.keys():
             raise SpecError(f"'{self.report_file}' is not a report", hint="composesim ps --all")
         return report
+
+
+def plan_in(folder: str) -> Plan | None:
+    """The run's plan; None where somebody deleted its folder."""
+    try:
+        return RunFolder(Path(folder)).read_plan()
+    except SpecError:
+        return None
+
+
+def last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
+    """The data of the latest event of a kind in a node's file; empty where there is none."""
+    try:
+        lines = (folder / "events" / f"{node}.jsonl").read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    events = (parse_event(line) for line in reversed(lines))
+    return next((event.data for event in events if event and event.kind == kind), {})
 
 
 def _try_lock(path: Path) -> int | None:
