@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.builders import ROOT
-from tests.scenarios.conftest import Project
+from tests.scenarios.conftest import Outcome, Project, project_in
 
 pytestmark = pytest.mark.train
 
@@ -15,19 +19,60 @@ ZOO = ROOT / "tests" / "zoo" / "hang"
 TWO_BY_TWO = ("--nodes", "2", "--nproc-per-node", "2", "--hang-timeout", "4s")
 IN_BACKWARD = "wait for it in DDP's gradient all-reduce in backward"
 KINDS = [
-    ("asleep", 2, ["sleeps at", "line 16: `time.sleep(0.1)`", f"ranks 0, 1, 3 {IN_BACKWARD}"]),
-    ("two_locks", 3, ["waits for a thread or a lock", "`with file_lock:`", "`with metrics_lock:`", IN_BACKWARD]),
-    ("native_call", 1, ["holds the interpreter's lock", "`native.sleep(100_000)`", IN_BACKWARD]),
-    ("stuck_loader", 0, ["waits for its data loader", "its worker (pid ", "sleeps at", "`time.sleep(100_000)`"]),
+    ("broken_asleep", 2, ["sleeps at", "line 16: `time.sleep(0.1)`", f"ranks 0, 1, 3 {IN_BACKWARD}"]),
+    ("broken_two_locks", 3, ["waits for a thread or a lock", "`with file_lock:`", "`with metrics_lock:`", IN_BACKWARD]),
+    ("broken_native_call", 1, ["holds the interpreter's lock", "`native.sleep(100_000)`", IN_BACKWARD]),
+    ("broken_stuck_loader", 0, ["waits for its data loader", "its worker (pid ", "sleeps at", "`time.sleep(100_000)`"]),
     (
-        "stopped",
+        "broken_stopped",
         1,
         ["is stopped (SIGSTOP)", "line 20: `os.kill(os.getpid(), signal.SIGSTOP)`", f"ranks 0, 2, 3 {IN_BACKWARD}"],
     ),
-    ("early_stop", 1, ["rank 1 waits in barrier", "ranks 0, 2, 3 wait in DDP's gradient all-reduce in backward"]),
-    ("barrier_on_rank_0", 0, ["rank 0 waits in barrier", "line 18", "ranks 1, 2, 3 wait in DDP's"]),
-    ("crossed_collectives", 0, ["ranks 0, 2 wait in all_reduce", "ranks 1, 3 wait in all_reduce"]),
+    (
+        "broken_early_stop",
+        1,
+        ["rank 1 waits in barrier", "ranks 0, 2, 3 wait in DDP's gradient all-reduce in backward"],
+    ),
+    ("broken_barrier_on_rank_0", 0, ["rank 0 waits in barrier", "line 18", "ranks 1, 2, 3 wait in DDP's"]),
+    ("broken_crossed_collectives", 0, ["ranks 0, 2 wait in all_reduce", "ranks 1, 3 wait in all_reduce"]),
 ]
+
+
+a_project = contextmanager(project_in)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run of a script of the zoo that has ended."""
+
+    project: Project
+    outcome: Outcome
+
+    @property
+    def told(self) -> str:
+        """What composesim itself wrote down of the run."""
+        (folder,) = (self.project.folder / ".composesim" / "runs").iterdir()
+        return (folder / "events" / "composesim.jsonl").read_text()
+
+
+@pytest.fixture(scope="module")
+def finished(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Finished]]:
+    """The run of each script that the chosen tests name. They wait more than they compute, so two go on at a time."""
+    params = [getattr(test, "callspec", None) for test in request.session.items if test.path == request.path]
+    scripts = [str(each.params["script"]) for each in params if each and "script" in each.params]
+    with ExitStack() as projects, ThreadPoolExecutor(2) as pool:
+
+        def run(script: str) -> Finished:
+            outcome = project_of[script].run(
+                "up", "--engine", "local", *TWO_BY_TWO, "--json", str(ZOO / f"{script}.py")
+            )
+            return Finished(project_of[script], outcome)
+
+        project_of = {name: projects.enter_context(a_project(tmp_path_factory.mktemp(name))) for name in scripts}
+        runs = {name: pool.submit(run, name) for name in scripts}
+        yield lambda script: runs[script].result()
 
 
 def hang_of(report: dict[str, Any]) -> dict[str, Any]:
@@ -38,9 +83,10 @@ def hang_of(report: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("script", "rank", "words"), KINDS, ids=[kind for kind, _, _ in KINDS])
-def test_each_kind_of_hang_is_named(project: Project, script: str, rank: int, words: list[str]) -> None:
-    file = ZOO / f"broken_{script}.py"
-    outcome = project.run("up", "--engine", "local", *TWO_BY_TWO, "--json", str(file))
+def test_each_kind_of_hang_is_named(
+    finished: Callable[[str], Finished], script: str, rank: int, words: list[str]
+) -> None:
+    outcome = finished(script).outcome
     cause, check = outcome.report["cause"], hang_of(outcome.report)
 
     assert outcome.status == 124
@@ -49,17 +95,17 @@ def test_each_kind_of_hang_is_named(project: Project, script: str, rank: int, wo
     assert [word for word in words if word not in cause["message"]] == []
     assert all(f"rank {number} on node-{number // 2}" in cause["traceback"] for number in range(4))
     assert (check["status"], check["detail"], check["ranks"]) == ("failed", cause["message"], [rank])
-    assert check["place"]["file"] == str(file)
+    assert check["place"]["file"] == str(ZOO / f"{script}.py")
 
 
-@pytest.mark.parametrize("script", ["slow_evaluation", "slow_download", "compiles", "slow_samples"])
-def test_what_is_only_slow_goes_on(project: Project, script: str) -> None:
-    outcome = project.run("up", "--engine", "local", *TWO_BY_TWO, "--json", str(ZOO / f"hard_{script}.py"))
+# The fourth, hard_compiles, is one of those that the zoo itself runs.
+@pytest.mark.parametrize("script", ["hard_slow_evaluation", "hard_slow_download", "hard_slow_samples"])
+def test_what_is_only_slow_goes_on(finished: Callable[[str], Finished], script: str) -> None:
+    run = finished(script)
 
-    assert outcome.status == 0
-    assert hang_of(outcome.report)["status"] == "passed"
-    (folder,) = (project.folder / ".composesim" / "runs").iterdir()
-    assert '"hang"' not in (folder / "events" / "composesim.jsonl").read_text()
+    assert run.outcome.status == 0
+    assert hang_of(run.outcome.report)["status"] == "passed"
+    assert '"hang"' not in run.told
 
 
 def test_a_rank_that_only_waits_for_itself_is_told_on_every_engine(project: Project, engine: str) -> None:
