@@ -121,12 +121,12 @@ def _run(request: Request, *, as_json: bool) -> dict[str, Any]:
 
 
 def _with_defaults(request: Request) -> Request:
-    """What a check does where nobody says otherwise: two ranks a node, and no patience with a run in which nothing moves."""
+    """What a check does where nobody says otherwise: two ranks a node, and no patience with a hang. Nothing runs beside its nodes."""
     from dataclasses import replace
 
     ours = {"nproc_per_node": _RANKS_ON_A_NODE, "hang_timeout": _HANG_TIMEOUT_S}
     left_out = {name: value for name, value in ours.items() if name not in request.spec.model_fields_set}
-    return replace(request, spec=request.spec.model_copy(update=left_out))
+    return replace(request, spec=request.spec.model_copy(update={**left_out, "services": (), "publish": {}}))
 
 
 for _option in command.params:

@@ -40,6 +40,8 @@ def _print(plan: Plan) -> None:
         click.echo(f"{'network':<9} {plan.subnet}")
     for link in plan.links:
         click.echo(f"{'link':<9} {link}")
+    for port in plan.published:
+        click.echo(f"{'opens':<9} {port.name} on 127.0.0.1:{port.host_port}")
     click.echo()
     on_gpus = any(node.gpus for node in plan.nodes)
     rows = [

@@ -12,9 +12,11 @@ from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.options import cluster_options, read_request
 from compose_sim.cli.program import find_program, new_name
-from compose_sim.engine.docker import DockerEngine
+from compose_sim.cli.published_text import link_lines
+from compose_sim.engine.host_image import ensure_host_image
 from compose_sim.engine.inspect import docker_facts
 from compose_sim.engine.recipes import find_recipe
+from compose_sim.engine.rundir import RunFolder
 from compose_sim.render import render_folder
 
 
@@ -36,7 +38,7 @@ def command(
         plan, folder.absolute(), code=request.folder, script=script, host=host, dotenv=request.dotenv, force=force
     )
     if plan.image == "host" and docker_facts().available:
-        DockerEngine().prepare(plan, say)
+        ensure_host_image()
     if as_json:
         print_json({"schema_version": 1, "run": run, "folder": str(folder), "nodes": len(plan.nodes), "bytes": size})
         return
@@ -45,4 +47,6 @@ def command(
         say("It runs this machine's own Python, so it is bound to this machine; --image TAG makes one that travels.")
     if any(node.gpus and node.gpus.uuids for node in plan.nodes):
         say("It names this machine's GPUs by UUID; --gpus emulated or --gpus none makes one without them.")
+    for line in link_lines(plan, token=RunFolder(folder.absolute()).read_token()):
+        say(line)
     say(f"Try: cd {folder} && docker compose up")
