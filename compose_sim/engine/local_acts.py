@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import signal
 import time
+from pathlib import Path
 
 from compose_sim.core.faults import Act, Pause, Signal
+from compose_sim.core.plan import short_folder
 from compose_sim.engine import labels
 from compose_sim.errors import EngineError
 
@@ -59,3 +64,11 @@ def _kill(run: str, node: str) -> None:
         for process in left:
             labels.send(process, signal.SIGKILL)
         labels.wait_until_gone(left, seconds=1.0)
+
+
+def remove_sockets(run: str) -> None:
+    """What processes of the run kept in /tmp, if that folder is ours: its name could be anybody's."""
+    folder = Path(short_folder(run))
+    with contextlib.suppress(FileNotFoundError):
+        if folder.lstat().st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -22,7 +22,6 @@ from .nodes import PortTaken, free_port, listen
 
 _LOOK_S = 0.1  # between two questions to Ray
 _BACK_S = 10.0  # how long a node that left before all were there may take to come back
-_ALIVE = 0  # GcsNodeInfo.GcsNodeState
 
 
 def main() -> None:
@@ -81,11 +80,7 @@ def _start_head(options: argparse.Namespace) -> str:
 
 def _await_nodes(link: Link, address: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """The resources of each node, once Ray itself has as many as were started; else the end."""
-    from ray._private.services import resolve_ip_for_localhost
-    from ray._raylet import GcsClient
-
-    host, _, port = address.rpartition(":")
-    client = GcsClient(address=f"{resolve_ip_for_localhost(host)}:{port}")
+    client = ray_start.client_of(address)
     deadline = time.monotonic() + options.ready_timeout
     last_there: dict[str, float] = {}
     while True:
@@ -112,7 +107,7 @@ def _give_up(nodes: dict[str, Any], options: argparse.Namespace, gone: list[str]
 
 def _registered(client: Any) -> dict[str, dict[str, float]]:
     """What Ray has: the resources of each node that is alive, by our name for it, without the head."""
-    alive = [node for node in client.get_all_node_info(timeout=30).values() if node.state == _ALIVE]
+    alive = ray_start.nodes_of(client)
     return {node.node_name: dict(node.resources_total) for node in alive if not node.is_head_node}
 
 

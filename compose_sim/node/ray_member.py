@@ -56,15 +56,12 @@ def _become(options: argparse.Namespace, folder: Path, said: Path) -> int:
     """Ray's node, in a process of its own; the exit code of one that could not be."""
     with contextlib.suppress(ImportError):  # which ray start says again
         import ray.scripts.scripts  # noqa: F401 - the better part of a second, while the head starts
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if not _answers(host, port, options.patience):
-        print(f"composesim: Ray's head at {host}:{port} did not answer in {options.patience} s", file=sys.stderr)
-        return 1
+    address = f"{socket.gethostbyname(os.environ['MASTER_ADDR'])}:{os.environ['MASTER_PORT']}"
     number = int(os.environ["COMPOSESIM_NODE_RANK"])
     memory = ray_start.memory_of(options.memory[number], options.share)
     store = ray_start.object_store_of(memory, options.shm)
     words = [
-        f"--address={socket.gethostbyname(host)}:{port}",
+        f"--address={address}",
         f"--node-name={os.environ['COMPOSESIM_NODE']}",
         f"--num-cpus={options.cpus[number] or ray_start.cpus_of(options.share)}",
         f"--num-gpus={ray_start.gpus_here()}",
@@ -75,23 +72,39 @@ def _become(options: argparse.Namespace, folder: Path, said: Path) -> int:
         "--block",
     ]
     try:
+        _await_head(address, options.patience)
         with ray_start.said_to(said):
             ray_start.start(words, folder)
-    except ray_start.Failed as problem:
-        print(f"composesim: ray start --address={host}:{port} failed: {problem}", file=sys.stderr)
+    except Exception as problem:  # noqa: BLE001 - Ray's client raises other exceptions in other versions
+        print(f"composesim: this node did not become one of Ray: {problem}", file=sys.stderr)
     return 1
 
 
-def _answers(host: str, port: int, patience: int) -> bool:
-    """Wait until something listens there."""
+def _await_head(address: str, patience: int) -> None:
+    """Wait until Ray's head counts itself as a node: Ray, if it asked too early, would wait for seconds before it asks again."""
     deadline = time.monotonic() + patience
+    host, _, port = address.rpartition(":")
     while time.monotonic() < deadline:
         try:
-            socket.create_connection((host, port), timeout=5.0).close()
-            return True
+            socket.create_connection((host, int(port)), timeout=5.0).close()
+            break
         except OSError:
             time.sleep(_PAUSE_S)
-    return False
+    else:
+        raise ray_start.Failed(f"Ray's head at {address} did not answer in {patience} s")
+    from ray.exceptions import AuthenticationError
+
+    said = ""
+    while time.monotonic() < deadline:
+        try:
+            if any(node.is_head_node for node in ray_start.nodes_of(ray_start.client_of(address))):
+                return
+        except AuthenticationError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a head that is starting answers in many ways; the last one is told
+            said = f": {error}"
+        time.sleep(_PAUSE_S)
+    raise ray_start.Failed(f"Ray's head at {address} was not ready in {patience} s{said}")
 
 
 def _options() -> argparse.Namespace:

@@ -12,10 +12,12 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 LEAST_VERSION = "2.52"  # the first with tokens
 _OBJECT_STORE_LEAST, _OBJECT_STORE_MOST = 80 << 20, 2 << 30  # bytes; Ray takes no less than 75 MB
 _LAST_LINES = 20
+_ALIVE = 0  # GcsNodeInfo.GcsNodeState
 _PORTS = {  # of a node with an address of its own, so that a firewall, or whoever asks for metrics, can be told
     "--node-manager-port": 10002,
     "--object-manager-port": 10003,
@@ -107,6 +109,20 @@ def make_folder(node: str, *, shared: bool) -> Path:
     folder = outer / (node if shared else "ray")
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def nodes_of(client: Any) -> list[Any]:
+    """What Ray itself lists as alive: GcsNodeInfo of the head and all nodes. Raises what Ray raises."""
+    return [node for node in client.get_all_node_info(timeout=30).values() if node.state == _ALIVE]
+
+
+def client_of(address: str) -> Any:
+    """A client of Ray's head; Ray takes a loopback address for the machine's own one."""
+    from ray._private.services import resolve_ip_for_localhost
+    from ray._raylet import GcsClient
+
+    host, _, port = address.rpartition(":")
+    return GcsClient(address=f"{resolve_ip_for_localhost(host)}:{port}")
 
 
 def start(words: list[str], folder: Path) -> None:
