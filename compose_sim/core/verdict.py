@@ -22,7 +22,7 @@ _CONSEQUENCE_WITHIN_S = 5.0
 _CONSEQUENCE = re.compile(
     r"closed by peer|reset by peer|[Bb]roken pipe|[Cc]onnection (?:was |has been )?(?:closed|refused|reset|aborted)"
     r"|remote process exited|peer.*(?:exited|closed)|DistNetworkError|DistBackendError|recvValue failed|socket.*(?:closed|timed out)"
-    r"|was lost"
+    r"|was lost|Horovod has been shut down"
 )
 
 

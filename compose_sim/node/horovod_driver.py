@@ -109,6 +109,7 @@ def horovodrun_words(
     if options.cycle_time is not None:
         words += ["--cycle-time-ms", f"{options.cycle_time:g}"]
     hosted = str(Path(__file__).with_name("hosted.py"))
+    # -S: it imports nothing that is installed, and begins sooner.
     return [*words, sys.executable, "-S", hosted, "--", *options.program]
 
 
@@ -199,6 +200,7 @@ def shown_environment(ours: Mapping[str, str], *, programs: Path, fusion_bytes: 
     environment = {name: value for name, value in ours.items() if _SHOWN.fullmatch(name)}
     environment["PATH"] = f"{programs}:{ours.get('PATH', os.defpath)}"
     environment["PYTHONUNBUFFERED"] = "1"
+    environment["OMPI_MCA_mpi_yield_when_idle"] = "1"  # all nodes share this machine's cores, which mpirun cannot know
     if fusion_bytes is not None:
         environment["HOROVOD_FUSION_THRESHOLD"] = str(fusion_bytes)
     return environment

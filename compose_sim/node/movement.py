@@ -42,6 +42,7 @@ _LIMITS = {
     "network_bytes": (0, 0),
     "faults": (0, 0),
 }
+_OF_MAIN_THREAD = ("main_cpu", "child_cpu", "faults")  # what is left where a library's thread is never still
 
 
 class Movement:
@@ -71,8 +72,11 @@ class Movement:
         return self._outruns_waiting(earlier, work, passed)
 
     def _outruns_waiting(self, earlier: Work, work: Work, passed: float) -> bool:
-        moved = False
-        for kind, (drain, limit) in _LIMITS.items():
+        moved, kinds = False, tuple(_LIMITS)
+        if self._pulse.get("talks"):  # and a main thread that waits there looks a thousand times a second
+            kinds = () if self._pulse.waiting_in() else _OF_MAIN_THREAD
+        for kind in kinds:
+            drain, limit = _LIMITS[kind]
             done = max(0, getattr(work, kind) - getattr(earlier, kind))
             self._levels[kind] = max(0.0, self._levels[kind] + done - drain * passed)
             if self._levels[kind] > limit:

@@ -15,13 +15,14 @@ from typing import Any
 
 _COUNTERS = ("steps", "collectives", "batches")
 _OF_STACKS = ("main_thread", "helper", "descriptor", "awake")  # stacks.py says what they are
+_OF_LIBRARIES = ("talks",)  # 1: a thread of a library exchanges messages without end, also while nothing goes on
 _SIZE = 4096
 _WAITING_AT = 64
 _WAITING_BYTES = 1024
 _STACKS_AT = 2048
 _OFFSETS = {
     **{name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)},
-    **{name: _STACKS_AT + 8 * index for index, name in enumerate(_OF_STACKS)},
+    **{name: _STACKS_AT + 8 * index for index, name in enumerate(_OF_STACKS + _OF_LIBRARIES)},
 }
 _counter = struct.Struct("=Q")
 _length = struct.Struct("=H")

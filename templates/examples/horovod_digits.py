@@ -38,8 +38,11 @@ def main() -> None:
     # Each step takes the images of all ranks, so the steps may be longer by their number.
     optimizer = SGD(model.parameters(), lr=arguments.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    if (
+        not ELASTIC
+    ):  # else the state is brought to all ranks, new ones too, whenever the ranks have changed; and by nothing else
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     state = hvd.elastic.TorchState(model, optimizer, epoch=0, batch=0, step=0)
     state.register_reset_callbacks([lambda: scale_rate(optimizer, arguments.lr * hvd.size())])
     run = hvd.elastic.run(train) if ELASTIC else train

@@ -98,7 +98,12 @@ def test_only_what_may_be_seen_is_shown_on_command_lines() -> None:
     shown = horovod_driver.shown_environment(ours, programs=Path("/tmp/x/bin"), fusion_bytes=1024)
 
     assert shown == {
-        **{"PATH": "/tmp/x/bin:/bin", "HOME": "/home/node", "PYTHONUNBUFFERED": "1"},
+        **{
+            "PATH": "/tmp/x/bin:/bin",
+            "HOME": "/home/node",
+            "PYTHONUNBUFFERED": "1",
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+        },
         **{"HOROVOD_LOG_LEVEL": "info", "HOROVOD_FUSION_THRESHOLD": "1024"},
     }
 

@@ -140,8 +140,9 @@ def _sampling(chain: list[Any]) -> dict[str, Any]:
     for sampler in chain:
         for name in ("num_replicas", "rank", "shuffle", "drop_last", "seed", "replacement"):
             value = getattr(sampler, name, None)
-            if isinstance(value, (bool, int)):
-                plain.setdefault(name, value)
+            # Of drop_last the innermost says what the ranks' shares leave out; the loader's own is noted beside.
+            if isinstance(value, (bool, int)) and (name == "drop_last" or name not in plain):
+                plain[name] = value
         plain["random"] = plain.get("random", False) or hasattr(sampler, "generator")
     return plain
 
