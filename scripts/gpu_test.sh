@@ -23,4 +23,6 @@ for gpu in inventory.gpus:
 if not inventory.gpus:
     sys.exit(f"composesim finds no GPU: {inventory.problem or 'there is no driver'}. Try: {inventory.hint or 'nvidia-smi'}")
 PYTHON
-exec "$python" -m pytest -m gpu -rA "$@" tests/scenarios
+together=()
+if "$python" -c 'import xdist' 2>/dev/null; then together=(-p xdist.plugin -n 6); fi # what waits for CUDA to begin waits beside others
+exec "$python" -m pytest -m gpu -rA "${together[@]}" "$@" tests/scenarios

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-DEADLINE_S = 60.0  # for the first collective: NCCL itself would wait for ten minutes
+DEADLINE_S = 60.0  # for a collective: NCCL itself would wait for ten minutes
+DEADLINE_PER_RANK_S = 2.0  # more, since CUDA begins in one rank after another where many share a GPU
 PATIENCE_S = 4.0  # for one measurement, where ranks take turns on a GPU and a step takes long
 
 
@@ -32,7 +33,8 @@ def main():
     if on_gpu:
         torch.cuda.set_device(local_rank)
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=DEADLINE_S))
+    deadline = timedelta(seconds=DEADLINE_S + DEADLINE_PER_RANK_S * int(os.environ["WORLD_SIZE"]))
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=deadline)
     everybody = torch.ones(1, device=device)
     dist.all_reduce(everybody)
     if int(everybody) != dist.get_world_size():
