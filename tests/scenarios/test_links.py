@@ -10,7 +10,7 @@ import pytest
 
 from compose_sim.engine.network import find_means
 from tests.builders import PATIENCE_S
-from tests.scenarios.conftest import Project, containers_of
+from tests.scenarios.conftest import BARE, Project, containers_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.train]
 
@@ -55,20 +55,13 @@ else:
         arrived = int(connection.recv(10, socket.MSG_WAITALL))
         print("turn", began, time.time() - began, arrived, flush=True)
 """
-# Ranks that reduce until they are told to stop, in as many rounds as it takes.
-STEPS = """
+# Ranks that go on until they are told to stop, in as many rounds as it takes.
+GOES_ON = """
 import os, time
-import torch, torch.distributed as dist
 
-dist.init_process_group("gloo")
-print("begun", dist.get_world_size(), flush=True)
-until = os.environ["COMPOSESIM_SHARED"] + "/stop"
-told = torch.zeros(1)
-while not told:
-    told = torch.tensor(float(os.path.exists(until)))
-    dist.all_reduce(told)
+print("begun", os.environ["WORLD_SIZE"], flush=True)
+while not os.path.exists(os.environ["COMPOSESIM_SHARED"] + "/stop"):
     time.sleep(0.05)
-dist.destroy_process_group()
 """
 
 
@@ -91,7 +84,7 @@ def next_turn(process: subprocess.Popen[str]) -> tuple[float, int]:
 def test_links_bite_change_and_are_plain_again_while_a_run_goes_on(project: Project) -> None:
     """How slow a link is at least, no busy machine can change; and a busy one takes no 3 seconds for half a megabyte."""
     script, run = project.write("train.py", SENDS), project.named("links")
-    words = ["up", "--nodes", "2", "--launcher", "env", "--link", "10mbit", "--timeout", "10m", "--name", run, script]
+    words = ["up", "--nodes", "2", *BARE, "--link", "10mbit", "--timeout", "10m", "--name", run, script]
     with project.start(*words) as process:
         seconds, arrived = next_turn(process)
         assert seconds > 0.9 * 8 * BYTES / 10e6
@@ -120,8 +113,8 @@ def test_links_bite_change_and_are_plain_again_while_a_run_goes_on(project: Proj
 
 
 def test_an_isolated_node_is_lost_and_rejoins_when_it_is_healed(project: Project) -> None:
-    script, run = project.write("train.py", STEPS), project.named("isolated")
-    with project.start("up", "--elastic", "2:3", "--timeout", "10m", "--name", run, script) as process:
+    script, run = project.write("train.py", GOES_ON), project.named("isolated")
+    with project.start("up", *BARE, "--elastic", "2:3", "--timeout", "10m", "--name", run, script) as process:
         assert process.stdout is not None
         begun = (line.split()[-1] for line in process.stdout if "begun" in line)
         assert [next(begun) for _ in range(3)] == ["3"] * 3
