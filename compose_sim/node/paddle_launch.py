@@ -24,13 +24,12 @@ import time
 import traceback
 from pathlib import Path
 
-from . import process
+from . import paddle_found, process
 from .channel import receive
-from .driving import MISSING, TOO_OLD, UNREACHABLE
+from .driving import UNREACHABLE
 from .emit import events_of
 from .started import receive_ranks, watch_ranks
 
-OLDEST = "3.0"
 PORT_TAKEN, BROKEN = 94, 95
 _PATIENCE_S, _LOOK_S = 60.0, 0.05
 # Nodes that share an address would all try to serve it, each after up to 2 s of sleep: on this machine they take several.
@@ -62,16 +61,10 @@ class CannotStart(Exception):
 
 def import_launcher() -> None:
     """Import what the round will need, while the nodes still find each other. Raises CannotStart without a Paddle that will do."""
-    image = "composesim image build --recipe paddle"
     try:
-        import paddle
-    except ModuleNotFoundError as error:
-        if error.name != "paddle":
-            raise
-        raise CannotStart(MISSING, f"'{sys.executable}' on this node has no paddle", image) from None
-    version = str(paddle.__version__)
-    if _numbers(version) < _numbers(OLDEST):
-        raise CannotStart(TOO_OLD, f"paddle {version} is on this node, and the recipe needs {OLDEST} or newer", image)
+        paddle_found.require_paddle()
+    except paddle_found.Unfit as problem:
+        raise CannotStart(problem.code, str(problem), f"{paddle_found.HINT} paddle") from None
     from paddle.distributed.launch import controllers, main  # noqa: F401
 
 
@@ -132,10 +125,6 @@ def _require_free(port: int) -> None:
                 f"port {port}, where Paddle's master of this round is to listen, cannot be had: {error.strerror}",
                 f"ss -ltnp sport = :{port}, or another port: composesim up --master-port {port + 1} …",
             ) from None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def _leave_when_let_go(link: socket.socket, folder: str) -> None:

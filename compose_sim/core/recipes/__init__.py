@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from compose_sim.core.plan import PlannedPort, Program
 from compose_sim.core.spec import ClusterSpec
 
-BUILT_IN = ("ddp", "exec", "horovod", "paddle", "ray")
+BUILT_IN = ("ddp", "exec", "horovod", "paddle", "paddle-ray", "ray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
