@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.cookiejar
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -349,6 +351,45 @@ def test_a_port_that_is_lost_at_the_start_is_an_error_and_leaves_nothing(
     assert f"port {taken} of this machine, on which 'tensorboard' was to open, is taken by " in done.stderr
     assert "Try: composesim up --publish tensorboard=" in done.stderr
     assert containers_of(run) == []
+
+
+# The docker command, before whose first `compose up` somebody takes the port that TensorBoard was to open on.
+THIEF = """#!{python}
+import os, re, socket, subprocess, sys, time
+from pathlib import Path
+
+words, mark = sys.argv[1:], Path(os.environ["THIEFS_MARK"])
+if "up" in words and not mark.exists():
+    document = Path(words[words.index("--file") + 1]).read_text()
+    port = int(re.search(r"127\\.0\\.0\\.1:(\\d+):6006", document)[1])
+    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
+    thief = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    mark.write_text(f"{{thief.pid}} {{port}}")
+    while socket.socket().connect_ex(("127.0.0.1", port)):
+        time.sleep(0.01)
+os.execv("{docker}", ["docker", *words])
+"""
+
+
+def test_a_port_that_nobody_asked_for_is_another_where_it_is_lost_at_the_start(
+    project: Project, recipes_python: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("thief")
+    command, mark = folder / "docker", folder / "mark"
+    command.write_text(THIEF.format(python=sys.executable, docker=shutil.which("docker")))
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("THIEFS_MARK", str(mark))
+    words = ("--engine", "docker", "--nodes", "1", "--python", str(recipes_python), "--with", "tensorboard")
+
+    done = project.run("up", "--recipe", "exec", "--json", "--name", project.named("stolen"), *words, "--", "true")
+
+    thief, port = map(int, mark.read_text().split())
+    psutil.Process(thief).kill()
+    assert done.status == 0, done
+    assert done.report["published"][0]["port"] > port
+    (choice,) = [choice for choice in done.report["choices"] if choice["what"] == "port"]
+    assert f"{port} is taken by " in choice["why"] or f"{port + 1} is taken by " in choice["why"]
 
 
 def test_a_port_that_is_taken_is_an_error_before_anything_starts(project: Project, recipes_python: Path) -> None:
