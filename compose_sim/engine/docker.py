@@ -73,8 +73,9 @@ class DockerEngine:
         events, lines = lines_of(argv)
         try:
             # The daemon replays its last 256 events only: a large cluster may have lost nodes before these.
-            listed_at, listed = time.time(), set()
-            for status in self.statuses(plan.run):
+            statuses, listed = self.statuses(plan.run), set()
+            listed_at = time.time()  # not before they were listed: one that died meanwhile would be told twice
+            for status in statuses:
                 if not status.running and status.exit_code is not None:
                     running.discard(status.node)
                     listed.add(status.node)
