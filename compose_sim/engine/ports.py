@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-
-import psutil
+from pathlib import Path
 
 from compose_sim.core.plan import Plan
 from compose_sim.core.ports import port_taken
@@ -12,17 +11,18 @@ from compose_sim.engine.process import try_output_of
 from compose_sim.errors import SpecError
 
 # Who listens on one of these addresses leaves nobody else the port on 127.0.0.1.
-_HERE = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")
-_PROXY = "docker-proxy"
+_HERE = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1", "[::]")
+_SOMEBODY = "another user's process"
 
 
 def listening_ports() -> dict[int, str]:
     """Port -> who has it, in words: `python3 (process 4242)`, `the container grafana`, `another user's process`."""
+    import psutil  # 30 ms, which only runs that publish something need to spend
+
     sockets = [socket for socket in psutil.net_connections(kind="tcp") if socket.status == psutil.CONN_LISTEN]
-    who = {socket.laddr.port: _words(socket.pid) for socket in sockets if socket.laddr and socket.laddr.ip in _HERE}
-    if any(words.startswith(_PROXY) or words == _UNKNOWN for words in who.values()):
-        who |= {port: f"the container {name}" for port, name in published_ports().items() if port in who}
-    return who
+    processes = {each.laddr.port: _words(each.pid) for each in sockets if each.laddr and each.laddr.ip in _HERE}
+    # Docker listens for containers, or has the kernel do so, which no list of sockets tells.
+    return {**processes, **{port: f"the container {name}" for port, name in _ports_of_containers().items()}}
 
 
 def port_in_use(complaint: str) -> int:
@@ -41,27 +41,25 @@ def taken(plan: Plan, number: int) -> SpecError:
     return port_taken(name, number, listening.get(number, "somebody whom this user may not see"), free=free)
 
 
-def published_ports() -> dict[int, str]:
-    """Port -> the running container for which Docker listens there; nothing where no Docker answers."""
+def _words(pid: int | None) -> str:
+    if pid is None:
+        return _SOMEBODY
+    try:
+        return f"{Path(f'/proc/{pid}/comm').read_text().strip()} (process {pid})"
+    except OSError:  # it has ended, or this is no Linux
+        return f"process {pid}"
+
+
+def _ports_of_containers() -> dict[int, str]:
+    """Port of this machine -> the container that it leads to; nothing where no Docker answers."""
     status, output = try_output_of(["docker", "ps", "--format", "{{.Names}}\t{{.Ports}}"])
     found: dict[int, str] = {}
     for line in output.splitlines() if status == 0 else ():
         name, _, ports = line.partition("\t")
         for entry in ports.split(", "):  # 127.0.0.1:8888->8888/tcp, or 0.0.0.0:9000-9001->9000-9001/tcp
             outside, arrow, _ = entry.partition("->")
-            first, _, last = outside.rpartition(":")[2].partition("-")
-            if arrow and entry.endswith("/tcp") and first.isdigit():
+            address, _, numbers = outside.rpartition(":")
+            first, _, last = numbers.partition("-")
+            if arrow and entry.endswith("/tcp") and address in _HERE:
                 found |= dict.fromkeys(range(int(first), int(last or first) + 1), name)
     return found
-
-
-_UNKNOWN = "another user's process"
-
-
-def _words(pid: int | None) -> str:
-    if pid is None:
-        return _UNKNOWN
-    try:
-        return f"{psutil.Process(pid).name()} (process {pid})"
-    except psutil.Error:
-        return f"process {pid}"
