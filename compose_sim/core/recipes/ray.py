@@ -110,7 +110,9 @@ def ports(cluster: Cluster) -> tuple[PlannedPort, ...]:
     """The dashboard, and the port of Ray's client for programs of this machine."""
     login = "RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token}"
     client = PlannedPort(name="client", port=_CLIENT, path="", scheme="ray", login=login)
-    dashboard = PlannedPort(name="dashboard", port=_DASHBOARD, login="it asks for the token {token}", discovery="/api/prometheus/sd")
+    dashboard = PlannedPort(
+        name="dashboard", port=_DASHBOARD, login="it asks for the token {token}", discovery="/api/prometheus/sd"
+    )
     return (dashboard, client) if _has_dashboard(cluster.spec) else (client,)
 
 
