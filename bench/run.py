@@ -22,11 +22,19 @@ from typing import Any
 from bench import machine
 from bench.goals import Row
 from bench.leftovers import sweep
-from bench.rows import emulation, overhead, rendering, startup, teardown, training
+from bench.rows import emulation, overhead, recipes, rendering, startup, teardown, training
 from bench.setting import BENCH, Setting, prepared
 from bench.table import as_markdown
 
-MODULES = (startup, emulation, rendering, teardown, overhead, training)  # the quick ones first: a mistake shows early
+MODULES = (
+    startup,
+    emulation,
+    rendering,
+    teardown,
+    overhead,
+    recipes,
+    training,
+)  # the quick ones first: a mistake shows early
 KEYS = sorted(key for module in MODULES for key in module.KEYS)
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +52,18 @@ class Setting:
             raise NotMeasurableError(f"{command.relative_to(REPOSITORY)} does not exist: run `make setup`")
         return str(command)
 
-    def run(self, command: Sequence[str], *, folder: Path | None = None, expect: str = "") -> Finished:
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path | None = None,
+        expect: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> Finished:
         """Time one command, in our folder and environment; see `process.run_together`."""
-        return run_together([command], folder=folder or self.folder, environment=self.environment, expect=expect)
+        return run_together(
+            [command], folder=folder or self.folder, environment=environment or self.environment, expect=expect
+        )
 
     def require_engine(self) -> None:
         if shutil.which("docker") is None:

@@ -35,7 +35,7 @@ def contestants(setting: Setting) -> list[Contestant]:
 
 
 def _commands(torchrun: str) -> list[list[str]]:
-    port = str(_free_port())
+    port = str(free_port())
     return [
         [torchrun, "--nnodes", "4", "--node-rank", str(node), "--nproc-per-node", "1"]
         + ["--master-addr", "127.0.0.1", "--master-port", port, "train_ddp.py"]
@@ -43,7 +43,7 @@ def _commands(torchrun: str) -> list[list[str]]:
     ]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

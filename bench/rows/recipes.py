@@ -1,0 +1,155 @@
+"""Rows 8 and 9: how long until all nodes of a framework are there, and how fast do RLlib's samplers work in containers?"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+
+from bench.goals import Goal, Row
+from bench.leftovers import sweep
+from bench.measure import Contestant, NotMeasurableError, alternate
+from bench.process import RunFailedError
+from bench.rivals import ray_cluster
+from bench.setting import BENCH, REPOSITORY, Setting
+
+KEYS = ("8", "9")
+NODES = 4
+PROGRAMS = REPOSITORY / ".venv-recipes" / "bin"
+FRAMEWORKS = ("ray", "horovod", "paddle")
+RIVALS = {
+    "ray": "ray start, four times",
+    "horovod": "horovodrun -np 4 on localhost",
+    "paddle": "paddle.distributed.launch, four ranks",
+}
+RAY_WITH_HEAD = "ray start, five times: a head without CPUs, four nodes"
+CONTAINED, BARE = "sampling in containers", "sampling in bare processes"
+SAMPLES = 100_000
+
+READY_NOTES = [
+    "Seconds from the command's start until Ray's GCS had all nodes, or until rank 0 of Horovod or Paddle was through its init with "
+    "all ranks.",
+    "composesim's Ray cluster is a head without CPUs and four nodes; of four `ray start` one is both. All nodes but the head are "
+    "started at once. `ray start` comes back when its node is registered.",
+]
+SAMPLING_NOTES = [
+    f"Two samplers of five environments on two nodes: seconds for {SAMPLES:,} steps of CartPole that the driver gets, by the median of "
+    "eight turns of 8,000, after two that do not count. ≥ 0.9 × as many a second is ≤ 1.11 × the seconds.",
+]
+
+
+def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
+    try:
+        setting.require_engine()
+        if not (PROGRAMS / "composesim").exists():
+            raise NotMeasurableError(".venv-recipes does not exist: run `make recipes`")
+        problem = ""
+    except NotMeasurableError as error:
+        problem = str(error)
+    for script in (BENCH / "scripts").glob("*.py"):
+        shutil.copy(script, setting.folder)
+    if "8" in wanted:
+        yield _ready(setting, problem)
+    if "9" in wanted:
+        yield _sampling(setting, problem)
+
+
+def _ready(setting: Setting, problem: str) -> Row:
+    pairs = [(_mine(name), rival) for name, rival in (*RIVALS.items(), ("ray", RAY_WITH_HEAD))]
+    goals = [Goal(text=f"≤ 1.25 × {rival}", mine=mine, rival=rival, factor=1.25) for mine, rival in pairs]
+    row = Row(key="8", title=f"{NODES} nodes of a framework are ready", goals=goals, notes=READY_NOTES)
+    if problem:
+        row.missing = {name: problem for pair in pairs for name in pair}
+        return row
+    measures: dict[str, Callable[[], float]] = {
+        RIVALS["ray"]: partial(_ray_start, setting, workers=NODES - 1, head_cpus=1),
+        RAY_WITH_HEAD: partial(_ray_start, setting, workers=NODES, head_cpus=0),
+        RIVALS["horovod"]: partial(_framework, setting, ["horovodrun", "--gloo", "-np", "4"], "ready_horovod.py"),
+        RIVALS["paddle"]: partial(
+            _framework,
+            setting,
+            ["python", "-m", "paddle.distributed.launch", "--nproc_per_node", "4", "--log_dir", "paddle-log"],
+            "ready_paddle.py",
+        ),
+    }
+    for name in FRAMEWORKS:
+        rivals = [rival for mine, rival in pairs if mine == _mine(name)]
+        contestants = [Contestant(name=_mine(name), measure=partial(_up, setting, name))]
+        contestants += [Contestant(name=rival, measure=measures[rival]) for rival in rivals]
+        row.samples.update(alternate(contestants, setting.repeats))
+    return row
+
+
+def _sampling(setting: Setting, problem: str) -> Row:
+    goal = Goal(text="≥ 0.9 × the same cluster as bare processes", mine=CONTAINED, rival=BARE, factor=1 / 0.9)
+    row = Row(key="9", title="RLlib's samplers", goals=[goal], notes=SAMPLING_NOTES)
+    if problem:
+        row.missing = dict.fromkeys((CONTAINED, BARE), problem)
+        return row
+    contestants = [
+        Contestant(name=CONTAINED, measure=partial(_sample_in_containers, setting)),
+        Contestant(name=BARE, measure=partial(_sample_in_processes, setting)),
+    ]
+    row.samples = alternate(contestants, setting.repeats)
+    return row
+
+
+def _mine(recipe: str) -> str:
+    return f"composesim up --recipe {recipe}"
+
+
+def _up(setting: Setting, recipe: str) -> float:
+    return _seconds_until_ready(partial(_composesim, setting, recipe, NODES, f"ready_{recipe}.py"))
+
+
+def _framework(setting: Setting, words: list[str], script: str) -> float:
+    program = [str(PROGRAMS / words[0]), *words[1:]]
+    interpreter = [] if words[0] == "python" else [str(PROGRAMS / "python")]
+    environment = {**setting.environment, "OMP_NUM_THREADS": str(setting.threads)}
+    return _seconds_until_ready(lambda: setting.run([*program, *interpreter, script], environment=environment).output)
+
+
+def _ray_start(setting: Setting, workers: int, head_cpus: int) -> float:
+    with ray_cluster.started(setting, PROGRAMS, workers=workers, head_cpus=head_cpus) as cluster:
+        return cluster.seconds
+
+
+def _sample_in_containers(setting: Setting) -> float:
+    return _seconds_for_samples(_composesim(setting, "ray", 2, "sampling.py", "--option", "cpus=1"))
+
+
+def _sample_in_processes(setting: Setting) -> float:
+    with ray_cluster.started(setting, PROGRAMS, workers=2, head_cpus=0) as cluster:
+        command = [str(PROGRAMS / "python"), "sampling.py"]
+        return _seconds_for_samples(setting.run(command, environment=cluster.environment).output)
+
+
+def _composesim(setting: Setting, recipe: str, nodes: int, script: str, *options: str) -> str:
+    """What a run of ours says, from its first start to its end."""
+    run_name = setting.new_name()
+    command = [str(PROGRAMS / "composesim"), "up", "--recipe", recipe, "--nodes", str(nodes), "--engine", "docker"]
+    try:
+        return setting.run([*command, "--image", "host", "--name", run_name, *options, script]).output
+    finally:
+        sweep(run_name)
+        shutil.rmtree(setting.folder / ".composesim", ignore_errors=True)
+
+
+def _seconds_until_ready(run: Callable[[], str]) -> float:
+    began = time.time()
+    output = run()
+    found = re.search(r'"ready": ([0-9.]+)', output)
+    if found is None:
+        raise RunFailedError(f"no rank said when it was ready: {output[-1000:]}")
+    return float(found[1]) - began
+
+
+def _seconds_for_samples(output: str) -> float:
+    lines = re.findall(r'\{"step": [0-9]+, "samples_per_s": [0-9.]+\}', output)
+    if not lines:
+        raise RunFailedError(f"no sampler said how fast it was: {output[-1000:]}")
+    return SAMPLES / median(float(json.loads(line)["samples_per_s"]) for line in lines)
