@@ -51,6 +51,12 @@ CASES: dict[str, dict[str, Any]] = {
     "gpus-mps": {"gpus_of": h200s(1, toolkit=SCATTERED), "nodes": 9, "image": "torch:1"},
     "gpus-own-driver": {"gpus_of": h200s(2, toolkit=SCATTERED), "nodes": 2},
     "gpus-mig": {"gpus_of": replace(MIG, toolkit=RAW), "nodes": 2},
+    "ray": {
+        "recipe": "ray",
+        "image": "composesim-ray:latest",
+        "nodes": [{"cpus": 1, "memory": "3g"}, {"cpus": 2}],
+        "elastic": "2:3",
+    },
     "services": {"with": ["jupyter", "tensorboard", "grafana"], "image": "torch:1", "publish": {"jupyter": 9999}},
 }
 

@@ -1,0 +1,99 @@
+"""What a node of Ray is started with, from what its machine has; and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compose_sim.node import ray_start
+from compose_sim.node.nodes import free_port
+
+NODE = Path(ray_start.__file__).parent
+
+
+def a_ray_of(version: str, folder: Path) -> Path:
+    """A folder in which Python finds a distribution of that name and version, and nothing else."""
+    info = folder / f"ray-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ray\nVersion: {version}\n")
+    return folder
+
+
+def test_an_old_ray_is_told_from_one_that_knows_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2.9 is older than 2.52."""
+    monkeypatch.syspath_prepend(a_ray_of("2.9.3", tmp_path))
+
+    with pytest.raises(ray_start.Unfit, match=r"ray 2\.9\.3 is too old: 2\.52 is the first with tokens") as raised:
+        ray_start.check_ray()
+    assert not raised.value.missing
+
+
+def test_the_object_store_lies_within_what_the_node_has_of_shared_memory() -> None:
+    """Ray would take 30 % of the memory, and complain where /dev/shm is smaller."""
+    gibibyte = 1 << 30
+
+    assert ray_start.object_store_of(4 * gibibyte, 8 * gibibyte) == 4 * gibibyte * 3 // 10
+    assert ray_start.object_store_of(64 * gibibyte, gibibyte) == gibibyte * 9 // 10
+    assert ray_start.object_store_of(gibibyte // 8, gibibyte) == 80 << 20, "Ray takes no less"
+
+
+@pytest.mark.parametrize(
+    ("variables", "count"),
+    [
+        ({}, 0),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}, 2),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, 0),
+    ],
+)
+def test_a_node_has_the_gpus_that_it_was_bound_to(
+    variables: dict[str, str], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert ray_start.gpus_here() == count
+
+
+def test_rays_folder_on_a_machine_of_many_is_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray lets everybody write to its folders, so one that somebody else could enter is refused."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "short"))
+
+    folder = ray_start.make_folder("node-1", shared=True)
+
+    assert folder == tmp_path / "short" / "node-1"
+    assert (tmp_path / "short").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "short").chmod(0o755)
+    with pytest.raises(ray_start.Failed, match="is not a folder of this user alone"):
+        ray_start.make_folder("node-2", shared=True)
+
+
+def test_a_node_without_ray_says_so(tmp_path: Path) -> None:
+    """The very program, in a Python that has none."""
+    done = run_member(tmp_path, "--patience=1", python=(sys.executable, "-S"))
+
+    assert done.returncode == 1
+    assert f"composesim: '{sys.executable}' has no ray" in done.stderr
+
+
+def run_member(folder: Path, *options: str, python: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Ray's node at a head that is not there."""
+    variables = {
+        **os.environ,
+        "COMPOSESIM_NODE": "node-0",
+        "COMPOSESIM_NODE_RANK": "0",
+        "COMPOSESIM_DIR": str(folder),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port("127.0.0.1")),
+        "RAY_TMPDIR": str(folder / "short"),
+    }
+    words = ("--cpus=1", "--memory=0", "--shm=100000000", "--share=1", "--free-ports", *options)
+    return subprocess.run(
+        [*python, NODE / "ray_member.py", *words], env=variables, capture_output=True, text=True, check=False
+    )
