@@ -21,7 +21,13 @@ from compose_sim.core.quantities import format_bytes, format_seconds
 _MOST_NODES = 16
 _MOST_METRICS = 6
 _MOST_TRACEBACK_LINES = 30
-_TIMINGS = {"create_s": "nodes up", "rendezvous_s": "rendezvous", "ready_s": "ready", "first_step_s": "first step", "total_s": "total"}
+_TIMINGS = {
+    "create_s": "nodes up",
+    "rendezvous_s": "rendezvous",
+    "ready_s": "ready",
+    "first_step_s": "first step",
+    "total_s": "total",
+}
 _FIRST_METRICS = ("loss", "accuracy")
 _LAST_METRICS = ("epoch", "step")
 _VERSIONS = ("torch", "paddle", "cuda", "cudnn", "nccl", "driver", "python", "engine", "host")
