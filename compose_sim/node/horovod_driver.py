@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -32,7 +33,7 @@ from .driving import MISSING, NOT_READY, TOO_OLD, UNREACHABLE, Link, fail
 from .horovod_hosts import Listening, Told, Ways
 
 _LOOK_SECONDS, _REST_SECONDS = 0.05, 1.0
-_TRIES = 3  # of ssh to a node, before an elastic run goes on without it and any other fails
+_GRACE_SECONDS = 3.0
 # What horovodrun shows to each rank on a command line: only what may be seen there.
 _SHOWN = re.compile(r"HOME|USER|LOGNAME|LANG|LC_\w+|TMPDIR|PYTHONPATH|(HOROVOD|NCCL|UCX|OMPI|GLOO)_\w+")
 _IMAGE = "composesim image build --recipe horovod, or --image host where this machine has it"
@@ -55,19 +56,37 @@ def main() -> None:
             options, horovodrun, nodes=nodes, discovery=hosts.script, timeline=run / "logs" / "timeline.json"
         )
         print("$", " ".join(words), flush=True)
-        with subprocess.Popen(
+        started = subprocess.Popen(
             words,
             env=shown_environment(os.environ, programs=ways.programs, fusion_bytes=options.fusion_threshold),
             preexec_fn=partial(process.die_with, os.getpid()),
-        ) as started:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda received, _: started.send_signal(received))
+        )
+        stops: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda received, _: stops.append(received))
+        try:
             link.accept()
-            _follow(started, link, ways, hosts, Listening(run / "events", Told()), options)
-        sys.exit(started.returncode if started.returncode >= 0 else 128 - started.returncode)
+            following = _Following(started, link, ways, hosts, Listening(run / "events", Told()), options)
+            while started.poll() is None and not stops:
+                following.go_on()
+        finally:
+            ways.close()  # the sessions end with their connections, and what waits at a gate goes on
+            code = _end(started)
+        sys.exit(code if code >= 0 else 128 - code)
     finally:
         ways.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(started: subprocess.Popen[bytes]) -> int:
+    """Its exit code, or minus the signal that ended it; it is asked to end where it has not."""
+    if started.poll() is None:
+        started.terminate()
+    try:
+        return started.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        started.kill()
+        return started.wait()
 
 
 class Hosts:
@@ -113,36 +132,39 @@ def horovodrun_words(
     return [*words, sys.executable, "-S", hosted, "--", *options.program]
 
 
-def _follow(
-    started: subprocess.Popen[bytes],
-    link: Link,
-    ways: Ways,
-    hosts: Hosts,
-    events: Listening,
-    options: argparse.Namespace,
-) -> None:
-    """Until horovodrun ends: show it the nodes as they come and go, and say when all ranks have joined."""
-    told, is_ready, failed = events._told, False, dict.fromkeys(hosts._slots, 0)
-    with selectors.DefaultSelector() as selector:
-        selector.register(link, selectors.EVENT_READ)
-        selector.register(os.pidfd_open(started.pid), selectors.EVENT_READ)
-        while started.poll() is None:
-            present = [each.node for each in link.nodes]
-            is_settled = is_ready and set(ways.standing) == set(present)
-            selector.select(_REST_SECONDS if is_settled else _LOOK_SECONDS)
-            link.hear(0)
-            present = [each.node for each in link.nodes]
-            events.look(present)
-            for node, problem in ways.update([node for node in present if failed[node] < _TRIES], told).items():
-                failed[node] += 1
-                if failed[node] == _TRIES:
-                    _tell_unreachable(node, problem, is_elastic=bool(options.elastic))
-            failed = {node: count if node in present else 0 for node, count in failed.items()}
-            hosts.update(ways.standing)
-            if not is_ready and told.count(present) >= options.ranks:
-                is_ready = True
-                over = "MPI" if options.mpi else "gloo"
-                link.ready(words=f"{options.ranks} ranks on {len(present)} nodes have joined, over {over}")
+class _Following:
+    """While horovodrun runs: it is shown the nodes as they come and go, and composesim is told when all ranks have joined."""
+
+    def __init__(
+        self,
+        started: subprocess.Popen[bytes],
+        link: Link,
+        ways: Ways,
+        hosts: Hosts,
+        events: Listening,
+        options: argparse.Namespace,
+    ) -> None:
+        self._link, self._ways, self._hosts, self._events, self._options = link, ways, hosts, events, options
+        self._is_ready = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(link, selectors.EVENT_READ)
+        self._selector.register(os.pidfd_open(started.pid), selectors.EVENT_READ)
+
+    def go_on(self) -> None:
+        """Wait for what is next, not long, and do what follows from it."""
+        is_settled = self._is_ready and set(self._ways.standing) == {each.node for each in self._link.nodes}
+        self._selector.select(_REST_SECONDS if is_settled else _LOOK_SECONDS)
+        self._link.hear(0)
+        present = [each.node for each in self._link.nodes]
+        self._events.look(present)
+        for node, problem in self._ways.update(present, self._events.told, now=time.monotonic()).items():
+            _tell_unreachable(node, problem, is_elastic=bool(self._options.elastic))
+        self._hosts.update(self._ways.standing)
+        ranks = self._options.ranks
+        if not self._is_ready and self._events.told.count(present) >= ranks:
+            self._is_ready = True
+            over = "MPI" if self._options.mpi else "gloo"
+            self._link.ready(words=f"{ranks} ranks on {len(present)} nodes have joined, over {over}")
 
 
 def _tell_unreachable(node: str, problem: str, *, is_elastic: bool) -> None:

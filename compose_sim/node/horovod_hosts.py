@@ -19,6 +19,8 @@ from . import process, ssh
 
 _GREETING = b"composesim\n"
 _LONGEST_LOOK = 1 << 20
+PATIENCE_SECONDS = 10.0  # more than the master takes to notice that a node has gone
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass
@@ -54,7 +56,7 @@ class Listening:
     """The events of nodes, read on from where the last look ended."""
 
     def __init__(self, folder: Path, told: Told) -> None:
-        self._folder, self._told = folder, told
+        self._folder, self.told = folder, told
         self._read: dict[Path, int] = {}
 
     def look(self, nodes: Collection[str]) -> None:
@@ -70,11 +72,19 @@ class Listening:
                     self._read[path] = self._read.get(path, 0) + len(lines) + 1
                     file.seek(self._read[path])
                     for line in lines.decode(errors="replace").splitlines():
-                        self._told.line(line)
+                        self.told.line(line)
 
 
 class UnreachableError(Exception):
     """A node that ssh does not reach; says what ssh said."""
+
+
+@dataclass
+class Failing:
+    """A node that ssh does not reach: since when, and when it is tried again, on the monotonic clock."""
+
+    since: float
+    again_at: float = 0.0
 
 
 @dataclass
@@ -137,6 +147,7 @@ class Ways:
         self._folder = folder
         self._ways: dict[str, Way] = {}
         self._gates: dict[str, Gate] = {}
+        self._failing: dict[str, Failing] = {}
         ssh.write_whole(ssh.authorized_keys(shared), ssh.make_key(folder / "key") + "\n")
         ssh.write_whole(folder / "config", ssh.client_settings(folder))
         ssh.write_whole(folder / "gated", ssh.gated_settings(folder))
@@ -153,26 +164,38 @@ class Ways:
             gate = self._gates[node] = Gate(self._folder / f"{node}.gate")
             gate.close()
 
-    def update(self, present: Collection[str], told: Told) -> dict[str, str]:
-        """Go to nodes that have come, and give up those that have gone; what is wrong with those that cannot be reached."""
-        problems: dict[str, str] = {}
+    def update(self, present: Collection[str], told: Told, *, now: float) -> dict[str, str]:
+        """
+        Go to nodes that have come, again and again, and forget those that have gone; `now` is of the monotonic clock.
+
+        Nodes that are given up, and why: they could not be reached for PATIENCE_SECONDS. Each is told once.
+        """
         for node in [node for node in self._ways if node not in present]:
             self._ways.pop(node).close()
+        self._failing = {node: failing for node, failing in self._failing.items() if node in present}
         for node in present:
-            if node not in self._ways and node in told.host_keys:
+            failing = self._failing.get(node)
+            if node not in self._ways and node in told.host_keys and (failing is None or now >= failing.again_at):
                 keys = "".join(ssh.known_host(each, key) for each, key in told.host_keys.items())
                 ssh.write_whole(self._folder / "known_hosts", keys)
                 self._ways[node] = Way(self._folder, node)
+        given_up: dict[str, str] = {}
         for node, way in list(self._ways.items()):
             try:
                 way.look()
             except UnreachableError as error:
-                problems[node] = str(error)
                 self._ways.pop(node).close()
+                failing = self._failing.setdefault(node, Failing(since=now))
+                failing.again_at = now + _AGAIN_SECONDS
+                if now - failing.since >= PATIENCE_SECONDS:
+                    failing.again_at = float("inf")
+                    given_up[node] = str(error)
             else:
-                if way.stands and node in self._gates:
-                    self._gates[node].open()
-        return problems
+                if way.stands:
+                    self._failing.pop(node, None)
+                    if node in self._gates:
+                        self._gates[node].open()
+        return given_up
 
     @property
     def standing(self) -> list[str]:
@@ -180,7 +203,7 @@ class Ways:
         return [node for node, way in self._ways.items() if way.stands]
 
     def close(self) -> None:
-        for way in self._ways.values():
-            way.close()
+        while self._ways:
+            self._ways.popitem()[1].close()
         for gate in self._gates.values():
             gate.open()
