@@ -1,6 +1,6 @@
 """Does this node see the GPUs that it was given, and how do its ranks share them? Proved before the script, set up within the ranks.
 
-COMPOSESIM_GPUS holds the planned UUIDs; COMPOSESIM_MPS, COMPOSESIM_GPU_FRACTION and COMPOSESIM_GPU_WAIT how they are shared.
+COMPOSESIM_GPUS holds the planned UUIDs; COMPOSESIM_MPS, COMPOSESIM_GPU_FRACTION and COMPOSESIM_GPU_CROWD how they are shared.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from .mps import FAILED, READY
 _MPS_PATIENCE_S = 90.0
 _PROOF_PATIENCE_S = 60.0
 _LOOK_S = 0.02
-# How a thread waits for the GPU: CUDA's cudaDeviceSchedule… and the driver's CU_CTX_SCHED_… have the same numbers.
-_WAITS = {"spin": 1, "yield": 2, "block": 4}
+_YIELD = 2  # cudaDeviceScheduleYield, and the driver's CU_CTX_SCHED_YIELD
 
 
 class Proof:
@@ -96,22 +95,22 @@ class Proof:
 
 
 def install() -> None:
-    """In a rank: limit its GPU memory and say how it waits for the GPU, once the script first uses CUDA; else nothing."""
+    """In a rank: limit its GPU memory and its part of the CPUs, once the script first uses CUDA; else nothing."""
     fraction = float(os.environ.get("COMPOSESIM_GPU_FRACTION") or 0)
-    wait = _WAITS.get(os.environ.get("COMPOSESIM_GPU_WAIT", ""), 0)
-    if fraction or wait:
-        after_import("torch", lambda torch: _prepare(torch, fraction, wait))
+    crowd = os.environ.get("COMPOSESIM_GPU_CROWD", "")
+    if fraction or crowd:
+        after_import("torch", lambda torch: _prepare(torch, fraction, crowd))
 
 
-def _prepare(torch: Any, fraction: float, wait: int) -> None:
+def _prepare(torch: Any, fraction: float, crowd: str) -> None:
     """Torch begins with CUDA in one function, when something first needs it; before that a rank may still fork."""
     begin = getattr(torch._C, "_cuda_init", None)
     if begin is None:  # built without CUDA
         return
 
     def begin_with_our_limits() -> None:
-        if wait:
-            _set_wait(wait)
+        if crowd:
+            _make_room(crowd)
         begin()
         if fraction:
             torch._C._cuda_setMemoryFraction(fraction, _own_device())
@@ -125,14 +124,30 @@ def _own_device() -> int:
     return int(os.environ.get("LOCAL_RANK", "0")) % max(1, count)
 
 
-def _set_wait(wait: int) -> None:
-    """Left alone, a thread that waits for the GPU spins: many ranks on few CPUs would take them from one another."""
+def _make_room(crowd: str) -> None:
+    """
+    Left alone, two threads of each rank spin while they wait, and many ranks on few CPUs take them from one another.
+
+    Both of them yield, NCCL's own always; in containers the kernel lets a thread yield to those of its own container alone, so that
+    each rank keeps to CPUs of its own. Threads and processes that it starts from now on do as well.
+    """
+    first, ranks = map(int, crowd.split("/"))
+    place = first + int(os.environ.get("LOCAL_RANK", "0"))
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, part_of(sorted(os.sched_getaffinity(0)), place, ranks))
     runtime = _loaded("libcudart.so")
     if runtime is not None and _own_device() == 0:
-        runtime.cudaSetDeviceFlags(wait)
+        runtime.cudaSetDeviceFlags(_YIELD)
         return
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxSetFlags_v2(_own_device(), wait)
+        ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxSetFlags_v2(_own_device(), _YIELD)
+
+
+def part_of(cpus: list[int], place: int, ranks: int) -> list[int]:
+    """The CPUs of the rank at this place among so many; one that it shares where there are more ranks than CPUs."""
+    if ranks >= len(cpus):
+        return [cpus[place % len(cpus)]]
+    return cpus[place * len(cpus) // ranks : (place + 1) * len(cpus) // ranks]
 
 
 def _loaded(name: str) -> Any:

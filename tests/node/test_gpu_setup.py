@@ -85,7 +85,7 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
     inner = SimpleNamespace(
         _cuda_init=lambda: done.append("begun"), _cuda_setMemoryFraction=lambda *given: done.append(given)
     )
-    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, wait=0)
+    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, crowd="")
     assert done == []
 
     inner._cuda_init()
@@ -93,10 +93,38 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
     assert done == ["begun", (0.25, 1)]
 
 
+@pytest.mark.parametrize(
+    ("cpus", "ranks", "expected"),
+    [
+        (16, 8, [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]),
+        (4, 3, [[0], [1], [2, 3]]),  # none is left over
+        (2, 5, [[0], [1], [0], [1], [0]]),
+    ],
+)
+def test_ranks_share_out_the_cpus(cpus: int, ranks: int, expected: list[list[int]]) -> None:
+    assert [gpu_setup.part_of(list(range(cpus)), place, ranks) for place in range(ranks)] == expected
+
+
+def test_a_rank_keeps_to_its_cpus_once_cuda_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    before = os.sched_getaffinity(0)
+    inner = SimpleNamespace(_cuda_init=lambda: None)
+    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.0, crowd="2/1000")
+    assert os.sched_getaffinity(0) == before
+
+    try:
+        inner._cuda_init()
+        during = os.sched_getaffinity(0)
+    finally:
+        os.sched_setaffinity(0, before)
+
+    assert during == {sorted(before)[3 % len(before)]}
+
+
 def test_a_torch_without_cuda_is_left_alone() -> None:
     inner = SimpleNamespace()
 
-    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, wait=4)
+    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, crowd="0/8")
 
     assert vars(inner) == {}
 

@@ -73,9 +73,10 @@ def plan_gpus(
     served = tuple(
         {gpu.uuid: gpu for node, joins in zip(assignment.nodes, clients, strict=True) if joins for gpu in node}.values()
     )
+    crowds = _crowds([wish.ranks for wish in wishes], sharing, cpus=cpus)
     nodes = tuple(
-        _node(node, inventory, sharing, form=form, joins_mps=joins, mps_folder=mps_folder)
-        for node, joins in zip(assignment.nodes, clients, strict=True)
+        _node(node, inventory, sharing, form=form, joins_mps=joins, mps_folder=mps_folder, crowd=crowd)
+        for node, joins, crowd in zip(assignment.nodes, clients, crowds, strict=True)
     )
     mounts = driver_mounts(inventory.toolkit, visible=visible) if form == RAW else {}
     needs_path = bool(mounts or inventory.toolkit.driver_folders)
@@ -86,14 +87,21 @@ def plan_gpus(
         mps=_mps(served, inventory, mounts, form=form, mps_folder=mps_folder) if served else None,
         mounts=mounts,
         environment={
-            **_nccl(assignment, sharing, ranks=sum(wish.ranks for wish in wishes), cpus=cpus),
+            **_nccl(assignment, sharing),
             **({"LD_LIBRARY_PATH": library_path(inventory.toolkit)} if form == RAW and needs_path else {}),
         },
     )
 
 
-def _nccl(assignment: Assignment, sharing: Sharing, *, ranks: int, cpus: int) -> dict[str, str]:
-    """How ranks meet and wait. The person's own variables win over these."""
+def _crowds(ranks: Sequence[int], sharing: Sharing, *, cpus: int) -> list[str]:
+    """For each node `FIRST/ALL`, the place of its first rank among all, where ranks must share out the CPUs; else ""."""
+    if not crowds_cpus(sharing, ranks=sum(ranks), cpus=cpus):
+        return [""] * len(ranks)
+    return [f"{sum(ranks[:node])}/{sum(ranks)}" for node in range(len(ranks))]
+
+
+def _nccl(assignment: Assignment, sharing: Sharing) -> dict[str, str]:
+    """How ranks meet. The person's own variables win over these."""
     environment = {
         "NCCL_IB_DISABLE": "1",  # else nodes would meet on this machine's InfiniBand, past the run's network
         "NCCL_NVLS_ENABLE": "0",  # ranks that share a GPU cannot take part in its multicast
@@ -101,8 +109,6 @@ def _nccl(assignment: Assignment, sharing: Sharing, *, ranks: int, cpus: int) ->
     is_shared = any(share.mode != OWN for share in sharing.shares.values())
     if is_shared and all(len(node) <= 1 for node in assignment.nodes):
         environment["NCCL_MAX_CTAS"] = "1"  # one channel, one socket a neighbour: what is short here is CPU
-    if crowds_cpus(sharing, ranks=ranks, cpus=cpus):
-        environment["COMPOSESIM_GPU_WAIT"] = "block"
     return environment
 
 
@@ -119,6 +125,7 @@ def _node(
     form: str,
     joins_mps: bool,
     mps_folder: str,
+    crowd: str,
 ) -> NodeGpus:
     bound = bind(gpus, inventory, form)
     environment = binding_environment(bound, inventory) | {"COMPOSESIM_GPUS": ",".join(bound.uuids)}
@@ -126,6 +133,8 @@ def _node(
     if limits:  # of torch's allocator, which counts neither CUDA's context nor NCCL's buffers
         fraction = (min(limits) - CONTEXT_BYTES) / max(gpu.memory_bytes for gpu in gpus)
         environment["COMPOSESIM_GPU_FRACTION"] = f"{fraction:.4f}"
+    if gpus and crowd:
+        environment["COMPOSESIM_GPU_CROWD"] = crowd
     if joins_mps:
         environment |= {"COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": mps_folder}
     if joins_mps and limits:

@@ -163,22 +163,23 @@ def test_ranks_that_share_a_gpu_share_its_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inventory", "cpus", "spec", "waits", "channels"),
+    ("inventory", "cpus", "spec", "crowd", "channels"),
     [
         (ONE, 16, {"nodes": 7}, None, "1"),
-        (ONE, 16, {"nodes": 8}, "block", "1"),  # two busy threads a rank leave no CPU for anything else
-        (FOUR, 16, {"nodes": 8}, "block", "1"),
+        (ONE, 16, {"nodes": 8}, "3/8", "1"),  # two busy threads a rank leave no CPU for anything else
+        (FOUR, 16, {"nodes": 8}, "3/8", "1"),
+        (FOUR, 16, {"nodes": 5, "nproc_per_node": 2}, "6/10", None),  # a node's own GPUs have better ways than sockets
         (FOUR, 4, {"nodes": 4}, None, None),  # no GPU is shared
-        (FOUR, 64, {"nodes": 4, "gpus_per_node": 2}, None, None),  # a node's own GPUs have better ways than sockets
-        (ONE, 16, {"nodes": 8, "env": {"NCCL_MAX_CTAS": "4"}}, "block", "4"),  # what a person says goes
+        (ONE, 16, {"nodes": 8, "env": {"NCCL_MAX_CTAS": "4"}}, "3/8", "4"),  # what a person says goes
     ],
 )
 def test_many_ranks_that_share_gpus_spare_the_cpus(
-    inventory: Inventory, cpus: int, spec: dict[str, Any], waits: str | None, channels: str | None
+    inventory: Inventory, cpus: int, spec: dict[str, Any], crowd: str | None, channels: str | None
 ) -> None:
-    environment = a_plan(a_host(gpus=inventory, python=CUDA_TORCH, cpus=cpus), **spec).environment
+    made = a_plan(a_host(gpus=inventory, python=CUDA_TORCH, cpus=cpus), **spec)
 
-    assert (environment.get("COMPOSESIM_GPU_WAIT"), environment.get("NCCL_MAX_CTAS")) == (waits, channels)
+    assert made.nodes[3].environment.get("COMPOSESIM_GPU_CROWD") == crowd
+    assert made.environment.get("NCCL_MAX_CTAS") == channels
 
 
 def test_only_nodes_on_a_shared_gpu_join_mps_and_it_serves_no_other_gpu() -> None:
