@@ -89,7 +89,7 @@ def why_no_mps(gpu: Gpu, inventory: Inventory) -> str:
 
 
 def _slow(reason: str) -> str:
-    return f"{reason}, so ranks take turns on the GPU: on an H200 a step of 8 nodes took 157 ms so, and 3.6 ms with MPS"
+    return f"{reason}, so ranks take turns on the GPU: on an H200 a step of 8 nodes took 161 ms so, and 5.3 ms with MPS"
 
 
 def _require_clients(gpu: Gpu, ranks: int) -> None:
