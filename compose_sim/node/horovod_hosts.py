@@ -110,7 +110,7 @@ class Way:
 
     def __init__(self, folder: Path, node: str) -> None:
         """Begin to connect."""
-        self.node, self.stands = node, False
+        self.node, self.stands, self._said = node, False, b""
         (folder / f"{node}.sock").unlink(missing_ok=True)  # of an earlier one that was killed
         options = ["-F", str(folder / "config"), "-o", "ControlMaster=yes"]
         self._process = subprocess.Popen(
@@ -127,8 +127,9 @@ class Way:
         """See whether the node has answered; UnreachableError where ssh has given up, or the connection has ended."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        if not self.stands and self._process.stdout.read() == _GREETING:
-            self.stands = True
+        if not self.stands:
+            self._said += self._process.stdout.read() or b""
+            self.stands = self._said == _GREETING
         if self._process.poll() is not None:
             said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
             raise UnreachableError(said[-1] if said else f"ssh ended with exit code {self._process.returncode}")
@@ -202,7 +203,13 @@ class Ways:
         """The nodes that have answered."""
         return [node for node, way in self._ways.items() if way.stands]
 
+    @property
+    def under_way(self) -> list[str]:
+        """The nodes that are asked, and have not answered."""
+        return [node for node, way in self._ways.items() if not way.stands]
+
     def close(self) -> None:
+        """Leave no connection, and nobody waiting at a gate."""
         while self._ways:
             self._ways.popitem()[1].close()
         for gate in self._gates.values():

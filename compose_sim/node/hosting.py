@@ -161,10 +161,16 @@ class Hosting:
             self._do(self._guests.left(number))
             return
         line, newline, self._unread[number] = (self._unread[number] + data).partition(b"\n")
-        if newline:
-            self._do(self._guests.asked(number, json.loads(line)["environment"]))
-        else:
+        if not newline:
             self._unread[number] = line
+            return
+        try:
+            environment = {str(name): str(value) for name, value in json.loads(line)["environment"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError):  # not from hosted.py
+            self._let_go(number)
+            self._do(self._guests.left(number))
+        else:
+            self._do(self._guests.asked(number, environment))
 
     def _hear_server(self) -> None:
         """Read on what sshd says, so that it never waits; its end is ours, since nobody reaches this node any more."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 from compose_sim.node import horovod_driver, ssh
-from compose_sim.node.horovod_hosts import Gate, Listening, Told
+from compose_sim.node.horovod_hosts import PATIENCE_SECONDS, Gate, Listening, Told, Ways
+from tests.builders import PATIENCE_S
 
 
 def a_line(node: str, kind: str, rank: int | None = None, **data: Any) -> str:
@@ -66,6 +68,32 @@ def test_others_wait_at_a_gate_until_it_is_open(tmp_path: Path) -> None:
     free = subprocess.run(["flock", "--shared", "--nonblock", gate.file, "true"], check=False)
 
     assert (busy.returncode, free.returncode) == (1, 0)
+
+
+def test_a_node_that_ssh_does_not_reach_is_given_up_after_a_while_and_told_once(tmp_path: Path) -> None:
+    """Real ssh, to a port of this machine where nobody listens."""
+    told = Told()
+    told.line(a_line("localhost", "ssh", host_key="ssh-ed25519 AAAA composesim"))
+    ways = Ways(tmp_path, tmp_path / "shared")
+
+    def until(now: float) -> dict[str, str]:
+        """What is told once the attempt that is under way has failed."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            given_up = ways.update(["localhost"], told, now=now)
+            if not ways.under_way:
+                return given_up
+            assert time.monotonic() < deadline
+
+    try:
+        assert until(100.0) == {}
+        assert ways.update(["localhost"], told, now=100.1) == {}, "not at once again"
+        (problem,) = until(100.0 + PATIENCE_SECONDS).values()
+        assert "Connection refused" in problem
+        assert until(1000.0) == {}, "it was told"
+        assert ways.standing == []
+    finally:
+        ways.close()
 
 
 def test_horovodrun_is_told_hosts_or_where_to_ask_for_them() -> None:
