@@ -17,6 +17,11 @@ def root() -> Path:
     return shipped if (shipped / "docker-compose.yml.j2").is_file() and not _is_checkout() else _PACKAGE.parent
 
 
+def examples() -> Path:
+    """The folder of the recipes' examples, which read their data beside the folders above it."""
+    return root() / "templates" / "examples"
+
+
 def node_code() -> Path:
     """The folder of the code that runs inside nodes."""
     return _PACKAGE / "node"

@@ -79,10 +79,10 @@ def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[t
     """Each file to copy, with its name below the copy; the script always."""
     root = code
     if script and not script.is_relative_to(code):
-        root = script.parent
-        if root == assets.root():
+        root, ours = script.parent, assets.root()
+        if root in (ours, assets.examples()):  # one of ours, with the data that it reads
             yield script, script.name
-            yield from ((path, str(path.relative_to(root))) for path in sorted((root / "data").iterdir()))
+            yield from ((path, str(path.relative_to(ours))) for path in sorted((ours / "data").iterdir()))
             return
     names = dict.fromkeys([*_names_below(root), *([str(script.relative_to(root))] if script else [])])
     for name in names:

@@ -13,8 +13,6 @@ from compose_sim.core.spec import ClusterSpec
 from compose_sim.engine.recipes import find_recipe
 from compose_sim.errors import SpecError
 
-EXAMPLES = Path("templates", "examples")  # those of recipes, below composesim's assets
-
 
 def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
     """The script or module to run, checked to be one; the recipe's own example where none is named."""
@@ -29,10 +27,9 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
     path = Path(os.path.abspath(folder / script))
     _check_script(path, str(script))
     real = path.resolve()  # a link may lead out of the project, where nodes must see what it leads to
-    examples = assets.root() / EXAMPLES
     outside = {
         # An example of ours reads its data beside the folders above it.
-        assets.root() if at.is_relative_to(examples) or script == assets.root() / recipe.EXAMPLE else at.parent
+        assets.root() if at.is_relative_to(assets.examples()) else at.parent
         for at in (path, real)
         if not at.is_relative_to(folder) and not at.is_relative_to(folder.resolve())
     }
@@ -43,7 +40,7 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
 def _script_of(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Path:
     """The script that was named, else the recipe's example: one of the folder, else one that ships by that name."""
     named = Path(spec.script or Path(recipe.EXAMPLE).name)
-    shipped = assets.root() / (EXAMPLES / named if spec.script else recipe.EXAMPLE)
+    shipped = assets.examples() / named if spec.script else assets.root() / recipe.EXAMPLE
     is_elsewhere = len(named.parts) > 1 or (folder / named).exists() or not shipped.is_file()
     return named if is_elsewhere else shipped
 

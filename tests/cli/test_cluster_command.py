@@ -27,3 +27,13 @@ def test_an_example_that_ships_is_run_by_its_name_unless_the_folder_has_a_script
     shipped, own = ((project.folder / name / "code/ray_faults.py").read_text() for name in ("shipped", "own"))
     assert shipped == (ROOT / "templates/examples/ray_faults.py").read_text()
     assert own == "print('here')\n"
+
+
+def test_a_rendered_example_brings_its_data_and_none_of_the_other_examples(project: Project) -> None:
+    """It reads them in the first folder above it that has any."""
+    project.run("render", "out", "--recipe", "paddle", "--image", "an-image")
+
+    code = project.folder / "out" / "code"
+    names = {str(path.relative_to(code)) for path in code.rglob("*") if path.is_file()}
+    assert {"paddle_digits.py", "data/digits.csv.gz"} <= names
+    assert not [name for name in names if name.endswith(".py") and name != "paddle_digits.py"]
