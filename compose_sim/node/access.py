@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,7 +38,10 @@ Decision = Union[Pass, Enter, Refuse]
 
 def decide(path: str, headers: Mapping[str, str], token: str, *, form: str = "") -> Decision:
     """What becomes of a request for a path with these headers, named in lower case; `form` is the body of a form that was filled in."""
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:  # such as http://[
+        return Refuse()
     query = parse_qsl(parts.query, keep_blank_values=True)
     shown = [value for name, value in query if name == NAME] + [
         value for name, value in parse_qsl(form) if name == NAME
@@ -47,7 +49,7 @@ def decide(path: str, headers: Mapping[str, str], token: str, *, form: str = "")
     if any(_same(value, token) for value in shown):
         left = urlencode([pair for pair in query if pair[0] != NAME])
         # Only the path: a link such as //elsewhere must not lead away from here.
-        here = "/" + parts.path.lstrip("/")
+        here = "/" + parts.path.lstrip("/\\")  # to browsers either slash is one
         return Enter(location=urlunsplit(("", "", here, left, "")), cookie=_cookie(token))
     if _cookie_shown(headers.get("cookie", ""), token) or _same(_in_header(headers.get("authorization", "")), token):
         return Pass(path=path)
@@ -94,7 +96,7 @@ def _in_header(text: str) -> str | None:
         return None
     try:
         return base64.b64decode(value, validate=True).decode().partition(":")[2]
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, or no text
         return None
 
 

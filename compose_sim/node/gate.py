@@ -103,10 +103,10 @@ class Handler(BaseHTTPRequestHandler):
     def _length(self) -> int | None:
         """Of the request's body; None where it was refused."""
         length = self.headers.get("Content-Length", "0")
-        if "Transfer-Encoding" in self.headers or not length.isdigit():
+        if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
             self._say(HTTPStatus.LENGTH_REQUIRED, "", {"Connection": "close"})
             return None
-        if int(length) > _MOST_BODY:
+        if len(length) > len(str(_MOST_BODY)) or int(length) > _MOST_BODY:
             self._say(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "", {"Connection": "close"})
             return None
         return int(length)
