@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from compose_sim.core.gpus.driver import why_too_old
+from compose_sim.core.gpus.driver import cuda_of_image, why_too_old
 from compose_sim.core.gpus.request import require_gpus
 from compose_sim.core.inventory import Host, PythonFacts
 from compose_sim.core.plan import Choice
@@ -85,11 +85,22 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
-def choose_gpus(spec: ClusterSpec, host: Host, *, cuda: str | None = None, emulates: bool = True) -> Choice | None:
+def cuda_of_nodes(host: Host, *, image: str, packages: Mapping[str, str]) -> tuple[str | None, str]:
+    """The CUDA that a recipe's framework was built for on nodes ("" for none, None where it is not known), and its name."""
+    if "torch" in packages or not packages:
+        return cuda_of_image(image, host.python), "torch"
+    found = host.python.packages if image == "host" and host.python else {}
+    has_cpu_build = "paddlepaddle" in packages and "paddlepaddle" in found and "paddlepaddle-gpu" not in found
+    return ("" if has_cpu_build else None), "paddle" if "paddlepaddle" in packages else ""
+
+
+def choose_gpus(
+    spec: ClusterSpec, host: Host, *, cuda: str | None = None, framework: str = "torch", emulates: bool = True
+) -> Choice | None:
     """
     Whether nodes show emulated GPUs, or none; None where they get this machine's own.
 
-    `cuda` is what the nodes' torch was built for: "" for none, None where it is not known. `emulates` says whether what runs there
+    `cuda` is what the nodes' framework was built for: "" for none, None where it is not known. `emulates` says whether what runs there
     can be shown emulated ones. Raises EnvironmentMissingError where GPUs were asked for that cannot be had, or the driver is too
     old for that torch.
     """
@@ -105,9 +116,10 @@ def choose_gpus(spec: ClusterSpec, host: Host, *, cuda: str | None = None, emula
         return Choice(what="gpus", value="none", why="asked for")
     if asked:
         require_gpus(inventory, f"--gpus {spec.gpus}" if spec.gpus != "auto" else "gpus of a node")
-    why = _why_not_real(host, cuda)
+    why = _why_not_real(host, cuda, framework)
     if why and asked:
-        raise EnvironmentMissingError(f"this machine's GPUs cannot be used: {why}", hint=_hint_for_torch(why))
+        hint = f"install a {framework} for CUDA" if cuda == "" and host.gpus.gpus else "composesim doctor"
+        raise EnvironmentMissingError(f"this machine's GPUs cannot be used: {why}", hint=hint)
     if why and not emulates:
         return Choice(what="gpus", value="none", why=why)
     if why:
@@ -120,16 +132,12 @@ def choose_gpus(spec: ClusterSpec, host: Host, *, cuda: str | None = None, emula
     return None
 
 
-def _why_not_real(host: Host, cuda: str | None) -> str:
+def _why_not_real(host: Host, cuda: str | None, framework: str) -> str:
     if host.gpus.problem:
         return host.gpus.problem
     if not host.gpus.gpus:
         return "this machine has no NVIDIA GPU"
-    return "the nodes' torch is built without CUDA" if cuda == "" else ""
-
-
-def _hint_for_torch(why: str) -> str:
-    return "install a torch for CUDA" if "torch" in why else "composesim doctor"
+    return f"the nodes' {framework} is built without CUDA" if cuda == "" else ""
 
 
 def choose_backend(spec: ClusterSpec, host: Host, *, gpus: str | None = None, all_nodes: bool = True) -> Choice:

@@ -9,10 +9,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from compose_sim.core.choices import check_options, choose_backend, choose_engine, choose_gpus, choose_image
+from compose_sim.core.choices import (
+    check_options,
+    choose_backend,
+    choose_engine,
+    choose_gpus,
+    choose_image,
+    cuda_of_nodes,
+)
 from compose_sim.core.environment import as_dotenv_changes_it, common_environment, gpu_environment, stall_seconds
 from compose_sim.core.gpus.assignment import Wish
-from compose_sim.core.gpus.driver import cuda_of_image
 from compose_sim.core.gpus.plan import MPS_NAME, GpuPlan, plan_gpus
 from compose_sim.core.inventory import Host
 from compose_sim.core.limits import check_limits, choose_subnet
@@ -69,7 +75,8 @@ def make_plan(
     host = as_ordinary_user(host) if contained and launcher == HOSTED else host
     folder = CONTAINER_FOLDER if contained else run_folder
     mounts = _mounts(spec, host, program, image=image.value, contained=contained)
-    shown = choose_gpus(spec, host, cuda=cuda_of_image(image.value, host.python), emulates=recipe.EMULATES_GPUS)
+    cuda, framework = cuda_of_nodes(host, image=image.value, packages=recipe.PACKAGES)
+    shown = choose_gpus(spec, host, cuda=cuda, framework=framework, emulates=recipe.EMULATES_GPUS)
     real = None if shown else _gpu_plan(spec, host, mounts, run=run, folder=folder, contained=contained)
     gpus = shown or Choice(what="gpus", value=real.value if real else "", why=real.why if real else "")
     on_all = real is None or all(node.bound.uuids for node in real.nodes)

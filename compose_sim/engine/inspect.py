@@ -34,6 +34,7 @@ _SYSTEM_PATHS = (
     "/etc/nsswitch.conf",
     "/etc/ssl",
 )
+_OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # a distribution of its own with the same module
 _PROBE = """
 import importlib.metadata, importlib.util, json, sys
 def version(name):
@@ -125,6 +126,7 @@ def find_python(wanted: str | None = None, packages: Iterable[str] = ()) -> Pyth
     They are looked for in the active virtual environment, our own, then on PATH.
     """
     names = tuple(packages) or ("torch",)
+    names += tuple(_OTHER_BUILDS[name] for name in names if name in _OTHER_BUILDS)
     if wanted:
         path = shutil.which(wanted)
         if path is None:
@@ -144,7 +146,7 @@ def find_python(wanted: str | None = None, packages: Iterable[str] = ()) -> Pyth
     for executable in dict.fromkeys(candidates):
         if os.access(executable, os.X_OK):
             facts = _probe(executable, names)
-            if facts and facts.packages.keys() >= set(names):
+            if facts and facts.packages.keys() >= set(packages or ("torch",)):
                 return facts
             found = found or facts
     return found
@@ -167,9 +169,15 @@ def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
     return PythonFacts(
         executable=executable,
         prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
-        packages={name: version for name, version in versions.items() if version},
+        packages=_with_other_builds({name: version for name, version in versions.items() if version}),
         torch_cuda=_cuda_of(origin) if origin else None,
     )
+
+
+def _with_other_builds(packages: dict[str, str]) -> dict[str, str]:
+    """The same, where a framework that was built for GPUs counts by its plain name as well."""
+    named = {name: packages[other] for name, other in _OTHER_BUILDS.items() if other in packages}
+    return {**named, **packages}
 
 
 def _version(name: str) -> str | None:

@@ -57,6 +57,8 @@ CASES: dict[str, dict[str, Any]] = {
         "nodes": [{"cpus": 1, "memory": "3g"}, {"cpus": 2}],
         "elastic": "2:3",
     },
+    "paddle": {"recipe": "paddle", "image": "composesim-paddle:latest", "elastic": "1:2"},
+    "paddle-ray": {"recipe": "paddle-ray", "image": "composesim-paddle-ray:latest", "script": "search.py"},
     "services": {"with": ["jupyter", "tensorboard", "grafana"], "image": "torch:1", "publish": {"jupyter": 9999}},
 }
 
