@@ -51,6 +51,13 @@ CASES: dict[str, dict[str, Any]] = {
     "gpus-mps": {"gpus_of": h200s(1, toolkit=SCATTERED), "nodes": 9, "image": "torch:1"},
     "gpus-own-driver": {"gpus_of": h200s(2, toolkit=SCATTERED), "nodes": 2},
     "gpus-mig": {"gpus_of": replace(MIG, toolkit=RAW), "nodes": 2},
+    "horovod": {
+        "recipe": "horovod",
+        "image": "composesim-horovod:latest",
+        "nodes": 2,
+        "elastic": "1:3",
+        "options": {"timeline": "on", "cycle-time": "2"},
+    },
     "ray": {
         "recipe": "ray",
         "image": "composesim-ray:latest",
