@@ -26,7 +26,7 @@ class Events:
         """The same file, for the events of one rank or round."""
         return replace(self, rank=rank, generation=generation)
 
-    def emit(self, kind: str, **data: Any) -> None:
+    def emit(self, kind: str, /, **data: Any) -> None:
         """Append one event, stamped with the time of this call."""
         event = {"v": 1, "t": time.time(), "run": self.run, "node": self.node, "rank": self.rank}
         line = json.dumps({**event, "generation": self.generation, "kind": kind, "data": data}, default=str) + "\n"

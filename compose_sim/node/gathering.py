@@ -95,13 +95,17 @@ class Gathering:
         return acts
 
     def driver_said(self, message: Message) -> list[Act]:
-        """`accepting`: nodes may start what they run. `ready`: the framework itself says that all are there, with what they have."""
+        """
+        `accepting`: nodes may start what they run. `ready`: the framework itself says that all are there, with what they have.
+
+        ValueError for what is neither.
+        """
         if message["type"] == "accepting":
             self._accepts = True
             return [act for peer in list(self._members) for act in self._take_in(peer)]
         if message["type"] == "ready":
             return [Note("ready", {key: value for key, value in message.items() if key != "type"})]
-        return []
+        raise ValueError(message["type"])
 
     def driver_ended(self, code: int) -> list[Act]:
         """The driver has ended: 0 for well, negative for a signal. So has the run."""

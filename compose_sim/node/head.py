@@ -25,7 +25,7 @@ from .emit import Events, events_of
 from .gathering import Gathering, StartDriver, Tell
 from .nodes import Nodes, PortTaken, free_port, listen, marked
 from .output import Outputs
-from .wire import Connection
+from .wire import OVER, Connection
 
 _GRACE_SECONDS = 5.0
 _FLUSH_SECONDS = 5.0
@@ -88,8 +88,15 @@ class Head(Nodes):
     def _hear_driver(self) -> None:
         assert self._link is not None
         for message in self._link.receive():
-            self._perform(self._gathering.driver_said(message))
+            try:
+                acts = self._gathering.driver_said(message)
+            except ValueError:
+                self._link.closed = f"it does not speak our protocol: {message!r:.80}"
+                break
+            self._perform(acts)
         if self._link.closed:  # it needs us no more, and its end comes by another way
+            if self._link.closed != OVER:
+                print(f"composesim master: the driver is heard no more: {self._link.closed}", file=sys.stderr)
             self._selector.unregister(self._link)
             self._link.close()
             self._link = None

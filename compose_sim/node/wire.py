@@ -10,6 +10,7 @@ Message = dict[str, Any]
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 5.0  # without a byte for so long, the other side counts as gone
+OVER = "connection closed"  # why a connection has ended that the other side has closed
 _LONGEST_LINE = 1 << 20
 
 
@@ -54,7 +55,7 @@ class Connection:
                 self.closed = f"connection lost ({error.strerror})"
                 break
             if not data:
-                self.closed = "connection closed"
+                self.closed = OVER
             self._unread += data
         *lines, self._unread = self._unread.split(b"\n")
         if len(self._unread) > _LONGEST_LINE:

@@ -1,0 +1,64 @@
+"""What does the head do with a driver that does not speak as it should? It says what it heard, and the run ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.node.harness import NODE_CODE, PATIENCE_SECONDS
+
+pytestmark = pytest.mark.train
+
+# Says one line, then waits for as long as it is heard.
+DRIVER = """
+import os, socket, sys
+link = socket.socket(fileno=int(os.environ["COMPOSESIM_DRIVER_LINK"]))
+link.sendall(sys.argv[1].encode() + b"\\n")
+if sys.argv[2] == "stays":
+    link.recv(1)
+sys.exit(5)
+"""
+
+
+def drive(folder: Path, line: str, then: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
+    """The end of a head whose driver says this line, and the head's events."""
+    for name in ("events", "logs"):
+        (folder / name).mkdir()
+    driver = folder / "driver.py"
+    driver.write_text(DRIVER)
+    words = ("--slots", "1", "--host", "127.0.0.1", "--port", "0", "--head-port", "0", "--", driver, line, then)
+    done = subprocess.run(
+        [sys.executable, NODE_CODE / "head.py", *words],
+        env={**os.environ, "COMPOSESIM_RUN": "test", "COMPOSESIM_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    lines = (folder / "events" / "master.jsonl").read_text().splitlines()
+    return done, [json.loads(each) for each in lines]
+
+
+@pytest.mark.parametrize("line", ["hello", "[1]", '{"a": 1}', '{"type": "accept"}'])
+def test_a_driver_that_says_something_else_is_let_go_and_told_of(tmp_path: Path, line: str) -> None:
+    """Not waited for: it hears that nobody listens, and its end is the run's."""
+    done, events = drive(tmp_path, line, "stays")
+
+    assert done.returncode == 1
+    assert "the driver is heard no more: it does not speak our protocol: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (events[-1]["kind"], events[-1]["data"]["exit_code"]) == ("ended", 5)  # type: ignore[index]
+
+
+def test_a_driver_may_call_its_facts_what_it_likes(tmp_path: Path) -> None:
+    """None of the names that an event has of its own is taken from it."""
+    done, events = drive(tmp_path, json.dumps({"type": "ready", "kind": "small", "self": 1, "node": "all"}), "goes")
+
+    facts = next(event["data"] for event in events if event["kind"] == "ready")
+    assert facts == {"kind": "small", "self": 1, "node": "all"}
+    assert "Traceback" not in done.stderr
