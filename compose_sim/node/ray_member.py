@@ -111,7 +111,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ray_member.py", description="One node of a Ray cluster.")
     parser.add_argument("--cpus", type=_numbers, required=True, help="CPUs of each node; 0: its share")
     parser.add_argument("--memory", type=_numbers, required=True, help="bytes that each node may take; 0: its share")
-    parser.add_argument("--patience", type=int, default=120, help="seconds until the head must answer")
+    parser.add_argument("--patience", type=int, default=300, help="seconds until the head must answer")
     ray_start.add_options(parser)
     return parser.parse_args()
 

@@ -19,7 +19,7 @@ OPTIONS: Mapping[str, str] = {
     "cpus": "CPUs that Ray counts on each node; a node's --cpus, or its share of this machine, when left out",
     "head-cpus": "CPUs that Ray counts on the head: 0 when left out, so that work is done on nodes alone",
     "dashboard": "on or off: the dashboard costs the head about 2 s at its start",
-    "ready-timeout": "seconds until Ray must have all nodes: 120 when left out",
+    "ready-timeout": "seconds until Ray must have all nodes: 300 when left out",
 }
 EXIT_CODES: Mapping[int, str] = {
     90: "Ray is not in the nodes' Python",
@@ -28,7 +28,7 @@ EXIT_CODES: Mapping[int, str] = {
     93: "Ray's head did not start",
 }
 _DASHBOARD, _CLIENT = 8265, 10001  # as Ray's own documents have them
-_PATIENCE_S = "120"
+_PATIENCE_S = 300  # nodes that fail are noticed at once; those that share a busy machine only need time
 
 
 def launcher(spec: ClusterSpec) -> str:
@@ -63,7 +63,7 @@ def driver_words(cluster: Cluster) -> tuple[str, ...]:
         driven.of_ours(cluster, "ray_driver.py"),
         *("--nodes", str(spec.first_nodes)),
         *("--cpus", str(_whole(spec, "head-cpus", 0))),
-        *("--ready-timeout", str(_whole(spec, "ready-timeout", 120, least=1))),
+        *("--ready-timeout", str(_whole(spec, "ready-timeout", _PATIENCE_S, least=1))),
         *(("--dashboard-port", str(cluster.published["dashboard"])) if _has_dashboard(spec) else ()),
         *("--client-port", str(cluster.published["client"])),
         *_common_words(cluster),
@@ -99,9 +99,10 @@ def environment(cluster: Cluster) -> Mapping[str, str]:
         # A node that is told to stop is not wanted any more: Ray would wait 30 s for its work to end.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # Ray gives its own processes half a minute to start; on a machine that many nodes share, they may take longer.
-        "RAY_raylet_start_wait_time_s": _PATIENCE_S,
+        "RAY_raylet_start_wait_time_s": str(_PATIENCE_S),
+        "RAY_gcs_server_request_timeout_seconds": str(_PATIENCE_S),
         "RAY_agent_register_timeout_ms": f"{_PATIENCE_S}000",
-        "RAY_DASHBOARD_STARTUP_TIMEOUT_S": _PATIENCE_S,
+        "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(_PATIENCE_S),
         **found,
     }
 
