@@ -38,7 +38,7 @@ READY_NOTES = [
 ]
 SAMPLING_NOTES = [
     f"Two samplers of five environments on two nodes: seconds for {SAMPLES:,} steps of CartPole that the driver gets, by the median of "
-    "eight turns of 8,000, after two that do not count. ≥ 0.9 × as many a second is ≤ 1.11 × the seconds.",
+    "eight turns of 4,000, after two that do not count. ≥ 0.9 × as many a second is ≤ 1.11 × the seconds.",
 ]
 
 

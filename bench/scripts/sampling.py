@@ -7,7 +7,7 @@ import time
 import ray
 from ray.rllib.algorithms.ppo import PPOConfig
 
-SAMPLERS, ENVIRONMENTS, STEPS, WARM_UP, TURNS = 2, 5, 4000, 2, 8
+SAMPLERS, ENVIRONMENTS, STEPS, WARM_UP, TURNS = 2, 5, 2000, 2, 8
 
 ray.init(logging_level=logging.ERROR, log_to_driver=False)
 config = (
