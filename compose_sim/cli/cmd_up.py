@@ -33,7 +33,7 @@ from compose_sim.run import Listener, run_cluster
 def command(
     file: Path | None, program: tuple[str, ...], detach: bool, as_json: bool, junit_file: Path | None, **flags: Any
 ) -> None:
-    """Run SCRIPT (train_ddp.py when left out) on every rank of a cluster, and end with a verdict.
+    """Run SCRIPT (the recipe's example when left out) on every rank of a cluster, and end with a verdict.
 
     What follows SCRIPT is the script's own. Exit code: 0 passed, 1 the run failed, 2 bad usage, 3 inconclusive,
     4 something is missing on this machine, 124 hang or timeout, 130 interrupted.

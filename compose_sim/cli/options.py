@@ -16,6 +16,7 @@ from compose_sim.cli.program import find_program
 from compose_sim.core.inventory import Host
 from compose_sim.core.plan import Plan, portable_program
 from compose_sim.core.planning import make_plan
+from compose_sim.core.recipes import BUILT_IN
 from compose_sim.core.services import needed_packages
 from compose_sim.core.spec import CheckSpec, ClusterSpec, check_environment
 from compose_sim.core.specfile import make_spec, parse_spec_text
@@ -29,7 +30,9 @@ PROJECT_FILE = "pyproject.toml"
 _OPTIONS = (
     click.option("--nodes", metavar="N", help="Number of nodes.  [default: 2]"),
     click.option("--nproc-per-node", metavar="M", help="Ranks on each node.  [default: 1]"),
-    click.option("--recipe", metavar="NAME", help="How the framework starts: ddp, or exec, which runs: -- CMD ARGS."),
+    click.option(
+        "--recipe", metavar="NAME", help=f"How the framework starts: {', '.join(BUILT_IN)}. exec runs: -- CMD ARGS."
+    ),
     click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Option of the recipe."),
     click.option(
         "--timeline", is_flag=True, default=None, help="Record Horovod's timeline, and say what time went into."

@@ -35,7 +35,8 @@ def on_ended(state: ClusterState, event: Event) -> ClusterState:
 def _on_exception(state: ClusterState, event: Event) -> ClusterState:
     kind, message = str(event.data.get("type", "")), str(event.data.get("message", ""))
     text = ": ".join(part for part in (kind, message) if part)
-    traceback = str(event.data.get("traceback", ""))
+    hint = str(event.data.get("hint", ""))  # of a driver that knows what to do about it
+    traceback = str(event.data.get("traceback", "")) or (f"Try: {hint}" if hint else "")
     failure = Failure(t=event.t, kind="exception", node=NODE, message=text, traceback=traceback)
     return replace(state, driver=replace(state.driver, exception=failure)) if state.driver else state
 

@@ -39,9 +39,13 @@ def _of_nodes(plan: Plan, progress: Progress) -> str:
     tag = plan.image
     if not _is_here(tag):
         if tag == default_image(plan.recipe):
-            option = f" --recipe {plan.recipe}" if plan.recipe != "ddp" else ""
+            services = ",".join(service.name for service in plan.services if service.packages)
+            options = (
+                f" --recipe {plan.recipe}" if plan.recipe != "ddp" else "",
+                f" --with {services}" if services else "",
+            )
             raise EnvironmentMissingError(
-                f"the image '{tag}' has not been built yet", hint=f"composesim image build{option}"
+                f"the image '{tag}' has not been built yet", hint=f"composesim image build{''.join(options)}"
             )
         own = "composesim up --image host … runs this machine's own Python; composesim image build makes an image"
         _pull(tag, progress, hint=own)

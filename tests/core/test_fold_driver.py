@@ -67,6 +67,15 @@ def test_what_it_raised_is_the_cause() -> None:
     assert (verdict.cause.message, verdict.cause.traceback) == ("ValueError: no data", "Traceback …")
 
 
+def test_what_a_driver_would_type_next_stands_with_the_cause() -> None:
+    """It has no traceback: it ended with its own words."""
+    raised = driver("exception", 4.0, type="", message="there is no ray", traceback="", hint="composesim image build")
+    cause = judge(state_of(raised, ended(4.2, 90), stopped(4.3, 0, 143), stopped(4.3, 1, 143))).cause
+
+    assert cause is not None
+    assert (cause.message, cause.traceback) == ("there is no ray", "Try: composesim image build")
+
+
 def test_an_exit_code_of_the_framework_is_explained() -> None:
     state = state_of(ended(4.2, 93), stopped(4.3, 0, 143), stopped(4.3, 1, 143))
 
