@@ -43,6 +43,7 @@ class Link:
         os.set_inheritable(descriptor, False)
         self._connection = Connection(socket.socket(fileno=descriptor))
         self.nodes: tuple[Present, ...] = ()
+        self.known: set[str] = set()  # the names of all that ever were there, also of one that came and went unheard
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -65,6 +66,7 @@ class Link:
         for message in messages:
             if message["type"] == "nodes":
                 self.nodes = tuple(Present(**node) for node in message["nodes"])
+                self.known |= {node.node for node in self.nodes}
         if self._connection.closed:
             sys.exit(f"composesim driver: the master has ended: {self._connection.closed}")
         return bool(messages)

@@ -89,7 +89,8 @@ def _await_nodes(link: Link, address: str, options: argparse.Namespace) -> dict[
             return nodes
         link.hear(min(_LOOK_S, before(deadline)))
         now = time.monotonic()
-        last_there.update({node.node: now for node in link.nodes})
+        there = {node.node for node in link.nodes}
+        last_there.update({node: now for node in link.known if node in there or node not in last_there})
         gone = [node for node, last in last_there.items() if now - last > _BACK_S]
         if now >= deadline or gone:
             _give_up(nodes, options, gone)
