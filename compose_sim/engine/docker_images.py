@@ -39,17 +39,17 @@ def _of_nodes(plan: Plan, progress: Progress) -> str:
     tag = plan.image
     if not _is_here(tag):
         if tag == default_image(plan.recipe):
-            services = ",".join(service.name for service in plan.services if service.packages)
-            options = (
-                f" --recipe {plan.recipe}" if plan.recipe != "ddp" else "",
-                f" --with {services}" if services else "",
-            )
-            raise EnvironmentMissingError(
-                f"the image '{tag}' has not been built yet", hint=f"composesim image build{''.join(options)}"
-            )
+            raise EnvironmentMissingError(f"the image '{tag}' has not been built yet", hint=build_command(plan))
         own = "composesim up --image host … runs this machine's own Python; composesim image build makes an image"
         _pull(tag, progress, hint=own)
     return tag
+
+
+def build_command(plan: Plan) -> str:
+    """What makes an image in which this plan's nodes and services can run."""
+    services = ",".join(service.name for service in plan.services if service.packages)
+    recipe = f" --recipe {plan.recipe}" if plan.recipe != "ddp" else ""
+    return f"composesim image build{recipe}{f' --with {services}' if services else ''}"
 
 
 def _is_here(tag: str) -> bool:
