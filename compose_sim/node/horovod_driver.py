@@ -34,6 +34,7 @@ from .horovod_hosts import Listening, Told, Ways
 
 _LOOK_SECONDS, _REST_SECONDS = 0.05, 1.0
 _GRACE_SECONDS = 3.0
+_GLOO_SECONDS = "120"  # Horovod's own is 30
 # What horovodrun shows to each rank on a command line: only what may be seen there.
 _SHOWN = re.compile(r"HOME|USER|LOGNAME|LANG|LC_\w+|TMPDIR|PYTHONPATH|(HOROVOD|NCCL|UCX|OMPI|GLOO)_\w+")
 _IMAGE = "composesim image build --recipe horovod, or --image host where this machine has it"
@@ -58,7 +59,7 @@ def main() -> None:
         print("$", " ".join(words), flush=True)
         started = subprocess.Popen(
             words,
-            env=shown_environment(os.environ, programs=ways.programs, fusion_bytes=options.fusion_threshold),
+            env=shown_environment(os.environ, programs=ways.programs, options=options),
             preexec_fn=partial(process.die_with, os.getpid()),
         )
         stops: list[int] = []
@@ -217,14 +218,18 @@ def _check_mpi() -> None:
         fail(MISSING, "there is no mpirun in this image, which --mpi needs", hint="leave --mpi out: gloo needs nothing")
 
 
-def shown_environment(ours: Mapping[str, str], *, programs: Path, fusion_bytes: int | None) -> dict[str, str]:
+def shown_environment(ours: Mapping[str, str], *, programs: Path, options: argparse.Namespace) -> dict[str, str]:
     """What horovodrun starts with, which it shows to each rank on a command line."""
     environment = {name: value for name, value in ours.items() if _SHOWN.fullmatch(name)}
     environment["PATH"] = f"{programs}:{ours.get('PATH', os.defpath)}"
     environment["PYTHONUNBUFFERED"] = "1"
     environment["OMPI_MCA_mpi_yield_when_idle"] = "1"  # all nodes share this machine's cores, which mpirun cannot know
-    if fusion_bytes is not None:
-        environment["HOROVOD_FUSION_THRESHOLD"] = str(fusion_bytes)
+    if options.fusion_threshold is not None:
+        environment["HOROVOD_FUSION_THRESHOLD"] = str(options.fusion_threshold)
+    if (
+        not options.elastic
+    ):  # who is lost then ends the run by another way; and nodes that share a busy machine begin apart
+        environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", _GLOO_SECONDS)
     return environment
 
 

@@ -123,7 +123,9 @@ def test_only_what_may_be_seen_is_shown_on_command_lines() -> None:
         "COMPOSESIM_NODE": "driver",
     }
 
-    shown = horovod_driver.shown_environment(ours, programs=Path("/tmp/x/bin"), fusion_bytes=1024)
+    options = argparse.Namespace(fusion_threshold=1024, elastic="2:4")
+
+    shown = horovod_driver.shown_environment(ours, programs=Path("/tmp/x/bin"), options=options)
 
     assert shown == {
         **{
