@@ -107,6 +107,8 @@ def _words(kind: str, key: str, given: Any, context: Mapping[str, Any], otherwis
             return f"{shown} is not a single value"
         case "string_too_short":
             return "is empty"
+        case "string_pattern_mismatch":
+            return f"{shown} is no name: lower-case letters, digits and -"
         case "greater_than_equal":
             return f"{shown} is too small: at least {_limit(key, context['ge'])}"
         case "greater_than":

@@ -43,6 +43,7 @@ BAD = [
     ("timeout: [1]", 1, "timeout: a list is not a single value", ""),
     ("engine: dcoker", 1, "engine: 'dcoker' is none of auto, docker, local", "engine: docker"),
     ("image: ''", 1, "image: is empty", ""),
+    ("recipe: Ray", 1, "recipe: 'Ray' is no name: lower-case letters, digits and -", ""),
     ("args: --epochs 3", 1, "args: '--epochs 3' is not a list", "args: [--epochs, 3]"),
     ("env: [A=1]", 1, "env: a list is not a mapping", "env: {NAME: value}"),
     ("env:\n  A: 1\n  2B: x", 3, "env: '2B' is not a name of an environment variable", ""),
