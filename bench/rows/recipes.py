@@ -13,20 +13,18 @@ from statistics import median
 from bench.goals import Goal, Row
 from bench.leftovers import sweep
 from bench.measure import Contestant, NotMeasurableError, alternate
-from bench.process import RunFailedError
+from bench.process import RunFailedError, run_together
 from bench.rivals import ray_cluster
+from bench.rivals.torchrun import free_port
 from bench.setting import BENCH, REPOSITORY, Setting
 
 KEYS = ("8", "9")
 NODES = 4
 PROGRAMS = REPOSITORY / ".venv-recipes" / "bin"
-FRAMEWORKS = ("ray", "horovod", "paddle")
-RIVALS = {
-    "ray": "ray start, four times",
-    "horovod": "horovodrun -np 4 on localhost",
-    "paddle": "paddle.distributed.launch, four ranks",
-}
-RAY_WITH_HEAD = "ray start, five times: a head without CPUs, four nodes"
+RAY, RAY_WITH_HEAD = "ray start, four times", "ray start, five times: a head without CPUs, four nodes"
+HOROVODRUN = "horovodrun -np 4 on localhost"
+LAUNCHERS, LAUNCHER = "paddle.distributed.launch, four times", "paddle.distributed.launch, once, four ranks"
+RIVALS = {"ray": (RAY, RAY_WITH_HEAD), "horovod": (HOROVODRUN,), "paddle": (LAUNCHERS, LAUNCHER)}
 CONTAINED, BARE = "sampling in containers", "sampling in bare processes"
 SAMPLES = 100_000
 
@@ -35,6 +33,7 @@ READY_NOTES = [
     "all ranks.",
     "composesim's Ray cluster is a head without CPUs and four nodes; of four `ray start` one is both. All nodes but the head are "
     "started at once. `ray start` comes back when its node is registered.",
+    "Four of Paddle's launchers that meet are four nodes; one with four ranks is one node, and is not judged.",
 ]
 SAMPLING_NOTES = [
     f"Two samplers of five environments on two nodes: seconds for {SAMPLES:,} steps of CartPole that the driver gets, by the median of "
@@ -59,25 +58,24 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
 
 
 def _ready(setting: Setting, problem: str) -> Row:
-    pairs = [(_mine(name), rival) for name, rival in (*RIVALS.items(), ("ray", RAY_WITH_HEAD))]
-    goals = [Goal(text=f"≤ 1.25 × {rival}", mine=mine, rival=rival, factor=1.25) for mine, rival in pairs]
+    pairs = [(_mine(name), rival) for name, rivals in RIVALS.items() for rival in rivals]
+    goals = [
+        Goal(text=f"≤ 1.25 × {rival}", mine=mine, rival=rival, factor=1.25)
+        for mine, rival in pairs
+        if rival != LAUNCHER
+    ]
     row = Row(key="8", title=f"{NODES} nodes of a framework are ready", goals=goals, notes=READY_NOTES)
     if problem:
         row.missing = {name: problem for pair in pairs for name in pair}
         return row
     measures: dict[str, Callable[[], float]] = {
-        RIVALS["ray"]: partial(_ray_start, setting, workers=NODES - 1, head_cpus=1),
+        RAY: partial(_ray_start, setting, workers=NODES - 1, head_cpus=1),
         RAY_WITH_HEAD: partial(_ray_start, setting, workers=NODES, head_cpus=0),
-        RIVALS["horovod"]: partial(_framework, setting, ["horovodrun", "--gloo", "-np", "4"], "ready_horovod.py"),
-        RIVALS["paddle"]: partial(
-            _framework,
-            setting,
-            ["python", "-m", "paddle.distributed.launch", "--nproc_per_node", "4", "--log_dir", "paddle-log"],
-            "ready_paddle.py",
-        ),
+        HOROVODRUN: partial(_horovodrun, setting),
+        LAUNCHERS: partial(_paddle_launchers, setting, nodes=NODES, ranks=1),
+        LAUNCHER: partial(_paddle_launchers, setting, nodes=1, ranks=NODES),
     }
-    for name in FRAMEWORKS:
-        rivals = [rival for mine, rival in pairs if mine == _mine(name)]
+    for name, rivals in RIVALS.items():
         contestants = [Contestant(name=_mine(name), measure=partial(_up, setting, name))]
         contestants += [Contestant(name=rival, measure=measures[rival]) for rival in rivals]
         row.samples.update(alternate(contestants, setting.repeats))
@@ -106,11 +104,26 @@ def _up(setting: Setting, recipe: str) -> float:
     return _seconds_until_ready(partial(_composesim, setting, recipe, NODES, f"ready_{recipe}.py"))
 
 
-def _framework(setting: Setting, words: list[str], script: str) -> float:
-    program = [str(PROGRAMS / words[0]), *words[1:]]
-    interpreter = [] if words[0] == "python" else [str(PROGRAMS / "python")]
+def _horovodrun(setting: Setting) -> float:
+    words = [str(PROGRAMS / "horovodrun"), "--gloo", "-np", str(NODES), str(PROGRAMS / "python"), "ready_horovod.py"]
+    return _seconds_until_ready(partial(_together, setting, [words]))
+
+
+def _paddle_launchers(setting: Setting, nodes: int, ranks: int) -> float:
+    launch = [str(PROGRAMS / "python"), "-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
+    meet = ["--master", f"127.0.0.1:{free_port()}", "--host", "127.0.0.1", "--nnodes", str(nodes)] if nodes > 1 else []
+    places = [["--rank", str(rank)] if nodes > 1 else [] for rank in range(nodes)]
+    commands = [
+        [*launch, *meet, *place, "--log_dir", f"paddle-log-{number}", "ready_paddle.py"]
+        for number, place in enumerate(places)
+    ]
+    return _seconds_until_ready(partial(_together, setting, commands))
+
+
+def _together(setting: Setting, commands: list[list[str]]) -> str:
+    """What commands say that are started at once, with as many threads for each process as composesim plans."""
     environment = {**setting.environment, "OMP_NUM_THREADS": str(setting.threads)}
-    return _seconds_until_ready(lambda: setting.run([*program, *interpreter, script], environment=environment).output)
+    return run_together(commands, folder=setting.folder, environment=environment).output
 
 
 def _ray_start(setting: Setting, workers: int, head_cpus: int) -> float:
