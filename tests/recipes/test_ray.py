@@ -1,0 +1,143 @@
+"""Ray clusters of the real command: who is in them, what a loss costs, who is refused, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+
+from compose_sim.core.plan import short_folder
+from tests.builders import PATIENCE_S
+from tests.scenarios.conftest import Project, eventually, wait_for_line
+
+pytestmark = pytest.mark.recipes
+
+# Waits until one that has gone is back, then for work that was given out before; and tries to come in with another token.
+CLUSTER = """
+import json, os, subprocess, sys, time
+import ray
+
+ray.init(logging_level="ERROR")
+
+def nodes():
+    return {node["NodeName"]: node for node in ray.nodes() if node["Alive"]}
+
+@ray.remote(num_cpus=1, max_retries=4)
+def work(number):
+    time.sleep(2.0)
+    return ray.get_runtime_context().get_node_id()
+
+first = nodes()
+sizes = {name: node["Resources"].get("CPU", 0) for name, node in first.items()}
+pending = [work.remote(number) for number in range(9)]
+print("at work", flush=True)
+while (again := nodes().get("node-1")) is None or again["NodeID"] == first["node-1"]["NodeID"]:
+    time.sleep(0.2)
+ray.get(pending)
+stranger = {**os.environ, "RAY_AUTH_TOKEN": "0" * 64}
+stranger.pop("RAY_AUTH_TOKEN_PATH")
+refused = subprocess.run([sys.executable, "-c", "import ray; ray.init()"], env=stranger, capture_output=True, text=True)
+print(json.dumps({"sizes": sizes, "refused": "AuthenticationError" in refused.stderr, "done": len(pending)}), flush=True)
+"""
+HELLO = """
+import ray
+
+ray.init(logging_level="ERROR")
+print("sum", sum(ray.get([ray.remote(lambda n: n * n).remote(n) for n in range(4)])), flush=True)
+"""
+FOREVER = HELLO + "import time\nprint('begun', flush=True)\nwhile True:\n    time.sleep(60)\n"
+
+
+def up(python: Path, engine: str, run: str, *more: str) -> tuple[str, ...]:
+    """The command, with the Python that has Ray."""
+    return ("up", "--recipe", "ray", "--engine", engine, "--python", str(python), "--name", run, *more)
+
+
+def printed(project: Project, run: str, log: str = "driver.0.log") -> str:
+    """What the driver, or another, printed."""
+    return (project.folder / ".composesim" / "runs" / run / "logs" / log).read_text()
+
+
+@pytest.mark.docker
+def test_a_cluster_of_unequal_nodes_goes_on_after_a_loss(project: Project, recipes_python: Path) -> None:
+    """Ray gives the lost work to others; a node that comes back is one of Ray's again; nobody comes in with another token."""
+    run = project.named("ray")
+    nodes = [{"cpus": 1, "memory": "3g"}, {"cpus": 2}]
+    project.write("composesim.yaml", yaml.safe_dump({"nodes": nodes, "options": {"dashboard": "off"}}))
+    cluster = project.start(*up(recipes_python, "docker", run), project.write("train.py", CLUSTER))
+    wait_for_line(cluster, "at work")
+
+    status = project.run("exec", "--run", run, "node-0", "--", "ray", "status")
+    lost = project.run("fault", "restart", "node-1", "--run", run)
+    said, complained = cluster.communicate(timeout=4 * PATIENCE_S)
+
+    report = project.report_of(run)
+    assert (report["verdict"], cluster.returncode) == ("passed", 0), said + complained
+    assert lost.status == 0, lost
+    assert "3.0 CPU" in status.stdout, "of the nodes, and none of the head"
+    found = json.loads(printed(project, run).splitlines()[-1])
+    assert found == {"sizes": {"head": 0, "node-0": 1, "node-1": 2}, "refused": True, "done": 9}
+    facts = report["driver"]["facts"]
+    assert (facts["words"], facts["nodes"], facts["cpus"]) == ("2 nodes, 3 CPUs", 2, 3)
+    assert "node-1 was lost" in said, "it is told"
+    token = (project.folder / ".composesim" / "runs" / run / "secrets" / "token").read_text()
+    assert token not in json.dumps(report)
+
+
+def test_bare_processes_leave_nothing(project: Project, recipes_python: Path) -> None:
+    """Also after kill -9: no process, no folder in /tmp; and what Ray has of sockets is open to no other user meanwhile."""
+    run = project.named("bare")
+    folder = Path(short_folder(run))
+    cluster = project.start(*up(recipes_python, "local", run, "--nodes", "2"), project.write("train.py", FOREVER))
+    wait_for_line(cluster, "begun")
+
+    mode = folder.stat().st_mode & 0o777
+    cluster.kill()
+    eventually(lambda: not folder.exists(), within=2 * PATIENCE_S, what="the supervisor has removed the run")
+
+    assert mode == 0o700
+    assert "sum 14" in printed(project, run)
+
+
+def test_a_node_that_never_registers_is_named(project: Project, recipes_python: Path) -> None:
+    """Here one that has another token: Ray's head refuses it."""
+    run = project.named("stranger")
+    nodes = [{}, {"env": {"RAY_AUTH_TOKEN": "0" * 64}}]
+    project.write("composesim.yaml", yaml.safe_dump({"nodes": nodes, "options": {"dashboard": "off"}}))
+
+    done = project.run(
+        *up(recipes_python, "local", run, "--json"), project.write("train.py", HELLO), timeout=4 * PATIENCE_S
+    )
+
+    report = done.report
+    assert (report["verdict"], done.status) == ("failed", 1)
+    assert "node-1" in json.dumps(report["cause"]), report["cause"]
+    assert "sum" not in printed(project, run)
+    assert "Authentication" in printed(project, run, "node-1.1.log")
+
+
+@pytest.mark.docker
+def test_an_image_without_ray_is_told_so(project: Project) -> None:
+    """At once, and by the command that makes one that has it."""
+    words = ("up", "--json", "--recipe", "ray", "--engine", "docker", "--image", "composesim-test-base:1")
+
+    done = project.run(*words, "--name", project.named("none"), project.write("train.py", HELLO))
+
+    cause = done.report["cause"]
+    assert (done.status, done.report["driver"]["exit_code"]) == (1, 90)
+    assert "has no ray" in cause["message"]
+    assert "composesim image build --recipe ray" in json.dumps(done.report)
+
+
+def test_a_port_that_is_taken_is_named(project: Project, recipes_python: Path) -> None:
+    """The one for Ray's head on this machine's own address."""
+    with socket.create_server(("", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = up(recipes_python, "local", project.named("taken"), "--json", "--master-port", port)
+        done = project.run(*words, project.write("train.py", HELLO))
+
+    assert done.status == 1
+    assert f"Ray's head cannot listen on port {port}" in done.report["cause"]["message"]
