@@ -55,6 +55,9 @@ class Gathering:
     _accepts: bool = False
     _members: dict[int, _Member] = field(default_factory=dict)
     _marked_at: dict[str, float] = field(default_factory=dict)
+    _came: set[str] = field(default_factory=set)  # nodes that have ever joined
+    _ended_at: float | None = None
+    _is_late: bool = False  # who has not come by now need not be told that it is over
 
     def begin(self) -> list[Act]:
         return [StartDriver()]
@@ -89,6 +92,9 @@ class Gathering:
     def tick(self, now: float) -> list[Act]:
         """Time has passed: give up silent nodes."""
         self._marked_at.update(dict.fromkeys(self.absent(), now))
+        if self.outcome is not None:
+            self._ended_at = now if self._ended_at is None else self._ended_at
+            self._is_late = now - self._ended_at > SILENCE_SECONDS
         acts: list[Act] = []
         for peer in [peer for peer, member in self._members.items() if now - member.heard > SILENCE_SECONDS]:
             acts += [Drop(peer), *self.gone(peer, f"silent for {SILENCE_SECONDS:.0f} s", now)]
@@ -118,10 +124,12 @@ class Gathering:
 
     @property
     def finished(self) -> bool:
-        """The driver has ended, and every node has left."""
-        return self.outcome is not None and not self._members
+        """The driver has ended, and every node has left. One that ended before it accepted any did so while they were on their way."""
+        are_on_their_way = not self._accepts and len(self._came) < len(self.slots) and not self._is_late
+        return self.outcome is not None and not self._members and not are_on_their_way
 
     def _joined(self, peer: int, member: _Member, message: Message) -> list[Act]:
+        self._came.add(str(message["node"]))
         if self.outcome is not None:
             return [Send(peer, {"type": "end"} if self.outcome else {"type": "stop", "reason": "the run has ended"})]
         acts: list[Act] = []

@@ -8,6 +8,7 @@ import pytest
 
 from compose_sim.node.council import Act, Drop, Note, Send
 from compose_sim.node.gathering import Gathering, StartDriver, Tell
+from compose_sim.node.wire import SILENCE_SECONDS
 
 
 def a_gathering(**changes: Any) -> Gathering:
@@ -154,6 +155,25 @@ def test_the_drivers_end_is_the_runs(code: int, outcome: bool, word: str, reason
     gathering.gone(1, "connection closed", 1.0)
     gathering.gone(2, "connection closed", 1.0)
     assert gathering.finished
+
+
+def test_a_driver_that_ends_before_it_accepts_nodes_leaves_none_that_asks_in_vain() -> None:
+    """They are still on their way, and are told; those that have not come after a while are not waited for."""
+    gathering = Gathering(slots=[1, 2], host="master", head_port=6379)
+    gathering.begin()
+    gathering.driver_ended(90)
+    gathering.tick(1.0)
+    finished = [gathering.finished]
+
+    (told,) = join(gathering, 1, 0, now=1.5)
+    gathering.gone(1, "connection closed", 1.6)
+    finished.append(gathering.finished)
+    gathering.tick(1.0 + 2 * SILENCE_SECONDS)
+    finished.append(gathering.finished)
+
+    assert isinstance(told, Send)
+    assert told.message["type"] == "stop"
+    assert finished == [False, False, True]
 
 
 def test_ready_is_written_down_with_what_the_framework_says() -> None:

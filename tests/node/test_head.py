@@ -14,11 +14,11 @@ from tests.node.harness import NODE_CODE, PATIENCE_SECONDS
 
 pytestmark = pytest.mark.train
 
-# Says one line, then waits for as long as it is heard.
+# Accepts nodes, says one line, then waits for as long as it is heard.
 DRIVER = """
 import os, socket, sys
 link = socket.socket(fileno=int(os.environ["COMPOSESIM_DRIVER_LINK"]))
-link.sendall(sys.argv[1].encode() + b"\\n")
+link.sendall(b'{"type": "accepting"}\\n' + sys.argv[1].encode() + b"\\n")
 if sys.argv[2] == "stays":
     link.recv(1)
 sys.exit(5)
