@@ -56,7 +56,8 @@ class Starter:
         """Serve until the agent hangs up: None. In a forked rank: the variables it was given."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
-        channel.send(self._link, {"ready": True})
+        with contextlib.suppress(ConnectionError):  # of an agent that has left we hear next
+            channel.send(self._link, {"ready": True})
         with selectors.DefaultSelector() as selector:
             selector.register(self._link, selectors.EVENT_READ)
             selector.register(self._wakeup_read, selectors.EVENT_READ)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.builders import PATIENCE_S
-from tests.node.harness import Cluster
+from tests.node.harness import NODE_CODE, Cluster
 
 pytestmark = pytest.mark.train
 
@@ -133,3 +135,21 @@ def test_training_goes_on_after_a_node_was_killed_and_started_again(tmp_path: Pa
     codes = run.exit_codes()
     run.close()
     assert set(codes.values()) == {0}, (run.folder / "logs" / "node-1.stderr").read_text()
+
+
+def test_a_starter_whose_agent_has_left_leaves_without_a_word() -> None:
+    """A run may be over before a node's starter is ready: no traceback must stand in the node's log."""
+    agents, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    agents.close()
+    with ours:
+        words = (str(os.getpid()), str(ours.fileno()), "command", "--", "true")
+        done = subprocess.run(
+            [sys.executable, NODE_CODE / "starter.py", *words],
+            pass_fds=[ours.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
