@@ -23,6 +23,8 @@ from pathlib import Path
 from . import process, ray_start
 
 _PAUSE_S = 0.05
+_SLOW_S = 15.0
+_NOT_STARTED = 75  # sysexits.h: a failure that may pass
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -35,20 +37,28 @@ def main() -> int:
     except (ray_start.Unfit, ray_start.Failed, OSError) as problem:
         print(f"composesim: {problem}", file=sys.stderr)
         return 1
-    for left in folder.iterdir():  # of this node's earlier life
-        shutil.rmtree(left, ignore_errors=True)
-    said, ours = folder / "start.log", os.getpid()
+    said, ours, deadline = folder / "start.log", os.getpid(), time.monotonic() + options.patience
     stopped: list[int] = []
     handlers = {number: signal.signal(number, lambda it, _: stopped.append(it)) for number in _STOPS}
-    child = os.fork()
-    if child == 0:
-        process.die_with(ours)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        return _become(options, folder, said)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if not stopped:
+    while True:
+        for left in folder.iterdir():  # of this node's earlier life, or of a start that failed
+            shutil.rmtree(left, ignore_errors=True)
+        began = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            process.die_with(ours)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            return _become(options, folder, said)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if stopped:
+            break
         print(ray_start.last_words(said), file=sys.stderr)
+        # A raylet gives its agents 15 s to start, and dies where a busy machine takes longer: the next one may have it easier.
+        now = time.monotonic()
+        if code != _NOT_STARTED or now > deadline or now - began < _SLOW_S:
+            break
+        print("composesim: once more", file=sys.stderr, flush=True)
     return code if code >= 0 else 128 - code
 
 
@@ -73,10 +83,15 @@ def _become(options: argparse.Namespace, folder: Path, said: Path) -> int:
     ]
     try:
         _await_head(address, options.patience)
-        with ray_start.said_to(said):
-            ray_start.start(words, folder)
     except Exception as problem:  # noqa: BLE001 - Ray's client raises other exceptions in other versions
         print(f"composesim: this node did not become one of Ray: {problem}", file=sys.stderr)
+        return 1
+    try:
+        with ray_start.said_to(said):
+            ray_start.start(words, folder)
+    except ray_start.Failed as problem:
+        print(f"composesim: this node did not become one of Ray: {problem}", file=sys.stderr)
+        return _NOT_STARTED
     return 1
 
 

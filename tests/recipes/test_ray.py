@@ -96,6 +96,7 @@ def test_bare_processes_leave_nothing(project: Project, recipes_python: Path) ->
 
     mode = folder.stat().st_mode & 0o777
     cluster.kill()
+    cluster.communicate(timeout=PATIENCE_S)
     eventually(lambda: not folder.exists(), within=2 * PATIENCE_S, what="the supervisor has removed the run")
 
     assert mode == 0o700

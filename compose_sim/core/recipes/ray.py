@@ -99,8 +99,6 @@ def environment(cluster: Cluster) -> Mapping[str, str]:
         # A node that is told to stop is not wanted any more: Ray would wait 30 s for its work to end.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # Ray gives its own processes half a minute to start; on a machine that many nodes share, they may take longer.
-        "RAY_raylet_start_wait_time_s": str(_PATIENCE_S),
-        "RAY_gcs_server_request_timeout_seconds": str(_PATIENCE_S),
         "RAY_agent_register_timeout_ms": f"{_PATIENCE_S}000",
         "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(_PATIENCE_S),
         **found,
