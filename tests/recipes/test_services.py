@@ -57,6 +57,28 @@ dist.destroy_process_group()
 STAND_IN = """FROM composesim-test-base:1
 ENTRYPOINT ["python3", "-m", "http.server", "3000", "--directory", "/composesim"]
 """
+# What a notebook does in the browser: it starts a kernel, and speaks to it through a web socket. Arguments: host, token, code.
+NOTEBOOK = """
+import json, sys, urllib.request, uuid
+import websocket
+
+host, token, code = sys.argv[1:]
+own = {"Authorization": f"token {token}"}
+kernel = json.load(urllib.request.urlopen(urllib.request.Request(f"http://{host}/api/kernels", method="POST", headers=own)))
+channels = websocket.create_connection(f"ws://{host}/api/kernels/{kernel['id']}/channels", header=own)
+header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": uuid.uuid4().hex, "username": "", "version": "5.3"}
+content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
+asked = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+channels.send(json.dumps(asked))
+while True:
+    heard = json.loads(channels.recv())
+    if heard["parent_header"].get("msg_id") != header["msg_id"]:
+        continue
+    if heard["msg_type"] == "stream":
+        print(heard["content"]["text"], end="")
+    if heard["msg_type"] == "execute_reply":
+        sys.exit(heard["content"]["status"] != "ok")
+"""
 
 
 @dataclass(frozen=True)
@@ -158,16 +180,16 @@ def test_every_link_opens_with_its_token_and_none_without(living: Living) -> Non
     assert living.ask("prometheus", "/metrics", token="0" * 64)[0] == 401
 
 
-def test_the_notebook_sees_the_project_and_the_shared_storage(living: Living) -> None:
+def test_the_notebook_runs_code_where_the_project_is(living: Living, recipes_python: Path) -> None:
     eventually(lambda: living.ask("jupyter", "/api")[0] == 200, within=PATIENCE_S, what="Jupyter answers")
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{living.port('jupyter')}/api/contents", headers={"Authorization": f"token {living.token}"}
-    )
+    code = "import os; print(sorted(os.listdir()), os.listdir(os.environ['COMPOSESIM_SHARED']), os.cpu_count() > 0)"
 
-    status, text = answer_to(request)
+    words = [recipes_python, "-c", NOTEBOOK, f"127.0.0.1:{living.port('jupyter')}", living.token, code]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
-    assert status == 200, text
-    assert "train.py" in {entry["name"] for entry in json.loads(text)["content"]}
+    assert done.returncode == 0, done.stderr
+    assert "'train.py'" in done.stdout
+    assert done.stdout.strip().endswith("[] True")
 
 
 def test_tensorboard_shows_what_the_script_wrote(living: Living) -> None:
