@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -34,6 +34,10 @@ from .horovod_hosts import Listening, Told, Ways
 
 _LOOK_SECONDS, _REST_SECONDS = 0.05, 1.0
 _GRACE_SECONDS = 3.0
+_SETTLED_SECONDS, _PATIENCE_SECONDS = (
+    1.0,
+    60.0,
+)  # how long all ranks must have been there, and may be awaited, before a host is added
 _GLOO_SECONDS = "120"  # Horovod's own is 30
 # What horovodrun shows to each rank on a command line: only what may be seen there.
 _SHOWN = re.compile(r"HOME|USER|LOGNAME|LANG|LC_\w+|TMPDIR|PYTHONPATH|(HOROVOD|NCCL|UCX|OMPI|GLOO)_\w+")
@@ -91,18 +95,35 @@ def _end(started: subprocess.Popen[bytes]) -> int:
 
 
 class Hosts:
-    """What a host-discovery script says: the nodes that can be reached now, each with its slots."""
+    """
+    What a host-discovery script says: the nodes that can be reached, each with its slots.
+
+    A node that has gone is out at once. One that has come is in when the ranks of all others have joined, or do not in time: news of a
+    host that reaches Horovod while it begins anew is lost, and the host is never used.
+    """
 
     def __init__(self, folder: Path, slots: Mapping[str, int]) -> None:
         """Nobody can be reached yet."""
         self._file, self.script, self._slots = folder / "hosts", folder / "bin" / "discover-hosts", slots
-        self.update([])
+        self._unsettled_at = self._changed_at = 0.0  # on the monotonic clock
+        self.listed: list[str] = []
+        self._write()
         ssh.write_whole(self.script, f"#!/bin/sh\nexec cat {self._file}\n", mode=0o755)
 
-    def update(self, nodes: list[str]) -> None:
-        text = "".join(f"{node}:{self._slots[node]}\n" for node in sorted(nodes))
-        if not self._file.exists() or self._file.read_text() != text:
-            ssh.write_whole(self._file, text)
+    def update(self, nodes: Collection[str], told: Told, *, begun: bool, now: float) -> None:
+        """These nodes can be reached now; until the ranks have `begun` all are taken in as they come."""
+        if told.count(self.listed) < sum(self._slots[node] for node in self.listed):
+            self._unsettled_at = now
+        may_grow = (
+            not begun or now - self._unsettled_at > _SETTLED_SECONDS or now - self._changed_at > _PATIENCE_SECONDS
+        )
+        listed = sorted(node for node in nodes if may_grow or node in self.listed)
+        if listed != self.listed:
+            self.listed, self._changed_at, self._unsettled_at = listed, now, now
+            self._write()
+
+    def _write(self) -> None:
+        ssh.write_whole(self._file, "".join(f"{node}:{self._slots[node]}\n" for node in self.listed))
 
 
 def horovodrun_words(
@@ -160,9 +181,10 @@ class _Following:
         self._events.look(present)
         for node, problem in self._ways.update(present, self._events.told, now=time.monotonic()).items():
             _tell_unreachable(node, problem, is_elastic=bool(self._options.elastic))
-        self._hosts.update(self._ways.standing)
+        told = self._events.told
+        self._hosts.update(self._ways.standing, told, begun=self._is_ready, now=time.monotonic())
         ranks = self._options.ranks
-        if not self._is_ready and self._events.told.count(present) >= ranks:
+        if not self._is_ready and told.count(present) >= ranks:
             self._is_ready = True
             over = "MPI" if self._options.mpi else "gloo"
             self._link.ready(words=f"{ranks} ranks on {len(present)} nodes have joined, over {over}")

@@ -44,7 +44,7 @@ class Told:
             self.host_keys[node] = str(data["host_key"])
         elif kind == "init" and data.get("phase") == "done":
             self.joined.setdefault(node, set()).add(event["rank"])
-        elif kind == "rank-exited":
+        elif kind in ("init", "rank-exited"):
             self.joined.get(node, set()).discard(event["rank"])
 
     def count(self, nodes: Collection[str]) -> int:

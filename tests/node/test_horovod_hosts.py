@@ -46,6 +46,28 @@ def test_a_rank_that_has_ended_has_not_joined() -> None:
     assert told.count(["node-0"]) == 1
 
 
+def test_a_host_is_added_when_all_ranks_are_there_and_taken_away_at_once(tmp_path: Path) -> None:
+    """While Horovod begins anew, news of another host would be lost."""
+    told = Told()
+    hosts = horovod_driver.Hosts(tmp_path, {f"node-{number}": 1 for number in range(3)})
+    for number in (0, 1):
+        told.line(a_line(f"node-{number}", "init", number, phase="done"))
+
+    def listed(*numbers: int, now: float, begun: bool = True) -> str:
+        hosts.update([f"node-{number}" for number in numbers], told, begun=begun, now=now)
+        return subprocess.run([hosts.script], capture_output=True, text=True, check=True).stdout
+
+    assert listed(0, 1, now=100.0, begun=False) == "node-0:1\nnode-1:1\n"
+    told.line(a_line("node-0", "init", 0, phase="started"))
+    assert listed(0, 1, 2, now=110.0) == "node-0:1\nnode-1:1\n"
+    assert listed(0, 2, now=111.0) == "node-0:1\n"
+    told.line(a_line("node-0", "init", 0, phase="done"))
+    assert listed(0, 2, now=111.5) == "node-0:1\n"
+    assert listed(0, 2, now=113.0) == "node-0:1\nnode-2:1\n"
+    assert listed(0, 1, 2, now=120.0) == "node-0:1\nnode-2:1\n"
+    assert listed(0, 1, 2, now=200.0) == "node-0:1\nnode-1:1\nnode-2:1\n", "whoever never joins is not awaited for ever"
+
+
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     told, path = Told(), tmp_path / "node-0.jsonl"
     listening = Listening(tmp_path, told)
