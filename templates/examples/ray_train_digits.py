@@ -26,6 +26,7 @@ from ray.train import Checkpoint, CheckpointConfig, FailureConfig, LoggingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
@@ -33,7 +34,7 @@ def main() -> None:
     arguments = parse_arguments()
     # The cluster of RAY_ADDRESS, if that is set, else one on this machine alone. With a LoggingConfig, what workers print comes
     # as they print it, so that their metrics stay JSON lines.
-    ray.init(logging_config=ray.LoggingConfig())
+    ray.init(logging_config=ray.LoggingConfig(log_level="WARNING"))
     trainer = TorchTrainer(
         train_digits,
         train_loop_config={**vars(arguments), "digits": read_digits()},
@@ -125,6 +126,11 @@ def accuracy(model: nn.Module, test: TensorDataset) -> float:
     return round((model(images).argmax(dim=1) == labels).float().mean().item(), 4)
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model itself: a single worker's is not wrapped for DDP, and goes on from what several have saved."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
 def load_checkpoint(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """The epochs done: none, or as many as when the last checkpoint was saved."""
     checkpoint = ray.train.get_checkpoint()
@@ -132,7 +138,7 @@ def load_checkpoint(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         return 0
     with checkpoint.as_directory() as folder:
         state = torch.load(Path(folder, "state.pt"), map_location=ray.train.torch.get_device(), weights_only=True)
-    model.load_state_dict(state["model"])
+    unwrapped(model).load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return state["epochs"]
 
@@ -142,7 +148,8 @@ def save_checkpoint(model: nn.Module, optimizer: torch.optim.Optimizer, metrics:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = None
         if ray.train.get_context().get_world_rank() == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": metrics["step"]}
+            weights = unwrapped(model).state_dict()
+            state = {"model": weights, "optimizer": optimizer.state_dict(), "epochs": metrics["step"]}
             torch.save(state, Path(folder, "state.pt"))
             checkpoint = Checkpoint.from_directory(folder)
         ray.train.report(metrics, checkpoint=checkpoint)
