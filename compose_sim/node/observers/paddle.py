@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import socket
 import time
 from types import ModuleType
 from typing import Any, Callable
@@ -17,6 +18,7 @@ from ..imports import after_import
 from ..watch import Watch, here
 
 _SECONDS_BETWEEN_STEPS = 0.2
+_PATIENCE_S, _LOOK_S = 30.0, 0.02  # after that it is Paddle's to say that nobody is there
 _STEPPING, _TOLD, _NEXT_AT = (f"paddle.{name}" for name in ("stepping", "told", "next_at"))
 
 
@@ -41,12 +43,28 @@ def _after_distributed(module: ModuleType) -> None:
         size = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
         watch.events.emit("init", phase="started", backend=None, world_size=size)
         stacks.start_helper()
+        _await_first_rank()
         result = original(*arguments, **options)
         backend = module.get_backend() if size > 1 else None
         watch.events.emit("init", phase="done", backend=backend and str(backend).lower(), world_size=size)
         return result
 
     module.init_parallel_env = init_parallel_env  # type: ignore[attr-defined]
+
+
+def _await_first_rank() -> None:
+    """Wait until the first rank serves its store: Paddle itself would look once, and then not for 3 s."""
+    host, _, port = os.environ.get("PADDLE_MASTER", "").partition(":")
+    if os.environ.get("PADDLE_TRAINER_ID") in (None, "0") or "MASTER_ADDR" in os.environ or not port.isdigit():
+        return
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        try:
+            socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
+        except OSError:
+            time.sleep(_LOOK_S)
+        else:
+            return
 
 
 def _after_optimizer(module: ModuleType) -> None:
