@@ -18,7 +18,6 @@ import re
 import shutil
 import socket
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -140,7 +139,10 @@ def main() -> None:
     process.die_with(agent)
     link = socket.socket(fileno=descriptor)
     # Paddle writes the whole environment into the folder of its logs, which it insists on: ours is gone once the ranks have started.
-    folder = tempfile.mkdtemp(prefix="paddle-", dir=events_of(os.environ).folder / "observations")
+    events = events_of(os.environ)
+    folder = str(events.folder / "observations" / f"{events.node}.paddle")
+    shutil.rmtree(folder, ignore_errors=True)  # of a launcher that was killed while nodes still met
+    Path(folder).mkdir(mode=0o700)
     code = 0
     try:
         serve(link, sys.argv[5:], folder)
