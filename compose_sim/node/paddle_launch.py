@@ -86,7 +86,7 @@ def meet(variables: dict[str, str]) -> tuple[str, str]:
     raise CannotStart(
         UNREACHABLE,
         f"Paddle's master of this round, at '{name}:{port}', has not answered for {_PATIENCE_S:.0f} s",
-        "composesim logs, and composesim heal --all where links were cut",
+        "composesim logs, and composesim heal where links were cut",
     )
 
 
