@@ -1,45 +1,36 @@
-"""A recipe of another package, found by its entry point, that one program drives: on both engines, through all that a run is."""
+"""A recipe of another package, as docs/recipes.md has it, found by its entry point: on both engines, through all that a run is."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.builders import ROOT
 from tests.scenarios.conftest import Project
 
-RECIPE = """
-from compose_sim.core.recipes import driven
+_FILE = re.compile(r"<!-- file: (?P<name>[\w.]+) -->\n```python\n(?P<text>.*?)```\n", re.DOTALL)
+FILES = {block["name"]: block["text"] for block in _FILE.finditer((ROOT / "docs" / "recipes.md").read_text())}
 
-EMULATES_GPUS, RUNS_COMMANDS, DRIVEN = False, False, True
-PACKAGES, EXAMPLE, OPTIONS, EXIT_CODES = {}, "", {"greeting": "what is said"}, {7: "nobody was greeted"}
-launcher = lambda spec: "command"
-environment = lambda cluster: {"GREETING": cluster.spec.options.get("greeting", "hello")}
-ports = lambda cluster: ()
+SAME = "from greetings.recipe import *\n"
+WRONG = {
+    "failing.py": SAME + "def node_command(cluster):\n    return cluster.port / 0\n",
+    "untyped.py": SAME + "PACKAGES = ['ray']\n",
+    "leaving.py": "raise SystemExit(3)\n",
+}
+ENTRIES = "[composesim.recipes]\ngreet = greetings.recipe\nbroken = json\n" + "".join(
+    f"{name.removesuffix('.py')} = greetings.{name.removesuffix('.py')}\n" for name in WRONG
+)
 
-def master_command(cluster):
-    return driven.master_command(cluster, (f"{cluster.spec.env['HERE']}/greeter.py",))
-
-def node_command(cluster):
-    return driven.node_command(cluster, "command", ("sh", f"{cluster.spec.env['HERE']}/member.sh"))
+# What nodes run is the framework's business, and this one does not wait for them to have said it.
+TRAIN = """
+import os, time
+from pathlib import Path
+log = Path(os.environ["COMPOSESIM_DIR"], "logs", "node-1.1.log")
+while not (log.exists() and log.read_text().endswith("\\n")):
+    time.sleep(0.01)
+print("trained")
 """
-
-# The driver speaks the protocol itself: one JSON line a message.
-GREETER = """
-import json, os, socket, subprocess, sys
-link = socket.socket(fileno=int(os.environ["COMPOSESIM_DRIVER_LINK"])).makefile("rw")
-def say(**message):
-    print(json.dumps(message), file=link, flush=True)
-say(type="accepting")
-nodes = []
-while len(nodes) < 2:
-    nodes = json.loads(link.readline())["nodes"]
-say(type="ready", words=f"{len(nodes)} nodes answer")
-print("greeting", *(node["node"] for node in nodes), flush=True)
-print(json.dumps({"step": 1, "greeted": len(nodes)}), flush=True)
-program = sys.argv[sys.argv.index("--") + 1:]
-sys.exit(subprocess.call([sys.executable, os.environ["COMPOSESIM_DIR"] + "/node/script.py", *program]))
-"""
-
-MEMBER = 'echo "$GREETING from $COMPOSESIM_NODE, $MASTER_ADDR:$MASTER_PORT, as $RANK of $WORLD_SIZE"; exec sleep 600'
 
 
 @pytest.fixture
@@ -48,24 +39,24 @@ def outside(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     site = project.folder / "site"
     info = site / "greetings-1.0.dist-info"
     info.mkdir(parents=True)
-    (site / "greetings.py").write_text(RECIPE)
+    (site / "greetings").mkdir()
+    for name, text in {**FILES, **WRONG, "__init__.py": ""}.items():
+        (site / "greetings" / name).write_text(text)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greetings\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[composesim.recipes]\ngreet = greetings\nbroken = json\n")
+    (info / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.setenv("PYTHONPATH", str(site))
-    project.write("greeter.py", GREETER)
-    project.write("member.sh", MEMBER)
     return project
 
 
 def _words(project: Project, engine: str, run: str) -> tuple[str, ...]:
-    own = ("--recipe", "greet", "--option", "greeting=good morning", "--env", f"HERE={project.folder}")
+    own = ("--recipe", "greet", "--option", "greeting=good morning", "--env", f"PYTHONPATH={project.folder / 'site'}")
     return ("up", "--json", *own, "--engine", engine, "--nodes", "2", "--name", run)
 
 
 def test_the_driver_hears_of_the_nodes_and_its_end_is_the_runs(outside: Project, engine: str) -> None:
     """Two nodes join, the driver runs the script, its metrics and its status are the report's."""
     run = outside.named("greet")
-    script = outside.write("train.py", "print('trained')")
+    script = outside.write("train.py", TRAIN)
 
     done = outside.run(*_words(outside, engine, run), script)
 
@@ -76,12 +67,10 @@ def test_the_driver_hears_of_the_nodes_and_its_end_is_the_runs(outside: Project,
     assert report["metrics"]["greeted"] == 2
     logs = outside.folder / ".composesim" / "runs" / run / "logs"
     assert (logs / "driver.0.log").read_text().splitlines() == [
-        "greeting node-0 node-1",
         '{"step": 1, "greeted": 2}',
         "trained",
     ]
-    assert (logs / "node-1.1.log").read_text().startswith("good morning from node-1, ")
-    assert "as 1 of 2" in (logs / "node-1.1.log").read_text()
+    assert (logs / "node-1.1.log").read_text().startswith("good morning from node-1, 1 of 2, to ")
     assert all(node["exit_code"] == 0 for node in report["nodes"])
 
 
@@ -111,6 +100,9 @@ def test_what_an_exit_code_means_is_the_recipes_to_say(outside: Project) -> None
     [
         (("--recipe", "nothing"), "there is no recipe named 'nothing'; there are: ddp, exec, "),
         (("--recipe", "broken"), "'json' is no recipe: it has no "),
+        (("--recipe", "failing"), "recipe 'failing' (greetings.failing) failed in node_command: ZeroDivisionError: "),
+        (("--recipe", "untyped"), "'greetings.untyped' is no recipe: its PACKAGES are no mapping"),
+        (("--recipe", "leaving"), "recipe 'leaving' (greetings.leaving) cannot be loaded: SystemExit: 3"),
         (("--recipe", "greet", "--option", "colour=red"), "recipe 'greet' has no option 'colour': it takes greeting"),
         (("--recipe", "greet"), "recipe 'greet' has no example of its own"),
     ],
