@@ -73,6 +73,20 @@ def missing_packages(python: PythonFacts, packages: Mapping[str, str]) -> tuple[
     return tuple(missing)
 
 
+def check_driven(spec: ClusterSpec) -> None:
+    """SpecError for what has no meaning where one program drives all nodes: it would be asked for and not done."""
+    if spec.max_restarts:
+        raise SpecError(
+            f"--max-restarts '{spec.max_restarts}' begins new rounds, and recipe '{spec.recipe}' has none: its framework retries",
+            hint="leave --max-restarts out; how often is said in the script",
+        )
+    if spec.master != "service":
+        raise SpecError(
+            f"--master '{spec.master}' has a script listen at MASTER_ADDR, and recipe '{spec.recipe}' has its head on the master",
+            hint="leave --master out",
+        )
+
+
 def check_options(given: Mapping[str, str], known: Mapping[str, str], *, recipe: str) -> None:
     """SpecError for an option that the recipe does not know."""
     for name in given:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from compose_sim.core.choices import (
+    check_driven,
     check_options,
     choose_backend,
     choose_engine,
@@ -66,6 +67,8 @@ def make_plan(
     """
     recipe = recipe or load_recipe(spec.recipe)
     check_options(spec.options, recipe.OPTIONS, recipe=spec.recipe)
+    if recipe.DRIVEN:
+        check_driven(spec)
     engine = choose_engine(spec, host, portable=portable)
     packages = {**recipe.PACKAGES, **needed_packages(spec.services)}
     image, python = choose_image(spec, host, engine=engine.value, packages=packages)

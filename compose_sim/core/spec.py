@@ -69,7 +69,9 @@ class ClusterSpec(BaseModel):
     )
     nproc_per_node: Ranks = Field(1, description="Ranks on each node")
     recipe: str = Field(
-        "ddp", pattern=r"^[a-z][a-z0-9-]*$", description="How the framework starts: ddp, exec or another recipe"
+        "ddp",
+        pattern=r"^[a-z][a-z0-9-]*$",
+        description="How the framework starts: ddp, exec, horovod, paddle, paddle-ray, ray, or another package's",
     )
     options: dict[str, Text] = Field(default_factory=dict, description="Options of the recipe, by name")
     engine: Literal["auto", "docker", "local"] = Field("auto", description="What executes the nodes")
@@ -122,7 +124,7 @@ class ClusterSpec(BaseModel):
     )
     keep: bool = Field(False, description="Leave nodes and network in place after the run")
     check: CheckSpec = Field(CheckSpec(), description="What `composesim check` is to do")
-    script: str | None = Field(None, description="Python file that every rank runs; train_ddp.py when left out")
+    script: str | None = Field(None, description="Python file that is run; the recipe's own example when left out")
     module: str | None = Field(None, description="Python module that every rank runs, instead of a script")
     args: tuple[Text, ...] = Field((), description="Arguments of the script")
 

@@ -31,6 +31,11 @@ def launcher(spec: ClusterSpec) -> str:
             f"launcher '{spec.launcher}' is torch's, and recipe 'paddle' starts ranks by paddle.distributed.launch",
             hint="leave --launcher out",
         )
+    if spec.master != "service":
+        raise SpecError(
+            f"--master '{spec.master}' is for scripts that listen at MASTER_ADDR, and Paddle's launcher brings its own store",
+            hint="leave --master out",
+        )
     return "paddle"
 
 
