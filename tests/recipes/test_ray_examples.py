@@ -33,7 +33,8 @@ for name, words in {SMALL!r}.items():
     ray.shutdown()
     print("came to its end:", name, flush=True)
 """
-# Ray Train keeps a checkpoint once its controller has seen the reports of all workers, every two seconds: that of step 2 is kept by step 4.
+# Ray Train keeps a checkpoint once its controller has seen the reports of all workers, which it asks for every two seconds:
+# right after step 2 there may be none, by step 4 there is that of step 2.
 LOSS = """
 cluster: {nodes: 2}
 steps:
