@@ -133,10 +133,12 @@ class Gathering:
         if self.outcome is not None:
             return [Send(peer, {"type": "end"} if self.outcome else {"type": "stop", "reason": "the run has ended"})]
         acts: list[Act] = []
-        node = str(message["node"])
+        node, node_rank = str(message["node"]), int(message["node_rank"])
+        if not 0 <= node_rank < len(self.slots):
+            raise ValueError(f"node number {node_rank} was never planned")
         for other in [other for other, its in self._members.items() if its.node == node and other != peer]:
             acts += [Drop(other), *self.gone(other, "started again", self._members[other].heard)]
-        member.node, member.node_rank, member.ranks_started = node, int(message["node_rank"]), False
+        member.node, member.node_rank, member.ranks_started = node, node_rank, False
         joined = Note("node-joined", {"node": node, "node_rank": member.node_rank, "nproc": int(message["nproc"])})
         return [*acts, joined, *self._take_in(peer)]
 

@@ -180,3 +180,14 @@ def test_ready_is_written_down_with_what_the_framework_says() -> None:
     acts = a_gathering().driver_said({"type": "ready", "words": "3 nodes", "cpus": 6})
 
     assert acts == [Note("ready", {"words": "3 nodes", "cpus": 6})]
+
+
+def test_a_node_that_was_never_planned_is_not_taken_in() -> None:
+    """Whoever holds its connection takes it for a stranger's, and closes it (nodes.py)."""
+    gathering = a_gathering()
+    gathering.connected(3, "10.0.0.7", 0.0)
+
+    with pytest.raises(ValueError, match="node number 99 was never planned"):
+        gathering.received(3, {"type": "join", "node": "node-99", "node_rank": 99, "nproc": 1}, 0.0)
+
+    assert told(join(gathering, 4, 0)) != []
