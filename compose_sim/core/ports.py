@@ -28,11 +28,11 @@ def choose_ports(
     taken = {**listening}
     for name, number in asked.items():
         if number in taken:
-            raise port_taken(name, number, taken[number], free=_next_free(number, taken))
+            raise port_taken(name, number, taken[number], free=next_free(number, taken))
         taken[number] = f"'{name}' of this run"
     chosen, choices = {}, []
     for port in wanted:
-        number = asked.get(port.name) or _next_free(port.port, taken)
+        number = asked.get(port.name) or next_free(port.port, taken)
         if port.name not in asked and number != port.port:
             why = f"{port.port} is taken by {taken[port.port]}"
             choices.append(Choice(what="port", value=f"{port.name} {number}", why=why))
@@ -49,7 +49,8 @@ def port_taken(name: str, number: int, who: str, *, free: int) -> SpecError:
     )
 
 
-def _next_free(first: int, taken: Mapping[int, str]) -> int:
+def next_free(first: int, taken: Mapping[int, str]) -> int:
+    """The first port from that one on that nobody has; SpecError where there is none."""
     number = next((number for number in range(first, _LAST + 1) if number not in taken), 0)
     if not number:
         raise SpecError(f"no port from {first} on is free on this machine", hint="ss -ltn")

@@ -130,13 +130,11 @@ class DockerEngine:
 
     def addresses(self, plan: Plan) -> Mapping[str, str]:
         """What `docker inspect` says of each container's place in the run's network."""
-        roles = (_ids(plan.run, f"{_ROLE_LABEL}={role}") for role in _ROLES)
-        return docker_acts.addresses([each for ids in roles for each in ids])
+        return docker_acts.addresses([each for each, role in _roles(plan.run).items() if role in _ROLES])
 
     def stop(self, run: str, *, grace_s: float) -> None:
         """`docker stop`: SIGTERM to every node at once, SIGKILL after the grace. Services stay until all is removed."""
-        services = set(_ids(run, f"{_ROLE_LABEL}=service"))
-        ids = [each for each in _ids(run) if each not in services]
+        ids = [each for each, role in _roles(run).items() if role != "service"]
         if ids:
             _tolerating_absence(["docker", "stop", "--time", str(max(0, round(grace_s))), *ids])
 
@@ -173,6 +171,14 @@ def _ids(run: str | None, *labels: str) -> list[str]:
     wanted = [f"{_RUN_LABEL}={run}" if run else _RUN_LABEL, *labels]
     filters = [word for label in wanted for word in ("--filter", f"label={label}")]
     return output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", *filters]).split()
+
+
+def _roles(run: str) -> dict[str, str]:
+    """The role of each container of a run, by its id."""
+    form = f'{{{{.ID}}}} {{{{.Label "{_ROLE_LABEL}"}}}}'
+    argv = ["docker", "ps", "--all", "--no-trunc", "--format", form, "--filter", f"label={_RUN_LABEL}={run}"]
+    lines = (line.partition(" ") for line in output_of(argv).splitlines())
+    return {container: role for container, _, role in lines}
 
 
 def _container(run: str, node: str) -> str:

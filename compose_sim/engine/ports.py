@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from compose_sim.core.plan import Plan
-from compose_sim.core.ports import port_taken
+from compose_sim.core.ports import next_free, port_taken
 from compose_sim.engine.process import try_output_of
 from compose_sim.errors import SpecError
 
@@ -37,8 +37,8 @@ def taken(plan: Plan, number: int) -> SpecError:
     """What is said where somebody took a port of the plan between planning and starting."""
     listening = listening_ports()
     name = next(port.name for port in plan.published if port.host_port == number)
-    free = next(each for each in range(number + 1, number + 1000) if each not in listening)
-    return port_taken(name, number, listening.get(number, "somebody whom this user may not see"), free=free)
+    who = listening.get(number, "somebody whom this user may not see")
+    return port_taken(name, number, who, free=next_free(number + 1, listening))
 
 
 def _words(pid: int | None) -> str:

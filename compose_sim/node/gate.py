@@ -25,6 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from .access import NAME, Enter, Refuse, decide, without_ours
+from .arguments import add_words
 
 _MOST_BODY = 64 << 20
 _LONGEST_FORM = 4096
@@ -171,13 +172,12 @@ def main() -> int:
     )
     parser.add_argument("--listen", type=int, required=True, help="port, on all interfaces")
     parser.add_argument("--upstream", type=int, required=True, help="port on loopback that is behind the gate")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and what to start")
+    add_words(parser, "command", help="-- and what to start")
     options = parser.parse_args()
     token = (Path(os.environ["COMPOSESIM_DIR"]) / "secrets" / "token").read_text().strip()
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
     gate = Gate(options.listen, options.upstream, token)
     threading.Thread(target=gate.serve_forever, daemon=True).start()
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(options.command, stdin=subprocess.DEVNULL)
     told = threading.Event()
 
     def leave(*_: object) -> None:

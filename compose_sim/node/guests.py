@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .council import Act
+
 Variables = dict[str, str]
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
@@ -17,10 +19,6 @@ _LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _SIZE = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
 # What a launcher tells its ranks. All else a rank has of its own node, as every rank of composesim does.
 _TOLD = ("HOROVOD_", "OMPI_", "ORTE_", "OPAL_", "PMIX_", "PRTE_")
-
-
-class Act:
-    """Something to be done, in order."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ if __name__ == "__main__" and not __package__:
     __package__ = as_package.NAME
 
 import argparse
+import contextlib
 import os
 import selectors
 import signal
@@ -19,11 +20,12 @@ import subprocess
 import sys
 from functools import partial
 
+from .arguments import add_words
 from .council import Act
 from .driving import LINK, NODE
 from .emit import Events, events_of
 from .gathering import Gathering, StartDriver, Tell
-from .nodes import Nodes, PortTaken, free_port, listen, marked
+from .nodes import Nodes, free_port, interface_of, listen, marked, serve
 from .output import Outputs
 from .wire import OVER, Connection
 
@@ -117,41 +119,29 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--host", required=True, help="the name under which nodes reach this process")
     parser.add_argument("--port", type=int, required=True, help="where nodes connect; 0: any free port")
     parser.add_argument("--head-port", type=int, required=True, help="where the framework's head shall listen; 0: any")
-    parser.add_argument("driver", nargs=argparse.REMAINDER, help="-- and the driver's words")
-    options = parser.parse_args()
-    options.driver = options.driver[1:] if options.driver[:1] == ["--"] else options.driver
-    return options
+    add_words(parser, "driver", help="-- and the driver's words")
+    return parser.parse_args()
 
 
 def main() -> int:
     """Serve one run; the exit code."""
     options = _options()
     events = events_of({"COMPOSESIM_NODE": "master", **os.environ})
-    # A run on this machine alone is nobody else's business.
-    interface = "127.0.0.1" if options.host in ("127.0.0.1", "localhost") else ""
+    interface = interface_of(options.host)
     gathering = Gathering(
         slots=[int(count) for count in options.slots.split(",")],
         host=options.host,
         head_port=options.head_port or free_port(interface),
         absent=partial(marked, events.folder / "orders" / "absent"),
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    head: Head | None = None
-    try:
-        head = Head(gathering, listen(interface, options.port), options.driver, events)
-        return head.run()
-    except (OSError, RuntimeError) as error:
-        hint = f": `ss -ltnp sport = :{error.port}` shows by whom" if isinstance(error, PortTaken) else ""
-        print(f"composesim master: {error}{hint}", file=sys.stderr)
-        if gathering.outcome is None:
-            events.emit("ended", passed=False, reason=str(error))
-        return 1
-    except KeyboardInterrupt:
-        # Compose may end all services when the first node leaves (--abort-on-container-exit): the outcome stands.
-        return 128 + signal.SIGTERM if gathering.outcome is None else 0 if gathering.outcome else 1
-    finally:
-        if head is not None:
-            head.close()
+    with contextlib.ExitStack() as left:
+
+        def make() -> Head:
+            head = Head(gathering, listen(interface, options.port), options.driver, events)
+            left.callback(head.close)
+            return head
+
+        return serve(make, gathering, events)
 
 
 if __name__ == "__main__":

@@ -25,19 +25,19 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping
 from functools import partial
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import distribution
 from pathlib import Path
 
 from . import process, ssh
+from .arguments import add_words
 from .driving import MISSING, NOT_READY, TOO_OLD, UNREACHABLE, Link, fail
+from .found import is_older, version_of
 from .horovod_hosts import Listening, Told, Ways
 
 _LOOK_SECONDS, _REST_SECONDS = 0.05, 1.0
 _GRACE_SECONDS = 3.0
-_SETTLED_SECONDS, _PATIENCE_SECONDS = (
-    1.0,
-    60.0,
-)  # how long all ranks must have been there, and may be awaited, before a host is added
+# How long all ranks must have been there, and may be awaited, before a host is added.
+_SETTLED_SECONDS, _PATIENCE_SECONDS = 1.0, 60.0
 _GLOO_SECONDS = "120"  # Horovod's own is 30
 # What horovodrun shows to each rank on a command line: only what may be seen there.
 _SHOWN = re.compile(r"HOME|USER|LOGNAME|LANG|LC_\w+|TMPDIR|PYTHONPATH|(HOROVOD|NCCL|UCX|OMPI|GLOO)_\w+")
@@ -199,11 +199,10 @@ def _tell_unreachable(node: str, problem: str, *, is_elastic: bool) -> None:
 
 def _find_horovodrun(options: argparse.Namespace) -> str:
     """The path of horovodrun; ends the driver where something that it needs is not in this image."""
-    try:
-        found = version("horovod")
-    except PackageNotFoundError:
+    found = version_of("horovod")
+    if not found:
         fail(MISSING, f"there is no horovod in this image ({sys.executable} has none)", hint=_IMAGE)
-    if _numbers(found) < _numbers(options.least):
+    if is_older(found, options.least):
         fail(TOO_OLD, f"horovod {found} is too old: {options.least} or newer is needed", hint=_IMAGE)
     lacking = ssh.missing() + [name for name in ("flock",) if not shutil.which(name)]
     if lacking:
@@ -248,15 +247,10 @@ def shown_environment(ours: Mapping[str, str], *, programs: Path, options: argpa
     environment["OMPI_MCA_mpi_yield_when_idle"] = "1"  # all nodes share this machine's cores, which mpirun cannot know
     if options.fusion_threshold is not None:
         environment["HOROVOD_FUSION_THRESHOLD"] = str(options.fusion_threshold)
-    if (
-        not options.elastic
-    ):  # who is lost then ends the run by another way; and nodes that share a busy machine begin apart
+    if not options.elastic:
+        # Who is lost ends the run by another way then; and nodes that share a busy machine begin apart.
         environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", _GLOO_SECONDS)
     return environment
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text.partition("+")[0])[:3])
 
 
 def _options() -> argparse.Namespace:
@@ -269,10 +263,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--timeline", action="store_true", help="have Horovod write its timeline")
     parser.add_argument("--fusion-threshold", type=int, help="bytes of tensors that are reduced together")
     parser.add_argument("--cycle-time", type=float, help="milliseconds between two rounds of reductions")
-    parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and what each rank runs")
-    options = parser.parse_args()
-    options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
-    return options
+    add_words(parser, "program", help="-- and what each rank runs")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

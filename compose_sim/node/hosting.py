@@ -30,8 +30,9 @@ from functools import partial
 from pathlib import Path
 
 from . import channel, probe, process, rank, ssh
+from .council import Act
 from .emit import events_of
-from .guests import GRACE_SECONDS, Act, Answer, Fork, Guests, Report, Stop
+from .guests import GRACE_SECONDS, Answer, Fork, Guests, Report, Stop
 from .starter import become_rank, exit_status
 
 _NEVER = float("inf")
@@ -255,9 +256,8 @@ def _begin() -> dict[str, str] | None:
     agent, descriptor = map(int, sys.argv[1:3])
     process.die_with(agent)
     link = socket.socket(fileno=descriptor)
-    folder = tempfile.mkdtemp(
-        prefix="composesim-ssh-"
-    )  # a forked rank, which leaves by the same way, must not remove it
+    # Removed by hand: a forked rank leaves by the same way, and must not.
+    folder = tempfile.mkdtemp(prefix="composesim-ssh-")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"{folder}/socket")
     listener.listen(1024)

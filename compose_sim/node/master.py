@@ -10,7 +10,6 @@ if __name__ == "__main__" and not __package__:
 import argparse
 import os
 import selectors
-import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from .council import Act
 from .emit import Events, events_of
-from .nodes import Nodes, PortTaken, free_port, listen, marked
+from .nodes import Nodes, PortTaken, free_port, interface_of, listen, marked, serve
 from .rendezvous import OpenStore, Rendezvous
 
 
@@ -131,27 +130,16 @@ def main() -> int:
     """Serve one run; the exit code."""
     options = _options()
     events = events_of({"COMPOSESIM_NODE": "master", **os.environ})
-    # A run on this machine alone is nobody else's business.
-    interface = "127.0.0.1" if options.store_host in ("127.0.0.1", "localhost") else ""
+    interface = interface_of(options.store_host)
     rendezvous = Rendezvous(
         nodes=options.nodes,
         max_restarts=options.max_restarts,
         min_nodes=options.min_nodes,
         absent=partial(marked, events.folder / "orders" / "absent"),
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     stores = Stores(None if options.no_store else options.store_host, options.store_port, interface)
     try:
-        return Master(rendezvous, listen(interface, options.port), stores, events).run()
-    except (OSError, RuntimeError) as error:
-        hint = f": `ss -ltnp sport = :{error.port}` shows by whom" if isinstance(error, PortTaken) else ""
-        print(f"composesim master: {error}{hint}", file=sys.stderr)
-        if rendezvous.outcome is None:
-            events.emit("ended", passed=False, reason=str(error))
-        return 1
-    except KeyboardInterrupt:
-        # Compose may end all services when the first node leaves (--abort-on-container-exit): the outcome stands.
-        return 128 + signal.SIGTERM if rendezvous.outcome is None else 0 if rendezvous.outcome else 1
+        return serve(lambda: Master(rendezvous, listen(interface, options.port), stores, events), rendezvous, events)
     finally:
         stores.close()
 

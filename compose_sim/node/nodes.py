@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import selectors
+import signal
 import socket
+import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -95,6 +98,27 @@ class PortTaken(RuntimeError):
     def __init__(self, port: int) -> None:
         super().__init__(f"port {port} is taken")
         self.port = port
+
+
+def serve(make: Callable[[], Nodes], council: Council, events: Events) -> int:
+    """Make the sockets of a run's master and serve the run, whatever ends it; the exit code of this process."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return make().run()
+    except (OSError, RuntimeError) as error:
+        hint = f": `ss -ltnp sport = :{error.port}` shows by whom" if isinstance(error, PortTaken) else ""
+        print(f"composesim master: {error}{hint}", file=sys.stderr)
+        if council.outcome is None:
+            events.emit("ended", passed=False, reason=str(error))
+        return 1
+    except KeyboardInterrupt:
+        # Compose may end all services when the first node leaves (--abort-on-container-exit): the outcome stands.
+        return 128 + signal.SIGTERM if council.outcome is None else 0 if council.outcome else 1
+
+
+def interface_of(host: str) -> str:
+    """The address to listen on where nodes know us by this name; "" for all: a run on this machine alone is nobody else's business."""
+    return "127.0.0.1" if host in ("127.0.0.1", "localhost") else ""
 
 
 def listen(interface: str, port: int) -> socket.socket:

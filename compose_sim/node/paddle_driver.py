@@ -10,12 +10,12 @@ if __name__ == "__main__" and not __package__:
 
     __package__ = as_package.NAME
 
-from . import paddle_found, ray_driver
+from . import found, paddle_found, ray_driver
 from .driving import fail
 
 if __name__ == "__main__":
     try:
         paddle_found.require_paddle()
-    except paddle_found.Unfit as problem:
+    except found.Unfit as problem:
         fail(problem.code, str(problem), f"{paddle_found.HINT} paddle-ray, or composesim up --python /path/to/python …")
     ray_driver.main()

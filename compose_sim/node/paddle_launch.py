@@ -23,7 +23,7 @@ import time
 import traceback
 from pathlib import Path
 
-from . import paddle_found, process
+from . import found, paddle_found, process
 from .channel import receive
 from .driving import UNREACHABLE
 from .emit import events_of
@@ -62,7 +62,7 @@ def import_launcher() -> None:
     """Import what the round will need, while the nodes still find each other. Raises CannotStart without a Paddle that will do."""
     try:
         paddle_found.require_paddle()
-    except paddle_found.Unfit as problem:
+    except found.Unfit as problem:
         raise CannotStart(problem.code, str(problem), f"{paddle_found.HINT} paddle") from None
     from paddle.distributed.launch import controllers, main  # noqa: F401
 

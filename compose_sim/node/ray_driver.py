@@ -17,7 +17,9 @@ import time
 from typing import Any
 
 from . import ray_start
-from .driving import MISSING, NOT_READY, TOO_OLD, UNREACHABLE, Link, before, end_as, fail, run_script
+from .arguments import add_words
+from .driving import NOT_READY, UNREACHABLE, Link, before, end_as, fail, run_script
+from .found import Unfit
 from .nodes import PortTaken, free_port, listen
 
 _LOOK_S = 0.1  # between two questions to Ray
@@ -29,9 +31,9 @@ def main() -> None:
     options = _options()
     try:
         version = ray_start.check_ray()
-    except ray_start.Unfit as problem:
+    except Unfit as problem:
         hint = "composesim image build --recipe ray, or composesim up --python /path/to/python …"
-        fail(MISSING if problem.missing else TOO_OLD, str(problem), hint)
+        fail(problem.code, str(problem), hint)
     link = Link()
     link.accept()  # nodes import Ray while the head starts, and wait for it
     address = _start_head(options)
@@ -120,10 +122,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--client-port", type=int, required=True, help="port of Ray's client")
     parser.add_argument("--dashboard-port", type=int, help="port of the dashboard; left out: none")
     ray_start.add_options(parser)
-    parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the person's program")
-    options = parser.parse_args()
-    options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
-    return options
+    add_words(parser, "program", help="-- and the person's program")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

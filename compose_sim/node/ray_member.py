@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from . import process, ray_start
+from .found import Unfit
 
 _PAUSE_S = 0.05
 _SLOW_S = 15.0
@@ -34,7 +35,7 @@ def main() -> int:
     try:
         ray_start.check_ray()
         folder = ray_start.make_folder(os.environ["COMPOSESIM_NODE"], shared=options.free_ports)
-    except (ray_start.Unfit, ray_start.Failed, OSError) as problem:
+    except (Unfit, ray_start.Failed, OSError) as problem:
         print(f"composesim: {problem}", file=sys.stderr)
         return 1
     said, ours, deadline = folder / "start.log", os.getpid(), time.monotonic() + options.patience

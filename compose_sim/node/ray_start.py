@@ -10,9 +10,11 @@ import socket
 import stat
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from .driving import MISSING, TOO_OLD
+from .found import Unfit, is_older, version_of
 
 LEAST_VERSION = "2.52"  # the first with tokens
 _OBJECT_STORE_LEAST, _OBJECT_STORE_MOST = 80 << 20, 2 << 30  # bytes; Ray takes no less than 75 MB
@@ -30,14 +32,6 @@ _PORTS = {  # of a node with an address of its own, so that a firewall, or whoev
 }
 
 
-class Unfit(Exception):
-    """This Python cannot run Ray: it is `missing`, or too old."""
-
-    def __init__(self, message: str, *, missing: bool) -> None:
-        super().__init__(message)
-        self.missing = missing
-
-
 class Failed(Exception):
     """`ray start` did not start anything."""
 
@@ -51,13 +45,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def check_ray() -> str:
     """The version of Ray; Unfit where there is none, or one that knows no tokens. Ray is not imported."""
-    try:
-        version = metadata.version("ray")
-    except metadata.PackageNotFoundError:
-        raise Unfit(f"'{sys.executable}' has no ray", missing=True) from None
-    numbers = [tuple(int(part) for part in re.findall(r"\d+", text)[:2]) for text in (version, LEAST_VERSION)]
-    if numbers[0] < numbers[1]:
-        raise Unfit(f"ray {version} is too old: {LEAST_VERSION} is the first with tokens", missing=False)
+    version = version_of("ray")
+    if not version:
+        raise Unfit(MISSING, f"'{sys.executable}' has no ray")
+    if is_older(version, LEAST_VERSION):
+        raise Unfit(TOO_OLD, f"ray {version} is too old: {LEAST_VERSION} is the first with tokens")
     return version
 
 
