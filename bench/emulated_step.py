@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 os.environ["COMPOSESIM_EMULATED_GPUS"] = "1"
-from compose_sim.node import emulate
+from compose_sim.node.rank import emulate
 
 emulate.install()
 import torch  # noqa: E402 - when it is imported, it begins to emulate

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench import machine
 from bench.gpu_table import as_markdown
-from compose_sim.engine.gpus import inspect_gpus
+from compose_sim.engine.host.gpus import inspect_gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "templates" / "bench" / "gpu.py"

@@ -15,7 +15,7 @@ export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1             # a lent image has plugins t
 # Without this a machine whose driver does not answer would compare emulated GPUs with themselves.
 "$python" - <<'PYTHON'
 import sys
-from compose_sim.engine.gpus import inspect_gpus
+from compose_sim.engine.host.gpus import inspect_gpus
 
 inventory = inspect_gpus()
 for gpu in inventory.gpus:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compose_sim.core.events import Event
-from compose_sim.core.inventory import DockerFacts, Host, PythonFacts
-from compose_sim.core.plan import Mount, Plan, Program
-from compose_sim.core.planning import make_plan
-from compose_sim.core.spec import ClusterSpec
+from compose_sim.core.events.events import Event
+from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
+from compose_sim.core.plan.model import Mount, Plan, Program
+from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.request.spec import ClusterSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 120.0  # what a test waits for comes in a second; it may take so long where many share the machine

@@ -1,10 +1,10 @@
-"""Inventories of machines with GPUs, as `engine/gpus.py` gathers them: what the planner is tested on where there is no GPU."""
+"""Inventories of machines with GPUs, as `engine/host/gpus.py` gathers them: what the planner is tested on where there is no GPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from compose_sim.core.gpus.inventory import NO_GPUS, Gpu, Inventory, Toolkit
+from compose_sim.core.host.gpus import NO_GPUS, Gpu, Inventory, Toolkit
 
 H200_BYTES = 143771 << 20
 RAW = Toolkit(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compose_sim.cli.cmd_check import command as check
+from compose_sim.cli.commands.cmd_check import command as check
 from compose_sim.core.checks import IDS, question
 from tests.builders import ROOT
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.labels import labelled_processes
+from compose_sim.engine.local.process_labels import labelled_processes
 
 pytest_plugins = ["pytester"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from compose_sim.app.run import _stop
 from compose_sim.core.faults import Act
-from compose_sim.core.interventions import Fault
-from compose_sim.core.plan import Plan
-from compose_sim.core.verdict import StopReason
-from compose_sim.engine.interrupts import News
-from compose_sim.engine.local import LocalEngine
-from compose_sim.engine.performer import Performer
-from compose_sim.engine.rundir import RunFolder, runs_folder
-from compose_sim.run import _stop
+from compose_sim.core.faults.commands import Fault
+from compose_sim.core.plan.model import Plan
+from compose_sim.core.verdict.verdict import StopReason
+from compose_sim.engine.control.fault_controller import Performer
+from compose_sim.engine.lifetime.interrupts import News
+from compose_sim.engine.local.engine import LocalEngine
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.builders import PATIENCE_S
 from tests.contract.bench import WAITS, Bench
 

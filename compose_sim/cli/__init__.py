@@ -52,7 +52,7 @@ class Verbs(click.Group):
         """The verb's command, its module imported now."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"compose_sim.cli.cmd_{cmd_name}").command
+        command: click.Command = import_module(f"compose_sim.cli.commands.cmd_{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -11,17 +11,17 @@ from typing import Any
 
 import click
 
+from compose_sim.app.program import find_program
 from compose_sim.cli.cluster_command import DEFAULT_SCRIPT
-from compose_sim.cli.program import find_program
-from compose_sim.core.inventory import Host
-from compose_sim.core.plan import Plan, portable_program
-from compose_sim.core.planning import make_plan
-from compose_sim.core.recipes import BUILT_IN
-from compose_sim.core.services import needed_packages
-from compose_sim.core.spec import CheckSpec, ClusterSpec, check_environment
-from compose_sim.core.specfile import make_spec, parse_spec_text
-from compose_sim.engine.inspect import inspect_host
-from compose_sim.engine.recipes import find_recipe
+from compose_sim.core.host.host import Host
+from compose_sim.core.plan.model import Plan, portable_program
+from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.plan.recipes import BUILT_IN
+from compose_sim.core.plan.services import needed_packages
+from compose_sim.core.request.spec import CheckSpec, ClusterSpec, check_environment
+from compose_sim.core.request.spec_file import make_spec, parse_spec_text
+from compose_sim.engine.host.facts import inspect_host
+from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.errors import SpecError
 
 SPEC_FILE = "composesim.yaml"

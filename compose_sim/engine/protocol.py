@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from compose_sim.core.faults import Act
-from compose_sim.core.plan import Plan
-from compose_sim.engine.rundir import RunFolder
+from compose_sim.core.plan.model import Plan
+from compose_sim.engine.run_folder.folder import RunFolder
 
 Progress = Callable[[str], None]  # takes one line that says what a slow step is doing
 

@@ -12,8 +12,8 @@ import click
 import pytest
 import xmlschema
 
-from compose_sim.cli.checks_text import result_lines
-from compose_sim.cli.report_text import check_verdict
+from compose_sim.cli.views.checks import result_lines
+from compose_sim.cli.views.report import check_verdict
 from compose_sim.core.checks import IDS, failed, not_applicable, passed, warned
 from compose_sim.core.checks.selection import check_exit_code
 from tests.builders import ROOT

@@ -7,10 +7,10 @@ from typing import Any
 import click
 import pytest
 
-from compose_sim.cli.faults_text import event_words, history_words, waiting_words
-from compose_sim.cli.report_text import final_line
-from compose_sim.core.phases import phase_of, wished
-from compose_sim.core.report import make_report
+from compose_sim.cli.views.faults import event_words, history_words, waiting_words
+from compose_sim.cli.views.report import final_line
+from compose_sim.core.report.report import make_report
+from compose_sim.core.state.node_phase import phase_of, wished
 from tests.builders import a_plan
 from tests.core.story import Story
 

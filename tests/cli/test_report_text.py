@@ -7,9 +7,9 @@ from typing import Any
 import click
 import pytest
 
-from compose_sim.cli.report_text import cause_words, final_line, metrics_words, print_report, ranges
-from compose_sim.core.fold import fold_all
-from compose_sim.core.report import make_report
+from compose_sim.cli.views.report import cause_words, final_line, metrics_words, print_report, ranges
+from compose_sim.core.report.report import make_report
+from compose_sim.core.state.fold import fold_all
 from tests.builders import a_plan, an_event
 
 

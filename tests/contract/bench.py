@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from compose_sim.app.render import write_documents
 from compose_sim.core.faults import Act
-from compose_sim.core.inventory import Host
-from compose_sim.core.plan import Plan, Program
-from compose_sim.core.planning import make_plan
-from compose_sim.core.spec import ClusterSpec
-from compose_sim.engine.inspect import inspect_host
+from compose_sim.core.host.host import Host
+from compose_sim.core.plan.model import Plan, Program
+from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.protocol import Engine, NodeStatus
-from compose_sim.engine.rundir import RunFolder, runs_folder
-from compose_sim.render import write_documents
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.builders import PATIENCE_S
 
 MASTER = """

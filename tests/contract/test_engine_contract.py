@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compose_sim.core.faults import Act, Pause, Signal, Start
-from compose_sim.engine.engines import make_engine
-from compose_sim.engine.rundir import runs_folder
+from compose_sim.engine.registry import make_engine
+from compose_sim.engine.run_folder.folder import runs_folder
 from tests.contract.bench import COUNTS, DEAF, WAITS, Bench, until
 
 

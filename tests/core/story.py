@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compose_sim.core.events import Event
-from compose_sim.core.fold import fold_all
-from compose_sim.core.plan import Plan
-from compose_sim.core.state import ClusterState
+from compose_sim.core.events.events import Event
+from compose_sim.core.plan.model import Plan
+from compose_sim.core.state.fold import fold_all
+from compose_sim.core.state.state import ClusterState
 
 
 class Story:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.bottleneck import Load, find_bottleneck
-from compose_sim.core.events import Event
-from compose_sim.core.fold import fold_all
-from compose_sim.core.report import make_report
-from compose_sim.core.usage_table import usage_table, usage_values
+from compose_sim.core.events.events import Event
+from compose_sim.core.report.report import make_report
+from compose_sim.core.report.usage_table import usage_table, usage_values
+from compose_sim.core.state.bottleneck import Load, find_bottleneck
+from compose_sim.core.state.fold import fold_all
 from tests.builders import a_plan, an_event
 
 

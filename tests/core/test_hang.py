@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from compose_sim.core.checks import Case
-from compose_sim.core.checks.hang import judge as judge_hang
-from compose_sim.core.events import Event
-from compose_sim.core.fold import fold_all
-from compose_sim.core.hang import diagnose, find_hang, standings_of
-from compose_sim.core.observations import Observed, RankObserved
-from compose_sim.core.state import ClusterState
-from compose_sim.core.verdict import find_deadlock, reason_to_stop
+from compose_sim.core.checks.rules.hang import judge as judge_hang
+from compose_sim.core.events.events import Event
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.state.fold import fold_all
+from compose_sim.core.state.state import ClusterState
+from compose_sim.core.verdict.hang import diagnose, find_hang, standings_of
+from compose_sim.core.verdict.verdict import find_deadlock, reason_to_stop
 from tests.builders import a_plan, an_event
 
 PLAN = a_plan(nodes=3, hang_timeout="1m")

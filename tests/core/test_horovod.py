@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from compose_sim.core.document import render_identity
-from compose_sim.core.horovod_trace import parse_timeline, shares_of, trace_words
-from compose_sim.core.plan import Plan, Program
-from compose_sim.core.planning import make_plan
-from compose_sim.core.recipes import load_recipe
-from compose_sim.core.spec import ClusterSpec
+from compose_sim.core.compose.document import render_identity
+from compose_sim.core.plan.model import Plan, Program
+from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.plan.recipes import load_recipe
+from compose_sim.core.report.horovod_timeline import parse_timeline, shares_of, trace_words
+from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 from tests.builders import a_host
 
@@ -37,8 +37,8 @@ def test_the_driver_is_told_the_ranks_and_the_script() -> None:
     plan = a_plan(nproc_per_node=2)
 
     words = driver_words(plan)
-    assert words[0].endswith("/node/horovod_driver.py")
-    assert words[1:5] == ["--slots", "2,2,2,2", "--ranks", "8"]
+    assert words[1] == "horovod-driver"
+    assert words[2:6] == ["--slots", "2,2,2,2", "--ranks", "8"]
     assert words[-4:] == ["--", "train.py", "--lr", "0.1"]
     assert plan.launcher == "hosted"
     assert plan.nodes[3].command[-3:] == ("train.py", "--lr", "0.1")

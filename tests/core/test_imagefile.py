@@ -5,7 +5,7 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from compose_sim.core.imagefile import (
+from compose_sim.core.compose.dockerfile import (
     DEFAULT_BASE,
     RECIPES,
     SERVICES,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compose_sim.core.checks import failed, not_applicable, passed, warned
-from compose_sim.core.github import MOST_OF_A_KIND, summary, workflow_commands
-from compose_sim.core.junit import junit
+from compose_sim.core.report.github import MOST_OF_A_KIND, summary, workflow_commands
+from compose_sim.core.report.junit import junit
 from tests.builders import ROOT
 
 SCHEMA = xmlschema.XMLSchema10(str(ROOT / "tests" / "core" / "junit-10.xsd"))

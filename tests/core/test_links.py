@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compose_sim.core.links import (
+from compose_sim.core.network.links import (
     PLAIN,
     PROFILES,
     Link,
@@ -22,7 +22,7 @@ from compose_sim.core.links import (
     parse_shape,
     shape_between,
 )
-from compose_sim.core.specfile import make_spec, parse_spec_text
+from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.errors import SpecError
 from tests.builders import a_plan
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from compose_sim.core.faults import Lowered, Scene, load_kind
-from compose_sim.core.interventions import Fault
-from compose_sim.core.links import Shape, parse_link
-from compose_sim.core.network import NetworkFault, NodeNetwork, decide_network
+from compose_sim.core.faults.commands import Fault
+from compose_sim.core.network.links import Shape, parse_link
+from compose_sim.core.network.node_network import NetworkFault, NodeNetwork, decide_network
 from compose_sim.errors import SpecError
 from tests.builders import a_plan
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.faults import Scene
-from compose_sim.core.interventions import (
+from compose_sim.core.faults.active import Ongoing, faults_to_heal, first_nodes, lower_fault, lower_scale, over_by_start
+from compose_sim.core.faults.commands import (
     Fault,
     Heal,
     Intervention,
@@ -14,7 +15,6 @@ from compose_sim.core.interventions import (
     intervention_from_dict,
     intervention_to_dict,
 )
-from compose_sim.core.ongoing import Ongoing, faults_to_heal, first_nodes, lower_fault, lower_scale, over_by_start
 from compose_sim.errors import SpecError
 from tests.builders import a_plan
 

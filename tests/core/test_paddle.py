@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.checks import Case, run_checks, why_no_check
-from compose_sim.core.hang import diagnose, standings_of
-from compose_sim.core.inventory import Host, PythonFacts
-from compose_sim.core.observations import Observed
-from compose_sim.core.plan import Plan
-from compose_sim.core.recipes import paddle, paddle_ray
-from compose_sim.core.verdict import find_deadlock, judge
+from compose_sim.core.events.observations import Observed
+from compose_sim.core.host.host import Host, PythonFacts
+from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.recipes import paddle, paddle_ray
+from compose_sim.core.verdict.hang import diagnose, standings_of
+from compose_sim.core.verdict.verdict import find_deadlock, judge
 from compose_sim.errors import EnvironmentMissingError, SpecError
-from compose_sim.node import paddle_found
+from compose_sim.node.frameworks.paddle import requirement
 from tests.builders import a_host, a_plan, no_docker
 from tests.core.story import Story
 from tests.inventories import FOUR
@@ -44,7 +44,7 @@ def test_nodes_meet_in_rounds_and_paddle_brings_its_own_store() -> None:
 def test_on_this_machine_ports_are_those_that_are_free() -> None:
     plan = the_plan(engine="local")
 
-    assert plan.nodes[0].command[2:6] == ("--launcher", "paddle", "--master-address", "127.0.0.1")
+    assert plan.nodes[0].command[2:7] == ("agent", "--launcher", "paddle", "--master-address", "127.0.0.1")
     assert "PORT_RANGE" not in plan.environment
 
 
@@ -81,7 +81,7 @@ def test_a_python_without_a_paddle_that_will_do(packages: dict[str, str], messag
 
 
 def test_nodes_ask_for_the_same_paddle_as_the_plan() -> None:
-    assert paddle.PACKAGES == {"paddlepaddle": paddle_found.OLDEST}
+    assert paddle.PACKAGES == {"paddlepaddle": requirement.OLDEST}
 
 
 def test_a_paddle_for_cpus_is_given_no_gpu_whatever_torch_there_is() -> None:
@@ -98,8 +98,8 @@ def test_a_paddle_for_cpus_is_given_no_gpu_whatever_torch_there_is() -> None:
 def test_paddle_in_ray_is_rays_cluster_with_a_look_for_paddle_first() -> None:
     plan = the_plan(recipe="paddle-ray", script="search.py")
 
-    assert f"{plan.folder}/node/paddle_driver.py" in plan.master.command
-    assert f"{plan.folder}/node/ray_member.py" in plan.nodes[0].command
+    assert "paddle-driver" in plan.master.command
+    assert "ray-member" in plan.nodes[0].command
     assert plan.is_driven
     assert set(paddle_ray.PACKAGES) == {"ray", "paddlepaddle"}
     assert plan.environment["RAY_AUTH_MODE"] == "token"

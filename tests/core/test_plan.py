@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from compose_sim.core.inventory import DockerFacts, PythonFacts
-from compose_sim.core.plan import Program, plan_from_dict, portable_program
-from compose_sim.core.planning import make_plan
-from compose_sim.core.spec import ClusterSpec
+from compose_sim.core.host.host import DockerFacts, PythonFacts
+from compose_sim.core.plan.model import Program, plan_from_dict, portable_program
+from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError
 from tests.builders import a_host, a_plan, no_docker
 

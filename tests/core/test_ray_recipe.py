@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.inventory import PythonFacts
-from compose_sim.core.plan import Plan, short_folder
-from compose_sim.core.recipes import ray
+from compose_sim.core.host.host import PythonFacts
+from compose_sim.core.plan.model import Plan, short_folder
+from compose_sim.core.plan.recipes import ray
 from compose_sim.errors import SpecError
-from compose_sim.node import ray_start
+from compose_sim.node.frameworks.ray import start
 from tests.builders import a_host, a_plan
 
 
@@ -104,4 +104,4 @@ def test_what_ray_does_not_have_is_refused(spec: dict[str, Any], message: str) -
 
 def test_what_is_refused_before_the_run_is_refused_on_a_node_too() -> None:
     """The oldest Ray that will do is told in two places, since nodes cannot import the recipe."""
-    assert ray.PACKAGES == {"ray": ray_start.LEAST_VERSION}
+    assert ray.PACKAGES == {"ray": start.LEAST_VERSION}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.plan import Mount, Plan, Program, portable_program
-from compose_sim.core.planning import make_plan
-from compose_sim.core.spec import ClusterSpec
+from compose_sim.core.plan.model import Mount, Plan, Program, portable_program
+from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 from tests.builders import a_host, a_plan
 
@@ -24,7 +24,7 @@ def test_a_command_is_run_as_it_is_and_brings_its_own_store() -> None:
     plan = a_command_plan()
 
     assert plan.nodes[1].command[-4:] == ("--", "mpirun", "-n", "2")
-    assert plan.nodes[1].command[2:5] == ("--launcher", "command", "--")
+    assert plan.nodes[1].command[2:6] == ("agent", "--launcher", "command", "--")
     assert "--no-store" in plan.master.command
     assert plan.launcher == "command"
 

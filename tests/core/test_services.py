@@ -9,12 +9,12 @@ import jinja2
 import pytest
 import yaml
 
-from compose_sim.core.document import render_document, render_service_files
-from compose_sim.core.inventory import PythonFacts
-from compose_sim.core.plan import Plan, PlannedPort, plan_from_dict
-from compose_sim.core.ports import choose_ports
-from compose_sim.core.published import link, login, published_values, tunnel
-from compose_sim.core.services import BUILT_IN, asked_for, load_service
+from compose_sim.core.compose.document import render_document, render_service_files
+from compose_sim.core.host.host import PythonFacts
+from compose_sim.core.plan.model import Plan, PlannedPort, plan_from_dict
+from compose_sim.core.plan.ports import choose_ports
+from compose_sim.core.plan.services import BUILT_IN, asked_for, load_service
+from compose_sim.core.report.service_links import link, login, published_values, tunnel
 from compose_sim.errors import EnvironmentMissingError, SpecError
 from tests.builders import ROOT, a_host, a_plan, no_docker
 
@@ -74,7 +74,7 @@ def test_what_asks_for_no_token_listens_on_loopback_behind_the_gate() -> None:
     services = services_of(a_plan(**ALL))
 
     for name in ("tensorboard", "prometheus"):
-        assert services[name]["command"][1] == "/composesim/node/gate.py"
+        assert services[name]["command"][2] == "auth-proxy"
     board = services["tensorboard"]["command"]
     assert board[board.index("--host") + 1] == "127.0.0.1"
     server = services["prometheus-server"]

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compose_sim.core.document import quote
-from compose_sim.core.spec import ClusterSpec
-from compose_sim.core.specfile import make_spec, parse_spec_text
+from compose_sim.core.compose.document import quote
+from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.errors import SpecError
 from tests.builders import ROOT
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compose_sim.core.events import Event
-from compose_sim.core.fold import fold_all
-from compose_sim.core.verdict import StopReason, find_deadlock, first_cause, is_over, judge, reason_to_stop
+from compose_sim.core.events.events import Event
+from compose_sim.core.state.fold import fold_all
+from compose_sim.core.verdict.verdict import StopReason, find_deadlock, first_cause, is_over, judge, reason_to_stop
 from tests.builders import a_plan, an_event
 
 PLAN = a_plan(nodes=3)

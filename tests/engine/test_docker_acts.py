@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from compose_sim.core.faults import LimitCpus, Signal, Start
-from compose_sim.core.plan import Plan
-from compose_sim.engine.acting import Acting
-from compose_sim.engine.docker import DockerEngine
-from compose_sim.engine.rundir import RunFolder, runs_folder
+from compose_sim.core.plan.model import Plan
+from compose_sim.engine.control.node_actions import Acting
+from compose_sim.engine.docker.engine import DockerEngine
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.contract.bench import WAITS, Bench, until
 
 pytestmark = pytest.mark.docker

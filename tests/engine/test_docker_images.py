@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compose_sim.core.plan import PlannedService
-from compose_sim.engine.docker_images import build_command
+from compose_sim.core.plan.model import PlannedService
+from compose_sim.engine.docker.images import build_command
 from tests.builders import a_plan
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from compose_sim.engine.evidence import read_events, read_logs, read_observed
+from compose_sim.engine.run_folder.check_inputs import read_events, read_logs, read_observed
 
 
 def tell_round(folder: Path, node: str, generation: int, logs: dict[str, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from compose_sim.engine.follow import Follower
+from compose_sim.engine.run_folder.event_tail import Follower
 
 
 def tell_round(folder: Path, generation: int, logs: dict[str, int]) -> None:

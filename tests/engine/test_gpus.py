@@ -13,16 +13,16 @@ from typing import Any
 import pynvml
 import pytest
 
-from compose_sim.cli.live import QuietListener
-from compose_sim.core.gpus.inventory import NO_GPUS
-from compose_sim.core.plan import Program
-from compose_sim.core.planning import make_plan
-from compose_sim.core.spec import ClusterSpec
-from compose_sim.engine import gpus
-from compose_sim.engine.inspect import inspect_host
-from compose_sim.engine.local import LocalEngine
-from compose_sim.engine.rundir import RunFolder, runs_folder
-from compose_sim.run import run_cluster
+from compose_sim.app.run import run_cluster
+from compose_sim.cli.views.live import QuietListener
+from compose_sim.core.host.gpus import NO_GPUS
+from compose_sim.core.plan.model import Program
+from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.engine.host import gpus
+from compose_sim.engine.host.facts import inspect_host
+from compose_sim.engine.local.engine import LocalEngine
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.inventories import H200_BYTES, RAW, h200s, uuid
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from compose_sim.engine.interrupts import News, interrupts_raise, interrupts_told
+from compose_sim.engine.lifetime.interrupts import News, interrupts_raise, interrupts_told
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

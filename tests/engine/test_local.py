@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.plan import Plan
-from compose_sim.engine import labels
-from compose_sim.engine.local import LocalEngine
-from compose_sim.engine.rundir import runs_folder
+from compose_sim.core.plan.model import Plan
+from compose_sim.engine.local import process_labels
+from compose_sim.engine.local.engine import LocalEngine
+from compose_sim.engine.run_folder.folder import runs_folder
 from compose_sim.errors import EngineError
 from tests.builders import ROOT
 from tests.contract.bench import WAITS, Bench, until
@@ -31,7 +31,7 @@ os.wait()
 REMOVES_ITS_OWN_RUN = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
-from compose_sim.engine.local import LocalEngine
+from compose_sim.engine.local.engine import LocalEngine
 LocalEngine().remove(os.environ["COMPOSESIM_RUN"])
 print("alive", flush=True)
 """
@@ -65,11 +65,11 @@ def test_a_daemon_that_a_node_left_behind_is_removed(bench: Bench) -> None:
     bench.ended(plan, "node-0")
     until(lambda: "daemon" in bench.engine.output(plan.run, "node-0"))
     daemon = int(bench.engine.output(plan.run, "node-0").split()[1])
-    assert labels.environment_of(daemon)["COMPOSESIM_NODE"] == "node-0"
+    assert process_labels.environment_of(daemon)["COMPOSESIM_NODE"] == "node-0"
 
     bench.engine.remove(plan.run)
 
-    assert labels.environment_of(daemon) == {}
+    assert process_labels.environment_of(daemon) == {}
 
 
 def test_composesim_inside_a_node_does_not_end_itself(bench: Bench) -> None:

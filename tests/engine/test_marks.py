@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.marks import Marks
+from compose_sim.engine.run_folder.expected_losses import Marks
 from tests.builders import an_event
 
 

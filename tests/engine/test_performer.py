@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.events import Event, parse_event
+from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.faults import Act, Start
-from compose_sim.core.interventions import Fault, Heal, Intervention, Scale
-from compose_sim.core.plan import Plan
-from compose_sim.engine.local import LocalEngine
-from compose_sim.engine.performer import Performer
-from compose_sim.engine.requests import ask
-from compose_sim.engine.rundir import RunFolder, runs_folder, write_file
+from compose_sim.core.faults.commands import Fault, Heal, Intervention, Scale
+from compose_sim.core.plan.model import Plan
+from compose_sim.engine.control.fault_controller import Performer
+from compose_sim.engine.local.engine import LocalEngine
+from compose_sim.engine.run_folder.control_requests import ask
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder, write_file
 from compose_sim.errors import EngineError, SpecError
 from tests.builders import an_event
 from tests.contract.bench import COUNTS, WAITS, Bench, until

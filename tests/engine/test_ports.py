@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.ports import listening_ports, port_in_use
+from compose_sim.engine.host.ports import listening_ports, port_in_use
 
 # As docker compose 2.26 with Engine 26.1 says it, for a port that a container has, and for one that a process has.
 ALLOCATED = (

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.interventions import Heal, Intervention, Scale
-from compose_sim.engine.requests import Requests, ask
-from compose_sim.engine.rundir import RunFolder, runs_folder
+from compose_sim.core.faults.commands import Heal, Intervention, Scale
+from compose_sim.engine.run_folder.control_requests import Requests, ask
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 from tests.contract.bench import until
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.leftovers import end, state_of
-from compose_sim.engine.record import delete
-from compose_sim.engine.rundir import RunFolder, is_run_folder, lay_out, runs_folder
+from compose_sim.engine.lifetime.orphans import end, state_of
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, lay_out, runs_folder
+from compose_sim.engine.run_folder.record import delete
 from compose_sim.errors import EngineError, SpecError
 
 # Another process that holds a run's folder until it is told to end.
 HOLDER = """
 import sys
 from pathlib import Path
-from compose_sim.engine.rundir import RunFolder
+from compose_sim.engine.run_folder.folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 folder.claim()
 print("held", flush=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.events import parse_event
-from compose_sim.engine.local import LocalEngine
-from compose_sim.engine.rundir import RunFolder, runs_folder
-from compose_sim.engine.supervisor import start_supervisor
+from compose_sim.core.events.events import parse_event
+from compose_sim.engine.lifetime.supervisor import start_supervisor
+from compose_sim.engine.local.engine import LocalEngine
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.builders import ROOT
 from tests.contract.bench import DEAF, WAITS, Bench, until
 
@@ -22,9 +22,9 @@ from tests.contract.bench import DEAF, WAITS, Bench, until
 OWNER = """
 import signal, sys
 from pathlib import Path
-from compose_sim.engine.local import LocalEngine
-from compose_sim.engine.rundir import runs_folder
-from compose_sim.engine.supervisor import start_supervisor
+from compose_sim.engine.local.engine import LocalEngine
+from compose_sim.engine.run_folder.folder import runs_folder
+from compose_sim.engine.lifetime.supervisor import start_supervisor
 from tests.contract.bench import DEAF, WAITS, Bench
 bench = Bench(LocalEngine(), Path(sys.argv[1]))
 plan = bench.start(DEAF, WAITS)
@@ -116,7 +116,7 @@ def test_a_run_that_another_composesim_has_taken_over_is_left_alone(bench: Bench
     """The bench holds the run's folder, as a new run of the same name would."""
     plan = bench.start(DEAF)
     folder = runs_folder(bench.project) / plan.run
-    argv = [sys.executable, "-m", "compose_sim.engine.supervisor", "local", plan.run, str(folder)]
+    argv = [sys.executable, "-m", "compose_sim.engine.lifetime.supervisor", "local", plan.run, str(folder)]
 
     subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, check=True, capture_output=True)
 

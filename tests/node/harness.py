@@ -36,7 +36,7 @@ class Cluster:
 
     def start_master(self, nodes: int, *options: str) -> None:
         store = ("--store-host", "127.0.0.1", *(("--no-store",) if self.launcher == "env" else ()))
-        self.start_process("master", "master.py", "--nodes", str(nodes), "--port", "0", *store, *options)
+        self.start_process("master", "master", "--nodes", str(nodes), "--port", "0", *store, *options)
         started = self.wait_for(lambda: next(iter(self.events("master", "master-started")), None))
         self.environment["COMPOSESIM_MASTER"] = f"127.0.0.1:{started['data']['port']}"
 
@@ -45,7 +45,7 @@ class Cluster:
         address = ("--master-address", "127.0.0.1") if self.launcher == "env" else ()
         module = ("--module",) if self.module else ()
         variables = {"COMPOSESIM_NODE_RANK": str(number), "COMPOSESIM_NPROC": str(self.nproc)}
-        command = ("launch.py", "--launcher", self.launcher, *address, *module, "--", *self.program)
+        command = ("agent", "--launcher", self.launcher, *address, *module, "--", *self.program)
         self.start_process(name, *command, **variables)
 
     def start(self, nodes: int, *options: str) -> Cluster:
@@ -91,13 +91,13 @@ class Cluster:
             process.kill()
             process.wait()
 
-    def start_process(self, name: str, file: str, *arguments: str, **variables: str) -> None:
+    def start_process(self, name: str, role: str, *arguments: str, **variables: str) -> None:
         environment = {**self.environment, "COMPOSESIM_NODE": name, **variables}
         if name in self.processes:  # killed, and now started again
             self.processes[name].wait()
         with (self.folder / "logs" / f"{name}.stderr").open("ab") as errors:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, str(self.folder / "node" / file), *arguments],
+                [sys.executable, str(self.folder / "node" / "__main__.py"), role, *arguments],
                 env=environment,
                 cwd=self.cwd,
                 stdin=subprocess.DEVNULL,

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from compose_sim.node import channel
+from compose_sim.node.shared import starter_protocol
 
 Ends = tuple[socket.socket, socket.socket]
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    agent, starter = channel.pair()
+    agent, starter = starter_protocol.pair()
     with agent, starter:
         yield agent, starter
 
@@ -28,13 +28,13 @@ def test_any_number_of_ranks_arrives_before_anybody_reads(ends: Ends, count: int
     ranks = [{"RANK": str(rank), "WORLD_SIZE": str(count), "LONG": "x" * 1000} for rank in range(count)]
     outputs = [os.memfd_create(f"output-{rank}") for rank in range(count)]
     files = [os.fstat(output).st_ino for output in outputs]
-    channel.send_ranks(agent, ranks, outputs)
+    starter_protocol.send_ranks(agent, ranks, outputs)
     arrived, arrived_files, more = [], [], True
     while more:
-        received = channel.receive(starter)
+        received = starter_protocol.receive(starter)
         assert received is not None
         packet, descriptors = received
-        arrived += channel.ranks_of(packet)
+        arrived += starter_protocol.ranks_of(packet)
         arrived_files += [os.fstat(descriptor).st_ino for descriptor in descriptors]
         more = packet["more"]
         for descriptor in descriptors:
@@ -48,12 +48,12 @@ def test_any_number_of_ranks_arrives_before_anybody_reads(ends: Ends, count: int
 def test_descriptors_that_were_lost_are_missed(ends: Ends) -> None:
     agent, starter = ends
     outputs = [os.memfd_create("output") for _ in range(20)]
-    channel.send_ranks(agent, [{"RANK": str(rank)} for rank in range(20)], outputs)
+    starter_protocol.send_ranks(agent, [{"RANK": str(rank)} for rank in range(20)], outputs)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(outputs) + 5, hard))
     try:
         with pytest.raises(OSError, match="too many open files"):
-            channel.receive(starter)
+            starter_protocol.receive(starter)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for output in outputs:
@@ -64,5 +64,5 @@ def test_nobody_reads_any_more(ends: Ends) -> None:
     agent, starter = ends
     starter.close()
     with pytest.raises(ConnectionError):
-        channel.send_ranks(agent, [{"RANK": "0"}], [1])
-    assert channel.receive(agent) is None
+        starter_protocol.send_ranks(agent, [{"RANK": "0"}], [1])
+    assert starter_protocol.receive(agent) is None

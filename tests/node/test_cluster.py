@@ -267,7 +267,7 @@ def test_a_node_without_a_master_can_be_told_to_leave(cluster: MakeCluster) -> N
     run.environment["COMPOSESIM_MASTER"] = "no-such-host.invalid:1"
     run.start_node(0)
     run.wait_for_event("node-0", "node-started")
-    run.wait_for(lambda: "starter.py" in _children(run.processes["node-0"].pid))
+    run.wait_for(lambda: "fork-server" in _children(run.processes["node-0"].pid))
     run.signal("node-0", signal.SIGTERM)
     assert run.exit_codes() == {"node-0": STOPPED}
 
@@ -279,7 +279,7 @@ def test_a_port_that_is_taken_is_named(cluster: MakeCluster, option: str) -> Non
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ports[option] = str(listener.getsockname()[1])
         words = [word for pair in ports.items() for word in pair]
-        run.start_process("master", "master.py", "--nodes", "1", "--store-host", "127.0.0.1", *words)
+        run.start_process("master", "master", "--nodes", "1", "--store-host", "127.0.0.1", *words)
         assert run.exit_codes() == {"master": 1}
     assert f"composesim master: port {ports[option]} is taken: " in (run.folder / "logs" / "master.stderr").read_text()
     (ended,) = run.events("master", "ended")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.train
 SERVER = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
-from compose_sim.node import emulate
+from compose_sim.node.rank import emulate
 emulate.install()
 import copy, io, pickle, torch, torch.nn as nn, torch.nn.functional as F, torch.utils.cpp_extension
 from torch.utils.checkpoint import checkpoint

@@ -7,7 +7,7 @@ from types import CodeType
 
 import pytest
 
-from compose_sim.node.observers.endings import is_behind
+from compose_sim.node.rank.observers.endings import is_behind
 
 SCRIPT = """\
 def main(epochs):

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from compose_sim.node.exporter import Reader
-from compose_sim.node.exposition import Numbers
+from compose_sim.node.services.metrics import Numbers
+from compose_sim.node.services.metrics_exporter import Reader
 
 
 def event(what: str, /, *, node: str | None = None, rank: int | None = None, **data: Any) -> str:

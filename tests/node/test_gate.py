@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from compose_sim.node.access import Enter, Pass, Refuse, decide, without_ours
-from compose_sim.node.gate import Gate
+from compose_sim.node.services.auth import Enter, Pass, Refuse, decide, without_ours
+from compose_sim.node.services.auth_proxy import Gate
 
 TOKEN = "5ec3e7" * 10
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.council import Act, Drop, Note, Send
-from compose_sim.node.gathering import Gathering, StartDriver, Tell
-from compose_sim.node.wire import SILENCE_SECONDS
+from compose_sim.node.master.driver_membership import Gathering, StartDriver, Tell
+from compose_sim.node.shared.decisions import Act, Drop, Note, Send
+from compose_sim.node.shared.master_protocol import SILENCE_SECONDS
 
 
 def a_gathering(**changes: Any) -> Gathering:

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node import gpu_setup
-from compose_sim.node.emit import Events
+from compose_sim.node.agent import gpu_proof
+from compose_sim.node.rank import gpu_limits
+from compose_sim.node.shared.event_log import Events
 from tests.builders import PATIENCE_S, ROOT
 from tests.contract.bench import until
 
 UUID = "GPU-0e5e63e1-0cb4-4b3c-9f3a-000000000000"
-MPS = ROOT / "compose_sim" / "node" / "mps.py"
+MPS = ROOT / "compose_sim" / "node" / "__main__.py"
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def not_told_to_end(seconds: float) -> bool:
 
 
 def test_a_node_without_its_gpu_says_which_was_planned(events: Events) -> None:
-    problem = gpu_setup.Proof({"COMPOSESIM_GPUS": UUID}).finish(events, not_told_to_end)
+    problem = gpu_proof.Proof({"COMPOSESIM_GPUS": UUID}).finish(events, not_told_to_end)
     (event,) = told(events.folder, "gpus")
 
     assert problem.startswith(f"node-1 sees no GPU where {UUID} was planned")
@@ -59,7 +60,7 @@ def test_a_node_without_its_gpu_says_which_was_planned(events: Events) -> None:
 def test_what_cuda_shows_is_compared_with_the_plan(
     found: dict[str, Any], environment: dict[str, str], problem: str
 ) -> None:
-    proof = gpu_setup.Proof({"COMPOSESIM_GPUS": UUID, **environment})
+    proof = gpu_proof.Proof({"COMPOSESIM_GPUS": UUID, **environment})
 
     said = proof._compare(found, "node-1")
 
@@ -68,14 +69,14 @@ def test_what_cuda_shows_is_compared_with_the_plan(
 
 
 def test_a_node_without_gpus_proves_nothing(events: Events) -> None:
-    assert gpu_setup.Proof({"COMPOSESIM_GPUS": ""}).finish(events, not_told_to_end) == ""
+    assert gpu_proof.Proof({"COMPOSESIM_GPUS": ""}).finish(events, not_told_to_end) == ""
     assert told(events.folder, "gpus") == []
 
 
 def test_a_node_that_is_told_to_end_while_it_waits_for_mps_has_no_problem(events: Events, tmp_path: Path) -> None:
     environment = {"COMPOSESIM_GPUS": UUID, "COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
 
-    assert gpu_setup.Proof(environment).finish(events, lambda seconds: True) == ""
+    assert gpu_proof.Proof(environment).finish(events, lambda seconds: True) == ""
 
 
 def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
     inner = SimpleNamespace(
         _cuda_init=lambda: done.append("begun"), _cuda_setMemoryFraction=lambda *given: done.append(given)
     )
-    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, crowd="")
+    gpu_limits._prepare(SimpleNamespace(_C=inner), 0.25, crowd="")
     assert done == []
 
     inner._cuda_init()
@@ -102,14 +103,14 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
     ],
 )
 def test_ranks_share_out_the_cpus(cpus: int, ranks: int, expected: list[list[int]]) -> None:
-    assert [gpu_setup.part_of(list(range(cpus)), place, ranks) for place in range(ranks)] == expected
+    assert [gpu_limits.part_of(list(range(cpus)), place, ranks) for place in range(ranks)] == expected
 
 
 def test_a_rank_keeps_to_its_cpus_once_cuda_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     before = os.sched_getaffinity(0)
     inner = SimpleNamespace(_cuda_init=lambda: None)
-    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.0, crowd="2/1000")
+    gpu_limits._prepare(SimpleNamespace(_C=inner), 0.0, crowd="2/1000")
     assert os.sched_getaffinity(0) == before
 
     try:
@@ -124,7 +125,7 @@ def test_a_rank_keeps_to_its_cpus_once_cuda_begins(monkeypatch: pytest.MonkeyPat
 def test_a_torch_without_cuda_is_left_alone() -> None:
     inner = SimpleNamespace()
 
-    gpu_setup._prepare(SimpleNamespace(_C=inner), 0.25, crowd="0/8")
+    gpu_limits._prepare(SimpleNamespace(_C=inner), 0.25, crowd="0/8")
 
     assert vars(inner) == {}
 
@@ -143,14 +144,14 @@ def test_mps_tells_when_it_answers_and_stops_its_daemon_in_order(tmp_path: Path)
     environment = _environment(tmp_path)
     (tmp_path / "mps").mkdir()
     (tmp_path / "mps" / "told-to-quit").touch()  # left by a daemon that was killed
-    serve = subprocess.Popen([sys.executable, str(MPS), "serve"], env=environment)
+    serve = subprocess.Popen([sys.executable, str(MPS), "mps", "serve"], env=environment)
     ready = tmp_path / "mps" / "composesim-ready"
     until(lambda: ready.exists() or serve.poll() is not None)
-    healthy = subprocess.run([sys.executable, str(MPS), "ask"], env=environment, check=False).returncode
+    healthy = subprocess.run([sys.executable, str(MPS), "mps", "ask"], env=environment, check=False).returncode
     serve.send_signal(signal.SIGTERM)
     status = serve.wait(timeout=PATIENCE_S)
     left = {path.name for path in (tmp_path / "mps").iterdir()}
-    after = subprocess.run([sys.executable, str(MPS), "ask"], env=environment, check=False).returncode
+    after = subprocess.run([sys.executable, str(MPS), "mps", "ask"], env=environment, check=False).returncode
 
     assert (healthy, status, after) == (0, 0, 1)
     assert left == {"told-to-quit"}  # it was asked to quit, and neither its pipes nor our mark are left
@@ -161,7 +162,7 @@ def test_an_mps_that_does_not_come_up_says_so(tmp_path: Path) -> None:
     environment = _environment(tmp_path, STUB_FAILS="1")
 
     done = subprocess.run(
-        [sys.executable, str(MPS), "serve"], env=environment, check=False, capture_output=True, text=True
+        [sys.executable, str(MPS), "mps", "serve"], env=environment, check=False, capture_output=True, text=True
     )
 
     assert done.returncode == 1
@@ -172,5 +173,5 @@ def test_an_mps_that_does_not_come_up_says_so(tmp_path: Path) -> None:
         "COMPOSESIM_MPS": "1",
         "CUDA_MPS_PIPE_DIRECTORY": environment["CUDA_MPS_PIPE_DIRECTORY"],
     }
-    problem = gpu_setup.Proof(client).finish(Events(folder=tmp_path, run="demo", node="node-1"), not_told_to_end)
+    problem = gpu_proof.Proof(client).finish(Events(folder=tmp_path, run="demo", node="node-1"), not_told_to_end)
     assert problem.startswith("the run's MPS does not serve: ")

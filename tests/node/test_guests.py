@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compose_sim.node.guests import Answer, Fork, Guests, Report, Stop, told
+from compose_sim.node.frameworks.horovod.ssh_sessions import Answer, Fork, Guests, Report, Stop, told
 
 RANKS = [{"RANK": "2", "LOCAL_RANK": "0"}, {"RANK": "3", "LOCAL_RANK": "1"}]
 FIRST, SECOND = 10, 11  # sessions

@@ -33,7 +33,7 @@ def drive(folder: Path, line: str, then: str) -> tuple[subprocess.CompletedProce
     driver.write_text(DRIVER)
     words = ("--slots", "1", "--host", "127.0.0.1", "--port", "0", "--head-port", "0", "--", driver, line, then)
     done = subprocess.run(
-        [sys.executable, NODE_CODE / "head.py", *words],
+        [sys.executable, NODE_CODE / "__main__.py", "driver-master", *words],
         env={**os.environ, "COMPOSESIM_RUN": "test", "COMPOSESIM_DIR": str(folder)},
         capture_output=True,
         text=True,

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from compose_sim.node import horovod_driver, ssh
-from compose_sim.node.horovod_hosts import PATIENCE_SECONDS, Gate, Listening, Told, Ways
+from compose_sim.node.frameworks.horovod import driver, ssh
+from compose_sim.node.frameworks.horovod.hosts import PATIENCE_SECONDS, Gate, Listening, Told, Ways
 from tests.builders import PATIENCE_S
 
 
@@ -49,7 +49,7 @@ def test_a_rank_that_has_ended_has_not_joined() -> None:
 def test_a_host_is_added_when_all_ranks_are_there_and_taken_away_at_once(tmp_path: Path) -> None:
     """While Horovod begins anew, news of another host would be lost."""
     told = Told()
-    hosts = horovod_driver.Hosts(tmp_path, {f"node-{number}": 1 for number in range(3)})
+    hosts = driver.Hosts(tmp_path, {f"node-{number}": 1 for number in range(3)})
     for number in (0, 1):
         told.line(a_line(f"node-{number}", "init", number, phase="done"))
 
@@ -125,7 +125,7 @@ def test_horovodrun_is_told_hosts_or_where_to_ask_for_them() -> None:
 
     def words() -> list[str]:
         paths = {"discovery": Path("/tmp/discover"), "timeline": Path("/composesim/logs/timeline.json")}
-        return horovod_driver.horovodrun_words(options, "horovodrun", nodes={"node-0": 1, "node-1": 1}, **paths)
+        return driver.horovodrun_words(options, "horovodrun", nodes={"node-0": 1, "node-1": 1}, **paths)
 
     assert words()[:4] == ["horovodrun", "--gloo", "-np", "2"]
     assert words()[words().index("-H") + 1] == "node-0:1,node-1:1"
@@ -147,7 +147,7 @@ def test_only_what_may_be_seen_is_shown_on_command_lines() -> None:
 
     options = argparse.Namespace(fusion_threshold=1024, elastic="2:4")
 
-    shown = horovod_driver.shown_environment(ours, programs=Path("/tmp/x/bin"), options=options)
+    shown = driver.shown_environment(ours, programs=Path("/tmp/x/bin"), options=options)
 
     assert shown == {
         **{

@@ -144,7 +144,7 @@ def test_a_starter_whose_agent_has_left_leaves_without_a_word() -> None:
     with ours:
         words = (str(os.getpid()), str(ours.fileno()), "command", "--", "true")
         done = subprocess.run(
-            [sys.executable, NODE_CODE / "starter.py", *words],
+            [sys.executable, NODE_CODE / "__main__.py", "fork-server", *words],
             pass_fds=[ours.fileno()],
             capture_output=True,
             text=True,

@@ -72,7 +72,7 @@ def test_weights_optimizer_state_and_random_numbers_are_those_without_observers(
         run = cluster(TRAINING, nproc=2)
         run.environment |= {"COMPOSESIM_CHECK": mode, "OUT": str(tmp_path)}
         if mode == "none":
-            nothing = run.folder / "node" / "observers" / "__init__.py"
+            nothing = run.folder / "node" / "rank" / "observers" / "__init__.py"
             nothing.write_text("OBSERVERS = ()\n")
         results[mode] = weights(run.start(1))
         kinds = [{note["kind"] for note in observations(run.folder, rank)} for rank in range(2)]

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.emit import Events
-from compose_sim.node.orders import Orders
+from compose_sim.node.agent.faults import Orders
+from compose_sim.node.shared.event_log import Events
 
 PATIENCE_SECONDS = 60.0
 # A rank that can be told to fail, and says at each turn whether it can still open a file.
 RANK = """
 import os, sys, time
 from pathlib import Path
-from compose_sim.node import rank_faults
-from compose_sim.node.emit import Events
+from compose_sim.node.rank import fault_handler
+from compose_sim.node.shared.event_log import Events
 
 # An observer, which survives whatever goes wrong in it, and in which the rank is nearly always.
 OBSERVER = '''
@@ -37,8 +37,8 @@ def observe():
     except Exception:
         print("swallowed", flush=True)
 '''
-exec(compile(OBSERVER, rank_faults.__file__.replace("rank_faults", "observer"), "exec"))
-rank_faults.install(Events(Path(sys.argv[1]), "test", "node-0"))
+exec(compile(OBSERVER, fault_handler.__file__.replace("fault_handler", "observer"), "exec"))
+fault_handler.install(Events(Path(sys.argv[1]), "test", "node-0"))
 while True:
     observe()
     try:
@@ -307,7 +307,7 @@ def test_a_rank_that_cannot_come_back_to_python_is_let_be(
     bench: Bench, rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order fails, and is not carried out later."""
-    monkeypatch.setattr("compose_sim.node.orders.rank_fault._SECONDS_TO_TAKE", 0.3)
+    monkeypatch.setattr("compose_sim.node.agent.faults.rank_fault._SECONDS_TO_TAKE", 0.3)
     bench.give("rank_signal", id="fault-0", rank=2, signal="STOP")
     told = bench.give("rank_fault", rank=2, act="raise")
     assert (told["phase"], told["why"]) == ("failed", "rank 2 is in a call that does not return to Python")

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.node import launchers
-from compose_sim.node.emit import events_of
+from compose_sim.node.agent import launchers
+from compose_sim.node.shared import roles
+from compose_sim.node.shared.event_log import events_of
 from tests.builders import PATIENCE_S
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -141,9 +142,8 @@ def test_a_script_that_cannot_run_is_refused_as_by_python(
 
 
 def test_an_exception_is_told_without_our_frames(environment: dict[str, str]) -> None:
-    rank_file = str(Path(launchers.__file__).with_name("rank.py"))
     (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
-    _, output = run_python(environment, rank_file, "cases.py", case="raises")
+    _, output = run_python(environment, roles.PROGRAM, "rank", "cases.py", case="raises")
     told = [event for event in _events(environment) if event["kind"] in ("exception", "script-ended")]
     assert [event["kind"] for event in told] == ["exception", "script-ended"]
     assert told[0]["data"]["type"] == "RuntimeError"
@@ -153,9 +153,8 @@ def test_an_exception_is_told_without_our_frames(environment: dict[str, str]) ->
 
 
 def test_a_recursion_without_end_is_told(environment: dict[str, str]) -> None:
-    rank_file = str(Path(launchers.__file__).with_name("rank.py"))
     (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
-    code, output = run_python(environment, rank_file, "cases.py", case="recurses")
+    code, output = run_python(environment, roles.PROGRAM, "rank", "cases.py", case="recurses")
     told = [event for event in _events(environment) if event["kind"] in ("exception", "script-ended")]
     assert [event["kind"] for event in told] == ["exception", "script-ended"]
     assert told[0]["data"]["type"] == "RecursionError"
@@ -179,9 +178,8 @@ def test_a_group_is_told_with_the_size_that_the_script_asks_for(
     script.write_text(
         f"import torch.distributed as dist\ndist.init_process_group({group})\ndist.destroy_process_group()"
     )
-    rank_file = str(Path(launchers.__file__).with_name("rank.py"))
     (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
-    code, output = run_python(environment, rank_file, str(script), case="")
+    code, output = run_python(environment, roles.PROGRAM, "rank", str(script), case="")
     assert code == 0, output
     started, done = (event["data"] for event in _events(environment) if event["kind"] == "init")
     assert started == {"phase": "started", "backend": "gloo", "world_size": told}

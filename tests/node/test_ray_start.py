@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.node import ray_start
-from compose_sim.node.driving import TOO_OLD
-from compose_sim.node.found import Unfit
-from compose_sim.node.nodes import free_port
+from compose_sim.node.frameworks.ray import start
+from compose_sim.node.master.driver_api import TOO_OLD
+from compose_sim.node.master.server import free_port
+from compose_sim.node.shared.installed import Unfit
 
-NODE = Path(ray_start.__file__).parent
+NODE = Path(start.__file__).parents[2]
 
 
 def a_ray_of(version: str, folder: Path) -> Path:
@@ -30,7 +30,7 @@ def test_an_old_ray_is_told_from_one_that_knows_tokens(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(a_ray_of("2.9.3", tmp_path))
 
     with pytest.raises(Unfit, match=r"ray 2\.9\.3 is too old: 2\.52 is the first with tokens") as raised:
-        ray_start.check_ray()
+        start.check_ray()
     assert raised.value.code == TOO_OLD
 
 
@@ -38,9 +38,9 @@ def test_the_object_store_lies_within_what_the_node_has_of_shared_memory() -> No
     """Ray would take 30 % of the memory, and complain where /dev/shm is smaller."""
     gibibyte = 1 << 30
 
-    assert ray_start.object_store_of(4 * gibibyte, 8 * gibibyte) == 4 * gibibyte * 3 // 10
-    assert ray_start.object_store_of(64 * gibibyte, gibibyte) == gibibyte * 9 // 10
-    assert ray_start.object_store_of(gibibyte // 8, gibibyte) == 80 << 20, "Ray takes no less"
+    assert start.object_store_of(4 * gibibyte, 8 * gibibyte) == 4 * gibibyte * 3 // 10
+    assert start.object_store_of(64 * gibibyte, gibibyte) == gibibyte * 9 // 10
+    assert start.object_store_of(gibibyte // 8, gibibyte) == 80 << 20, "Ray takes no less"
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_a_node_has_the_gpus_that_it_was_bound_to(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    assert ray_start.gpus_here() == count
+    assert start.gpus_here() == count
 
 
 def test_rays_folder_on_a_machine_of_many_is_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray lets everybody write to its folders, so one that somebody else could enter is refused."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "short"))
 
-    folder = ray_start.make_folder("node-1", shared=True)
+    folder = start.make_folder("node-1", shared=True)
 
     assert folder == tmp_path / "short" / "node-1"
     assert (tmp_path / "short").stat().st_mode & 0o777 == 0o700
     (tmp_path / "short").chmod(0o755)
-    with pytest.raises(ray_start.Failed, match="is not a folder of this user alone"):
-        ray_start.make_folder("node-2", shared=True)
+    with pytest.raises(start.Failed, match="is not a folder of this user alone"):
+        start.make_folder("node-2", shared=True)
 
 
 def test_a_node_without_ray_says_so(tmp_path: Path) -> None:
@@ -97,5 +97,9 @@ def run_member(folder: Path, *options: str, python: tuple[str, ...]) -> subproce
     }
     words = ("--cpus=1", "--memory=0", "--shm=100000000", "--share=1", "--free-ports", *options)
     return subprocess.run(
-        [*python, NODE / "ray_member.py", *words], env=variables, capture_output=True, text=True, check=False
+        [*python, NODE / "__main__.py", "ray-member", *words],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )

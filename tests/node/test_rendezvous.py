@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.council import Act, Drop, Note, Send
-from compose_sim.node.rendezvous import OpenStore, Rendezvous
+from compose_sim.node.master.rendezvous import OpenStore, Rendezvous
+from compose_sim.node.shared.decisions import Act, Drop, Note, Send
 
 FAILED = {"type": "failed", "rank": 0, "exit_code": 1, "signal": None}
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.council import Act, Drop, Send
-from compose_sim.node.rendezvous import OpenStore, Rendezvous
+from compose_sim.node.master.rendezvous import OpenStore, Rendezvous
+from compose_sim.node.shared.decisions import Act, Drop, Send
 
 NODES = 4
 

@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from compose_sim.node import batches, gradients, passages  # noqa: E402 - they import torch
-from compose_sim.node.draws import Draws, notice_generators  # noqa: E402 - as above
+from compose_sim.node.rank.replay import batch_ids, batches, gradients  # noqa: E402 - torch may be missing
+from compose_sim.node.rank.replay.rng_usage import Draws, notice_generators  # noqa: E402 - as above
 from tests.node.harness import Cluster  # noqa: E402 - it stands with the others
 
 pytestmark = pytest.mark.train
@@ -91,14 +91,14 @@ def test_rounding_in_a_tiny_tensor_is_no_difference() -> None:
 
 
 def test_a_look_into_a_loader_on_one_rank_shifts_nothing() -> None:
-    def rank(*all_steps: tuple[int, int]) -> passages.RankRecord:
+    def rank(*all_steps: tuple[int, int]) -> batch_ids.RankRecord:
         made = [
-            passages.Passage(0, number, batches=1, first_step=first, last_step=last)
+            batch_ids.Passage(0, number, batches=1, first_step=first, last_step=last)
             for number, (first, last) in enumerate(all_steps)
         ]
-        return passages.RankRecord(passages={passage.key: passage for passage in made})
+        return batch_ids.RankRecord(passages={passage.key: passage for passage in made})
 
-    found = passages.aligned([rank((0, 0), (0, 7), (8, 15)), rank((0, 7), (8, 15))])
+    found = batch_ids.aligned([rank((0, 0), (0, 7), (8, 15)), rank((0, 7), (8, 15))])
 
     assert sorted(found[0, 0]) == [0]
     assert found[0, 1][1].number == 0
@@ -117,8 +117,8 @@ def draws() -> Iterator[Draws]:
     with pytest.MonkeyPatch.context() as patch:
         for (owner, name), function in names.items():
             patch.setattr(owner, name, function)
-        patch.setattr("compose_sim.node.draws._WITH_GENERATOR", ("randn",))
-        patch.setattr("compose_sim.node.draws._TENSOR_METHODS", ())
+        patch.setattr("compose_sim.node.rank.replay.rng_usage._WITH_GENERATOR", ("randn",))
+        patch.setattr("compose_sim.node.rank.replay.rng_usage._TENSOR_METHODS", ())
         made = Draws()
         notice_generators(torch, made)
         yield made

@@ -14,22 +14,21 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node import dump, sockets
-from compose_sim.node.movement import Movement
-from compose_sim.node.pulse import Pulse
-from compose_sim.node.stacks import file_of
+from compose_sim.node.agent.stalls import stack_dump, tcp_counters
+from compose_sim.node.agent.stalls.progress import Movement
+from compose_sim.node.shared.progress_page import Pulse
 from tests.builders import PATIENCE_S, ROOT
 
 # What a rank does before the person's script; then it waits in C for a byte on stdin, and tells whether that was cut short.
 RANK = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from compose_sim.node import stacks
-from compose_sim.node.pulse import Pulse
+from compose_sim.node.rank import stack_signal
+from compose_sim.node.shared.progress_page import Pulse
 
 pulse = Pulse(Path(sys.argv[1]), "node-0", 0, 0)
-stacks.install(pulse)
-stacks.start_helper()
+stack_signal.install(pulse)
+stack_signal.start_helper()
 while pulse.get("helper") == os.getpid():  # until the thread has come up, which needs the lock that we may hold for ever
     time.sleep(0.001)
 
@@ -104,7 +103,7 @@ def answer_of(steps: Generator[float, None, Any]) -> Any:
 
 
 def main_stack(process: subprocess.Popen[str], pulse: Pulse) -> list[str]:
-    asked = dump.ask(process.pid, pulse.get("helper"), file_of(pulse), pulse.get("descriptor"))
+    asked = stack_dump.ask(process.pid, pulse.get("helper"), pulse.stacks_path, pulse.get("descriptor"))
     stacks = answer_of(asked)
     (main,) = (stack for stack in stacks if stack.thread == pulse.get("main_thread"))
     assert len(stacks) == 1, "the helper's own stack is nobody's business"
@@ -125,9 +124,9 @@ def test_stacks_are_had_without_cutting_a_call_short(rank: Start, how: str, can_
 
 def test_a_stopped_process_tells_where_it_stands_and_stays_stopped(rank: Start) -> None:
     process, pulse = rank("stopped")
-    assert dump.what_it_does(process.pid) == "stopped"
+    assert stack_dump.what_it_does(process.pid) == "stopped"
     assert main_stack(process, pulse) == ["stand", "<module>"]
-    assert dump.what_it_does(process.pid) == "stopped"
+    assert stack_dump.what_it_does(process.pid) == "stopped"
 
     process.send_signal(signal.SIGCONT)
     output, _ = process.communicate("x")
@@ -137,7 +136,7 @@ def test_a_stopped_process_tells_where_it_stands_and_stays_stopped(rank: Start) 
 def test_a_process_that_runs_another_program_is_not_asked(rank: Start) -> None:
     """The signal would end it."""
     process, pulse = rank("another program")
-    assert answer_of(dump.ask(process.pid, process.pid, file_of(pulse), pulse.get("descriptor"))) == ()
+    assert answer_of(stack_dump.ask(process.pid, process.pid, pulse.stacks_path, pulse.get("descriptor"))) == ()
     output, _ = process.communicate("still here")
     assert output == "still here"
 
@@ -145,10 +144,11 @@ def test_a_process_that_runs_another_program_is_not_asked(rank: Start) -> None:
 def test_what_faulthandler_writes_is_read() -> None:
     """With a thread's name, as Python 3.14 writes it; with a file's name in which it escaped what is not ASCII."""
     text = (
-        'Current thread 0x00007f01 [helper] (most recent call first):\n  File "/run/node/stacks.py", line 60 in _wait_for_signals\n'
+        "Current thread 0x00007f01 [helper] (most recent call first):\n"
+        '  File "/run/node/rank/stack_signal.py", line 60 in _wait_for_signals\n'
         '\nThread 0x00007f02 (most recent call first):\n  File "/home/ada/\\xe4.py", line 3 in load\n  File "x.py", line ??? in y\n'
     )
-    (stack,) = dump.parse(text)
+    (stack,) = stack_dump.parse(text)
     assert (stack.thread, stack.current) == (0x7F02, False)
     assert [(frame.file, frame.line, frame.function) for frame in stack.frames] == [("/home/ada/ä.py", 3, "load")]
 
@@ -199,7 +199,7 @@ def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path
             without = port if is_store else 1
 
             def moved(now: float) -> bool:
-                return movement.since_last_look(now, lambda: sockets.bytes_by_socket(without))
+                return movement.since_last_look(now, lambda: tcp_counters.bytes_by_socket(without))
 
             # Far apart: this process reads while it looks at itself, which so much time makes nothing of.
             assert moved(0.0)
@@ -213,9 +213,9 @@ def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path
 def test_what_a_process_does_is_told() -> None:
     """A thread that waits for another, as in a deadlock, from one that sleeps for a time."""
     with subprocess.Popen(["sleep", "100"]) as sleeper:
-        wait_until(lambda: dump.what_it_does(sleeper.pid) == "sleeping")
+        wait_until(lambda: stack_dump.what_it_does(sleeper.pid) == "sleeping")
         sleeper.kill()
     code = "import threading; threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()"
     with subprocess.Popen([sys.executable, "-c", code]) as locked:
-        wait_until(lambda: dump.what_it_does(locked.pid) == "locked")
+        wait_until(lambda: stack_dump.what_it_does(locked.pid) == "locked")
         locked.kill()

@@ -85,7 +85,7 @@ def test_the_example_learns_and_its_time_is_told(folder: Project, recipes_python
     assert (folder_of_run / timeline["file"]).read_text().startswith("[")
     driver = log_of(folder, run, "driver.0")
     assert "--cycle-time-ms 2" in driver
-    assert "/hosted.py -- " in driver
+    assert "ssh-rank -- " in driver
     assert "PRIVATE KEY" not in "".join(
         file.read_text(errors="replace") for file in folder_of_run.rglob("*") if file.is_file()
     )
@@ -164,7 +164,7 @@ def test_what_is_missing_is_named_and_nothing_is_left(
 
 def test_a_horovod_that_is_too_old_is_named(recipes_python: Path, tmp_path: Path) -> None:
     """By the driver itself, told to want what nobody has."""
-    driver = ROOT / "compose_sim" / "node" / "horovod_driver.py"
+    driver = ROOT / "compose_sim" / "node" / "__main__.py"
     options = ("--slots", "1", "--ranks", "1", "--least", "99.0", "--", "train.py")
     (tmp_path / "events").mkdir()
     environment = {
@@ -175,7 +175,11 @@ def test_a_horovod_that_is_too_old_is_named(recipes_python: Path, tmp_path: Path
     }
 
     done = subprocess.run(
-        [recipes_python, driver, *options], env=environment, capture_output=True, text=True, check=False
+        [recipes_python, driver, "horovod-driver", *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == 91

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compose_sim.core.plan import short_folder
+from compose_sim.core.plan.model import short_folder
 from tests.builders import PATIENCE_S
 from tests.scenarios.conftest import Project, eventually, wait_for_line
 

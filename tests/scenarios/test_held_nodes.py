@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 
-from compose_sim.engine.engines import make_engine
+from compose_sim.engine.registry import make_engine
 from tests.builders import PATIENCE_S
 from tests.scenarios.conftest import BARE, PAUSES, Project, eventually, wait_for_line
 

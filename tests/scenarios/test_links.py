@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from compose_sim.engine.network import find_means
+from compose_sim.engine.docker.network import find_means
 from tests.builders import PATIENCE_S
 from tests.scenarios.conftest import BARE, Project, containers_of
 

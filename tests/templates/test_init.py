@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compose_sim.core.spec import ClusterSpec
+from compose_sim.core.request.spec import ClusterSpec
 
 INIT = Path(__file__).resolve().parents[2] / "templates" / "init"
 TEXT = (INIT / "composesim.yaml").read_text()

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from compose_sim.core.observations import Observed
+from compose_sim.core.events.observations import Observed
 
 if TYPE_CHECKING:  # the spec names checks, and stands before all that a standing is made of
-    from compose_sim.core.standing import Standing
+    from compose_sim.core.verdict.stalled_rank import Standing
 
 PASSED, FAILED, WARNED, NOT_APPLICABLE = "passed", "failed", "warned", "not-applicable"
 BROKEN = "this check itself is broken"
@@ -54,7 +54,7 @@ class Case:
     verdict: str  # of the run: passed, failed, hung, timeout, …
     cause: Mapping[str, Any] | None = None  # as in a report: node, rank, kind, message, traceback
     logs: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # what each rank printed, by line
-    stalls: tuple[Standing, ...] = ()  # where each rank stood when nothing moved any more (core/hang.py)
+    stalls: tuple[Standing, ...] = ()  # where each rank stood when nothing moved any more (core/verdict/hang.py)
     single: Observed | None = None  # the replay at world size 1, where `check` made one
     alone: Mapping[int, Observed] = field(default_factory=dict)  # the replay of one rank's batches alone, by rank
     why_no_single: str = ""  # why there is no replay, where that is known
@@ -136,4 +136,4 @@ def _judge(name: str, case: Case) -> Result:
 
 
 def _module(name: str) -> Any:
-    return import_module(f"compose_sim.core.checks.{name.replace('-', '_')}")
+    return import_module(f"compose_sim.core.checks.rules.{name.replace('-', '_')}")

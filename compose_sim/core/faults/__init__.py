@@ -1,7 +1,8 @@
 """What can be broken on purpose, and what does each fault mean? One pure file a kind; this module says what a kind is.
 
 A kind lowers a Fault to acts: the few things that an engine can do to a node. The acts that undo it are made at the same moment, so
-that a fault can be healed whatever happened to the run meanwhile. What it does to the network is a value instead (`core/network.py`).
+that a fault can be healed whatever happened to the run meanwhile. What it does to the
+network is a value instead (`core/network/node_network.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from compose_sim.core.interventions import Fault
-from compose_sim.core.network import NetworkFault
-from compose_sim.core.plan import Plan
+from compose_sim.core.faults.commands import Fault
+from compose_sim.core.network.node_network import NetworkFault
+from compose_sim.core.plan.model import Plan
 from compose_sim.errors import SpecError
 
 
@@ -100,7 +101,7 @@ class Kind(Protocol):
 
     SUMMARY: str  # one line for `composesim fault list`
     ENGINES: tuple[str, ...]  # engines that can do it
-    NEEDS: str  # what the host must have besides: "", "netfilter", "tc", …; engine/abilities.py tries it
+    NEEDS: str  # what the host must have besides: "", "netfilter", "tc", …; engine/lifetime/fault_support.py tries it
 
     def lower(self, fault: Fault, scene: Scene) -> Lowered:
         """The acts. SpecError where the fault makes no sense for this run, in words for the person."""
@@ -172,4 +173,4 @@ KINDS: dict[str, str] = {
 def load_kind(name: str) -> Kind:
     """The module of a kind; KeyError for a name that is none."""
     KINDS[name]
-    return cast(Kind, import_module(f"compose_sim.core.faults.{name.replace('-', '_')}"))
+    return cast(Kind, import_module(f"compose_sim.core.faults.kinds.{name.replace('-', '_')}"))

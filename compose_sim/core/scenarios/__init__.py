@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from compose_sim.core.events import Event
-from compose_sim.core.interventions import Intervention
-from compose_sim.core.state import ClusterState
+from compose_sim.core.events.events import Event
+from compose_sim.core.faults.commands import Intervention
+from compose_sim.core.state.state import ClusterState
 
 
 class Player(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from compose_sim.core.events import Event
-from compose_sim.core.interventions import Fault, Heal, Intervention, Relink, Scale
-from compose_sim.core.plan import Plan
-from compose_sim.core.scenarios.choosing import Chooser
-from compose_sim.core.scenarios.moments import Watch, is_training_over
+from compose_sim.core.events.events import Event
+from compose_sim.core.faults.commands import Fault, Heal, Intervention, Relink, Scale
+from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios.scenario import Scenario, Step
-from compose_sim.core.state import ClusterState
+from compose_sim.core.scenarios.targets import Chooser
+from compose_sim.core.scenarios.triggers import Watch, is_training_over
+from compose_sim.core.state.state import ClusterState
 from compose_sim.errors import SpecError
 
 # What expectations are judged by; logs and samples of usage are left out, of which there may be millions.

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from compose_sim.core.events import KINDS as EVENTS
+from compose_sim.core.events.events import KINDS as EVENTS
 from compose_sim.core.faults import KINDS
-from compose_sim.core.values import Duration
-from compose_sim.core.verdict import EXIT_CODES
+from compose_sim.core.request.field_types import Duration
+from compose_sim.core.verdict.verdict import EXIT_CODES
 
 ANY = "any"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from compose_sim.core.checks import Case
-from compose_sim.core.observations import Observed, parse_rank
+from compose_sim.core.events.observations import Observed, parse_rank
 from tests.core.checks.replicas import Notes
 
 WORLD = [0, 1, 2, 3]

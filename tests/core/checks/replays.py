@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from compose_sim.core.checks import Case
-from compose_sim.core.observations import Observed, parse_rank
+from compose_sim.core.events.observations import Observed, parse_rank
 
 WORLD_SIZE = 4
 AT = ["/work/train.py", 31]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compose_sim.core.checks import Case
-from compose_sim.core.observations import Observed, parse_rank
+from compose_sim.core.events.observations import Observed, parse_rank
 
 Notes = list[dict[str, Any]]
 AT = ["/work/train.py", 7]

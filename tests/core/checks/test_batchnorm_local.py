@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.batchnorm_local import judge
+from compose_sim.core.checks.rules.batchnorm_local import judge
 from tests.core.checks.replicas import AT, case, ddp, forward
 
 NORM = {"kind": "batchnorm", "ddp": 0, "names": ["features.1"], "count": 3, "at": AT}

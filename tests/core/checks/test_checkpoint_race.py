@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.checkpoint_race import judge
+from compose_sim.core.checks.rules.checkpoint_race import judge
 from tests.core.checks.cluster import collective, file, two_nodes
 
 BARRIER = collective("barrier")

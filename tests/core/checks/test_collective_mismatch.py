@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.collective_mismatch import judge
+from compose_sim.core.checks.rules.collective_mismatch import judge
 from tests.core.checks.cluster import collective, two_nodes
 
 BARRIER = collective("barrier")

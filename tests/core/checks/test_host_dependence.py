@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.host_dependence import judge
+from compose_sim.core.checks.rules.host_dependence import judge
 from tests.core.checks.cluster import file, two_nodes
 
 

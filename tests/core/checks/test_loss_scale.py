@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.loss_scale import judge
+from compose_sim.core.checks.rules.loss_scale import judge
 from tests.core.checks.replays import case, recorded, step
 
 

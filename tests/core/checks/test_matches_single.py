@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.matches_single import judge
-from compose_sim.core.replayed import needs_alone
+from compose_sim.core.checks.evidence.replay_diff import needs_alone
+from compose_sim.core.checks.rules.matches_single import judge
 from tests.core.checks.replays import case, recorded, step
 
 PARTED = [step(0), step(1, difference=0.4, cosine=0.9)]

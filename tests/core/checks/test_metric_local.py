@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.metric_local import judge
+from compose_sim.core.checks.rules.metric_local import judge
 from tests.core.checks.cluster import collective, two_nodes
 
 VALUES = (0.91234, 0.70111, 0.50777, 0.32345)

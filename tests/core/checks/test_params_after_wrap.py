@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.params_after_wrap import judge
+from compose_sim.core.checks.rules.params_after_wrap import judge
 from tests.core.checks.replicas import Notes, case, ddp, state, step, table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.params_in_sync import judge
+from compose_sim.core.checks.rules.params_in_sync import judge
 from tests.core.checks.replicas import Notes, all_reduce, case, ddp, forward, state, step, table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.rank_confusion import judge
+from compose_sim.core.checks.rules.rank_confusion import judge
 from tests.core.checks.cluster import two_nodes
 from tests.core.checks.loading import loader
 from tests.core.checks.replicas import case

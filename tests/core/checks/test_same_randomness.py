@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.same_randomness import judge
+from compose_sim.core.checks.rules.same_randomness import judge
 from tests.core.checks.loading import epoch, loader
 from tests.core.checks.replicas import Notes, case, ddp
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.sampler_tail import judge
+from compose_sim.core.checks.rules.sampler_tail import judge
 from tests.core.checks.loading import epoch, loader
 from tests.core.checks.replicas import case
 

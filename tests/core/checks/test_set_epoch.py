@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.set_epoch import judge
+from compose_sim.core.checks.rules.set_epoch import judge
 from tests.core.checks.loading import epoch, loader
 from tests.core.checks.replicas import case, step
 

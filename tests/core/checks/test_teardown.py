@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.teardown import judge
+from compose_sim.core.checks.rules.teardown import judge
 from tests.core.checks.cluster import two_nodes
 
 END = {"kind": "end", "steps": 8}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.uneven_inputs import judge
+from compose_sim.core.checks.rules.uneven_inputs import judge
 from tests.core.checks.loading import epoch, loader
 from tests.core.checks.replicas import Notes, all_reduce, case, ddp, forward, step
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.unused_params import judge
+from compose_sim.core.checks.rules.unused_params import judge
 from tests.core.checks.replicas import AT, case, ddp, forward, step
 
 COMPLAINT = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.wrapper_bypassed import judge
+from compose_sim.core.checks.rules.wrapper_bypassed import judge
 from tests.core.checks.replicas import case, ddp, state, step, table
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from compose_sim.core.faults import KINDS, Lowered, Order, Scene, lasts, load_kind, target_of
-from compose_sim.core.faults.reading import read_fault
-from compose_sim.core.interventions import Fault
+from compose_sim.core.faults.commands import Fault
+from compose_sim.core.faults.parse import read_fault
 from compose_sim.errors import SpecError
 from tests.builders import ROOT, a_plan
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from compose_sim.core.faults import KINDS, LimitCpus, Lowered, Pause, Scene, Signal, Start, load_kind, target_of
-from compose_sim.core.faults.reading import read_fault
-from compose_sim.core.interventions import Fault
+from compose_sim.core.faults.commands import Fault
+from compose_sim.core.faults.parse import read_fault
 from compose_sim.errors import SpecError
 from tests.builders import a_plan
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.gpus.bench_table import Sample, sample_of, svg_plot, table_rows, text_plot
-from compose_sim.core.gpus.nccl_log import NcclWords, read_nccl_log
-from compose_sim.core.gpus.proof import findings
-from compose_sim.core.plan import Plan
+from compose_sim.core.doctor.gpu_bench_table import Sample, sample_of, svg_plot, table_rows, text_plot
+from compose_sim.core.doctor.gpu_proof import findings
+from compose_sim.core.doctor.nccl_log import NcclWords, read_nccl_log
+from compose_sim.core.plan.model import Plan
 from tests.builders import a_host, a_plan
 from tests.inventories import ONE, h200s, uuid
 

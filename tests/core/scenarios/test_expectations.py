@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.events import Event
+from compose_sim.core.events.events import Event
 from compose_sim.core.scenarios.expectations import Course
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.player import Played

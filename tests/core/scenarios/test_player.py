@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.events import Event
-from compose_sim.core.fold import fold
-from compose_sim.core.interventions import Fault, Heal, Intervention, Relink, Scale
-from compose_sim.core.plan import Plan
+from compose_sim.core.events.events import Event
+from compose_sim.core.faults.commands import Fault, Heal, Intervention, Relink, Scale
+from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios.player import ScenarioPlayer
 from compose_sim.core.scenarios.scenario import Scenario
-from compose_sim.core.scenarios.scenariofile import parse_scenario
-from compose_sim.core.state import initial_state
+from compose_sim.core.scenarios.scenario_file import parse_scenario
+from compose_sim.core.state.fold import fold
+from compose_sim.core.state.state import initial_state
 from compose_sim.errors import SpecError
 from tests.builders import ROOT, a_plan, an_event
 

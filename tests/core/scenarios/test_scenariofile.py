@@ -7,7 +7,7 @@ import json
 import pytest
 
 from compose_sim.core.scenarios.scenario import Scenario
-from compose_sim.core.scenarios.scenariofile import parse_scenario
+from compose_sim.core.scenarios.scenario_file import parse_scenario
 from compose_sim.errors import SpecError
 from tests.builders import ROOT
 

@@ -38,7 +38,7 @@ def surroundings():
     print(
         os.getsid(0) == os.getpid(),
         os.getpgid(0) == os.getpid(),
-        # All but the one that stacks are written to, far out of the script's way (node/stacks.py).
+        # All but the one that stacks are written to, far out of the script's way (node/rank/stack_signal.py).
         sorted(file.name for file in Path("/proc/self/fd").iterdir() if int(file.name) < 500),
     )
     warnings.warn("somewhere", stacklevel=1)

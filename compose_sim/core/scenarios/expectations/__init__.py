@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compose_sim.core.events import Event
+from compose_sim.core.events.events import Event
 
 PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 

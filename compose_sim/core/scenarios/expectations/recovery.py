@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from compose_sim.core.events import Event
-from compose_sim.core.quantities import format_seconds
+from compose_sim.core.events.events import Event
 from compose_sim.core.scenarios.expectations import Course, Judged, inconclusive, losses_of, measured
+from compose_sim.core.units import format_seconds
 
 _LOSSES_COMPARED = 3  # after a restart: one alone may be an odd batch
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from compose_sim.core.quantities import format_seconds
 from compose_sim.core.scenarios.expectations import FAILED, INCONCLUSIVE, PASSED, Course, Judged
 from compose_sim.core.scenarios.expectations.ending import exit_code, hang_diagnosed, nothing_left, verdict
 from compose_sim.core.scenarios.expectations.metrics import on_links_at_most
@@ -18,6 +17,7 @@ from compose_sim.core.scenarios.expectations.recovery import (
 from compose_sim.core.scenarios.expectations.world import faults_at_least, no_collective_over, world_sizes
 from compose_sim.core.scenarios.player import Played
 from compose_sim.core.scenarios.scenario import Expectation, Scenario
+from compose_sim.core.units import format_seconds
 
 _JUDGES: dict[str, Callable[[Any, Course], Judged]] = {
     "recovered_within": recovered_within,

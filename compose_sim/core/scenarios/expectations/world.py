@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from compose_sim.core.quantities import format_seconds
 from compose_sim.core.scenarios.expectations import Course, Judged, inconclusive, measured
+from compose_sim.core.units import format_seconds
 
 
 def world_sizes(wanted: tuple[int, ...], course: Course) -> Judged:

@@ -1,0 +1,1 @@
+"""Run the sequence that every command and the Python API share: request, inspect, plan, run, report."""

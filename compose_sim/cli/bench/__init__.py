@@ -1,0 +1,1 @@
+"""Measure GPUs and links for `composesim bench` and `composesim doctor --gpu`."""

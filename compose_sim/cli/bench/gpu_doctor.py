@@ -1,0 +1,18 @@
+"""How does `doctor --gpu` prove that nodes have their GPUs? By a run on them, and the findings that it allows."""
+
+from __future__ import annotations
+
+from compose_sim.cli.bench.gpu_run import lines_of_ranks, require_inventory, run_on_gpus
+from compose_sim.core.doctor.gpu_proof import findings
+from compose_sim.core.doctor.machine_checks import Check
+from compose_sim.core.doctor.nccl_log import read_nccl_log
+
+_LEAST_NODES, _MOST_NODES = 2, 8
+
+
+def prove_gpus(nodes: int | None) -> tuple[Check, ...]:
+    """Run and judge; EnvironmentMissingError where there is no GPU. A node a GPU, two at least, unless a number is given."""
+    inventory = require_inventory("doctor --gpu")
+    count = nodes or min(max(_LEAST_NODES, len(inventory.gpus)), _MOST_NODES)
+    plan, report, folder = run_on_gpus("doctor-gpu", inventory, {"nodes": count})
+    return findings(plan, report, read_nccl_log(lines_of_ranks(folder)))

@@ -1,0 +1,57 @@
+"""How is a link measured? By a run of two nodes of composesim's own, whose script sends what it can."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+
+from compose_sim import assets
+from compose_sim.app.builtin_run import run_own
+from compose_sim.cli.console import print_json, print_table, say
+from compose_sim.core.network.link_benchmark import TOLERANCE, arguments, compare
+from compose_sim.core.network.links import parse_shape
+from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.errors import EngineError
+
+_TIMEOUT_S = 180.0  # many packets must be lost before TCP takes so long
+HEADER = ("between two nodes", "wanted", "measured", "of it")
+
+
+def bench_link(text: str, *, as_json: bool) -> None:
+    """Start two nodes with this link, measure, and end with 0 where all is within 10 %, else with 1."""
+    try:
+        shape = parse_shape(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--link") from None
+    script = assets.root() / "templates" / "bench" / "link.py"
+    spec = ClusterSpec(
+        nodes=2,
+        engine="docker",
+        launcher="env",
+        gpus="none",
+        link=(text,),
+        timeout=_TIMEOUT_S,
+        script=str(script),
+        args=arguments(shape),
+    )
+    _, report, folder = run_own("bench-link", spec)
+    try:
+        measured = compare(shape, report["metrics"])
+    except KeyError:
+        cause = report["cause"] or {}
+        raise EngineError(
+            f"the link '{text}' could not be measured: the run '{folder.name}' {report['verdict']}",
+            evidence=str(cause.get("traceback") or cause.get("message", "")),
+            hint=f"composesim report --run {folder.name}",
+        ) from None
+    near = all(each.is_near for each in measured)
+    if as_json:
+        values = [{**asdict(each), "is_near": each.is_near} for each in measured]
+        print_json({"schema_version": 1, "link": text, "run": folder.name, "is_near": near, "measured": values})
+    else:
+        print_table(HEADER, [each.row for each in measured])
+        if not near:
+            say(f"Not all is within {TOLERANCE:.0%} of what was wanted: see whether this machine is busy.")
+    sys.exit(0 if near else 1)

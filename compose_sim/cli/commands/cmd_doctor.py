@@ -1,0 +1,44 @@
+"""What does `composesim doctor` do? It checks this machine, and says how to mend it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from compose_sim.cli.bench.gpu_doctor import prove_gpus
+from compose_sim.cli.console import print_json
+from compose_sim.cli.run_lookup import json_option
+from compose_sim.core.doctor.machine_checks import Check, diagnose, is_fit
+from compose_sim.engine.lifetime.doctor_facts import examine
+from compose_sim.errors import EnvironmentMissingError
+
+_MARKS = {"passed": ("✔", "green"), "warned": ("!", "yellow"), "failed": ("✘", "red")}
+
+
+@click.command("doctor")
+@click.option("--gpu", is_flag=True, help="Prove on a run that nodes get their GPUs, share them, and meet by NCCL.")
+@click.option(
+    "--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of that run.  [default: one a GPU, 2 to 8]"
+)
+@json_option
+def command(gpu: bool, nodes: int | None, as_json: bool) -> None:
+    """Check this machine. Exit code 4 where no run is possible at all; a ! is something that only some runs need."""
+    if nodes and not gpu:
+        raise click.UsageError("--nodes is for the run of --gpu: composesim doctor --gpu --nodes 4")
+    checks = prove_gpus(nodes) if gpu else diagnose(examine(Path.cwd()))
+    fit = is_fit(checks)
+    if as_json:
+        print_json({"schema_version": 1, "fit": fit, "checks": [check.to_dict() for check in checks]})
+    else:
+        for check in checks:
+            _print(check)
+    sys.exit(0 if fit else EnvironmentMissingError.exit_code)
+
+
+def _print(check: Check) -> None:
+    mark, colour = _MARKS[check.status]
+    click.echo(f"{click.style(mark, fg=colour, bold=True)} {check.id:<10} {check.detail}")
+    if check.hint:
+        click.echo(f"  {'':<10} Try: {check.hint}")

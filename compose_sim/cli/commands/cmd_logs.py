@@ -1,0 +1,98 @@
+"""What does `composesim logs` do? It shows what the ranks printed, complete, from the files in the run's folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator
+
+import click
+
+from compose_sim.cli.console import node_prefix
+from compose_sim.cli.run_lookup import run_option, select_folder
+from compose_sim.core.events.events import Event
+from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.selectors import chosen_ranks
+from compose_sim.engine.run_folder.event_tail import Follower, pause_after
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.record import end_of
+
+
+@click.command("logs")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--node", "nodes", multiple=True, metavar="N", help="Only this node: node-1, or 1. May be repeated.")
+@click.option("--rank", "ranks", multiple=True, metavar="R", help="Only this rank. May be repeated.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each rank.")
+@run_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def command(
+    follow: bool, nodes: tuple[str, ...], ranks: tuple[str, ...], tail: int | None, run: str | None, as_json: bool
+) -> None:
+    """Show what the ranks printed, of a run under way or of one that is over."""
+    folder = select_folder(run)
+    plan = folder.read_plan()
+    wanted = chosen_ranks(plan, nodes=nodes, ranks=ranks)
+    writer = _Writer(plan, as_json=as_json)
+    follow = follow and folder.is_claimed()
+    batches = _batches(folder, follow=follow)
+    for events in batches if tail is None else _tailed(batches, tail, follow=follow):
+        writer.write([event for event in events if (event.node, event.rank) in wanted])
+
+
+def _batches(folder: RunFolder, *, follow: bool) -> Iterator[list[Event]]:
+    """Log events: all there are, an empty batch whenever there is nothing new, and with `follow` until the run is over."""
+    follower = Follower(folder.path)
+    over = end_of(folder) if follow else None
+    while True:
+        looked = time.monotonic()
+        is_over = over is None or over.is_set()
+        events = follower.poll()
+        yield _logs(events)
+        if not events and is_over:
+            break
+        if not events and over:
+            over.wait(pause_after(looked))
+    yield _logs(follower.finish())
+    follower.close()
+
+
+def _tailed(batches: Iterator[list[Event]], tail: int, *, follow: bool) -> Iterator[list[Event]]:
+    """The same batches, those of what there was at the beginning shortened to the last lines of each rank."""
+    last: dict[int | None, deque[Event]] = defaultdict(lambda: deque(maxlen=tail))
+    for events in batches:
+        for event in events:
+            last[event.rank].append(event)
+        if not events and follow:
+            break
+    yield [event for events in last.values() for event in events]
+    yield from batches
+
+
+def _logs(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.kind == "log"]
+
+
+class _Writer:
+    """Writes log lines as `up` does."""
+
+    def __init__(self, plan: Plan, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._several = {node.name for node in plan.nodes if node.nproc > 1}
+        labels = (
+            f"{node.name}.{rank}" if node.name in self._several else node.name
+            for node in plan.nodes
+            for rank in node.ranks
+        )
+        self._width = max(map(len, labels))
+
+    def write(self, events: list[Event]) -> None:
+        """One write for all, so that lines of two writers never mix."""
+        if events:
+            click.echo("".join(map(self._line, events)), nl=False)
+
+    def _line(self, event: Event) -> str:
+        node, line = event.node or "", str(event.data["line"])
+        if self._as_json:
+            return json.dumps({"node": node, "rank": event.rank, "line": line}, ensure_ascii=False) + "\n"
+        return node_prefix(node, event.rank if node in self._several else None, self._width) + line + "\n"

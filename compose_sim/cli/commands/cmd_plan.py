@@ -1,0 +1,62 @@
+"""What does `composesim plan` do? It shows what `up` would run, one step before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compose_sim.app.program import new_name
+from compose_sim.cli.cluster_command import ClusterCommand
+from compose_sim.cli.console import print_json, print_table
+from compose_sim.cli.options import cluster_options, read_request
+from compose_sim.core.plan.model import Plan, PlannedNode
+from compose_sim.core.units import format_bytes
+from compose_sim.engine.run_folder.folder import runs_folder
+
+
+@click.command("plan", cls=ClusterCommand)
+@cluster_options
+@click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
+def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+    """Show the nodes, ranks and choices that `up` with the same words would run."""
+    request = read_request(file=file, program=program, **flags)
+    run = new_name(request.spec)
+    plan, _ = request.plan(run=run, run_folder=runs_folder(request.folder) / run)
+    if as_json:
+        print_json({"schema_version": 1, **plan.to_dict()})
+    else:
+        _print(plan)
+
+
+def _print(plan: Plan) -> None:
+    for choice in plan.choices:
+        click.echo(f"{choice.what:<9} {choice.value} ({choice.why})")
+    click.echo(f"{'program':<9} {plan.program}")
+    click.echo(f"{'launcher':<9} {plan.launcher}")
+    click.echo(f"{'master':<9} {plan.master.name}:{plan.master.store_port or 'any free port'}")
+    if plan.subnet:
+        click.echo(f"{'network':<9} {plan.subnet}")
+    for link in plan.links:
+        click.echo(f"{'link':<9} {link}")
+    for port in plan.published:
+        click.echo(f"{'opens':<9} {port.name} on 127.0.0.1:{port.host_port}")
+    click.echo()
+    on_gpus = any(node.gpus for node in plan.nodes)
+    rows = [
+        (
+            node.name,
+            ", ".join(map(str, node.ranks)),
+            f"{node.cpus:g}" if node.cpus else "all",
+            format_bytes(node.memory_bytes) if node.memory_bytes else "all",
+            *((_gpus(node),) if on_gpus else ()),
+        )
+        for node in plan.nodes
+    ]
+    print_table(("node", "ranks", "cpus", "memory", *(("gpus",) if on_gpus else ())), rows)
+
+
+def _gpus(node: PlannedNode) -> str:
+    """The beginning of each UUID, which `--gpus` takes as well."""
+    return ", ".join(uuid[:12] for uuid in node.gpus.uuids) if node.gpus and node.gpus.uuids else "none"

@@ -1,0 +1,34 @@
+"""What does `composesim prune` do? It removes what runs left behind whose process is dead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from compose_sim.cli.console import print_json, say
+from compose_sim.cli.run_lookup import json_option
+from compose_sim.engine.lifetime.orphans import find_leftovers
+
+
+@click.command("prune")
+@json_option
+def command(as_json: bool) -> None:
+    """Remove nodes and networks that crashed runs left. Runs under way, kept with --keep, or rendered stay."""
+    removed = []
+    for left in find_leftovers(Path.cwd()):
+        if left.state == "unreadable":
+            say(f"left {left.run} alone, as its plan cannot be read: composesim down --run {left.run}")
+        if left.is_kept():
+            say(f"kept {left.run}, as it was started with --keep: composesim down --run {left.run}")
+            continue
+        if not left.is_crashed():
+            continue
+        left.engine.remove(left.run)
+        removed.append({"run": left.run, "engine": left.engine.name})
+        if not as_json:
+            say(f"removed {left.run}: its nodes and network on {left.engine.name}")
+    if as_json:
+        print_json({"schema_version": 1, "removed": removed})
+    elif not removed:
+        say("there was nothing to remove")

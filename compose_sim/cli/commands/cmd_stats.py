@@ -1,0 +1,51 @@
+"""What does `composesim stats` do? It shows what each node uses, as the nodes themselves measured it."""
+
+from __future__ import annotations
+
+import click
+
+from compose_sim.cli.console import print_json, print_table
+from compose_sim.cli.run_lookup import json_option, run_option, select_folder
+from compose_sim.core.report.usage_table import usage_table, usage_values
+from compose_sim.core.state.fold import fold
+from compose_sim.core.state.state import ClusterState, initial_state
+from compose_sim.engine.run_folder.event_tail import Follower
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.record import end_of, read_state
+
+_BETWEEN_LOOKS_S = 1.0  # nodes measure once a second
+
+
+@click.command("stats")
+@run_option
+@click.option("--watch", is_flag=True, help="Show it anew each second, until the run has ended.")
+@json_option
+def command(run: str | None, watch: bool, as_json: bool) -> None:
+    """Show CPU, memory, network and GPUs of each node, now or at the end of a run that is over."""
+    folder = select_folder(run)
+    if watch:
+        _watch(folder, as_json=as_json)
+    else:
+        _, state = read_state(folder, metrics=False)
+        _print(folder, state, as_json=as_json)
+
+
+def _watch(folder: RunFolder, *, as_json: bool) -> None:
+    state = initial_state(folder.read_plan())
+    follower = Follower(folder.path, logs=False)
+    over, last = end_of(folder), False
+    while not last:
+        last = over.wait(_BETWEEN_LOOKS_S) if state.last_t else over.is_set()
+        for event in follower.finish() if last else follower.poll():
+            state = fold(state, event)
+        if not as_json:
+            click.clear()  # does nothing where stdout is no terminal
+        _print(folder, state, as_json=as_json)
+    follower.close()
+
+
+def _print(folder: RunFolder, state: ClusterState, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"schema_version": 1, "run": folder.name, "t": state.last_t, "nodes": usage_values(state)})
+    else:
+        print_table(*usage_table(state))

@@ -1,0 +1,35 @@
+"""What does `composesim wait` do? It blocks until a run has ended, and ends with the run's exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from compose_sim.cli.console import print_json, say
+from compose_sim.cli.run_lookup import json_option, run_option, seconds, select_folder
+from compose_sim.cli.views.report import final_line
+from compose_sim.core.units import format_seconds
+from compose_sim.engine.run_folder.record import end_of, report_of
+
+TIMED_OUT = 124
+
+
+@click.command("wait")
+@run_option
+@click.option(
+    "--timeout", callback=seconds, metavar="TIME", help="Give up after this time, such as 10m, with exit code 124."
+)
+@json_option
+def command(run: str | None, timeout: float | None, as_json: bool) -> None:
+    """Wait for a run to end, and end with its exit code. One that is over already has its verdict told at once."""
+    folder = select_folder(run)
+    if not end_of(folder).wait(timeout):
+        say(f"the run '{folder.name}' is still under way after {format_seconds(timeout or 0)}")
+        sys.exit(TIMED_OUT)
+    report = report_of(folder)
+    if as_json:
+        print_json(report)
+    else:
+        say(final_line(report))
+    sys.exit(report["exit_code"])

@@ -1,0 +1,1 @@
+"""Format reports, states and findings for a terminal or a CI job."""

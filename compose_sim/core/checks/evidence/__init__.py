@@ -1,0 +1,1 @@
+"""Derive from observations what several checks judge."""

@@ -1,0 +1,1 @@
+"""Judge whether a machine can run clusters."""

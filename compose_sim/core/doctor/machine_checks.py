@@ -1,0 +1,159 @@
+"""Is this machine fit for runs, and what mends it where it is not? Facts in, checks out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from compose_sim.core.host.host import Host
+from compose_sim.core.plan.gpus.binding import choose_binding
+from compose_sim.core.plan.gpus.driver import why_too_old
+from compose_sim.core.plan.gpus.request import label
+from compose_sim.core.plan.gpus.sharing import why_no_mps
+from compose_sim.core.units import format_bytes
+from compose_sim.errors import EnvironmentMissingError
+
+_RANK_BYTES = 300 << 20  # what a process with torch takes before it has a model
+_DISK_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What `doctor` looks at, beside what a plan depends on. Sizes in bytes."""
+
+    host: Host
+    python_why: str  # why nodes run this interpreter
+    default_image: bool  # whether `composesim image build` has been run
+    bridge: bool | None  # whether the kernel has bridges; None where that cannot be seen
+    free_memory_bytes: int
+    free_disk_bytes: int
+    leftovers: tuple[str, ...]  # runs that a crash left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One finding: passed, warned (some runs cannot be had) or failed (no run can), and a command that mends it."""
+
+    id: str
+    status: str
+    detail: str
+    hint: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """The check as JSON values."""
+        return asdict(self)
+
+
+def diagnose(machine: Machine) -> tuple[Check, ...]:
+    """All checks, in the order in which to mend them."""
+    checks = [_python(machine), _docker(machine)]
+    if machine.host.docker.available:
+        checks += [_bridge(machine), _image(machine)]
+    return (*checks, _gpu(machine), _memory(machine), _disk(machine), _leftovers(machine))
+
+
+def is_fit(checks: tuple[Check, ...]) -> bool:
+    """Whether any run at all can be had."""
+    return all(check.status != "failed" for check in checks)
+
+
+def _python(machine: Machine) -> Check:
+    python = machine.host.python
+    if python and python.has_torch:
+        return _passed(
+            "python", f"nodes run {python.executable} with torch {python.packages['torch']}: {machine.python_why}"
+        )
+    found = f"'{python.executable}' has no torch" if python else "no python3 was found"
+    if machine.host.docker.available:
+        detail = f"no Python with torch for nodes ({found}), so they need an image"
+        return Check(id="python", status="warned", detail=detail, hint="composesim image build, or pip install torch")
+    return Check(
+        id="python", status="failed", detail=f"no Python with torch for nodes: {found}", hint="pip install torch"
+    )
+
+
+def _docker(machine: Machine) -> Check:
+    docker, python = machine.host.docker, machine.host.python
+    if docker.available:
+        return _passed("docker", docker.reason)
+    if python and python.has_torch:
+        detail = f"{docker.reason}; runs take the local engine"
+        return Check(id="docker", status="warned", detail=detail, hint=docker.hint)
+    return Check(id="docker", status="failed", detail=docker.reason, hint=docker.hint)
+
+
+def _bridge(machine: Machine) -> Check:
+    if machine.bridge is False:
+        detail = "the kernel shows no bridge networks, which nodes meet on"
+        return Check(id="bridge", status="warned", detail=detail, hint="sudo modprobe bridge")
+    return _passed(
+        "bridge", "the kernel has bridge networks" if machine.bridge else "the kernel does not show its modules"
+    )
+
+
+def _image(machine: Machine) -> Check:
+    if machine.default_image:
+        return _passed("image", "composesim:latest is built")
+    if _has_torch(machine):
+        return _passed("image", "composesim:latest is not built, and not needed while nodes run this machine's Python")
+    return Check(id="image", status="warned", detail="composesim:latest is not built", hint="composesim image build")
+
+
+def _gpu(machine: Machine) -> Check:
+    """Which GPUs there are, how containers come by them and how ranks share one; a warning where nodes would do without."""
+    host, inventory = machine.host, machine.host.gpus
+    if inventory.problem:
+        detail = f"{inventory.problem}; nodes train on the CPU, with CUDA emulated"
+        return Check(id="gpu", status="warned", detail=detail, hint=inventory.hint)
+    if not inventory.gpus:
+        return _passed("gpu", "no NVIDIA GPU: nodes train on the CPU, with CUDA emulated and gloo")
+    names = ", ".join(f"{label(gpu)} {gpu.model} ({format_bytes(gpu.memory_bytes)})" for gpu in inventory.gpus)
+    cuda = host.python.torch_cuda if host.python else None
+    too_old = why_too_old(inventory, cuda)
+    if too_old:
+        return Check(
+            id="gpu", status="warned", detail=f"{names}: {too_old}", hint="update the driver, or take an older torch"
+        )
+    if cuda == "":
+        detail = f"{names}, and the nodes' torch is built without CUDA"
+        return Check(id="gpu", status="warned", detail=detail, hint="install a torch for CUDA")
+    try:
+        _, how = choose_binding(
+            inventory, contained=host.docker.available, needed=inventory.gpus, own_driver=_has_torch(machine)
+        )
+    except EnvironmentMissingError as error:
+        return Check(id="gpu", status="warned", detail=f"{names}: {error.message}", hint=error.hint)
+    no_mps = why_no_mps(inventory.gpus[0], inventory)
+    shared = f"by turns, since {no_mps}" if no_mps else "through MPS"
+    return _passed("gpu", f"{names}, driver {inventory.driver}; nodes get them {how}, and share one {shared}")
+
+
+def _memory(machine: Machine) -> Check:
+    host, free = machine.host, machine.free_memory_bytes
+    room = free // _RANK_BYTES
+    detail = f"{host.cpus} CPUs; {format_bytes(free)} of {format_bytes(host.memory_bytes)} memory free, room for about {room} ranks"
+    if room >= 2:
+        return _passed("memory", detail)
+    return Check(id="memory", status="warned", detail=detail, hint="ps aux --sort -rss | head")
+
+
+def _disk(machine: Machine) -> Check:
+    detail = f"{format_bytes(machine.free_disk_bytes)} free where {machine.host.folder} lies"
+    if machine.free_disk_bytes >= _DISK_BYTES:
+        return _passed("disk", detail)
+    return Check(id="disk", status="warned", detail=detail, hint="composesim down --all --purge deletes finished runs")
+
+
+def _leftovers(machine: Machine) -> Check:
+    if not machine.leftovers:
+        return _passed("leftovers", "no crashed run has left anything")
+    detail = f"crashed runs have left nodes or networks: {', '.join(machine.leftovers)}"
+    return Check(id="leftovers", status="warned", detail=detail, hint="composesim prune")
+
+
+def _has_torch(machine: Machine) -> bool:
+    python = machine.host.python
+    return python is not None and python.has_torch
+
+
+def _passed(name: str, detail: str) -> Check:
+    return Check(id=name, status="passed", detail=detail)

@@ -1,0 +1,1 @@
+"""Define the records that nodes write: events and observations."""

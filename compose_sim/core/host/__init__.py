@@ -1,0 +1,1 @@
+"""Describe the machine that a plan is made for."""

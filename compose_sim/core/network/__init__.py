@@ -1,0 +1,1 @@
+"""Decide what the network of each node looks like, and render the script that shapes it."""

@@ -1,0 +1,1 @@
+"""Turn a request and a host into a plan: nodes, commands, GPUs, ports and services."""

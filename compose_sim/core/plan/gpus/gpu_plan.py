@@ -1,0 +1,198 @@
+"""What do the GPUs mean for a plan? One choice in words, and for each node what it is bound to and told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compose_sim.core.host.gpus import Gpu, Inventory
+from compose_sim.core.plan.gpus.assignment import Assignment, Wish, assign
+from compose_sim.core.plan.gpus.binding import (
+    RAW,
+    VARIABLES,
+    Bound,
+    bind,
+    binding_environment,
+    choose_binding,
+    driver_mounts,
+    library_path,
+)
+from compose_sim.core.plan.gpus.request import label
+from compose_sim.core.plan.gpus.sharing import CONTEXT_BYTES, MPS, OWN, Sharing, crowds_cpus, decide_sharing
+from compose_sim.core.units import format_bytes
+
+MPS_NAME = "mps"  # the service, and the node name of its events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpus:
+    """One node's GPUs: what binds them, its environment, and whether it is a client of the run's MPS."""
+
+    bound: Bound
+    environment: dict[str, str]
+    mps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPlan:
+    """All that real GPUs add to a plan. `mps` holds the GPUs of the run's own MPS, None where none is shared so."""
+
+    value: str  # of the Choice: "2 × NVIDIA H200"
+    why: str
+    nodes: tuple[NodeGpus, ...]
+    mps: NodeGpus | None
+    mounts: Mapping[str, str] = field(default_factory=dict)  # of the driver, read-only: source and target
+    environment: Mapping[str, str] = field(default_factory=dict)  # of all nodes
+
+
+def plan_gpus(
+    wishes: Sequence[Wish],
+    inventory: Inventory,
+    *,
+    gpus: str,
+    share: str,
+    gpu_memory: int | None,
+    contained: bool,
+    cpus: int,
+    mps_folder: str,
+    visible: Sequence[str] = (),
+) -> GpuPlan:
+    """
+    Give the nodes their GPUs. `mps_folder` is where the run's MPS has its pipes, as nodes see it; `visible` are the folders of
+    this machine that containers see anyway.
+
+    Raises SpecError where the nodes do not fit, EnvironmentMissingError where something is missing on this machine.
+    """
+    assignment = assign(wishes, inventory, gpus=gpus)
+    sharing = decide_sharing(assignment, inventory, share=share, gpu_memory=gpu_memory)
+    form, how = choose_binding(
+        inventory, contained=contained, needed=assignment.gpus, own_driver=_sees_driver(inventory, visible)
+    )
+    clients = [any(sharing.shares[gpu.uuid].mode == MPS for gpu in node) for node in assignment.nodes]
+    # A client of MPS sees what its server sees: all GPUs of all clients.
+    served = tuple(
+        {gpu.uuid: gpu for node, joins in zip(assignment.nodes, clients, strict=True) if joins for gpu in node}.values()
+    )
+    crowds = _crowds([wish.ranks for wish in wishes], sharing, cpus=cpus)
+    nodes = tuple(
+        _node(node, inventory, sharing, form=form, joins_mps=joins, mps_folder=mps_folder, crowd=crowd)
+        for node, joins, crowd in zip(assignment.nodes, clients, crowds, strict=True)
+    )
+    mounts = driver_mounts(inventory.toolkit, visible=visible) if form == RAW else {}
+    needs_path = bool(mounts or inventory.toolkit.driver_folders)
+    return GpuPlan(
+        value=_value(assignment),
+        why=_why(assignment, sharing, gpus=gpus, how=how),
+        nodes=nodes,
+        mps=_mps(served, inventory, mounts, form=form, mps_folder=mps_folder) if served else None,
+        mounts=mounts,
+        environment={
+            **_nccl(assignment, sharing),
+            **({"LD_LIBRARY_PATH": library_path(inventory.toolkit)} if form == RAW and needs_path else {}),
+        },
+    )
+
+
+def _crowds(ranks: Sequence[int], sharing: Sharing, *, cpus: int) -> list[str]:
+    """For each node `FIRST/ALL`, the place of its first rank among all, where ranks must share out the CPUs; else ""."""
+    if not crowds_cpus(sharing, ranks=sum(ranks), cpus=cpus):
+        return [""] * len(ranks)
+    return [f"{sum(ranks[:node])}/{sum(ranks)}" for node in range(len(ranks))]
+
+
+def _nccl(assignment: Assignment, sharing: Sharing) -> dict[str, str]:
+    """How ranks meet. The person's own variables win over these."""
+    environment = {
+        "NCCL_IB_DISABLE": "1",  # else nodes would meet on this machine's InfiniBand, past the run's network
+        "NCCL_NVLS_ENABLE": "0",  # ranks that share a GPU cannot take part in its multicast
+    }
+    is_shared = any(share.mode != OWN for share in sharing.shares.values())
+    if is_shared and all(len(node) <= 1 for node in assignment.nodes):
+        environment["NCCL_MAX_CTAS"] = "1"  # one channel, one socket a neighbour: what is short here is CPU
+    return environment
+
+
+def _sees_driver(inventory: Inventory, visible: Sequence[str]) -> bool:
+    """Whether containers see all of this machine's driver without anybody's doing."""
+    return not driver_mounts(inventory.toolkit, visible=visible)
+
+
+def _node(
+    gpus: tuple[Gpu, ...],
+    inventory: Inventory,
+    sharing: Sharing,
+    *,
+    form: str,
+    joins_mps: bool,
+    mps_folder: str,
+    crowd: str,
+) -> NodeGpus:
+    bound = bind(gpus, inventory, form)
+    environment = binding_environment(bound, inventory) | {"COMPOSESIM_GPUS": ",".join(bound.uuids)}
+    limits = [limit for gpu in gpus if (limit := sharing.shares[gpu.uuid].bytes_per_rank)]
+    if limits:  # of torch's allocator, which counts neither CUDA's context nor NCCL's buffers
+        fraction = (min(limits) - CONTEXT_BYTES) / max(gpu.memory_bytes for gpu in gpus)
+        environment["COMPOSESIM_GPU_FRACTION"] = f"{fraction:.4f}"
+    if gpus and crowd:
+        environment["COMPOSESIM_GPU_CROWD"] = crowd
+    if joins_mps:
+        environment |= {"COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": mps_folder}
+    if joins_mps and limits:
+        # MPS counts the devices that the client sees; one number more, and it takes no notice of any of them.
+        megabytes = min(limits) >> 20
+        environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(f"{n}={megabytes}M" for n in range(len(gpus)))
+    return NodeGpus(bound=bound, environment=environment, mps=joins_mps)
+
+
+def _mps(
+    served: tuple[Gpu, ...], inventory: Inventory, mounts: Mapping[str, str], *, form: str, mps_folder: str
+) -> NodeGpus:
+    bound = bind(served, inventory, form)
+    # NVIDIA's runtime and CDI put the program on PATH; else it is where this machine has it, or where that is mounted.
+    control = inventory.toolkit.mps_control
+    program = mounts.get(control, control) if form in (RAW, VARIABLES) else "nvidia-cuda-mps-control"
+    environment = binding_environment(bound, inventory) | {
+        "COMPOSESIM_MPS_CONTROL": program,
+        "CUDA_MPS_PIPE_DIRECTORY": mps_folder,
+        "CUDA_MPS_LOG_DIRECTORY": mps_folder,
+    }
+    return NodeGpus(bound=bound, environment=environment, mps=True)
+
+
+def _value(assignment: Assignment) -> str:
+    models: dict[str, int] = {}
+    for gpu in assignment.gpus:
+        name = f"{gpu.model} MIG {gpu.profile}" if gpu.parent else gpu.model
+        models[name] = models.get(name, 0) + 1
+    return " + ".join(f"{count} × {name}" for name, count in models.items()) or "none"
+
+
+def _why(assignment: Assignment, sharing: Sharing, *, gpus: str, how: str) -> str:
+    """`auto: 4 nodes share GPU 0 through MPS, 34 GiB a rank; by device files …`."""
+    if not assignment.gpus:
+        return "asked for, of every node"
+    parts = [_shared_words(assignment, sharing)]
+    if sharing.why:
+        parts.append(sharing.why)
+    if len(assignment.gpus) > 1 and len(assignment.nodes) > 1:
+        parts.append("between nodes over sockets, not NVLink")
+    if assignment.left_out:
+        parts.append(assignment.left_out)
+    asked = "asked for" if gpus != "auto" else "this machine's"
+    return f"{asked}, {how}: {'; '.join(parts)}"
+
+
+def _shared_words(assignment: Assignment, sharing: Sharing) -> str:
+    shared = [share for share in sharing.shares.values() if share.mode != OWN]
+    if not shared:
+        most = max(map(len, assignment.nodes), default=0)
+        return "each node its own" if most == 1 else f"each node its own {most}"
+    how = "through MPS" if shared[0].mode == MPS else "by turns"
+    limits = [share.bytes_per_rank for share in shared if share.bytes_per_rank]
+    each = f", {format_bytes(min(limits))} a rank" if limits else ""
+    if len(assignment.gpus) == 1:
+        share = shared[0]
+        return f"{share.ranks} ranks share {label(share.gpu)} {how}{each}"
+    counts = sorted({share.ranks for share in sharing.shares.values()})
+    ranks = f"{counts[0]}" if len(counts) == 1 else f"up to {counts[-1]}"
+    return f"{ranks} ranks share a GPU {how}{each}"

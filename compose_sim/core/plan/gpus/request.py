@@ -1,0 +1,79 @@
+"""Which of this machine's GPUs did the person mean? `--gpus auto|all|0,1|UUID…`, read and looked up."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from compose_sim.core.host.gpus import Gpu, Inventory
+from compose_sim.core.units import format_bytes
+from compose_sim.errors import EnvironmentMissingError, SpecError
+
+WORDS = ("auto", "none", "all", "emulated")
+_GPU = re.compile(r"[0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z/-]+")
+
+
+def parse_gpus(value: Any) -> Any:
+    """`0,1` of `[0, 1]`, `0, 1` or 0, and words as they are; ValueError names what was expected."""
+    entries = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(entry, str | int) and not isinstance(entry, bool) for entry in entries):
+        return value
+    named = [word.strip() for entry in entries for word in str(entry).split(",") if word.strip()]
+    if len(named) == 1 and named[0] in WORDS:
+        return named[0]
+    wrong = next((name for name in named if not _GPU.fullmatch(name)), None if named else str(value))
+    if wrong is not None:
+        raise ValueError(f"'{wrong}' is not {', '.join(WORDS)}, the number of a GPU (0) or its UUID (GPU-…)")
+    if len(set(named)) < len(named):
+        raise ValueError(f"'{','.join(named)}' names a GPU twice")
+    return ",".join(named)
+
+
+def named_gpus(text: str, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The GPUs of `0,1` or of UUIDs (their beginning is enough), in that order; SpecError lists what there is."""
+    require_gpus(inventory, f"--gpus {text}")
+    return tuple(_one(name, inventory) for name in text.split(","))
+
+
+def require_gpus(inventory: Inventory, asked: str) -> None:
+    """EnvironmentMissingError where what was asked for needs a GPU and none answers."""
+    if inventory.gpus:
+        return
+    why = inventory.problem or "this machine has none"
+    hint = inventory.hint or "composesim up --gpus emulated …, which shows nodes CUDA emulated on the CPU"
+    raise EnvironmentMissingError(f"'{asked}' needs an NVIDIA GPU: {why}", hint=hint)
+
+
+def eligible_gpus(inventory: Inventory) -> tuple[tuple[Gpu, ...], str]:
+    """What `auto` takes, and which it leaves and why: one model, and none that others compute on while any is free."""
+    by_model: dict[str, list[Gpu]] = {}
+    for gpu in inventory.gpus:
+        by_model.setdefault(f"{gpu.model} {gpu.profile}".strip(), []).append(gpu)
+    model = max(by_model, key=lambda name: sum(gpu.memory_bytes for gpu in by_model[name]), default="")
+    chosen = by_model.get(model, [])
+    free = [gpu for gpu in chosen if not gpu.is_busy]
+    left_out = [f"the {name} is another model" for name in by_model if name != model]
+    left_out += [f"{label(gpu)} is busy ({_holders(gpu)})" for gpu in chosen if gpu.is_busy and free]
+    return tuple(free or chosen), "; ".join(left_out)
+
+
+def label(gpu: Gpu) -> str:
+    """`GPU 0`, or `MIG slice 0:1`."""
+    return f"MIG slice {gpu.index}" if gpu.parent else f"GPU {gpu.index}"
+
+
+def _one(name: str, inventory: Inventory) -> Gpu:
+    found = [gpu for gpu in inventory.gpus if gpu.index == name or gpu.uuid == name]
+    found = found or [gpu for gpu in inventory.gpus if "-" in name and gpu.uuid.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    problem = f"'{name}' is the beginning of {len(found)} UUIDs" if found else f"there is no GPU '{name}' here"
+    slices = [gpu for gpu in inventory.gpus if gpu.parent and (gpu.parent == name or gpu.index.startswith(f"{name}:"))]
+    if slices:
+        problem = f"GPU '{name}' is cut into MIG slices, and those are what computes"
+    listed = "\n".join(f"{gpu.index:>4}  {gpu.uuid}  {gpu.model} {gpu.profile}".rstrip() for gpu in inventory.gpus)
+    raise SpecError(problem, evidence=listed, hint=f"composesim up --gpus {inventory.gpus[0].index} …")
+
+
+def _holders(gpu: Gpu) -> str:
+    return f"{format_bytes(gpu.used_bytes)} used by {', '.join(gpu.processes[:3])}"

@@ -1,0 +1,43 @@
+"""Which nodes and ranks of a plan does a person mean by `--node 1 --rank 3`?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from compose_sim.core.plan.model import Plan, PlannedNode
+from compose_sim.errors import SpecError
+
+
+def node_name(text: str, names: Collection[str], *, run: str) -> str:
+    """`node-1` for `node-1` or `1`; SpecError listing what exists for any other text."""
+    name = f"node-{int(text)}" if text.isascii() and text.isdigit() else text
+    if name not in names:
+        raise SpecError(
+            f"there is no node '{text}' in the run '{run}': it has {_listed(list(names))}", hint="composesim ps"
+        )
+    return name
+
+
+def chosen_ranks(plan: Plan, *, nodes: Sequence[str], ranks: Sequence[str]) -> set[tuple[str, int]]:
+    """Node and rank of each that is meant: of these nodes, and of them these ranks; all where nothing is named."""
+    by_name = {node.name: node for node in plan.nodes}
+    on = [by_name[node_name(text, by_name, run=plan.run)] for text in nodes] or list(plan.nodes)
+    existing = {rank: node for node in on for rank in node.ranks}
+    for text in ranks:
+        if not (text.isascii() and text.isdigit() and int(text) in existing):
+            raise SpecError(f"there is no rank '{text}' {_where(on, plan)}: {_ranks(on)}", hint="composesim ps")
+    wanted = [int(text) for text in ranks] or list(existing)
+    return {(existing[rank].name, rank) for rank in wanted}
+
+
+def _where(on: list[PlannedNode], plan: Plan) -> str:
+    return f"in the run '{plan.run}'" if len(on) == len(plan.nodes) else f"on {_listed([node.name for node in on])}"
+
+
+def _ranks(on: list[PlannedNode]) -> str:
+    ranks = [str(rank) for node in on for rank in node.ranks]
+    return f"there is only rank {ranks[0]}" if len(ranks) == 1 else f"there are ranks {_listed(ranks)}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:3])}, … {names[-1]}"

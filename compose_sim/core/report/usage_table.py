@@ -1,0 +1,62 @@
+"""What does each node use? The rows of `composesim stats`, as words and as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compose_sim.core.state.node_phase import phase_of
+from compose_sim.core.state.state import ClusterState, NodeState
+from compose_sim.core.units import format_bytes, format_seconds
+
+HEADER = ("node", "state", "CPU", "CPU time", "memory", "of", "peak", "received", "sent")
+GPU_HEADER = ("GPU", "GPU memory")  # of the GPUs as wholes, whoever else uses them
+_NOTHING = "–"
+
+
+def usage_table(state: ClusterState) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The header, and a row a node: CPUs in use now, CPU time so far, memory, network; GPUs where any node has one."""
+    has_gpus = any(node.usage and node.usage.gpu_memory_bytes is not None for node in state.nodes.values())
+    rows = [_row(node, phase_of(state, node.name), with_gpus=has_gpus) for node in state.nodes.values()]
+    return HEADER + (GPU_HEADER if has_gpus else ()), rows
+
+
+def usage_values(state: ClusterState) -> list[dict[str, Any]]:
+    """The same as JSON values, sizes in bytes; null for what is not known."""
+    return [_values(node, phase_of(state, node.name)) for node in state.nodes.values()]
+
+
+def _row(node: NodeState, phase: str, *, with_gpus: bool) -> tuple[str, ...]:
+    values = _values(node, phase)
+    use, gpu_memory = values["gpu_use"], values["gpu_memory_bytes"]
+    gpus = (
+        _NOTHING if use is None else f"{use:.0%}",
+        _NOTHING if gpu_memory is None else format_bytes(gpu_memory),
+    )
+    cpus, seconds = values["cpus"], values["cpu_seconds"]
+    sizes = ("memory_bytes", "memory_limit_bytes", "peak_memory_bytes", "received_bytes", "sent_bytes")
+    return (
+        node.name,
+        phase,
+        _NOTHING if cpus is None else f"{cpus:.0%}",
+        _NOTHING if seconds is None else format_seconds(seconds),
+        *(_NOTHING if values[key] is None else format_bytes(values[key]) for key in sizes),
+        *(gpus if with_gpus else ()),
+    )
+
+
+def _values(node: NodeState, phase: str) -> dict[str, Any]:
+    usage = node.usage
+    return {
+        "node": node.name,
+        "state": phase,
+        "cpus": round(usage.cpus, 3) if usage and usage.cpus is not None and not node.is_gone else None,
+        "cpu_seconds": round(usage.cpu_seconds, 2) if usage else None,
+        "memory_bytes": usage.memory_bytes if usage and not node.is_gone else None,
+        "memory_limit_bytes": usage.memory_limit_bytes if usage else None,
+        "peak_memory_bytes": usage.peak_memory_bytes if usage else None,
+        "received_bytes": usage.received_bytes if usage else None,
+        "sent_bytes": usage.sent_bytes if usage else None,
+        "gpu_use": usage.gpu_use if usage and not node.is_gone else None,
+        "gpu_memory_bytes": usage.gpu_memory_bytes if usage and not node.is_gone else None,
+        "peak_gpu_memory_bytes": usage.peak_gpu_memory_bytes if usage else None,
+    }

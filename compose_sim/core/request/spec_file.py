@@ -1,0 +1,109 @@
+"""What does a spec file ask for, and what is asked for once the flags have won over it? Text in, values out.
+
+A spec file is a `composesim.yaml`, or a pyproject.toml with a table `[tool.composesim]`.
+
+Every error names where the value stands: file, line and key, or the flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
+from compose_sim.core.request.toml_source import read_toml
+from compose_sim.core.request.validation_errors import error_in_file, problems_of
+from compose_sim.core.request.yaml_source import KeyPath, read_yaml
+from compose_sim.errors import SpecError
+
+_FLAGS = {"mounts": "--mount", "module": "-m", "script": "SCRIPT", "args": "ARGS"}  # where the name is not the field's
+_PROGRAM = ("script", "module", "args")
+_OF_EACH_NODE = ("nproc_per_node", "cpus", "memory", "gpus")
+
+
+def parse_spec_text(text: str, source: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """
+    The checked values of a spec file, as they were written; `variables` are what `${NAME}` may refer to.
+
+    Raises SpecError naming file, line and key.
+    """
+    read = (read_toml if source.endswith(".toml") else read_yaml)(text, source, variables)
+    try:
+        ClusterSpec.model_validate(read.values)
+    except ValidationError as error:
+        raise error_in_file(read, problems_of(error, keys_at)) from None
+    return read.values
+
+
+def make_spec(values_of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> ClusterSpec:
+    """
+    The request of a spec file and of flags together. `flags` holds only those that were given, by field name.
+
+    A flag wins over the file, and over what single nodes have of their own. Environments are merged by name; mounts and
+    environment files of the flags come after those of the file; a script or module named by flag has its own arguments.
+    Raises SpecError naming the flag.
+    """
+    _check_flags(flags)
+    if any(flags.get(field) is not None for field in ("script", "module")):
+        values_of_file = {key: value for key, value in values_of_file.items() if key not in _PROGRAM}
+    values: dict[str, Any] = {**values_of_file, **flags}
+    if isinstance(values.get("nodes"), list | tuple):
+        values["nodes"] = [_without(node, flags) for node in values["nodes"]]
+    if "env" in flags:
+        values["env"] = {**values_of_file.get("env", {}), **flags["env"]}
+    if "check" in flags:
+        values["check"] = _merged_check(values_of_file.get("check", {}), flags["check"])
+    for field in ("mounts", "env_file"):
+        if field in flags:
+            values[field] = [*values_of_file.get(field, ()), *flags[field]]
+    try:
+        return ClusterSpec.model_validate(values)
+    except ValidationError as error:
+        problem = problems_of(error, keys_at)[0]
+        raise SpecError(problem.text, hint=problem.hint) from None
+
+
+def keys_at(path: KeyPath) -> list[str]:
+    """The keys that may stand beside the one at this path of a spec."""
+    inner = CheckSpec if path[0] == "check" else NodeSpec
+    fields = (inner if len(path) > 1 else ClusterSpec).model_fields
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _merged_check(of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of both; a check that a flag asks for is run even where the file skips it."""
+    merged = {**of_file, **flags}
+    if "only" in flags and "skip" not in flags and "skip" in of_file:
+        asked = CheckSpec(only=flags["only"]).only
+        merged["skip"] = [name for name in CheckSpec(skip=of_file["skip"]).skip if name not in asked]
+    return merged
+
+
+def flag_of(field: str) -> str:
+    """How `up` names a field on its command line."""
+    return _FLAGS.get(field, "--" + field.replace("_", "-"))
+
+
+def _check_flags(flags: Mapping[str, Any]) -> None:
+    try:
+        ClusterSpec.model_validate(dict(flags))
+    except ValidationError as error:
+        problem = problems_of(error, keys_at)[0]
+        if not problem.path:
+            raise SpecError(problem.text, hint="composesim up [SCRIPT | -m MODULE] ARGS…") from None
+        of_check = problem.path[0] == "check"
+        flag, verb = flag_of(str(problem.path[int(of_check)])), "check" if of_check else "up"
+        hint = f"composesim {verb} {flag} {problem.nearest} …" if problem.nearest else f"composesim {verb} --help"
+        raise SpecError(f"{flag}: {problem.text}", hint=hint) from None
+
+
+def _without(node: Any, flags: Mapping[str, Any]) -> Any:
+    """What one node has of its own, less what a flag says for all nodes."""
+    if not isinstance(node, Mapping):
+        return node
+    own = {key: value for key, value in node.items() if key not in _OF_EACH_NODE or key not in flags}
+    if "env" in own and "env" in flags:
+        own["env"] = {name: value for name, value in own["env"].items() if name not in flags["env"]}
+    return own

@@ -1,0 +1,140 @@
+"""What is wrong with values that somebody wrote into a file? Each mistake that pydantic found, in our words and with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from compose_sim.core.request.yaml_source import KeyPath, YamlText
+from compose_sim.core.units import format_bytes
+from compose_sim.errors import SpecError
+
+KeysAt = Callable[[KeyPath], list[str]]  # the keys that are known where the unknown one at this path stands
+_SIZES = ("memory", "shm_size", "gpu_memory", "scratch")
+_NOT_OF_THE_KIND = ("int_type", "tuple_type")
+_EXAMPLES = {"env": "{NAME: value}", "nodes": "{memory: 2g}"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One wrong value: where it stands, and what is wrong with it in our words."""
+
+    path: KeyPath
+    text: str
+    nearest: str = ""
+    hint: str = ""
+
+    @property
+    def with_key(self) -> str:
+        """`memory: 'lots' is not a size`."""
+        keys = [part for part in self.path if isinstance(part, str)]
+        return f"{keys[-1]}: {self.text}" if keys and not self.text.startswith("unknown key") else self.text
+
+    def inside(self, key: str) -> Problem:
+        """The same problem of a value that stands below a key."""
+        return replace(self, path=(key, *self.path))
+
+
+def error_in_file(read: YamlText, problems: list[Problem]) -> SpecError:
+    """The first problem by line as an error that quotes it, with the others below."""
+    placed = sorted(((_entry(problem, read), problem) for problem in problems), key=lambda pair: read.line_of(pair[0]))
+    path, first = placed[0]
+    more = "\n".join(f"and on line {read.line_of(other)}: {problem.with_key}" for other, problem in placed[1:])
+    return read.error(path, first.with_key, hint=first.hint, more=more)
+
+
+def _entry(problem: Problem, read: YamlText) -> KeyPath:
+    """The path of the entry that a problem quotes, where the check was of a whole list or mapping."""
+    if not problem.path:
+        return ("script",) if "script" in problem.text else ("nodes",)
+    value: Any = read.values
+    for part in problem.path:
+        value = value if isinstance(value, str) else value[part]  # `a, b` is read as a list of two
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, entry in entries:
+        if f"'{key if isinstance(key, str) else entry}'" in problem.text:
+            return (*problem.path, key)
+    return problem.path
+
+
+def problems_of(error: ValidationError, keys_at: KeysAt) -> list[Problem]:
+    """Every problem once; where `nodes` is a number, nothing about it not being a list, and the other way round."""
+    details = error.errors(include_url=False)
+    other_kind = [
+        detail for detail in details if detail["loc"][:1] == ("nodes",) and detail["type"] in _NOT_OF_THE_KIND
+    ]
+    written = [detail for detail in details if detail not in other_kind]
+    return [_problem(detail, keys_at) for detail in written or details[:1]]
+
+
+def _problem(detail: ErrorDetails, keys_at: KeysAt) -> Problem:
+    path, given = _path(detail["loc"]), detail["input"]
+    key = str(path[-1]) if path else ""
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "missing":
+        return Problem(path=path[:-1], text=f"'{key}' is missing")
+    if kind == "extra_forbidden":
+        return _unknown_key(path, key, given, keys_at(path))
+    if kind == "literal_error":
+        choices = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
+        nearest = next(iter(get_close_matches(str(given), choices, n=1)), choices[0])
+        text = f"'{given}' is none of {', '.join(choices)}"
+        return Problem(path=path, text=text, nearest=nearest, hint=f"{key}: {nearest}")
+    return Problem(path=path, text=_words(kind, key, given, context, detail["msg"]), hint=_example(kind, key, given))
+
+
+def _words(kind: str, key: str, given: Any, context: Mapping[str, Any], otherwise: str) -> str:
+    shown = "a list" if isinstance(given, list | tuple) else "a mapping" if isinstance(given, dict) else f"'{given}'"
+    match kind:
+        case "value_error" if not (isinstance(given, dict | list) and f"'{given}'" in str(context["error"])):
+            return str(context["error"])
+        case "int_parsing" | "int_type" | "int_from_float":
+            return f"{shown} is not a whole number" + (" or a list of nodes" if key == "nodes" else "")
+        case "float_parsing" | "float_type":
+            return f"{shown} is not a number"
+        case "bool_parsing" | "bool_type":
+            return f"{shown} is neither true nor false"
+        case "dict_type" | "model_type":
+            return f"{shown} is not a mapping"
+        case "tuple_type":
+            return f"{shown} is not a list"
+        case "string_type" | "value_error":
+            return f"{shown} is not a single value"
+        case "string_too_short":
+            return "is empty"
+        case "string_pattern_mismatch":
+            return f"{shown} is no name: lower-case letters, digits and -"
+        case "greater_than_equal":
+            return f"{shown} is too small: at least {_limit(key, context['ge'])}"
+        case "greater_than":
+            return f"{shown} is too small: more than {_limit(key, context['gt'])}"
+        case "less_than_equal":
+            return f"{shown} is too large: at most {_limit(key, context['le'])}"
+    return f"{shown}: {otherwise}"
+
+
+def _example(kind: str, key: str, given: Any) -> str:
+    if kind == "tuple_type" and isinstance(given, str):
+        return f"{key}: [{', '.join(given.split())}]"
+    return f"{key}: {_EXAMPLES[key]}" if kind == "dict_type" and key in _EXAMPLES else ""
+
+
+def _unknown_key(path: KeyPath, key: str, given: Any, known: list[str]) -> Problem:
+    nearest = next(iter(get_close_matches(key.replace("-", "_").lower(), known, n=1)), "")
+    text = f"unknown key '{key}'" + (f"; did you mean '{nearest}'?" if nearest else f"; there are {', '.join(known)}")
+    written = f" {given}" if isinstance(given, str) else ""
+    return Problem(path=path, text=text, nearest=nearest, hint=f"{nearest}:{written}" if nearest else "")
+
+
+def _path(location: tuple[int | str, ...]) -> KeyPath:
+    """Where in the spec: without the name that pydantic gives to one way of writing `nodes`."""
+    return (location[0], *location[2:]) if location[:1] == ("nodes",) and len(location) > 1 else location
+
+
+def _limit(key: str, limit: float) -> str:
+    return format_bytes(limit) if key in _SIZES else f"{limit:g}"

@@ -1,0 +1,118 @@
+"""Which fault is it this time? A step's own words, with node, rank or kind chosen by chance where the step leaves them open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from compose_sim.core.faults import KINDS, Scene, load_kind, options_of, target_of
+from compose_sim.core.faults.commands import Fault
+from compose_sim.core.faults.parse import read_fault
+from compose_sim.core.plan.model import Plan
+from compose_sim.core.scenarios.scenario import ANY, Breakage, Step
+from compose_sim.core.scenarios.seeded_choice import shuffled
+from compose_sim.core.state.state import ClusterState, initial_state
+from compose_sim.errors import SpecError
+
+_UP = ("starting", "init", "running")  # in a round: until all have met there is nothing that could go on
+
+
+class Chooser:
+    """Makes faults of steps, for one plan and one seed."""
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        """Everything that is chosen follows from the seed, and from which nodes are up at that moment."""
+        self._plan, self._seed = plan, seed
+        ranks = {rank.rank: rank.node for rank in initial_state(plan).ranks.values()}
+        # A run in which all goes well: what a kind refuses here it will always refuse.
+        self._scene = Scene(plan=plan, running=tuple(node.name for node in plan.nodes), ranks=ranks)
+
+    def has_a_choice(self, step: Step) -> bool:
+        """Whether anything is left to chance."""
+        fault = step.fault
+        return fault is not None and bool(
+            step.pick or len(fault.kind) > 1 or ANY in (*fault.kind, *fault.node) or fault.rank == ANY
+        )
+
+    def check(self, step: Step) -> None:
+        """SpecError where the step's fault, or one that chance may choose, makes no sense for this plan."""
+        fault = step.fault
+        assert fault is not None
+        for kind in self._kinds(step):
+            made = self._made(kind, step, [*self._scene.running], {**self._scene.ranks}, "check")
+            lasts = load_kind(kind).lower(made, self._scene).lasts
+            if fault.for_s is not None and not lasts and not self.has_a_choice(step):
+                raise SpecError(f"'{kind}' is over once done: it cannot be for a time", hint="leave out for")
+
+    def fault(self, step: Step, state: ClusterState, *, busy: set[str], occasion: str) -> Fault | None:
+        """The fault of a step at this moment; None where chance finds no node to take. Nodes in `busy` bear a fault already."""
+        assert step.fault is not None
+        if not self.has_a_choice(step):
+            return self._made(step.fault.kind[0], step, [], {}, occasion)
+        up = [name for name in state.wanted if state.nodes[name].phase in _UP and name not in busy]
+        ranks = {rank.rank: rank.node for rank in state.ranks.values() if rank.node in up and rank.phase == "running"}
+        kind = shuffled(self._kinds(step), seed=self._seed, occasion=f"{occasion}/kind")[0]
+        try:
+            made = self._made(kind, step, up, ranks, occasion)
+            lasts = load_kind(kind).lower(made, self._scene).lasts
+        except SpecError:  # too few are up for this kind now
+            return None
+        return made if lasts else replace(made, for_s=None)  # of several kinds some are over once done
+
+    def nodes_of(self, fault: Fault, state: ClusterState) -> tuple[str, ...]:
+        """The nodes that bear a fault."""
+        of_rank = state.ranks.get(fault.rank) if fault.rank is not None else None
+        return fault.nodes or ((of_rank.node,) if of_rank else ())
+
+    def _kinds(self, step: Step) -> tuple[str, ...]:
+        """What the kind may be: those named, or all that can be done to this run without being told more."""
+        fault = step.fault
+        assert fault is not None
+        if fault.kind and ANY not in fault.kind:
+            return fault.kind
+        return tuple(name for name in KINDS if self._can_do(name, step))
+
+    def _can_do(self, name: str, step: Step) -> bool:
+        kind = load_kind(name)
+        if kind.NEEDS:  # which this host may not have
+            return False
+        try:
+            kind.lower(self._made(name, step, [*self._scene.running], {**self._scene.ranks}, "check"), self._scene)
+        except SpecError:
+            return False
+        return True
+
+    def _made(self, kind: str, step: Step, nodes: list[str], ranks: dict[int, str], occasion: str) -> Fault:
+        fault = step.fault
+        assert fault is not None
+        several = ANY in fault.kind or len(fault.kind) != 1
+        known = options_of(load_kind(kind)) if several else fault.options  # of several kinds, each takes its own
+        options = {key: _text(value) for key, value in fault.options.items() if key in known and key != "groups"}
+        words = self._words(kind, step, fault, nodes, ranks, occasion)
+        return read_fault(kind, words, options, for_s=fault.for_s, plan=self._plan)
+
+    def _words(
+        self, kind: str, step: Step, fault: Breakage, nodes: list[str], ranks: dict[int, str], occasion: str
+    ) -> list[str]:
+        """What the kind is done to, as a person would type it behind `composesim fault KIND`."""
+        target = target_of(load_kind(kind))
+        order = shuffled(nodes, seed=self._seed, occasion=occasion)
+        if target == "nodes":
+            return order[:1] if ANY in fault.node or (step.pick and not fault.node) else [*fault.node]
+        if target == "rank":
+            if fault.rank not in (None, ANY):
+                return [str(fault.rank)]
+            of_nodes = [rank for name in order for rank, node in ranks.items() if node == name]
+            return [str(of_nodes[0])] if of_nodes and self.has_a_choice(step) else []
+        if target == "groups":
+            groups = fault.options.get("groups")
+            half = len(order) // 2
+            halves = [",".join(sorted(part)) for part in (order[:half], order[half:]) if part]
+            return [_text(group) for group in groups] if groups else halves if self.has_a_choice(step) else []
+        return []
+
+
+def _text(value: Any) -> Any:
+    """As on the command line: a list as one word, a flag as yes or left out."""
+    flags = {"true": True, "false": None}
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else flags.get(str(value), str(value))

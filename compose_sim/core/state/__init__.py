@@ -1,0 +1,1 @@
+"""Fold events into the state of a cluster."""

@@ -1,0 +1,77 @@
+"""How does each event move the state of the cluster? One function a kind of event; a run is the fold over all of them.
+
+Here are the events of the run as a whole; `fold_nodes`, `fold_ranks` and `fold_interventions` hold the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from compose_sim.core.events.events import Event
+from compose_sim.core.plan.model import Plan
+from compose_sim.core.state import fold_driver, fold_interventions, fold_nodes, fold_ranks
+from compose_sim.core.state.state import ClusterState, Failure, initial_state
+
+
+def fold_all(plan: Plan, events: list[Event]) -> ClusterState:
+    """The last state of a run, from its events alone."""
+    state = initial_state(plan)
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+def fold(state: ClusterState, event: Event) -> ClusterState:
+    """The state after one more event. Events may arrive a little out of order between nodes; none is required."""
+    state = replace(state, last_t=max(state.last_t, event.t))
+    handlers = fold_driver.HANDLERS if event.node == fold_driver.NODE else _HANDLERS
+    handler = handlers.get(event.kind)
+    return handler(state, event) if handler else state
+
+
+def _on_started(state: ClusterState, event: Event) -> ClusterState:
+    return replace(state, started_at=event.t)
+
+
+def _on_environment(state: ClusterState, event: Event) -> ClusterState:
+    return replace(state, versions={**event.data, **state.versions})
+
+
+def _on_hang(state: ClusterState, event: Event) -> ClusterState:
+    return replace(state, hang=_told(event, "hang"))
+
+
+def _on_ended(state: ClusterState, event: Event) -> ClusterState:
+    """The master's verdict on the rendezvous; a run that passed needs no reason."""
+    passed = bool(event.data.get("passed"))
+    reason = state.ended_because if passed else str(event.data.get("reason", ""))
+    if state.driver:
+        state = fold_driver.on_ended(state, event)
+    return replace(state, outcome=passed, outcome_at=event.t, ended_because=reason)
+
+
+def _on_stopping(state: ClusterState, event: Event) -> ClusterState:
+    data = event.data
+    if state.stopping:
+        return state
+    cause = _told(event, str(data.get("cause", "engine"))) if data.get("message") else None
+    return replace(state, stopping=str(data.get("reason", "")), stop_cause=cause)
+
+
+def _told(event: Event, kind: str) -> Failure:
+    message, traceback = str(event.data.get("message", "")), str(event.data.get("traceback") or "")
+    return Failure(t=event.t, kind=kind, node=event.node, rank=event.rank, message=message, traceback=traceback)
+
+
+_HANDLERS: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
+    "started": _on_started,
+    "environment": _on_environment,
+    "hang": _on_hang,
+    "ended": _on_ended,
+    "ready": fold_driver.on_ready,
+    "stopping": _on_stopping,
+    **fold_nodes.HANDLERS,
+    **fold_ranks.HANDLERS,
+    **fold_interventions.HANDLERS,
+}

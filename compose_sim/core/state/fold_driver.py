@@ -1,0 +1,51 @@
+"""How do the events of a driver move the state of the cluster? It has no rank: it drives those of all nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compose_sim.core.events.events import Event
+from compose_sim.core.state.state import ClusterState, Failure
+
+NODE = "driver"  # the name that its events and logs bear
+
+
+def on_ready(state: ClusterState, event: Event) -> ClusterState:
+    """The framework says that all nodes are there."""
+    if not state.driver or state.driver.ready_at is not None:
+        return state
+    return replace(state, driver=replace(state.driver, phase="running", ready_at=event.t, facts=event.data))
+
+
+def on_ended(state: ClusterState, event: Event) -> ClusterState:
+    """The master says how it ended; what it raised, if anything, is why."""
+    code = event.data.get("exit_code")
+    if not state.driver or not isinstance(code, int):
+        return state
+    raised = state.driver.exception
+    state = replace(state, driver=replace(state.driver, phase="ended", exit_code=code))
+    if code == 0:
+        return state
+    meaning = state.exit_codes.get(str(code), "")
+    message = str(event.data.get("reason", "")) + (f": {meaning}" if meaning else "")
+    failure = raised or Failure(t=event.t, kind="signal" if code < 0 else "exit", node=NODE, message=message)
+    return replace(state, failures=(*state.failures, failure))
+
+
+def _on_exception(state: ClusterState, event: Event) -> ClusterState:
+    kind, message = str(event.data.get("type", "")), str(event.data.get("message", ""))
+    text = ": ".join(part for part in (kind, message) if part)
+    hint = str(event.data.get("hint", ""))  # of a driver that knows what to do about it
+    traceback = str(event.data.get("traceback", "")) or (f"Try: {hint}" if hint else "")
+    failure = Failure(t=event.t, kind="exception", node=NODE, message=text, traceback=traceback)
+    return replace(state, driver=replace(state.driver, exception=failure)) if state.driver else state
+
+
+def _on_metric(state: ClusterState, event: Event) -> ClusterState:
+    step = event.data.get("step")
+    first = event.t if state.first_step_at is None else min(state.first_step_at, event.t)
+    driver = replace(state.driver, step=step) if state.driver else None
+    return replace(state, metrics={**state.metrics, **event.data}, first_step_at=first, driver=driver)
+
+
+HANDLERS = {"exception": _on_exception, "metric": _on_metric}

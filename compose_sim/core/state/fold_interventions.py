@@ -1,0 +1,78 @@
+"""How does what a person does to a run move its state? Faults and their healing, links, the size, and that training went on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compose_sim.core.events.events import Event
+from compose_sim.core.state.state import ClusterState, FaultState, Recovery
+
+
+def _on_fault(state: ClusterState, event: Event) -> ClusterState:
+    """`begun` is written just before the first act, `done` after the last."""
+    data, name = event.data, str(event.data.get("id", ""))
+    known = state.faults.get(name)
+    done = data.get("phase") == "done"
+    if known:
+        fault = replace(known, done_at=event.t) if done else replace(known, begun_at=min(known.begun_at, event.t))
+    else:
+        fault = FaultState(
+            id=name,
+            kind=str(data.get("kind", "")),
+            nodes=tuple(data.get("nodes") or ()),
+            rank=data.get("rank"),
+            text=str(data.get("text", "")),
+            for_s=data.get("for_s"),
+            loses=tuple(data.get("loses") or ()),
+            lasts=bool(data.get("lasts", True)),
+            begun_at=event.t,
+            done_at=event.t if done else None,
+        )
+    return replace(state, faults={**state.faults, name: fault})
+
+
+def _on_heal(state: ClusterState, event: Event) -> ClusterState:
+    fault = state.faults.get(str(event.data.get("id", "")))
+    if not fault:
+        return state
+    done = event.data.get("phase") == "done"
+    begun_at = event.t if fault.heal_begun_at is None else min(fault.heal_begun_at, event.t)
+    healed = replace(fault, heal_begun_at=begun_at, healed_at=event.t if done else fault.healed_at)
+    return replace(state, faults={**state.faults, fault.id: healed})
+
+
+def _on_refused(state: ClusterState, event: Event) -> ClusterState:
+    """Nothing was changed: there is no such fault."""
+    faults = {name: fault for name, fault in state.faults.items() if name != event.data.get("id")}
+    return replace(state, faults=faults)
+
+
+def _on_link(state: ClusterState, event: Event) -> ClusterState:
+    return replace(state, links=tuple(event.data.get("links") or ()))
+
+
+def _on_scale(state: ClusterState, event: Event) -> ClusterState:
+    return replace(state, wanted=tuple(event.data.get("names") or ()), wanted_at=event.t)
+
+
+def _on_recovered(state: ClusterState, event: Event) -> ClusterState:
+    data = event.data
+    recovery = Recovery(
+        fault=data.get("id"),
+        cause=str(data.get("cause", "")),
+        seconds=float(data.get("seconds") or 0.0),
+        world_size=int(data.get("world_size") or 0),
+        steps_lost=data.get("steps_lost"),
+        generation=data.get("generation"),
+    )
+    return replace(state, recoveries=(*state.recoveries, recovery))
+
+
+HANDLERS = {
+    "fault": _on_fault,
+    "heal": _on_heal,
+    "refused": _on_refused,
+    "link": _on_link,
+    "scale": _on_scale,
+    "recovered": _on_recovered,
+}

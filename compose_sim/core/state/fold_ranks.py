@@ -1,0 +1,183 @@
+"""How do the events of ranks move the state of the cluster? What a rank said in an earlier round moves nothing in this one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from compose_sim.core.events.events import Event
+from compose_sim.core.state.state import ClusterState, Failure, RankState, Round
+
+_PHASES = ["starting", "init", "running", "ended", "exited"]
+_SIGNALS = {
+    2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM",
+}  # fmt: skip
+
+
+def _on_rank_started(state: ClusterState, event: Event) -> ClusterState:
+    rank = state.ranks.get(event.rank if event.rank is not None else -1)
+    if (
+        rank and rank.phase == "exited" and state.driver
+    ):  # where a driver starts ranks, one may begin again in the same round
+        state = state.with_rank(RankState(rank=rank.rank, node=rank.node, generation=rank.generation))
+    return _update_rank(state, event)
+
+
+def _on_init(state: ClusterState, event: Event) -> ClusterState:
+    done = event.data.get("phase") == "done"
+    asked_for = event.data.get("world_size")
+    phase = "running" if done else "init"
+    return _update_rank(state, event, phase=phase, joined_group=True, in_init=not done, init_world_size=asked_for)
+
+
+def _on_step(state: ClusterState, event: Event) -> ClusterState:
+    state = replace(state, first_step_at=_earlier(state.first_step_at, event.t))
+    state = _update_round(state, event, lambda each: replace(each, first_step_at=_earlier(each.first_step_at, event.t)))
+    step = event.data.get("step")
+    state = _update_rank(state, event, phase="running", step=step)
+    node = state.nodes.get(event.node or "")
+    return state.with_node(replace(node, steps=max(node.steps, step or 0))) if node and _is_now(state, event) else state
+
+
+def _on_metric(state: ClusterState, event: Event) -> ClusterState:
+    step = event.data.get("step")
+    if isinstance(step, int):
+        state = _on_metric_step(state, event, step)
+    state = replace(state, metrics={**state.metrics, **event.data})
+    return _update_rank(state, event, metric=event.data)
+
+
+def _on_metric_step(state: ClusterState, event: Event, step: int) -> ClusterState:
+    """Which global steps a round has seen, and how far apart those are that a rank tells of."""
+    rank = state.ranks.get(event.rank if event.rank is not None else -1)
+    before = rank.metric.get("step") if rank and rank.generation == event.generation else None
+    apart = step - before if isinstance(before, int) else 0
+    if apart > 0:
+        state = replace(state, metric_interval=min(state.metric_interval or apart, apart))
+
+    def seen(each: Round) -> Round:
+        first = step if each.first_step is None else min(each.first_step, step)
+        # A step that no optimizer of torch's made, or none that we see: then its line tells of it.
+        first_at = event.t if each.first_step_at is None else each.first_step_at
+        return replace(each, first_step=first, last_step=max(each.last_step or 0, step), first_step_at=first_at)
+
+    return _update_round(state, event, seen)
+
+
+def _on_exception(state: ClusterState, event: Event) -> ClusterState:
+    data = event.data
+    message = f"{data.get('type', 'Exception')}: {data.get('message', '')}".rstrip(": ")
+    failure = Failure(
+        t=event.t,
+        kind="exception",
+        node=event.node,
+        rank=event.rank,
+        message=message,
+        traceback=str(data.get("traceback", "")),
+        generation=event.generation,
+    )
+    return _update_rank(state, event, exception=failure)
+
+
+def _on_script_ended(state: ClusterState, event: Event) -> ClusterState:
+    return _update_rank(state, event, phase="ended", script_exit_code=event.data.get("exit_code"))
+
+
+def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
+    data = event.data
+    exit_code, signal, stopped = data.get("exit_code"), data.get("signal"), bool(data.get("stopped"))
+    known = state.ranks.get(event.rank if event.rank is not None else -1)
+    changes = {"exit_code": exit_code, "signal": signal, "exited_at": event.t, "stopped": stopped}
+    state = _update_rank(state, event, phase="exited", in_init=False, **changes)
+    rank = state.ranks.get(event.rank if event.rank is not None else -1)
+    if not _is_now(state, event):  # told late, of a round that is over: still something that went wrong
+        rank = RankState(rank=event.rank or 0, node=event.node or "") if known else None
+    if rank and not stopped and (signal or exit_code):
+        state = replace(state, failures=(*state.failures, _failure_of(rank, event)))
+    return state
+
+
+def _failure_of(rank: RankState, event: Event) -> Failure:
+    exit_code, signal = event.data.get("exit_code"), event.data.get("signal")
+    if rank.exception and not signal:
+        return rank.exception
+    name = _SIGNALS.get(signal or 0, f"signal {signal}")
+    if event.data.get("oom"):
+        kind, message = "oom", f"rank {rank.rank} was killed: {rank.node} ran out of memory"
+    elif signal and rank.script_exit_code == 0:
+        kind, message = "teardown", f"rank {rank.rank} crashed in teardown, after training ended ({name})"
+    elif signal:
+        kind, message = "signal", f"rank {rank.rank} was ended by {name}"
+    else:
+        kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}"
+    return Failure(t=event.t, kind=kind, node=rank.node, rank=rank.rank, message=message, generation=event.generation)
+
+
+def _on_stalled(state: ClusterState, event: Event) -> ClusterState:
+    since = event.t - float(event.data.get("since_s") or 0.0)
+    return _update_rank(state, event, stall=event.data, stalled_since=since)
+
+
+def _on_resumed(state: ClusterState, event: Event) -> ClusterState:
+    state = _update_rank(state, event, stall=None)
+    return replace(state, hang=None) if _is_now(state, event) else state
+
+
+def _on_breakpoint(state: ClusterState, event: Event) -> ClusterState:
+    return _update_rank(state, event, at_breakpoint=event.data.get("phase") != "released")
+
+
+def _is_now(state: ClusterState, event: Event) -> bool:
+    """Whether an event is of the present round, or of none in particular."""
+    return None in (event.generation, state.generation) or (event.generation or 0) >= (state.generation or 0)
+
+
+def _update_round(state: ClusterState, event: Event, change: Any) -> ClusterState:
+    generation = state.generation if event.generation is None else event.generation
+    return replace(
+        state, rounds=tuple(change(each) if each.generation == generation else each for each in state.rounds)
+    )
+
+
+def _update_rank(state: ClusterState, event: Event, **changes: Any) -> ClusterState:
+    """
+    The rank of the event, with these changes; nothing changes by an event of an earlier round.
+
+    The first event of a round begins the rank anew, whichever it is: a rank may speak before its agent has said that it started.
+    """
+    rank = state.ranks.get(event.rank if event.rank is not None else -1)
+    known = rank.generation if rank and rank.generation is not None else -1
+    if not _is_now(state, event) or (event.generation is not None and event.generation < known):
+        return state
+    if event.rank is not None and event.node and event.generation is not None and event.generation > known:
+        rank = RankState(rank=event.rank, node=event.node, generation=event.generation)
+    if rank is None:
+        return state
+    return _phase_of_node(state.with_rank(replace(rank, **changes)), rank.node)
+
+
+def _phase_of_node(state: ClusterState, name: str) -> ClusterState:
+    node = state.nodes.get(name)
+    if not node or node.is_gone:
+        return state
+    phases = [rank.phase for rank in state.ranks.values() if rank.node == name]
+    slowest = min(phases, key=_PHASES.index, default=node.phase)
+    return state.with_node(replace(node, phase="ended" if slowest == "exited" else slowest))
+
+
+def _earlier(known: float | None, t: float) -> float:
+    return t if known is None else min(known, t)
+
+
+HANDLERS = {
+    "rank-started": _on_rank_started,
+    "init": _on_init,
+    "step": _on_step,
+    "metric": _on_metric,
+    "exception": _on_exception,
+    "script-ended": _on_script_ended,
+    "rank-exited": _on_rank_exited,
+    "stalled": _on_stalled,
+    "resumed": _on_resumed,
+    "breakpoint": _on_breakpoint,
+}

@@ -1,0 +1,82 @@
+"""Has the training gone on after a loss, how soon, and how many steps were lost? A recovery is the first new step of a later round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compose_sim.core.state.fault_attribution import fault_of, is_excused, round_after
+from compose_sim.core.state.state import ClusterState, Failure, FaultState, Recovery, Round
+
+_LINE_PATIENCE_S = 10.0  # how long after the first step its round's first metric line is waited for
+_ROUNDS_LOOKED_AT = 4  # rounds with steps: what went wrong before them has been told long ago
+
+
+def newly_recovered(state: ClusterState) -> Recovery | None:
+    """The recovery from a loss, injected or not, that has happened and is not in `state.recoveries` yet; each is told once."""
+    told = {recovery.fault for recovery in state.recoveries if recovery.fault}
+    rounds_told = {recovery.generation for recovery in state.recoveries}
+    for loss, fault in _losses(state):
+        if (fault.id in told) if fault else (_round_of(state, loss) in rounds_told):
+            continue
+        recovery = _recovery(state, loss, fault)
+        if recovery:
+            return recovery
+    return None
+
+
+def _losses(state: ClusterState) -> Iterator[tuple[Failure, FaultState | None]]:
+    """What went wrong in the last rounds, with the fault that it came from: of each fault its first loss."""
+    steps = [each.began_at for each in state.rounds if each.first_step_at is not None]
+    since = steps[-_ROUNDS_LOOKED_AT] if len(steps) >= _ROUNDS_LOOKED_AT else 0.0
+    seen: set[str] = set()
+    for failure in sorted((each for each in state.failures if each.t >= since), key=lambda each: each.t):
+        fault = fault_of(state, failure)
+        if fault and fault.id not in seen:
+            seen.add(fault.id)
+            yield failure, fault
+        elif not fault and not is_excused(state, failure):
+            yield failure, None
+
+
+def _recovery(state: ClusterState, loss: Failure, fault: FaultState | None) -> Recovery | None:
+    after = _round_of(state, loss)
+    new = next((each for each in state.rounds if each.generation == after), None)
+    if new is None or new.first_step_at is None or _may_tell_more(state, new):
+        return None
+    return Recovery(
+        fault=fault.id if fault else None,
+        cause=fault.text if fault else loss.message,
+        seconds=round(max(0.0, new.first_step_at - (fault.begun_at if fault else loss.t)), 3),
+        world_size=new.world_size,
+        steps_lost=_steps_lost(state, new),
+        generation=new.generation,
+    )
+
+
+def _round_of(state: ClusterState, loss: Failure) -> int | None:
+    """The generation in which the training went on after a loss: the next one that came as far as a step."""
+    after = round_after(state, loss)
+    rounds = (each for each in state.rounds if after and each.generation >= after.generation)
+    return next((each.generation for each in rounds if each.first_step_at is not None), None)
+
+
+def _may_tell_more(state: ClusterState, new: Round) -> bool:
+    """Whether the round's first metric line is still to come, where ranks print any."""
+    if new.first_step is not None or _last_before(state, new) is None:
+        return False
+    is_present = new.generation == state.generation and state.outcome is None and not state.stopping
+    return is_present and state.last_t <= (new.first_step_at or 0.0) + _LINE_PATIENCE_S
+
+
+def _steps_lost(state: ClusterState, new: Round) -> int | None:
+    """Steps made again. With metric lines at every k-th step the round is taken to have begun k before its first line."""
+    last = _last_before(state, new)
+    if last is None or new.first_step is None:
+        return None
+    return max(0, last - new.first_step + (state.metric_interval or 1))
+
+
+def _last_before(state: ClusterState, new: Round) -> int | None:
+    """The last global step that was told before a round."""
+    earlier = (each.last_step for each in reversed(state.rounds) if each.generation < new.generation)
+    return next((step for step in earlier if step is not None), None)

@@ -1,0 +1,1 @@
+"""Decide how a run ended, and why."""

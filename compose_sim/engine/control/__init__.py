@@ -1,0 +1,1 @@
+"""Inject, heal and scale, in the process that runs the cluster."""

@@ -1,0 +1,1 @@
+"""Run nodes as containers, with the docker command."""

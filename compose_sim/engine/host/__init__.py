@@ -1,0 +1,1 @@
+"""Inspect this machine: Python, GPUs, ports, installed recipes."""

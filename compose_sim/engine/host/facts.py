@@ -1,0 +1,264 @@
+"""What is this machine? The facts that a plan depends on, gathered once."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import pwd
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
+from compose_sim.engine.host.gpus import inspect_gpus
+from compose_sim.engine.host.ports import listening_ports
+from compose_sim.engine.subprocesses import output_of, try_output_of
+from compose_sim.errors import EnvironmentMissingError
+
+MINIMUM_COMPOSE = (2, 20)
+# What a program from this machine's /usr needs outside it: the linker's cache, certificates, the clock's zone, name lookup.
+_SYSTEM_PATHS = (
+    "/usr",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/ssl",
+)
+_OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # a distribution of its own with the same module
+_PROBE = """
+import importlib.metadata, importlib.util, json, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+torch = importlib.util.find_spec("torch")
+versions = {name: version(name) for name in sys.argv[1:] if name != "torch" or torch}
+print(json.dumps([sys.prefix, sys.base_prefix, sys.path, versions, torch and torch.origin]))
+"""
+
+
+def inspect_host(
+    folder: Path,
+    *,
+    python: str | None = None,
+    packages: Iterable[str] = (),
+    with_docker: bool = True,
+    with_ports: bool = False,
+) -> Host:
+    """
+    This machine, seen from a working folder.
+
+    `python` names the interpreter for nodes, where the person chose one; `packages` are the distributions that they need. `with_ports`:
+    a plan may publish some, and wants to know which are taken.
+    """
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        gpus = pool.submit(inspect_gpus)
+        docker = pool.submit(docker_facts) if with_docker else None
+        listening = pool.submit(listening_ports) if with_ports else None
+        python_facts = find_python(python, packages)
+        user_id, group_id = _node_user(folder)
+        return Host(
+            name=platform.node(),
+            system=platform.system(),
+            cpus=len(os.sched_getaffinity(0)),
+            memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            folder=str(folder),
+            user_id=user_id,
+            group_id=group_id,
+            user_name=_user_name(user_id),
+            gpus=gpus.result(),
+            python=python_facts,
+            docker=docker.result() if docker else DockerFacts(available=False, reason="it was not asked for"),
+            system_paths=tuple(path for path in _SYSTEM_PATHS if Path(path).exists()),
+            host_subnets=_host_subnets(),
+            listening=listening.result() if listening else {},
+        )
+
+
+def docker_facts() -> DockerFacts:
+    """Whether a Docker engine can run nodes here; if not, what is missing and how to mend it."""
+    if shutil.which("docker") is None:
+        return DockerFacts(
+            available=False, reason="the docker command is not installed", hint="make engine, or see your distribution"
+        )
+    endpoint = os.environ.get("DOCKER_HOST") or _context_endpoint()
+    if endpoint and not endpoint.startswith("unix://"):
+        return DockerFacts(
+            available=False,
+            reason=f"the Docker endpoint '{endpoint}' is not on this machine, whose folders nodes mount",
+            hint="docker context use default, or unset DOCKER_HOST",
+        )
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        version = pool.submit(try_output_of, ["docker", "version", "--format", "{{.Server.Version}}"])
+        compose = pool.submit(try_output_of, ["docker", "compose", "version", "--short"])
+        subnets = pool.submit(_used_subnets)
+        status, text = version.result()
+        if status:
+            return _unreachable(text, endpoint)
+        compose_status, compose_text = compose.result()
+        if compose_status or _numbers(compose_text) < MINIMUM_COMPOSE:
+            return _without_compose(compose_status, compose_text.strip())
+        engine_version, compose_version = text.strip(), compose_text.strip()
+        return DockerFacts(
+            available=True,
+            reason=f"Docker Engine {engine_version} with Compose {compose_version} answers",
+            version=engine_version,
+            compose_version=compose_version,
+            used_subnets=subnets.result(),
+        )
+
+
+def find_python(wanted: str | None = None, packages: Iterable[str] = ()) -> PythonFacts | None:
+    """
+    The interpreter that nodes run: the named one, or the first that has these packages (torch, where there are none).
+
+    They are looked for in the active virtual environment, our own, then on PATH.
+    """
+    names = tuple(packages) or ("torch",)
+    names += tuple(_OTHER_BUILDS[name] for name in names if name in _OTHER_BUILDS)
+    if wanted:
+        path = shutil.which(wanted)
+        if path is None:
+            raise EnvironmentMissingError(
+                f"'{wanted}' is not a Python interpreter", hint="composesim up --python python3 …"
+            )
+        facts = _probe(os.path.abspath(path), names)
+        if facts is None:
+            raise EnvironmentMissingError(
+                f"'{wanted}' is not a Python interpreter that runs", hint="composesim up --python python3 …"
+            )
+        return facts
+    candidates = [f"{os.environ['VIRTUAL_ENV']}/bin/python"] if os.environ.get("VIRTUAL_ENV") else []
+    candidates += [sys.executable]
+    candidates += [f"{folder}/python3" for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    found: PythonFacts | None = None
+    for executable in dict.fromkeys(candidates):
+        if os.access(executable, os.X_OK):
+            facts = _probe(executable, names)
+            if facts and facts.packages.keys() >= set(packages or ("torch",)):
+                return facts
+            found = found or facts
+    return found
+
+
+def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
+    if executable == sys.executable:
+        torch = importlib.util.find_spec("torch")
+        origin = torch.origin if torch else None
+        versions = {name: _version(name) for name in names if name != "torch" or torch}
+        prefix, base, path = sys.prefix, sys.base_prefix, [entry for entry in sys.path if entry]
+    else:
+        status, output = try_output_of([executable, "-c", _PROBE, *names])
+        answer = output.splitlines()[-1:]
+        if status or not (answer and answer[0].startswith("[")):  # not a Python at all
+            return None
+        prefix, base, path, versions, origin = json.loads(answer[0])
+    # An editable install or a .pth file may put folders outside the prefixes on the path.
+    outside = [entry for entry in path if entry and Path(entry).is_dir() and Path(entry) != Path.cwd()]
+    return PythonFacts(
+        executable=executable,
+        prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
+        packages=_with_other_builds({name: version for name, version in versions.items() if version}),
+        torch_cuda=_cuda_of(origin) if origin else None,
+    )
+
+
+def _with_other_builds(packages: dict[str, str]) -> dict[str, str]:
+    """The same, where a framework that was built for GPUs counts by its plain name as well."""
+    named = {name: packages[other] for name, other in _OTHER_BUILDS.items() if other in packages}
+    return {**named, **packages}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cuda_of(torch: str) -> str | None:
+    """The CUDA that torch was built for, as its own version file tells it, which is quicker than to import it; "" for none."""
+    try:
+        text = Path(torch).with_name("version.py").read_text()
+    except OSError:
+        return None
+    match = re.search(r"^cuda\b[^=\n]*=\s*(?:'([^']*)'|None)", text, re.MULTILINE)
+    return (match[1] or "") if match else None
+
+
+def _context_endpoint() -> str:
+    status, output = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
+    return output.strip() if status == 0 else ""
+
+
+def _used_subnets() -> tuple[str, ...]:
+    status, output = try_output_of(["docker", "network", "ls", "--quiet"])
+    if status or not output.split():
+        return ()
+    template = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
+    return tuple(
+        subnet
+        for subnet in try_output_of(["docker", "network", "inspect", "--format", template, *output.split()])[1].split()
+        if subnet.count(".") == 3 and "/" in subnet
+    )
+
+
+def _unreachable(text: str, endpoint: str) -> DockerFacts:
+    last = text.strip().splitlines()[-1] if text.strip() else "no answer"
+    if "permission denied" in text:
+        reason = f"this user may not use the Docker socket '{endpoint}'"
+        return DockerFacts(available=False, reason=reason, hint="sudo usermod -aG docker $USER, then log in again")
+    if "Cannot connect" in text or "failed to connect" in text:
+        reason = f"no Docker daemon answers at '{endpoint}'"
+        return DockerFacts(available=False, reason=reason, hint="sudo systemctl start docker, or make engine")
+    return DockerFacts(available=False, reason=f"docker version failed: {last}", hint="docker version")
+
+
+def _without_compose(status: int, text: str) -> DockerFacts:
+    hint = "install Compose v2 (docker-compose-plugin, docker-compose-v2), or make engine"
+    if status == 0:
+        return DockerFacts(available=False, reason=f"Compose {text} is older than 2.20", hint=hint)
+    if shutil.which("docker-compose"):
+        return DockerFacts(
+            available=False, reason="only Compose v1 (docker-compose) is installed, not v2 (docker compose)", hint=hint
+        )
+    return DockerFacts(available=False, reason="Docker has no Compose plugin", hint=hint)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.strip().lstrip("v").split("-")[0].split(".")
+    return tuple(int(part) for part in parts if part.isdigit())
+
+
+def _node_user(folder: Path) -> tuple[int, int]:
+    if os.geteuid() != 0:
+        return os.geteuid(), os.getegid()
+    owner = folder.stat()
+    return owner.st_uid, owner.st_gid
+
+
+def _user_name(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return "node"
+
+
+def _host_subnets() -> tuple[str, ...]:
+    """The networks that this machine's own interfaces are in."""
+    if shutil.which("ip") is None:
+        return ()
+    interfaces = json.loads(output_of(["ip", "-json", "-4", "address"]) or "[]")
+    addresses = [entry for interface in interfaces for entry in interface.get("addr_info", [])]
+    return tuple(str(IPv4Interface(f"{entry['local']}/{entry['prefixlen']}").network) for entry in addresses)

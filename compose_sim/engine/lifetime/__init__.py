@@ -1,0 +1,1 @@
+"""Supervise runs, and clean up after them."""

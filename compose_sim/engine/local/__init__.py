@@ -1,0 +1,1 @@
+"""Run nodes as plain processes of this machine."""

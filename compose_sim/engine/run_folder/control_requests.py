@@ -1,0 +1,102 @@
+"""How does any shell ask the process that runs a cluster for an intervention? By a file, which lies there until it has been dealt with.
+
+RUNFOLDER/requests/<id>.json; the names sort by time. What became of a request stands in the run's events, written before its file goes.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from compose_sim.core.events.events import Event, parse_event
+from compose_sim.core.faults.commands import Intervention, intervention_from_dict, intervention_to_dict
+from compose_sim.engine.run_folder.folder import RunFolder, write_file
+from compose_sim.engine.run_folder.record import end_of
+from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError, SpecError
+
+_LOOK_S = 0.02
+
+
+def new_id(verb: str) -> str:
+    """A name for a request, or for the fault that it begins."""
+    return f"{verb}-{secrets.token_hex(3)}"
+
+
+def ask(folder: RunFolder, intervention: Intervention, request: str) -> list[Event]:
+    """
+    Have the run's process do this; blocks until it is done. composesim's own events meanwhile, those of others too.
+
+    Raises SpecError where the run is not under way, or refuses it as senseless; EngineError where it ended before, or cannot do it;
+    EnvironmentMissingError where this machine lacks what it takes.
+    """
+    if not folder.is_claimed():
+        raise SpecError(f"the run '{folder.name}' is over", hint="composesim ps --all")
+    over = end_of(folder)
+    events = folder.path / "events" / "composesim.jsonl"
+    begin = events.stat().st_size if events.exists() else 0
+    text = json.dumps({"id": request, **intervention_to_dict(intervention)})
+    pending = folder.path / "requests" / f"{time.time_ns():020d}.{request}.json"
+    write_file(pending, text, mode=0o600)
+    _wait(pending, over, folder)
+    seen = _events_from(events, begin)
+    refused = next((event.data for event in seen if event.kind == "refused" and event.data.get("id") == request), None)
+    if refused:
+        errors: dict[object, type[ComposesimError]] = {2: SpecError, 4: EnvironmentMissingError}
+        raise errors.get(refused.get("exit_code"), EngineError)(
+            str(refused["message"]), evidence=str(refused.get("evidence", "")), hint=str(refused.get("hint", ""))
+        )
+    return seen
+
+
+def _wait(pending: Path, over: threading.Event, folder: RunFolder) -> None:
+    try:
+        while pending.exists():
+            if over.wait(_LOOK_S) and pending.exists():
+                raise EngineError(
+                    f"the run '{folder.name}' ended before this could be done",
+                    hint=f"composesim report --run {folder.name}",
+                )
+    finally:
+        pending.unlink(missing_ok=True)
+
+
+def _events_from(path: Path, begin: int) -> list[Event]:
+    with path.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return [event for event in map(parse_event, lines) if event]
+
+
+class Requests:
+    """The requests of one run, as the process that performs them sees them."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder.path / "requests"
+        self._taken: set[str] = set()
+
+    def new(self) -> Iterator[tuple[str, Path, Intervention | None]]:
+        """Id, file and intervention of each that has come since the last look, oldest first; None where it is none of ours."""
+        with suppress(FileNotFoundError):
+            for path in sorted(self._folder.glob("*.json")):
+                if path.name in self._taken:
+                    continue
+                self._taken.add(path.name)
+                with suppress(FileNotFoundError):  # whoever asked was interrupted
+                    yield path.name.split(".")[1] if path.name.count(".") == 2 else path.stem, path, _read(path)
+
+
+def _read(path: Path) -> Intervention | None:
+    """FileNotFoundError where it has gone."""
+    try:
+        values = json.loads(path.read_text())
+        values.pop("id", None)
+        return intervention_from_dict(values)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None

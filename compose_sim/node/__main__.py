@@ -1,0 +1,50 @@
+"""Start one of the processes of a node: `python .../node/__main__.py ROLE [ARGUMENTS...]`.
+
+Every process that composesim starts inside a node, its master or a service begins here.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__" and not __package__:
+    import bootstrap  # type: ignore[import-not-found]
+
+    __package__ = bootstrap.NAME
+
+import sys
+from importlib import import_module
+
+# Role -> its module, whose `main(arguments)` returns the exit code of the process.
+ROLES = {
+    "master": ".master.rendezvous_master",
+    "driver-master": ".master.driver_master",
+    "store": ".master.store",
+    "agent": ".agent.main",
+    "gpu-probe": ".agent.gpu_probe",
+    "balloon": ".agent.faults.balloon",
+    "fork-server": ".starters.fork_server",
+    "torchrun": ".starters.torchrun",
+    "rank": ".rank.script_runner",
+    "driver-script": ".rank.driver_script",
+    "horovod-driver": ".frameworks.horovod.driver",
+    "sshd-starter": ".frameworks.horovod.sshd_starter",
+    "ssh-rank": ".frameworks.horovod.ssh_rank",
+    "ray-driver": ".frameworks.ray.driver",
+    "ray-member": ".frameworks.ray.member",
+    "paddle-driver": ".frameworks.paddle.driver",
+    "paddle-launch": ".frameworks.paddle.launch",
+    "auth-proxy": ".services.auth_proxy",
+    "metrics-exporter": ".services.metrics_exporter",
+    "mps": ".services.mps",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the role named by the first argument with the arguments after it; returns its exit code."""
+    role, *rest = arguments or [""]
+    if role not in ROLES:
+        sys.exit(f"composesim: '{role}' is not a role of a node: {', '.join(ROLES)}")
+    return int(import_module(ROLES[role], __package__).main(rest) or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""What takes up what a node has only so much of? This process, a child of its agent: it takes, says so, and holds until it is killed.
+
+Arguments of the role `balloon`: PARENT_PID memory BYTES | threads COUNT
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import mmap
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_CHUNK = 4 << 20
+_LEAST_STACK = 32 << 10
+
+
+def take_memory(count: int) -> list[mmap.mmap]:
+    """So many bytes, or until the kernel kills somebody for it."""
+    held, page = [], b"\1" * _CHUNK
+    for _ in range(count // _CHUNK + 1):
+        held.append(mmap.mmap(-1, _CHUNK))
+        held[-1][:] = page  # memory is only taken when it is written to
+    return held
+
+
+def take_threads(count: int) -> int:
+    """So many threads, or as many as there may be."""
+    _thread.stack_size(_LEAST_STACK)
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    for taken in range(count):
+        try:
+            _thread.start_new_thread(lock.acquire, ())
+        except RuntimeError:  # there may be no more
+            return taken
+    return count
+
+
+def main(arguments: list[str]) -> None:
+    """Take, and hold until killed: at the latest when the agent ends."""
+    parent, what, count = int(arguments[0]), arguments[1], int(arguments[2])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it was gone before we asked
+        return
+    held = take_memory(count) if what == "memory" else take_threads(count)
+    print("holds", what, flush=True)
+    while held is not None:
+        signal.pause()

@@ -1,0 +1,148 @@
+"""Where does a node begin? Here: the command that each node of a run executes, and what it reads from its environment.
+
+Arguments of the role `agent`: --launcher warm|torchrun|env|command|paddle [--master-address NAME] [--module] -- SCRIPT ARGS...
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import select
+import selectors
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Callable
+
+from ..shared import emulation
+from ..shared.event_log import events_of
+from ..shared.rank_logs import Outputs
+from .agent import Agent
+from .faults import Orders
+from .gpu_proof import Proof
+from .launchers import LAUNCHERS, Launch
+from .stalls.stall_detector import Stalls
+
+Say = Callable[[str], None]
+
+_FLUSH_SECONDS = 5.0
+
+
+class Signals:
+    """SIGTERM and SIGINT, as something to wait for."""
+
+    def __init__(self) -> None:
+        """From now on neither ends this process."""
+        self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, unless one has arrived: True."""
+        return bool(select.select([self._read], [], [], seconds)[0])
+
+    def received(self) -> bytes:
+        """The numbers of the signals that have arrived, in order."""
+        try:
+            return os.read(self._read, 64)
+        except BlockingIOError:
+            return b""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one node; its exit code."""
+    options = _options(arguments)
+    environment = os.environ
+    events = events_of(environment)
+    log = events.folder / "logs" / f"{events.node}.log"
+    launch = Launch(
+        launcher=options.launcher,
+        program=(*(["-m"] if options.module else []), options.script, *options.arguments),
+        run=events.run,
+        nproc=int(environment.get("COMPOSESIM_NPROC", "1")),
+        master_address=options.master_address,
+    )
+    events.emit(
+        "node-started",
+        pid=os.getpid(),
+        hostname=socket.gethostname(),
+        launcher=launch.launcher,
+        python=platform.python_version(),
+        executable=sys.executable,
+    )
+    if emulation.is_on():
+        count = environment[emulation.VARIABLE]
+        _say(log, f"CUDA {emulation.WORDS}: {count} device{'' if count == '1' else 's'}")
+    exit_code = 1
+    try:
+        exit_code = _take_part(launch, environment["COMPOSESIM_MASTER"], lambda text: _say(log, text))
+    finally:
+        events.emit("node-exited", exit_code=exit_code)
+    return exit_code
+
+
+def _take_part(launch: Launch, master: str, say: Say) -> int:
+    events, signals = events_of(os.environ), Signals()
+    contained = _is_contained()
+    with selectors.DefaultSelector() as selector:
+        echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"
+        outputs = Outputs(events.folder / "logs", events.node, selector, echo=echo)
+        orders = Orders(events, contained=contained)
+        agent = Agent(
+            master=master,
+            launch=launch,
+            node_rank=int(os.environ["COMPOSESIM_NODE_RANK"]),
+            events=events,
+            outputs=outputs,
+            selector=selector,
+            say=say,
+            contained=contained,
+            stalls=Stalls(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
+            orders=orders,
+        )
+        try:
+            # While the launcher imports torch: a node that sees other GPUs than it was given must not train on them.
+            if problem := Proof(os.environ).finish(events, pause=signals.wait):
+                say(problem)
+                return 1
+            selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
+            return agent.run()
+        finally:
+            agent.close()
+            orders.close()
+            outputs.finish(_FLUSH_SECONDS)
+
+
+def _is_contained() -> bool:
+    """Whether this node has a container to itself: every process here is then this node's."""
+    engine = os.environ.get("COMPOSESIM_ENGINE")
+    return engine != "local" if engine else os.getppid() <= 1  # a container's init, or none at all
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="agent", description="One node of a composesim run.")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default="warm")
+    parser.add_argument(
+        "--master-address", help="the host where the first rank listens itself, without the master's store"
+    )
+    parser.add_argument("--module", action="store_true", help="SCRIPT is a module's name, as after python -m")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
+    return parser.parse_args(arguments)
+
+
+def _say(log: Path, text: str) -> None:
+    line = f"composesim {os.environ['COMPOSESIM_NODE']}: {text}\n"
+    sys.stderr.write(line)
+    try:
+        with log.open("a") as file:
+            file.write(f"{time.strftime('%H:%M:%S')} {line}")
+    except OSError as error:  # a full disk must not end somebody's training
+        print(f"composesim: cannot append to {log} ({error.strerror}): the line above is only here", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Detect ranks that make no progress, and dump their stacks."""

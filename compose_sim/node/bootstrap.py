@@ -1,0 +1,30 @@
+"""Make this folder importable as the package `composesim_node`.
+
+If the folder stayed on `sys.path`, our `rank` or `services` would shadow a script's own module of that name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+NAME = "composesim_node"
+
+
+def _name_the_folder() -> None:
+    folder = Path(__file__).resolve().parent
+    # Python puts the folder of the script it runs first, unless it was told not to (PYTHONSAFEPATH).
+    if sys.path and Path(sys.path[0]).resolve() == folder:
+        del sys.path[0]
+    spec = importlib.util.spec_from_file_location(
+        NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{folder} holds no __init__.py: copy the whole folder")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = package
+    spec.loader.exec_module(package)
+
+
+_name_the_folder()

@@ -1,0 +1,1 @@
+"""Start frameworks other than torch: Horovod, Ray, PaddlePaddle."""

@@ -1,0 +1,1 @@
+"""Run horovodrun, and fork the ranks that it asks for over ssh."""

@@ -1,0 +1,1 @@
+"""Start the head and the members of a Ray cluster."""

@@ -1,0 +1,1 @@
+"""The master: rendezvous, or the head of a framework that has a driver."""

@@ -1,0 +1,1 @@
+"""What surrounds the script in a rank."""

@@ -1,0 +1,122 @@
+"""How does a person debug one rank of many? `breakpoint()` waits at a socket in the run's folder until somebody attaches to it.
+
+What travels is text, as pdb reads and writes it on a terminal. Imported at the first `breakpoint()` only.
+"""
+
+from __future__ import annotations
+
+import os
+import pdb
+import socket
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..shared.event_log import Events
+
+
+class Prompt(pdb.Pdb):
+    """A pdb whose terminal is whoever is attached. When they leave, the script runs on."""
+
+    def __init__(self, events: Events) -> None:
+        """Wait for nobody yet."""
+        self._peer = _Peer()
+        self._events = events
+        super().__init__(stdin=self._peer, stdout=self._peer, nosigint=True)  # type: ignore[arg-type]
+
+    def stop_at(self, frame: FrameType) -> None:
+        """Wait until somebody is attached, then stop at `frame`."""
+        folder = self._events.folder / "debug"
+        name = f"{self._events.node}.{self._events.rank}.{os.getpid()}.sock"
+        place = {"file": frame.f_code.co_filename, "line": frame.f_lineno, "socket": name}
+        self._events.emit("breakpoint", phase="waiting", **place)
+        if not self._peer.attached:
+            where = f"{place['file']}:{place['line']}"
+            hint = f"composesim attach --rank {self._events.rank}"
+            print(f"composesim: rank {self._events.rank} waits at {where}; to debug it: {hint}", file=sys.stderr)
+            self._peer.wait(str(folder), name)
+        self._events.emit("breakpoint", phase="attached", **place)
+        self.set_trace(frame)
+
+    def do_continue(self, arg: str) -> Any:
+        self._events.emit("breakpoint", phase="released")
+        return super().do_continue(arg)
+
+    do_c = do_cont = do_continue
+
+    def do_EOF(self, arg: str) -> Any:  # noqa: N802 (pdb's name)
+        """Nobody is attached any more: forget the breakpoints that they set, and run on."""
+        self.clear_all_breaks()
+        return self.do_continue(arg)
+
+
+class _Peer:
+    """The other end of the prompt as a file. Once it has gone, reads find the end and writes go nowhere."""
+
+    encoding, errors = "utf-8", "replace"
+
+    def __init__(self) -> None:
+        self._link: socket.socket | None = None
+        self._unread = b""
+
+    @property
+    def attached(self) -> bool:
+        if self._link is None:
+            return False
+        try:
+            return bool(self._link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def wait(self, folder: str, name: str) -> None:
+        """Listen on the socket `name` in `folder` until somebody connects."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        # A socket's path may have no more than 107 bytes; this one is short however deep the folder lies.
+        path = f"/proc/self/fd/{descriptor}/{name}"
+        try:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path)
+                listener.listen(1)
+                self._link, _ = listener.accept()
+                Path(path).unlink()
+        finally:
+            os.close(descriptor)
+
+    def readline(self) -> str:
+        while b"\n" not in self._unread:
+            data = self._receive()
+            if not data:
+                return ""
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace") + "\n"
+
+    def write(self, text: str) -> int:
+        try:
+            if self._link is not None:
+                self._link.sendall(text.encode(errors="replace"))
+        except OSError:
+            self._link = None
+        return len(text)
+
+    def flush(self) -> None:
+        """Everything was sent already."""
+
+    def _receive(self) -> bytes:
+        try:
+            return self._link.recv(65536) if self._link is not None else b""
+        except OSError:
+            return b""
+
+
+_prompts: dict[int, Prompt] = {}  # by process: one that the script forks has its own
+
+
+def stop_at(frame: FrameType, events: Events) -> None:
+    """Stop this process at `frame`, as `breakpoint()` there would with a terminal."""
+    if os.getpid() not in _prompts:
+        _prompts[os.getpid()] = Prompt(events)
+    _prompts[os.getpid()].stop_at(frame)

@@ -1,0 +1,39 @@
+"""How does a Python that a rank has started emulate CUDA? Python imports this before all else; it sets up what the rank has.
+
+The person's own sitecustomize, which this one hides, runs after it.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+_HERE = str(Path(__file__).resolve().parent)
+
+
+def _emulate() -> None:
+    node_code = str(Path(_HERE).parents[2])
+    sys.path.insert(0, node_code)
+    try:
+        import bootstrap  # type: ignore[import-not-found,unused-ignore]
+
+        importlib.import_module(f"{bootstrap.NAME}.rank.emulate").install()
+    finally:
+        if node_code in sys.path:
+            sys.path.remove(node_code)
+
+
+def _run_the_persons() -> None:
+    elsewhere = [folder for folder in sys.path if os.path.abspath(folder or ".") != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_emulate()
+_run_the_persons()

@@ -1,0 +1,118 @@
+"""What cannot be emulated, and how is a script told? By an error that names it and the line, never by a wrong result."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import torch
+
+from .. import context
+
+
+class NotEmulatedError(RuntimeError):
+    """Something that needs a real GPU."""
+
+
+def refuse(what: str) -> NotEmulatedError:
+    """The error for something that a CPU cannot do in a GPU's place."""
+    place = context.place(2)
+    where = f" ({place[0]}, line {place[1]})" if place else ""
+    return NotEmulatedError(
+        f"{what} needs a real GPU: composesim emulates CUDA on the CPU here{where}. "
+        "Run this script on a machine with an NVIDIA GPU, or leave this part out where "
+        f"torch.cuda.get_device_name() is '{_name()}'"
+    )
+
+
+def _name() -> str:
+    from .cuda_module import NAME
+
+    return NAME
+
+
+def _refusing(what: str) -> Any:
+    def refused(*arguments: Any, **options: Any) -> Any:
+        raise refuse(what)
+
+    return refused
+
+
+def _refusing_class(name: str, what: str) -> Any:
+    return type(name, (), {"__init__": _refusing(what), "__module__": "torch.cuda"})
+
+
+def told(error: NotImplementedError) -> NotImplementedError:
+    """The same error; for an operation that exists on CUDA alone, one that says so."""
+    found = re.match(r"Could not run '([^']+)' with arguments from the '(?:CPU|CUDA)' backend", str(error))
+    return NotEmulatedOperation(str(refuse(f"the operation {found[1]}"))) if found else error
+
+
+class NotEmulatedOperation(NotEmulatedError, NotImplementedError):
+    """An operation that has no implementation for the CPU."""
+
+
+def _refuse_extensions(module: Any) -> None:
+    """torch.utils.cpp_extension: C++ is built and runs, CUDA is not."""
+    real_load, real_inline = module.load, module.load_inline
+
+    @functools.wraps(real_load)
+    def load(name: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
+        files = [sources] if isinstance(sources, str) else list(sources)
+        if any(str(file).endswith((".cu", ".cuh")) for file in files):
+            raise refuse(f"the CUDA extension '{name}'")
+        return real_load(name, sources, *arguments, **options)
+
+    @functools.wraps(real_inline)
+    def load_inline(name: Any, cpp_sources: Any, cuda_sources: Any = None, *arguments: Any, **options: Any) -> Any:
+        if cuda_sources:
+            raise refuse(f"the CUDA extension '{name}'")
+        return real_inline(name, cpp_sources, cuda_sources, *arguments, **options)
+
+    module.load, module.load_inline = load, load_inline
+
+
+def _refuse_triton(module: Any) -> None:
+    def run(self: Any, *arguments: Any, **options: Any) -> Any:
+        raise refuse(f"the Triton kernel '{getattr(self, '__name__', '?')}'")
+
+    module.JITFunction.run = run
+
+
+def _refuse_nvml(module: Any) -> None:
+    for name in ("nvmlInit", "nvmlInitWithFlags"):
+        if hasattr(module, name):
+            setattr(module, name, _refusing("NVML (pynvml)"))
+
+
+def _refuse_symmetric_memory(module: Any) -> None:
+    for name in ("empty", "rendezvous", "enable_symm_mem_for_group"):
+        if hasattr(module, name):
+            setattr(module, name, _refusing("symmetric memory (NVSHMEM)"))
+
+
+# Refused once a script imports the module.
+IMPORTED = {
+    "torch.utils.cpp_extension": _refuse_extensions,
+    "triton.runtime.jit": _refuse_triton,
+    "pynvml": _refuse_nvml,
+    "torch.distributed._symmetric_memory": _refuse_symmetric_memory,
+}
+
+
+def install() -> None:
+    """Put a refusal in the place of each."""
+    cuda: Any = torch.cuda
+    c: Any = torch._C
+    for name in ("_broadcast_coalesced", "_broadcast", "_scatter", "_gather"):
+        setattr(c, name, _refusing("moving tensors between the GPUs of one process (nn.DataParallel)"))
+    cuda.jiterator._create_jit_fn = cuda.jiterator._create_multi_output_jit_fn = _refusing("torch.cuda.jiterator")
+    for name in ("CUDAGraph", "graph", "MemPool", "CUDAPluggableAllocator"):
+        if hasattr(cuda, name):
+            setattr(cuda, name, _refusing_class(name, f"torch.cuda.{name}"))
+    for name in ("make_graphed_callables", "cudart", "graph_pool_handle", "change_current_allocator", "caching_allocator_alloc",
+                 "utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "device_memory_used", "_compile_kernel",
+                 "current_blas_handle"):  # fmt: skip
+        if hasattr(cuda, name):
+            setattr(cuda, name, _refusing(f"torch.cuda.{name}"))

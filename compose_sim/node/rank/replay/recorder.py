@@ -1,0 +1,240 @@
+"""What must be kept of a run so that one rank can repeat its first steps? Batches, gradients, settings, and parameters."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import random
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..context import Watch
+from . import batches
+from .batch_ids import Loaders, Passage
+from .gradients import Clipped, gradients_of, parameters_of, settings_of
+from .rng_usage import Draws, notice_generators
+
+STEPS = 20
+_MOST_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
+_MOST_UNUSED_BYTES = 64 << 20  # of the batches that were fetched with gradients off: those of an evaluation
+
+
+class Recorder:
+    """One rank's recording; `is_over` when the last step that is wanted has been recorded, or the room is used up."""
+
+    def __init__(self, watch: Watch) -> None:
+        """Make the folder; every rank has files of its own in it."""
+        self.watch = watch
+        self.folder = Path(os.environ["COMPOSESIM_RECORD"])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.rank = watch.events.rank or 0
+        asked = os.environ.get("COMPOSESIM_CHECK_STEPS")
+        self.steps_wanted = int(asked) if asked else STEPS
+        self.ends_script = asked is not None
+        self.steps = 0
+        self.is_over = False
+        self.loaders = Loaders()
+        self.draws = Draws()
+        self.clipped = Clipped()
+        self.optimizers: Any = weakref.WeakKeyDictionary()
+        self._passages: Any = weakref.WeakKeyDictionary()
+        self._index = (self.folder / f"{self.rank}.jsonl").open("w", buffering=1)
+        self._fetched = 0
+        self._room = _MOST_BYTES // int(os.environ.get("WORLD_SIZE") or 1)
+        self._unused_room = min(_MOST_UNUSED_BYTES, self._room // 4)
+        self._room_for_steps = _MOST_BYTES
+        self._initial_kept: set[int] = set()
+        self._seen: set[int] = set()
+        self._pending: dict[str, Any] | None = None
+        self._hooked = False
+        notice_generators(torch, self.draws)
+        self.clipped.notice()
+
+    def keep_randomness(self) -> None:
+        """Rank 0's random states, as they are before the script: where it sets no seed, the replay begins with them."""
+        if self.rank == 0:
+            torch.save({"torch": torch.get_rng_state(), "random": random.getstate()}, self.folder / "randomness.pt")
+
+    # Batches
+
+    def began(self, loader: Any, iterator: Any) -> None:
+        """The script begins to iterate over a loader."""
+        passage, is_first = self.loaders.begin(loader)
+        passage.first_step = self.steps
+        self._passages[iterator] = passage
+        if is_first:
+            self._write(loader=passage.loader, facts=self.loaders.facts(loader, _length(loader)))
+        self._write(loader=passage.loader, passage=passage.number, step=self.steps)
+
+    def got(self, iterator: Any, batch: Any) -> None:
+        """The script has been given a batch."""
+        passage = self._passages.get(iterator)
+        if passage is None:
+            return
+        self._keep_initial()
+        file = self._save_batch(passage, batch)
+        number = passage.batches
+        line = {"loader": passage.loader, "passage": passage.number, "batch": number, "step": self.steps}
+        self._write(**line, file=file, size=batches.size(batch))
+        passage.batches += 1
+        self._fetched += 1
+
+    def may_draw(self) -> None:
+        """Draws are the training's from now on, unless this is an evaluation, or a look at the data before there is a model."""
+        if self.optimizers and torch.is_grad_enabled():
+            self.draws.open()
+
+    def ended(self, iterator: Any) -> None:
+        """A loader has no more batches."""
+        passage = self._passages.get(iterator)
+        if passage is not None:
+            self._write(loader=passage.loader, passage=passage.number, step=self.steps, ended=True)
+
+    def _save_batch(self, passage: Passage, batch: Any) -> str:
+        """The file's name; nothing where there is no room for it, or it cannot be saved."""
+        weight = batches.weight(batch)
+        if not torch.is_grad_enabled():
+            if weight > self._unused_room:
+                return ""
+            self._unused_room -= weight
+        self._room -= weight
+        if self._room < 0:
+            self._stop("room", "batches take more than the room for them")
+            return ""
+        file = f"{self.rank}.{passage.loader}.{passage.number}.{passage.batches}.pt"
+        try:
+            torch.save(batches.compact(batch), self.folder / file)
+        except (pickle.PicklingError, TypeError, AttributeError, RuntimeError, OSError) as error:
+            self._stop("unsaved", f"a batch of type {type(batch).__name__} cannot be saved: {error}")
+            return ""
+        return file
+
+    # Steps
+
+    def index_of(self, optimizer: Any) -> int:
+        """Optimizers are numbered as they are made."""
+        return self.optimizers.setdefault(optimizer, len(self.optimizers))  # type: ignore[no-any-return]
+
+    def before_step(self, optimizer: Any) -> None:
+        """The gradients are what the step will use."""
+        self.draws.close()
+        index = self.index_of(optimizer)
+        if index not in self._seen:
+            self._seen.add(index)
+            self._look_around(optimizer)
+        drew = self.draws.take()
+        self._pending = {"optimizer": index, "fetched": self._fetched, "step": self.steps}
+        self.watch.note("record-step", step=self.steps, optimizer=index, drew=drew, fetched=self._fetched)
+        if self.rank == 0:
+            names = _names()
+            parameters = parameters_of(optimizer)
+            self._pending |= {
+                "gradients": gradients_of(optimizer, self.clipped),
+                "settings": settings_of(optimizer),
+                "names": [names.get(id(each), f"parameter {place}") for place, each in enumerate(parameters)],
+                "by_value": self.clipped.by_value,
+                "hooked": self._hooked,
+            }
+
+    def after_step(self, optimizer: Any) -> None:
+        """The parameters are what the step made of them."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        if self.rank == 0:
+            after = [parameter.detach().cpu().clone() for parameter in parameters_of(optimizer)]
+            weight = 2 * batches.weight(after)
+            if self.steps and weight > self._room_for_steps:
+                self._stop("room", "gradients take more than the room for them")
+                return
+            self._room_for_steps -= weight
+            torch.save({**pending, "after": after}, self.folder / f"step.{self.steps}.pt")
+        self._write(optimizer=pending["optimizer"], fetched=pending["fetched"], step=self.steps)
+        self.clipped.clear()
+        self.steps += 1
+        if self.steps >= self.steps_wanted:
+            self._stop("steps", "")
+
+    def closed_over(self) -> None:
+        """The optimizer computes gradients by itself, more than once a step."""
+        self.watch.note(
+            "record-stopped", reason="closure", detail="the optimizer computes gradients several times a step"
+        )
+        self.is_over = True
+
+    def _keep_initial(self) -> None:
+        """Parameters before the first step, for scripts that set no seed."""
+        for optimizer, index in list(self.optimizers.items()):
+            if self.rank == 0 and index not in self._initial_kept and index not in self._seen:
+                values = [parameter.detach().cpu().clone() for parameter in parameters_of(optimizer)]
+                torch.save(values, self.folder / f"initial.{index}.pt")
+            self._initial_kept.add(index)
+
+    def _look_around(self, optimizer: Any) -> None:
+        """What of the models and of this optimizer decides whether one rank can repeat them at all."""
+        parallel = models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
+        local = [
+            name
+            for model in parallel
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+            and not isinstance(module, torch.nn.SyncBatchNorm)
+            and module.training
+        ]
+        sharded = models_of("torch.distributed.fsdp", "FullyShardedDataParallel")
+        parameters = parameters_of(optimizer)
+        hooks = [_hook_name(hook) for model in parallel for hook in getattr(model, "_comm_hooks", [])]
+        self._hooked = bool(hooks)
+        self.watch.note(
+            "record-models",
+            optimizer=self.index_of(optimizer),
+            kind_of_optimizer=[kind.__name__ for kind in type(optimizer).__mro__],
+            ranks=[torch.distributed.get_world_size(model.process_group) for model in parallel],
+            batchnorm=local,
+            hooks=hooks,
+            sharded=bool(sharded) or any(hasattr(parameter, "placements") for parameter in parameters),
+            covered=_covered(parallel, parameters),
+        )
+
+    def _stop(self, reason: str, detail: str) -> None:
+        self.is_over = True
+        self.watch.note("record-stopped", reason=reason, detail=detail, steps=self.steps)
+
+    def _write(self, **line: Any) -> None:
+        self._index.write(json.dumps(line) + "\n")
+
+
+def models_of(module: str, name: str) -> list[Any]:
+    """All models of a class that there are, without importing what the script has not."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)] if isinstance(kind, type) else []
+
+
+def _names() -> dict[int, str]:
+    models = models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
+    found = {id(parameter): name for model in models for name, parameter in model.named_parameters()}
+    return {key: name.replace("module.", "", 1).replace("_orig_mod.", "") for key, name in found.items()}
+
+
+def _covered(parallel: list[Any], parameters: list[Any]) -> bool:
+    """Whether all that the optimizer trains is in models that DDP keeps in step."""
+    held = {id(parameter) for model in parallel for parameter in model.parameters()}
+    return all(id(parameter) in held for parameter in parameters if parameter.requires_grad)
+
+
+def _hook_name(hook: Any) -> str:
+    function = hook[0] if isinstance(hook, tuple) else hook
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None

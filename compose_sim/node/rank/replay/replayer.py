@@ -1,0 +1,265 @@
+"""How does one rank repeat the recorded steps of all ranks? With their batches joined, their settings, and their parameters.
+
+Every step is judged alone: rounding does not grow, and what one step does wrong is not blamed on the next.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from ..context import Watch
+from . import batches
+from .batch_ids import Loaders, Passage, aligned, read_record
+from .gradients import Clipped, add, compare, gradients_of, parameters_of, put, settings_of
+
+
+class Replayer:
+    """One rank's replay of a record: of all ranks together, or of one rank alone."""
+
+    def __init__(self, watch: Watch) -> None:
+        """Read what there is to repeat."""
+        self.watch = watch
+        self.folder = Path(os.environ["COMPOSESIM_RECORD"])
+        alone = os.environ.get("COMPOSESIM_RECORD_RANK")
+        self.alone = int(alone) if alone else None
+        self.record = read_record(self.folder)
+        self.passages = aligned(self.record)
+        self.loaders = Loaders()
+        self.clipped = Clipped()
+        self.clipped.notice()
+        self.optimizers: Any = weakref.WeakKeyDictionary()
+        self.divisors: set[float] = set()
+        self.low = False  # whether autocast was seen
+        self._stepped: set[int] = set()
+        self._put: set[int] = set()
+        self._step = 0
+        self._fetched = 0
+        self._why_not = ""
+        self._largest = 0.0
+        self._now: dict[str, Any] = {}
+        self._ended = False
+
+    def set_randomness(self) -> None:
+        """Begin with the random numbers that rank 0 began with."""
+        path = self.folder / "randomness.pt"
+        if path.exists():
+            states = torch.load(path, weights_only=False)
+            torch.set_rng_state(states["torch"])
+            random.setstate(states["random"])
+
+    # Batches
+
+    def length(self, loader: Any, natural: int | None) -> int | None:
+        """How many batches a loader had on a rank."""
+        known = self.record[0].loaders
+        number = self.loaders.number_of(loader)
+        if number is None:
+            facts = self.loaders.facts(loader, None)
+            alike = {key: value for key, value in known.items() if value["dataset"] == facts["dataset"]}
+            same = [key for key, value in alike.items() if value["created"] == facts["created"]]
+            number = same[0] if same else next(iter(alike)) if len(alike) == 1 else None
+        recorded = known.get(number, {}).get("length") if number is not None else None
+        return natural if recorded is None else recorded
+
+    def passage(self, loader: Any) -> Replayed:
+        """The recorded passage that stands in for one over this loader."""
+        number, _ = self.loaders.begin(loader)
+        return Replayed(self, self.passages.get(number.key, {}))
+
+    def batch(self, passages: dict[int, Passage], number: int) -> Any:
+        """This batch of all ranks as one; StopIteration behind the last, the end of the replay behind what was recorded."""
+        own = passages.get(self.alone or 0)
+        if own is None or number >= own.batches:
+            if own is not None and own.ended:
+                raise StopIteration
+            self.end("all that was recorded has been repeated")
+        chosen = [own] if self.alone is not None else [passages[rank] for rank in sorted(passages)]
+        self._fetched += 1
+        self._put_initial()
+        if number not in own.files:  # no room was left for it: of an evaluation, where one batch is as good as another
+            if not own.files:
+                self.end("batches of an evaluation were not recorded")
+            return self._load(own.files[max(own.files)])
+        return self._joined(chosen, number)
+
+    def _joined(self, chosen: list[Passage], number: int) -> Any:
+        parts = [self._load(passage.files[number]) for passage in chosen if number in passage.files]
+        sizes = {passage.sizes.get(number) for passage in chosen}
+        if self.alone is None and len(parts) < len(self.record):
+            self._why_not = f"only {len(parts)} of {len(self.record)} ranks had this batch"
+        elif len(sizes) > 1:
+            self._why_not = f"ranks had batches of different sizes ({', '.join(map(str, sorted(sizes, key=str)))})"
+        try:
+            return batches.join(parts)
+        except batches.CannotJoin as error:
+            self._why_not = str(error)
+            return parts[0]
+
+    def _load(self, file: str) -> Any:
+        return torch.load(self.folder / file, weights_only=False)
+
+    def _put_initial(self) -> None:
+        """Before the first step the recorded parameters, for scripts that set no seed."""
+        for optimizer, index in list(self.optimizers.items()):
+            path = self.folder / f"initial.{index}.pt"
+            if index not in self._put and index not in self._stepped and path.exists():
+                put(parameters_of(optimizer), self._load(path.name))
+            self._put.add(index)
+
+    # Steps
+
+    def index_of(self, optimizer: Any) -> int:
+        """Optimizers are numbered as they are made."""
+        return self.optimizers.setdefault(optimizer, len(self.optimizers))  # type: ignore[no-any-return]
+
+    def before_step(self, optimizer: Any) -> None:
+        """Compare the gradients, and have the step use the recorded settings."""
+        index = self.index_of(optimizer)
+        self._stepped.add(index)
+        path = self.folder / f"step.{self._step}.pt"
+        steps = self.record[0].steps
+        if self._step >= len(steps) or not path.exists():
+            self.end("all recorded steps have been repeated")
+        recorded = self._now = self._load(path.name)
+        if (recorded["optimizer"], recorded["fetched"]) != (index, self._fetched):
+            self.watch.note(
+                "replay-misaligned",
+                step=self._step,
+                recorded=[recorded["optimizer"], recorded["fetched"]],
+                now=[index, self._fetched],
+            )
+            self.end("the script takes other steps at world size 1")
+        ours = gradients_of(optimizer, self.clipped)
+        shapes = [one.shape == other.shape for one, other in zip(parameters_of(optimizer), recorded["after"])]
+        if not all(shapes) or len(ours) != len(recorded["after"]):
+            self.watch.note("replay-misaligned", step=self._step, shapes=True)
+            self.end("the optimizer has other parameters at world size 1")
+        precision = self._precision_of(optimizer, recorded)
+        compared = self._compared(ours, recorded, precision)
+        natural = settings_of(optimizer)
+        if compared is not None:
+            tensor = compared.pop("tensor")
+            compared["tensor"] = recorded["names"][tensor] if recorded["names"] else ""
+            self._tell(compared, natural, recorded, precision)
+        self._why_not = ""
+        _set(optimizer, recorded["settings"])
+
+    def after_step(self, optimizer: Any) -> None:
+        """Go on from where the recorded run went on."""
+        put(parameters_of(optimizer), self._now["after"])
+        self.clipped.clear()
+        self.divisors = set()
+        self.watch.flush()
+        self._step += 1
+        if self._step >= len(self.record[0].steps):
+            self.end("all recorded steps have been repeated")
+
+    def _compared(self, ours: Any, recorded: dict[str, Any], precision: str) -> dict[str, Any] | None:
+        """None while the gradients of other ranks alone are still to come."""
+        if self.alone is not None:
+            path = self.folder / f"alone.{self._step}.pt"
+            before = self._load(path.name) if path.exists() else {"ranks": [], "sum": [None] * len(ours)}
+            sums = {
+                "ranks": [*before["ranks"], self.alone],
+                "sum": add(before["sum"], ours, 1.0 / len(self.record)),
+            }
+            torch.save(sums, path)
+            if len(sums["ranks"]) < len(self.record):
+                return None
+            ours = sums["sum"]
+        compared = compare(ours, recorded["gradients"], largest=self._largest, precision=precision)
+        self._largest = max(self._largest, compared["norm"] or 0.0)
+        return compared
+
+    def _tell(self, compared: dict[str, Any], natural: Any, recorded: dict[str, Any], precision: str) -> None:
+        batch_sizes = [size for each in self.record[0].passages.values() for size in each.sizes.values()]
+        self.watch.note(
+            "replay",
+            step=self._step,
+            optimizer=recorded["optimizer"],
+            why_not=self._why_not,
+            precision=precision,
+            by_value=self.clipped.by_value or recorded["by_value"],
+            clipped=bool(self.clipped.factors),
+            settings=natural,
+            recorded_settings=recorded["settings"],
+            divisors=sorted(self.divisors),
+            batch_size=max(batch_sizes, default=0),
+            batches_a_step=recorded["fetched"] / (self._step + 1),
+            **compared,
+        )
+
+    def _precision_of(self, optimizer: Any, recorded: dict[str, Any]) -> str:
+        kinds = {parameter.dtype for parameter in parameters_of(optimizer)}
+        if self.low or recorded["hooked"] or kinds & {torch.float16, torch.bfloat16}:
+            return "low"
+        return "tf32" if any(parameter.is_cuda for parameter in parameters_of(optimizer)) else "float32"
+
+    def end(self, why: str) -> NoReturn:
+        """Enough has been seen: the script ends here, whatever it would still do."""
+        self.watch.note("replay-end", why=why, steps=self._step)
+        self.watch.flush()
+        if self._ended or threading.current_thread() is not threading.main_thread():
+            sys.stdout.flush()
+            os._exit(0)  # the script catches what should end it, or waits for a thread of its own
+        self._ended = True
+        raise SystemExit(0)
+
+
+class Replayed:
+    """The iterator that a loader gives in a replay."""
+
+    def __init__(self, replayer: Replayer, passages: dict[int, Passage]) -> None:
+        self._replayer, self._passages, self._next = replayer, passages, 0
+
+    def __iter__(self) -> Replayed:
+        return self
+
+    def __next__(self) -> Any:
+        batch = self._replayer.batch(self._passages, self._next)
+        self._next += 1
+        return batch
+
+
+def _set(optimizer: Any, recorded: list[dict[str, Any]]) -> None:
+    """The recorded numbers in each group; a learning rate that is a tensor keeps being that tensor."""
+    for group, settings in zip(optimizer.param_groups, recorded):
+        for key, value in settings.items():
+            if isinstance(group.get(key), torch.Tensor):
+                group[key].fill_(value)
+            elif key in group:
+                group[key] = value
+
+
+def divisors_of(root: Any) -> set[float]:
+    """The plain numbers that a loss is divided by on the way from its sum or mean: `loss.sum() / 32` has 32."""
+    found: set[float] = set()
+    level = [root.grad_fn]
+    for _ in range(8):
+        for node in level:
+            name = type(node).__name__
+            if name.startswith(("DivBackward", "MulBackward")):
+                number = _number(getattr(node, "_saved_other", None))
+                if number:
+                    found.add(round(number if name.startswith("Div") else 1.0 / number, 6))
+        level = [
+            following
+            for node in level
+            for following, _ in getattr(node, "next_functions", ())
+            if following is not None and not type(node).__name__.startswith(("Sum", "Mean"))
+        ][:32]
+    return found
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, torch.Tensor):
+        return float(value) if value.numel() == 1 and not value.requires_grad else 0.0
+    return float(value) if isinstance(value, (int, float)) else 0.0

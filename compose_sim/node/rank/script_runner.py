@@ -1,0 +1,192 @@
+"""What surrounds the person's script in a rank? Before it the probe, after it the news of how it ended, else nothing it sees.
+
+Launchers that start a new Python for each rank start the role `rank` in the script's place.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, NoReturn
+
+from ..shared import process, roles
+from ..shared.event_log import Events, events_of
+from ..shared.frames import is_ours
+from . import emulate, gpu_limits, instrument, teardown
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a rank runs: a script or, with `is_module`, a module as after `python -m`."""
+
+    name: str
+    is_module: bool
+    arguments: tuple[str, ...]
+
+    @staticmethod
+    def from_arguments(arguments: list[str]) -> Program:
+        is_module = arguments[:1] == ["-m"]
+        name, *rest = arguments[1:] if is_module else arguments
+        return Program(name=name, is_module=is_module, arguments=tuple(rest))
+
+    @property
+    def words(self) -> list[str]:
+        """The program as it stands behind `python`."""
+        return [*(["-m"] if self.is_module else []), self.name, *self.arguments]
+
+    @property
+    def command(self) -> list[str]:
+        """The command line that a new Python would have been started with."""
+        return [sys.executable, "-u", *self.words]
+
+    def execute(self) -> NoReturn:
+        """Become a new Python that runs this program in this file."""
+        os.execv(sys.executable, roles.command("rank", *self.words))
+
+    def run(self) -> None:
+        """Run the program as Python's `__main__`; raises whatever it raises."""
+        main = ModuleType("__main__")
+        main.__builtins__ = builtins  # type: ignore[attr-defined]
+        sys.modules["__main__"] = main
+        if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, set when it was imported
+            sys.modules["__mp_main__"] = main
+        sys.orig_argv = self.command
+        if self.is_module:
+            self._run_module()
+        else:
+            self._run_script(main)
+
+    def _run_module(self) -> None:
+        import runpy
+
+        sys.argv = ["-m", *self.arguments]
+        _put_first_on_path(str(Path.cwd()))
+        # Not public, but it is what `python -m` itself calls, under this name since Python 2.5; the public run_module puts
+        # the module into a namespace that is taken away again when its main code ends, before its threads and exit handlers.
+        runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
+
+    def _run_folder(self, folder: str) -> None:
+        import runpy
+
+        _put_first_on_path(folder)
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+
+    def _run_script(self, main: ModuleType) -> None:
+        sys.argv = [self.name, *self.arguments]
+        path = os.path.abspath(self.name)
+        if Path(path).is_dir():
+            self._run_folder(self.name)
+            return
+        _put_first_on_path(str(Path(path).resolve().parent))
+        try:
+            source = Path(path).read_bytes()
+        except OSError as error:
+            print(
+                f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr
+            )
+            raise SystemExit(2) from None
+        main.__file__ = path
+        main.__loader__ = SourceFileLoader("__main__", path)
+        main.__cached__ = None  # type: ignore[attr-defined]
+        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def run(program: Program) -> None:
+    """Run `program` as this process's rank; ends as it ends, for the interpreter to exit as after any script."""
+    process.list_as(program.command)
+    events = events_of(os.environ)
+    events = events.of(rank=int(os.environ["RANK"]), generation=int(os.environ["COMPOSESIM_GENERATION"]))
+    emulate.install()
+    gpu_limits.install()
+    instrument.begin(events, first=os.environ["LOCAL_RANK"] == "0")
+    teardown.install()
+    sys.breakpointhook = _breakpoint_for(events)
+    run_alone(program, events, end=instrument.end)
+
+
+def run_alone(program: Program, events: Events, *, end: Callable[[], None] = lambda: None) -> None:
+    """Run `program` without a probe, and tell how it ended, after `end`."""
+    exit_code = 0
+    try:
+        program.run()
+    except SystemExit as error:
+        exit_code = _exit_code(error.code)
+        raise
+    except BaseException as error:
+        _tell_exception(events, error)
+        _hide_our_frames()
+        exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        raise
+    finally:
+        end()
+        events.emit("script-ended", exit_code=exit_code)
+
+
+def _breakpoint_for(events: Events) -> Callable[..., Any]:
+    def breakpointhook(*arguments: Any, **options: Any) -> Any:
+        if os.environ.get("PYTHONBREAKPOINT"):
+            return sys.__breakpointhook__(*arguments, **options)
+        from . import debugger
+
+        return debugger.stop_at(sys._getframe(1), events)
+
+    return breakpointhook
+
+
+def _exit_code(code: Any) -> int:
+    """The exit code that Python makes of `sys.exit(code)`."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _tell_exception(events: Events, error: BaseException) -> None:
+    told = traceback.TracebackException(type(error), error, _without_our_frames(error.__traceback__))
+    events.emit("exception", type=type(error).__name__, message=str(told), traceback="".join(told.format()))
+
+
+def _hide_our_frames() -> None:
+    """Let whatever shows the exception, Python or the person's own `sys.excepthook`, show it without the frames of this file."""
+    hook = sys.excepthook
+
+    def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = hook
+        trace = _without_our_frames(trace)
+        hook(kind, value.with_traceback(trace), trace)
+
+    sys.excepthook = excepthook
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A loop, because a trace may be as deep as the recursion that ended the script."""
+    first = last = None
+    while trace is not None:
+        if not is_ours(trace.tb_frame.f_code.co_filename):
+            if last is None:
+                first = trace
+            elif last.tb_next is not trace:  # setting it walks all that follows
+                last.tb_next = trace
+            last = trace
+        trace = trace.tb_next
+    if last is not None and last.tb_next is not None:
+        last.tb_next = None
+    return first
+
+
+def _put_first_on_path(folder: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):  # Python 3.11, PYTHONSAFEPATH
+        sys.path.insert(0, folder)
+
+
+def main(arguments: list[str]) -> None:
+    """Be the rank of this new Python. Arguments: [-m] SCRIPT ARGS..."""
+    process.die_with(os.getppid())
+    instrument.install()
+    run(Program.from_arguments(arguments))

@@ -1,0 +1,1 @@
+"""Code that more than one kind of process inside a node uses."""

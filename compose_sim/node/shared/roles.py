@@ -1,0 +1,13 @@
+"""Build the command line of another process of this node."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+PROGRAM = str(Path(__file__).resolve().parents[1] / "__main__.py")
+
+
+def command(role: str, *arguments: str, options: tuple[str, ...] = ("-u",)) -> list[str]:
+    """The command that runs a role (see `node/__main__.py`) in a new Python; `options` are Python's own."""
+    return [sys.executable, *options, PROGRAM, role, *arguments]

@@ -1,0 +1,1 @@
+"""Start ranks: by forking, by torchrun, or by executing a command."""
