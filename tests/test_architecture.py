@@ -1,8 +1,12 @@
-"""The import law: `core` is pure, `engine` does not know `cli`, `node` stands alone, and files stay short."""
+"""Which folder may import which, what `core` and `node` may touch, and how large files, functions and folders may grow."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,98 +15,188 @@ from tests.builders import ROOT
 
 PACKAGE = ROOT / "compose_sim"
 FILES = sorted(PACKAGE.rglob("*.py"))
+NODE = sorted((PACKAGE / "node").rglob("*.py"))
+
+# Folder -> the folders of the package that its modules may import, besides their own. "" is the package itself: errors and
+# assets. A folder covers those below it that have no row.
+MAY_IMPORT = {
+    "core": {""},
+    "core/host": {"", "core"},
+    "core/network": {"", "core"},
+    "core/events": {"", "core"},
+    "core/request": {"", "core", "core/network"},
+    "core/plan": {"", "core", "core/host", "core/network", "core/request"},
+    "core/compose": {"", "core", "core/plan"},
+    "core/faults": {"", "core", "core/network", "core/plan"},
+    "core/state": {"", "core", "core/events", "core/plan"},
+    "core/verdict": {"", "core", "core/events", "core/plan", "core/state"},
+    "core/checks": {"", "core", "core/events", "core/request", "core/verdict"},
+    "core/scenarios": {
+        "",
+        *("core", "core/events", "core/faults", "core/plan", "core/request", "core/state", "core/verdict"),
+    },
+    "core/report": {"", "core", "core/checks", "core/plan", "core/scenarios", "core/state", "core/verdict"},
+    "core/doctor": {"", "core", "core/host", "core/plan"},
+    "engine": {"", "core/*", "engine/*"},
+    "engine/run_folder": {"", "core/*", "engine"},
+    "engine/host": {"", "core/*", "engine"},
+    "engine/docker": {"", "core/*", "engine", "engine/host", "engine/run_folder"},
+    "engine/local": {"", "core/*", "engine", "engine/host", "engine/run_folder"},
+    "engine/control": {"", "core/*", "engine", "engine/docker", "engine/run_folder"},
+    "engine/lifetime": {"", "core/*", "engine", "engine/docker", "engine/host", "engine/run_folder"},
+    "app": {"", "core/*", "engine/*"},
+    "cli": {"", "app", "core/*", "engine/*"},
+    "pytest_plugin": {"", "app", "core/*"},
+    "node": set(),
+    "node/shared": set(),
+    "node/agent": {"node/shared"},
+    "node/master": {"node/shared"},
+    "node/services": {"node/shared"},
+    "node/rank": {"node/shared"},
+    "node/starters": {"node/shared", "node/rank"},
+    "node/frameworks": {"node/shared", "node/master", "node/rank", "node/starters"},
+}
+# Folders with one file per check, kind of fault, verb, observer or emulated part of CUDA may hold any number of them.
+PLUG_INS = {
+    *("core/checks/rules", "core/faults/kinds", "cli/commands"),
+    *("node/rank/observers", "node/rank/emulate"),
+}
+TOO_MANY_MODULES, TOO_MANY_LINES, TOO_LONG_FUNCTION = 17, 300, 60
 IMPURE = {
-    "os",
-    "subprocess",
-    "socket",
-    "time",
-    "threading",
-    "click",
-    "pathlib",
-    "random",
-    "shutil",
-    "tempfile",
-    "docker",
+    *("os", "subprocess", "socket", "time", "threading", "click", "rich", "random", "shutil", "tempfile", "docker"),
 }
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports, anywhere in it."""
+def folder_of(path: Path) -> str:
+    return str(path.parent.relative_to(PACKAGE)).removeprefix(".")
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Every module that a file imports, anywhere in it, by name or with `import_module`."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            package = ".".join(path.relative_to(ROOT).with_suffix("").parts[: -node.level]) if node.level else ""
-            found.add(".".join(part for part in (package, node.module or "") if part))
-    return found
+            parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            found |= {name if (name := f"{base}.{alias.name}") in MODULES else base for alias in node.names}
+        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func) and node.args:
+            found.add(_module_named(node.args[0]))
+    return frozenset(found)
 
 
-def name(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+def _module_named(argument: ast.expr) -> str:
+    """The package in `import_module(f"package.{name}")`; a relative one is of the file's own folder."""
+    parts = argument.values if isinstance(argument, ast.JoinedStr) else [argument]
+    first = parts[0].value if isinstance(parts[0], ast.Constant) else ""
+    return str(first).rstrip(".") if str(first).startswith("compose_sim") else ""
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "core").rglob("*.py")), ids=name)
-def test_core_touches_nothing(path: Path) -> None:
-    """Decisions are made from values alone. PurePath is a value; Path is the file system."""
-    modules = {module for module in imports(path) if module.split(".")[0] in IMPURE}
-    if modules == {"pathlib"}:
-        text = path.read_text()
-        modules = (
-            set() if "import PurePosixPath\n" in text and "Path(" not in text.replace("PurePosixPath(", "") else modules
-        )
-    outside = {
-        module
-        for module in imports(path)
-        if module.startswith(("compose_sim.engine", "compose_sim.cli", "compose_sim.node"))
-    }
+def rule_of(folder: str) -> tuple[str, set[str]] | None:
+    """The row of MAY_IMPORT that covers a folder: its own, or that of the nearest folder above."""
+    while folder not in MAY_IMPORT:
+        folder, slash, _ = folder.rpartition("/")
+        if not slash:
+            return None
+    return folder, MAY_IMPORT[folder]
 
-    assert modules | outside == set()
+
+def covers(allowed: set[str], folder: str) -> bool:
+    """Whether an allowed folder is this one or has it below; `core/*` allows every folder of core."""
+    row = rule_of(folder)
+    own = row[0] if row else folder
+    return own in allowed or f"{own.split('/')[0]}/*" in allowed
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_folder_imports_only_what_its_row_allows(path: Path) -> None:
+    row = rule_of(folder_of(path))
+    if row is None or path.relative_to(PACKAGE) == Path("node/__main__.py"):  # the package itself, and the dispatcher
+        return
+    own, allowed = row
+    folders = {folder_of(MODULES[module]) for module in imports(path) if module in MODULES}
+
+    assert {f for f in folders if rule_of(f) != row and not covers(allowed, f)} == set(), f"beyond the row of {own!r}"
+
+
+def test_every_folder_has_a_row() -> None:
+    folders = {folder_of(path) for path in FILES} - {""}
+
+    assert {folder for folder in folders if rule_of(folder) is None} == set()
+    assert set(MAY_IMPORT) - {folder_of(path) for path in FILES} == set()
 
 
 @pytest.mark.parametrize(
-    "path", [*sorted((PACKAGE / "engine").rglob("*.py")), PACKAGE / "run.py", PACKAGE / "render.py"], ids=name
+    "path", sorted((PACKAGE / "core").rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
 )
-def test_engine_does_not_speak_to_the_person(path: Path) -> None:
-    """Words are the business of `cli`."""
-    assert {module for module in imports(path) if module.startswith(("compose_sim.cli", "click", "rich"))} == set()
+def test_core_touches_nothing(path: Path) -> None:
+    """Decisions are made from values alone. PurePosixPath is a value; Path is the file system."""
+    modules = {module.split(".")[0] for module in imports(path)}
+    names = {alias.name for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+    assert modules & IMPURE == set()
+    assert "pathlib" not in modules or "Path" not in names
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "node").rglob("*.py")), ids=name)
-def test_node_code_stands_alone(path: Path) -> None:
-    """What runs inside nodes finds neither composesim nor its libraries there; a file of one framework finds that one."""
-    import sys
+@pytest.mark.parametrize("path", NODE, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_node_code_needs_only_torch_and_its_framework(path: Path) -> None:
+    """Inside nodes there is neither composesim nor its libraries."""
+    parts = path.relative_to(PACKAGE / "node").parts
+    framework = {"ray", "paddle", "horovod"} if parts[0] == "frameworks" or "observers" in parts else set()
+    found = {module.split(".")[0] for module in imports(path)} - set(sys.stdlib_module_names)
 
-    framework = path.stem.partition("_")[0]
-    allowed = (
-        set(sys.stdlib_module_names) | {"torch", framework} | {file.stem for file in (PACKAGE / "node").glob("*.py")}
-    )
-
-    assert {module.split(".")[0] for module in imports(path)} - allowed <= {"compose_sim"}
-    assert {
-        module
-        for module in imports(path)
-        if module.startswith("compose_sim") and not module.startswith("compose_sim.node")
-    } == set()
+    assert found <= {"torch", "compose_sim", "bootstrap", ""} | framework
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_file_is_read_in_one_sitting(path: Path) -> None:
-    """Under 300 lines, and its first sentence says what question it answers."""
-    text = path.read_text()
+    functions = {
+        node.name: node.end_lineno - node.lineno + 1
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
+    }
 
-    assert len(text.splitlines()) < 300
-    assert ast.get_docstring(ast.parse(text)) is not None
+    assert len(path.read_text().splitlines()) < TOO_MANY_LINES
+    assert {name: lines for name, lines in functions.items() if lines > TOO_LONG_FUNCTION} == {}
+    assert ast.get_docstring(tree_of(path)) is not None
+
+
+def test_a_folder_is_seen_at_a_glance() -> None:
+    modules = Counter(folder_of(path) for path in FILES if path.name != "__init__.py")
+
+    assert {folder: n for folder, n in modules.items() if n >= TOO_MANY_MODULES and folder not in PLUG_INS} == {}
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    """A private class is a detail of its file; a public one is a word of the project, and one word means one thing."""
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 def test_help_imports_no_heavy_library() -> None:
     """`composesim --help` must not pay for torch, pydantic or rich."""
-    import subprocess
-    import sys
-
     code = "import sys; import compose_sim.cli; print(*{m.split('.')[0] for m in sys.modules})"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
 
     assert loaded & {"torch", "pydantic", "docker", "rich", "jinja2", "yaml", "jsonschema", "psutil"} == set()

@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from compose_sim.cli.commands.cmd_check import command as check
-from compose_sim.core.checks import IDS, question
+from compose_sim.core.checks import question
+from compose_sim.core.request.check_ids import IDS
 from tests.builders import ROOT
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -14,8 +14,9 @@ import xmlschema
 
 from compose_sim.cli.views.checks import result_lines
 from compose_sim.cli.views.report import check_verdict
-from compose_sim.core.checks import IDS, failed, not_applicable, passed, warned
+from compose_sim.core.checks import failed, not_applicable, passed, warned
 from compose_sim.core.checks.selection import check_exit_code
+from compose_sim.core.request.check_ids import IDS
 from tests.builders import ROOT
 from tests.cli.conftest import Project
 

@@ -13,8 +13,9 @@ from compose_sim.core.compose.document import render_document, render_service_fi
 from compose_sim.core.host.host import PythonFacts
 from compose_sim.core.plan.model import Plan, PlannedPort, plan_from_dict
 from compose_sim.core.plan.ports import choose_ports
-from compose_sim.core.plan.services import BUILT_IN, asked_for, load_service
+from compose_sim.core.plan.services import asked_for, load_service
 from compose_sim.core.report.service_links import link, login, published_values, tunnel
+from compose_sim.core.request.service_names import BUILT_IN
 from compose_sim.errors import EnvironmentMissingError, SpecError
 from tests.builders import ROOT, a_host, a_plan, no_docker
 
@@ -141,7 +142,6 @@ def test_a_service_says_what_it_takes_and_opens(name: str) -> None:
     service = load_service(name)
     plan = a_plan(**{**ALL, "with": [name]})
 
-    assert isinstance(service.TAKES, str)
     assert set(service.NEEDS) <= set(BUILT_IN)
     own = next(each for each in plan.services if each.name == name)
     assert [port.name for port in own.ports] == [name]

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compose_sim.core.checks import BROKEN, FAILED, IDS, WARNED
+from compose_sim.core.checks import BROKEN, FAILED, WARNED
 from compose_sim.core.checks.selection import failed_by_itself
+from compose_sim.core.request.check_ids import IDS
 
 ZOO = Path(__file__).parent
 KINDS = ("broken", "right", "hard")

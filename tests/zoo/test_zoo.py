@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks import IDS
+from compose_sim.core.request.check_ids import IDS
 from tests.zoo.runner import KINDS, ZOO, Example, examples, read_example, run_example
 
 # The first of each kind in the order of names, and no second run where a script is not about it.

@@ -21,7 +21,8 @@ from compose_sim.cli.views.junit import write_junit
 from compose_sim.cli.views.live import make_listener
 from compose_sim.cli.views.report import check_verdict, print_cause
 from compose_sim.core.checks import chosen
-from compose_sim.core.checks.selection import check_exit_code, known_check
+from compose_sim.core.checks.selection import check_exit_code
+from compose_sim.core.request.check_ids import known_check
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.errors import SpecError

@@ -13,37 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compose_sim.core.events.observations import Observed
-
-if TYPE_CHECKING:  # the spec names checks, and stands before all that a standing is made of
-    from compose_sim.core.verdict.stalled_rank import Standing
+from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.verdict.stalled_rank import Standing
 
 PASSED, FAILED, WARNED, NOT_APPLICABLE = "passed", "failed", "warned", "not-applicable"
 BROKEN = "this check itself is broken"
-
-IDS = (
-    "hang",
-    "collective-mismatch",
-    "rank-confusion",
-    "host-dependence",
-    "wrapper-bypassed",
-    "params-after-wrap",
-    "unused-params",
-    "uneven-inputs",
-    "params-in-sync",
-    "loss-scale",
-    "matches-single",
-    "sampler-overlap",
-    "set-epoch",
-    "sampler-tail",
-    "checkpoint-race",
-    "batchnorm-local",
-    "same-randomness",
-    "metric-local",
-    "teardown",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,29 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from compose_sim.core.checks import FAILED, IDS, WARNED
-from compose_sim.errors import SpecError
-
-
-def known_check(name: str) -> str:
-    """The same id; SpecError naming the nearest for one that there is not."""
-    problem = unknown_check(name)
-    if problem:
-        raise SpecError(problem, hint=f"composesim check --explain {_nearest(name) or IDS[0]}")
-    return name
-
-
-def unknown_check(name: str) -> str:
-    """What to say of an id that there is not; nothing where there is."""
-    if name in IDS:
-        return ""
-    nearest = _nearest(name)
-    return f"there is no check '{name}'" + (
-        f"; did you mean '{nearest}'?" if nearest else f"; there are {', '.join(IDS)}"
-    )
+from compose_sim.core.checks import FAILED, WARNED
 
 
 def complaints(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -42,7 +22,3 @@ def failed_by_itself(report: Mapping[str, Any]) -> bool:
     """Whether the run did not pass, whatever its checks and expectations say: then its cause is worth a word of its own."""
     cause = report["cause"]
     return bool(report["verdict"] != "passed" and not (cause and cause["kind"] in ("check", "expectation")))
-
-
-def _nearest(name: str) -> str:
-    return next(iter(get_close_matches(name.lower().replace("_", "-"), IDS, n=1)), "")

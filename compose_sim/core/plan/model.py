@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -17,7 +16,6 @@ TOKEN = "secrets/token"  # in the run's folder, where there is one: readable to 
 HOSTED = "hosted"  # the launcher of nodes that others start ranks on, by ssh
 NOBODY = 65534
 WORKSPACE = "/workspace"  # where the copied code of a rendered document lies
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 
 
 def short_folder(run: str) -> str:

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from compose_sim.core.checks import IDS
-from compose_sim.core.checks.selection import unknown_check
-from compose_sim.core.plan.gpus.request import parse_gpus
-from compose_sim.core.plan.services import BUILT_IN, check_service
+from compose_sim.core.request.check_ids import IDS, unknown_check
+from compose_sim.core.request.gpu_selection import parse_gpus
+from compose_sim.core.request.service_names import BUILT_IN, check_service
 from compose_sim.core.units import parse_bytes, parse_seconds
 
 Size = Annotated[

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from compose_sim.core.network.links import check_links
-from compose_sim.core.plan.model import RUN_NAME
 from compose_sim.core.request.field_types import CheckIds, Cpus, Duration, Gpus, Ranks, Services, Size, Text, Texts
 from compose_sim.core.units import parse_bytes
 
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
 
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

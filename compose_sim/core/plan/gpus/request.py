@@ -1,32 +1,10 @@
-"""Which of this machine's GPUs did the person mean? `--gpus auto|all|0,1|UUID…`, read and looked up."""
+"""Which of this machine's GPUs did the person mean? `--gpus 0,1|UUID…`, looked up."""
 
 from __future__ import annotations
-
-import re
-from typing import Any
 
 from compose_sim.core.host.gpus import Gpu, Inventory
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import EnvironmentMissingError, SpecError
-
-WORDS = ("auto", "none", "all", "emulated")
-_GPU = re.compile(r"[0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z/-]+")
-
-
-def parse_gpus(value: Any) -> Any:
-    """`0,1` of `[0, 1]`, `0, 1` or 0, and words as they are; ValueError names what was expected."""
-    entries = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(entry, str | int) and not isinstance(entry, bool) for entry in entries):
-        return value
-    named = [word.strip() for entry in entries for word in str(entry).split(",") if word.strip()]
-    if len(named) == 1 and named[0] in WORDS:
-        return named[0]
-    wrong = next((name for name in named if not _GPU.fullmatch(name)), None if named else str(value))
-    if wrong is not None:
-        raise ValueError(f"'{wrong}' is not {', '.join(WORDS)}, the number of a GPU (0) or its UUID (GPU-…)")
-    if len(set(named)) < len(named):
-        raise ValueError(f"'{','.join(named)}' names a GPU twice")
-    return ",".join(named)
 
 
 def named_gpus(text: str, inventory: Inventory) -> tuple[Gpu, ...]:

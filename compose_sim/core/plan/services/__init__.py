@@ -9,8 +9,8 @@ from typing import Protocol, cast
 
 from compose_sim.core.plan.model import Mount, PlannedPort, PlannedService
 from compose_sim.core.plan.node_roles import role_words
+from compose_sim.core.request.service_names import BUILT_IN
 
-BUILT_IN = ("jupyter", "tensorboard", "prometheus", "grafana")  # in the order in which links are printed
 FILES = "services"  # in the run's folder: what services are given to read
 
 
@@ -42,7 +42,6 @@ class Setting:
 class Service(Protocol):
     """What a service module provides: values, and a pure function of a Setting."""
 
-    TAKES: str  # what VALUE of `--with NAME=VALUE` is: "an image"; "" where it takes none
     PACKAGES: Mapping[str, str]  # distributions that must be in the nodes' image, and the least version of each
     NEEDS: tuple[str, ...]  # services without which it is of no use
 
@@ -54,17 +53,6 @@ class Service(Protocol):
 def load_service(name: str) -> Service:
     """The service of that name."""
     return cast(Service, import_module(f"compose_sim.core.plan.services.{name}"))
-
-
-def check_service(text: str) -> str:
-    """The same `NAME` or `NAME=VALUE`; ValueError for a name that is none, or a value that it does not take."""
-    name, equals, value = text.partition("=")
-    if name not in BUILT_IN:
-        raise ValueError(f"there is no service '{name}'; there are {', '.join(BUILT_IN)}")
-    takes = load_service(name).TAKES
-    if equals and not (takes and value):
-        raise ValueError(f"'{text}': {name} takes {takes or 'no value'}" + (" after the =" if takes else ""))
-    return text
 
 
 def asked_for(texts: Iterable[str]) -> dict[str, str]:

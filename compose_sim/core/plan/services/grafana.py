@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from compose_sim.core.plan.model import TOKEN, PlannedPort, PlannedService
 from compose_sim.core.plan.services import FILES, Setting
 
-TAKES = "an image"
 PACKAGES: Mapping[str, str] = {}
 NEEDS = ("prometheus",)
 IMAGE = "grafana/grafana:12.0.2"

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from compose_sim.core.plan.model import TOKEN, PlannedPort, PlannedService
 from compose_sim.core.plan.services import Setting
 
-TAKES = ""
 PACKAGES: Mapping[str, str] = {"jupyterlab": "4.0"}
 NEEDS: tuple[str, ...] = ()
 PORT = 8888

@@ -8,7 +8,6 @@ from dataclasses import replace
 from compose_sim.core.plan.model import PlannedPort, PlannedService
 from compose_sim.core.plan.services import FILES, Setting
 
-TAKES = "an image"
 PACKAGES: Mapping[str, str] = {}
 NEEDS: tuple[str, ...] = ()
 IMAGE = "prom/prometheus:v3.5.0"  # a release with long support

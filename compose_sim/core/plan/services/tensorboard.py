@@ -8,7 +8,6 @@ from dataclasses import replace
 from compose_sim.core.plan.model import PlannedPort, PlannedService
 from compose_sim.core.plan.services import Setting
 
-TAKES = "a folder of event files"
 PACKAGES: Mapping[str, str] = {"tensorboard": "2.10"}
 NEEDS: tuple[str, ...] = ()
 PORT = 6006
