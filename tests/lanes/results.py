@@ -65,7 +65,7 @@ def problems(lanes: list[Lane]) -> list[str]:
 
 
 def by_module(lane: Lane, tests: Iterable[str]) -> str:
-    """`two    34.1 s   26 passed  tests/node/test_cluster.py`: one line for the tests of one file."""
+    """`two    34.1 s   26 passed  tests/node/agent/test_cluster.py`: one line for the tests of one file."""
     chosen = list(tests)
     outcomes = [lane.outcomes[test] for test in chosen]
     words = ", ".join(f"{outcomes.count(word)} {word}" for word in ("failed", "passed", "skipped") if word in outcomes)

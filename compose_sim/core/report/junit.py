@@ -1,6 +1,6 @@
 """What do CI systems read of a run? JUnit XML: a test case for each check, each expectation of a scenario, and each rank.
 
-The form is that of Jenkins' schema, which GitLab, GitHub's actions and pytest follow: tests/core/junit-10.xsd.
+The form is that of Jenkins' schema, which GitLab, GitHub's actions and pytest follow: tests/core/report/junit-10.xsd.
 """
 
 from __future__ import annotations

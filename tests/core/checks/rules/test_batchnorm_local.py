@@ -1,0 +1,27 @@
+"""BatchNorm is warned of where several ranks train it together, each by its own batch."""
+
+from __future__ import annotations
+
+from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
+from compose_sim.core.checks.rules.batchnorm_local import judge
+from tests.core.checks.rules.replicas import AT, case, ddp, forward
+
+NORM = {"kind": "batchnorm", "ddp": 0, "names": ["features.1"], "count": 3, "at": AT}
+
+
+def test_its_modules_are_named() -> None:
+    result = judge(case({rank: [ddp(), forward(), NORM] for rank in range(2)}))
+    assert result.status == WARNED
+    assert result.detail.startswith("features.1 and 2 more normalise by what each of 2 ranks sees alone")
+
+
+def test_a_group_of_one_rank_sees_the_whole_batch() -> None:
+    assert judge(case({rank: [ddp((rank,)), forward(), NORM] for rank in range(2)})).status == NOT_APPLICABLE
+
+
+def test_models_without_it_pass() -> None:
+    assert judge(case({rank: [ddp(), forward()] for rank in range(2)})).status == PASSED
+
+
+def test_models_that_are_not_called_are_not_judged() -> None:
+    assert judge(case({rank: [ddp()] for rank in range(2)})).status == NOT_APPLICABLE

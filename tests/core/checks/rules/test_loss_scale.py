@@ -1,0 +1,61 @@
+"""A constant factor between world sizes is a wrong scale, and a learning rate grows by the world size at most."""
+
+from __future__ import annotations
+
+import pytest
+
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks.rules.loss_scale import judge
+from tests.core.checks.rules.replays import case, recorded, step
+
+
+def rates(one: dict[str, float], many: dict[str, float]) -> dict[str, object]:
+    return {"settings": [one], "recorded_settings": [many]}
+
+
+def test_the_right_scale_passes() -> None:
+    assert judge(case(step(0), step(1))).status == PASSED
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(4.0, "are 1/4.00 of"), (0.25, "are 4.00 times")])
+def test_a_constant_factor_fails(ratio: float, words: str) -> None:
+    result = judge(case(*(step(number, ratio=ratio, difference=0.75) for number in range(4))))
+    assert result.status == FAILED
+    assert words in result.detail
+
+
+def test_a_factor_that_changes_is_none() -> None:
+    steps = [step(number, ratio=ratio, difference=0.5) for number, ratio in enumerate((1.1, 0.8, 1.3))]
+    assert judge(case(*steps)).status == NOT_APPLICABLE
+
+
+def test_a_sum_divided_by_the_batch_size_of_a_rank_is_a_mean() -> None:
+    steps = [step(number, ratio=4.0, difference=3.0, divisors=[8.0]) for number in range(3)]
+    assert judge(case(*steps)).status == NOT_APPLICABLE
+
+
+def test_a_factor_of_the_world_size_shows_through_dropout() -> None:
+    noisy = recorded(drew=("torch",))
+    summed = [step(number, ratio=3.9 + number / 10, cosine=0.95, difference=3.0) for number in range(4)]
+    right = [step(number, ratio=1.1, cosine=0.95, difference=0.3) for number in range(4)]
+    assert judge(case(*summed, observed=noisy)).status == FAILED
+    assert judge(case(*right, observed=noisy)).status == NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("one", "many", "status"),
+    [
+        ({"lr": 0.1}, {"lr": 0.4}, PASSED),
+        ({"lr": 0.1}, {"lr": 0.2}, PASSED),
+        ({"lr": 0.1}, {"lr": 1.6}, FAILED),
+        ({"lr": 0.1, "initial_lr": 0.1}, {"lr": 1.6, "initial_lr": 1.6}, FAILED),
+    ],
+)
+def test_a_learning_rate_is_scaled_once(one: dict[str, float], many: dict[str, float], status: str) -> None:
+    assert judge(case(step(0, **rates(one, many)), step(1, **rates(one, many)))).status == status
+
+
+def test_a_warm_up_is_no_scale() -> None:
+    first = rates({"lr": 0.001, "initial_lr": 0.1}, {"lr": 0.016, "initial_lr": 0.4})
+    second = rates({"lr": 0.002, "initial_lr": 0.1}, {"lr": 0.032, "initial_lr": 0.4})
+    assert judge(case(step(0, **first), step(1, **second))).status == PASSED

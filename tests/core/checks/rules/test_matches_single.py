@@ -1,0 +1,90 @@
+"""Gradients of many ranks must be those of one with the same batches, unless there is a good reason why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
+from compose_sim.core.checks.evidence.replay_diff import needs_alone
+from compose_sim.core.checks.rules.matches_single import judge
+from tests.core.checks.rules.replays import case, recorded, step
+
+PARTED = [step(0), step(1, difference=0.4, cosine=0.9)]
+
+
+def test_equal_gradients_pass() -> None:
+    assert judge(case(step(0), step(1))).status == PASSED
+
+
+def test_the_step_and_tensor_that_part_are_named() -> None:
+    judged = case(*PARTED, alone=(step(0), step(1, difference=0.4, cosine=0.9)))
+    result = judge(judged)
+    assert result.status == FAILED
+    assert result.detail.startswith("step 2, head.weight:")
+    assert (result.file, result.line) == ("/work/train.py", 31)
+
+
+def test_ranks_that_are_right_alone_and_not_together_warn_where_that_is_clear() -> None:
+    differ = [step(0, difference=0.3, cosine=0.97), step(1, difference=0.4, cosine=0.9)]
+    assert needs_alone(case(*differ))
+    result = judge(case(*differ, alone=(step(0), step(1))))
+    assert result.status == WARNED
+    assert result.detail.startswith("step 2, head.weight: one rank with the batches of all 4 has another gradient")
+    assert judge(case(step(0), step(1), *PARTED[1:], alone=(step(0), step(1)))).status == PASSED
+    low = [step(0, precision="low", difference=0.1, cosine=0.99)]
+    assert judge(case(*low, alone=(step(0),))).status == PASSED
+
+
+def test_batches_that_cannot_be_joined_never_fail() -> None:
+    ragged = [step(0, why_not="ranks have batches of different shapes (8×9, 8×11)", difference=0.4)]
+    assert needs_alone(case(*ragged))
+    assert judge(case(*ragged, alone=(step(0, difference=0.4, cosine=0.99),))).status == NOT_APPLICABLE
+    assert judge(case(*ragged, alone=(step(0),))).status == PASSED
+
+
+def test_a_factor_fails_without_more_runs() -> None:
+    judged = case(*(step(number, ratio=4.0, difference=3.0) for number in range(3)))
+    assert not needs_alone(judged)
+    assert judge(judged).status == FAILED
+
+
+@pytest.mark.parametrize(
+    ("observed", "words"),
+    [
+        (recorded(drew=("torch",)), "draws random numbers (torch)"),
+        (recorded(batchnorm=["module.bn1"]), "BatchNorm (bn1)"),
+    ],
+)
+def test_what_differs_rightly_is_not_judged(observed: object, words: str) -> None:
+    result = judge(replace(case(*PARTED), observed=observed))
+    assert result.status == NOT_APPLICABLE
+    assert words in result.detail
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ({"sharded": True}, "sharded"),
+        ({"ranks": []}, "no model is wrapped"),
+        ({"ranks": [2]}, "joins 2 of 4 ranks"),
+        ({"covered": False}, "in no DistributedDataParallel model"),
+        ({"kind_of_optimizer": ["ZeroRedundancyOptimizer"]}, "ZeroRedundancyOptimizer"),
+        ({"hooks": ["powerSGD_hook"]}, "powerSGD_hook"),
+    ],
+)
+def test_what_cannot_be_repeated_says_why(models: dict[str, object], words: str) -> None:
+    result = judge(replace(case(), observed=recorded(**models), single=None))
+    assert result.status == NOT_APPLICABLE
+    assert words in result.detail
+
+
+def test_an_unknown_communication_hook_may_change_gradients() -> None:
+    judged = case(*PARTED, observed=recorded(hooks=["sparsify"]), alone=(step(0, difference=0.4, cosine=0.9),))
+    assert judge(judged).status == NOT_APPLICABLE
+
+
+def test_few_digits_part_more() -> None:
+    assert judge(case(step(0, precision="low", difference=2e-2))).status == PASSED
+    assert judge(replace(case(step(0, difference=2e-2), alone=(step(0, difference=2e-2),)))).status == FAILED

@@ -1,0 +1,74 @@
+"""Numbers that are one rank's own warn, and lines that every node prints; reduced, labelled and full ones pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
+from compose_sim.core.checks.rules.metric_local import judge
+from tests.core.checks.rules.cluster import collective, two_nodes
+
+VALUES = (0.91234, 0.70111, 0.50777, 0.32345)
+MEANS = tuple(value + 0.015 for value in VALUES)
+
+
+def losses(rank: int) -> list[dict[str, Any]]:
+    noted = [{"kind": "loss", "value": value + rank / 100} for value in VALUES]
+    return [*noted, collective("all_reduce", 1)]
+
+
+def said(values: Sequence[float], text: str = "loss {:.5f}") -> tuple[str, ...]:
+    return tuple(text.format(value) for value in values)
+
+
+def test_the_loss_of_rank_zero_warns() -> None:
+    result = judge(two_nodes(losses, logs={0: said(VALUES)}))
+    assert result.status == WARNED
+    assert "'loss 0.91234': 0.91234 is the loss of its own batches, 0.92734 the mean over all ranks" in result.detail
+
+
+def test_the_mean_and_what_says_whose_it_is_pass() -> None:
+    assert judge(two_nodes(losses, logs={0: said(MEANS)})).status == PASSED
+    assert judge(two_nodes(losses, logs={0: said(VALUES, "[rank 0] loss {:.5f}")})).status == NOT_APPLICABLE
+    every_rank = {rank: said([value + rank / 100 for value in VALUES]) for rank in range(4)}
+    assert judge(two_nodes(losses, logs=every_rank)).status == PASSED
+
+
+def test_the_mean_since_the_epoch_began_is_recognized() -> None:
+    assert judge(two_nodes(losses, logs={0: said([sum(VALUES) / 4])})).status == WARNED
+    assert judge(two_nodes(losses, logs={0: said([sum(MEANS) / 4])})).status == PASSED
+
+
+def test_lines_of_the_first_rank_of_every_node_warn() -> None:
+    result = judge(two_nodes(losses, logs={0: said(MEANS), 2: said(MEANS)}))
+    assert (result.status, result.ranks) == (WARNED, (0, 2))
+
+
+def test_an_accuracy_of_a_share_warns() -> None:
+    share = {"kind": "loader", "loader": 1, "made": ["/work/t.py", 4], "sampling": {"num_replicas": 4}}
+    passage = [{"kind": "epoch", "phase": phase, "loader": 1, "trained": False} for phase in ("begun", "exhausted")]
+    end = {"kind": "end", "steps": 4}
+    logs = {0: ("validation accuracy 0.812",)}
+    assert judge(two_nodes(lambda rank: [share, *passage, end], logs=logs)).line == 4
+    assert (
+        judge(two_nodes(lambda rank: [share, *passage, collective("all_reduce", 2), end], logs=logs)).status == PASSED
+    )
+
+
+def test_an_evaluation_whose_batches_are_counted_warns_and_what_a_rank_broadcasts_tells_it_nothing() -> None:
+    share = {"loader": 1, "length": 32, "batch_size": 4, "made": ["/work/t.py", 4], "sampling": {"num_replicas": 4}}
+    passage = {"kind": "epoch", "loader": 1, "epoch": 0, "trained": False}
+    seen = [{"kind": "loader", **share}, {**passage, "phase": "begun"}, {"kind": "batch", "loader": 1, "epoch": 0}]
+    stop, end = collective("broadcast", 1, root=0), {"kind": "end", "steps": 4}
+    closed = {**passage, "phase": "closed", "batches": 2}
+    logs = {0: ("validation accuracy 0.812",)}
+    assert judge(two_nodes(lambda rank: [*seen, stop, end, closed], logs=logs)).status == WARNED
+    assert judge(two_nodes(lambda rank: [*seen, stop, end, {**closed, "batches": 1}], logs=logs)).status == PASSED
+
+
+def test_what_a_library_logs_once_a_node_by_itself_passes() -> None:
+    for asks, status in ((True, WARNED), (False, PASSED)):
+        libraries = {"kind": "libraries", "names": ["transformers"], "asks_for_node": asks}
+        case = two_nodes(lambda rank, noted=libraries: [*losses(rank), noted], logs={0: said(MEANS), 2: said(MEANS)})
+        assert judge(case).status == status

@@ -1,0 +1,35 @@
+"""Parameters that came after the wrap are wrong where ranks part in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks.rules.params_after_wrap import judge
+from tests.core.checks.rules.replicas import Notes, case, ddp, state, step, table
+
+
+def training(rank: int, how: str, after: str) -> Notes:
+    noted = step(1, **{how: ["adapter.weight"]})
+    return [ddp(), table("weight", "adapter.weight"), state(0, "a", "a"), noted, state(1, "b", after[rank]), step(2)]
+
+
+@pytest.mark.parametrize(("how", "word"), [("new", "added"), ("replaced", "replaced"), ("unfrozen", "unfrozen")])
+def test_a_parameter_that_changed_after_the_wrap_and_parts_is_named(how: str, word: str) -> None:
+    result = judge(case({rank: training(rank, how, "xy") for rank in range(2)}))
+    assert result.status == FAILED
+    assert f"adapter.weight was {word} after" in result.detail
+
+
+def test_one_that_the_script_reduces_itself_passes() -> None:
+    assert judge(case({rank: training(rank, "new", "xx") for rank in range(2)})).status == PASSED
+
+
+def test_one_that_was_replaced_fails_with_the_run() -> None:
+    notes = [ddp(), table("weight"), state(0, "a"), step(1, replaced=["weight"])]
+    assert judge(case({rank: notes for rank in range(2)}, verdict="failed")).status == FAILED
+
+
+def test_without_a_later_step_nothing_is_said() -> None:
+    notes = [ddp(), table("weight"), state(0, "a"), step(1, new=["other"])]
+    assert judge(case({rank: notes for rank in range(2)})).status == NOT_APPLICABLE

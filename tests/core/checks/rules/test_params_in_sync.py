@@ -1,0 +1,105 @@
+"""Ranks are compared by name, at equal steps, and only where they should be alike."""
+
+from __future__ import annotations
+
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks.rules.params_in_sync import judge
+from tests.core.checks.rules.replicas import Notes, all_reduce, case, ddp, forward, state, step, table
+
+
+def training(*values: str, model: int | None = 0, kind: str = "parameter") -> Notes:
+    """A rank whose only tensor held these values before its steps."""
+    notes = [table("weight", model=model, kind=kind)]
+    for nth, value in enumerate(values):
+        notes += [forward(), state(nth, value), step(nth + 1)]
+    return notes
+
+
+def test_equal_tensors_pass() -> None:
+    result = judge(case({rank: [ddp(), *training("a", "b", "c")] for rank in range(2)}))
+    assert result.status == PASSED
+    assert "after each of 2 steps" in result.detail
+
+
+def test_the_first_step_and_tensor_that_differ_are_named_with_the_ranks_that_agree() -> None:
+    ranks = {rank: [ddp(range(4)), *training("a", "b", "cd"[rank % 2], "ef"[rank % 2])] for rank in range(4)}
+    result = judge(case(ranks))
+    assert result.status == FAILED
+    assert result.detail.startswith(
+        "after step 2 parameter weight (4×2) differs between ranks (ranks 0, 2 against ranks 1, 3)"
+    )
+    assert (result.file, result.line) == ("/work/train.py", 7)
+
+
+def test_ranks_that_average_now_and_then_pass() -> None:
+    ranks = {rank: [ddp(), *training("a", f"b{rank}", f"c{rank}", "d", f"e{rank}")] for rank in range(2)}
+    assert judge(case(ranks)).status == PASSED
+
+
+def test_ranks_that_exchange_their_parameters_may_differ_whenever_they_are_looked_at() -> None:
+    ranks = {rank: [ddp(), all_reduce(4, 2), *training("a", f"b{rank}", f"c{rank}")] for rank in range(2)}
+    assert judge(case(ranks)).status == NOT_APPLICABLE
+
+
+def test_a_metric_that_is_reduced_excuses_nothing() -> None:
+    ranks = {rank: [ddp(), all_reduce(), *training("a", f"b{rank}")] for rank in range(2)}
+    assert judge(case(ranks)).status == FAILED
+
+
+def test_models_are_compared_within_their_own_group_of_ranks() -> None:
+    ranks = {rank: [ddp((0, 1) if rank < 2 else (2, 3)), *training("a", "bc"[rank // 2])] for rank in range(4)}
+    assert judge(case(ranks)).status == PASSED
+
+
+def test_ranks_that_took_different_numbers_of_steps_are_compared_at_those_they_share() -> None:
+    ranks = {0: [ddp(), *training("a", "b", "c")], 1: [ddp(), *training("a", "b"), state(1, "x", final=True)]}
+    assert judge(case(ranks)).status == PASSED
+
+
+def test_what_differs_only_when_the_script_ends_was_loaded_there() -> None:
+    ranks = {rank: [ddp(), *training("a", "b"), state(2, f"best{rank}", final=True)] for rank in range(2)}
+    assert judge(case(ranks)).status == PASSED
+
+
+def test_without_any_wrapper_each_rank_trains_alone() -> None:
+    group = {"kind": "group", "rank": 0, "world_size": 2, "backend": "gloo"}
+    ranks = {rank: [group, *training("a", f"b{rank}", model=None)] for rank in range(2)}
+    result = judge(case(ranks))
+    assert result.status == FAILED
+    assert "no DistributedDataParallel" in result.detail
+
+
+def test_ranks_that_send_each_other_messages_may_hold_different_parts() -> None:
+    group = {"kind": "group", "rank": 0, "world_size": 2, "backend": "gloo"}
+    loose = {"kind": "loose", "how": "isend", "sync": 1}
+    ranks = {rank: [group, loose, *training("a", f"b{rank}", model=None)] for rank in range(2)}
+    assert judge(case(ranks)).status == NOT_APPLICABLE
+
+
+def test_sharded_parameters_are_not_judged() -> None:
+    ranks = {rank: training("a", f"b{rank}", kind="sharded") for rank in range(2)}
+    assert judge(case(ranks)).status == NOT_APPLICABLE
+
+
+def test_one_rank_has_nothing_to_agree_with() -> None:
+    assert judge(case({0: training("a", "b")})).status == NOT_APPLICABLE
+
+
+def test_what_a_reduction_that_never_ended_left_different_is_its_fault() -> None:
+    unused = {"kind": "unused", "ddp": 0, "names": ["bias"], "count": 1, "at": ["/work/train.py", 6]}
+    ranks = {rank: [ddp(), *training("a", f"b{rank}"), unused] for rank in range(2)}
+    assert judge(case(ranks, verdict="failed")).status == NOT_APPLICABLE
+
+
+def joined(*values: str) -> Notes:
+    """A rank that joins after as many steps as there are values after the first; all are equal again at the end."""
+    return [table("weight"), {"kind": "join", "enabled": True}, *training(*values)[1:]]
+
+
+def test_ranks_that_join_early_are_compared_by_their_steps_within_the_join() -> None:
+    again = [{"kind": "join", "enabled": True}, state(2, "d"), step(3)]
+    longer = [{"kind": "join", "enabled": True}, state(3, "d"), step(4)]
+    ranks = {0: [ddp(), *joined("a", "b"), *again], 1: [ddp(), *joined("a", "b", "c"), *longer]}
+    assert judge(case(ranks)).status == PASSED
+    ranks[1][-2] = state(3, "e")
+    assert judge(case(ranks)).status == FAILED

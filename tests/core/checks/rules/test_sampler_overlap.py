@@ -1,0 +1,63 @@
+"""Ranks that see the same samples fail, by index or by content; shards and slices do not."""
+
+from __future__ import annotations
+
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks.rules.sampler_overlap import judge
+from tests.core.checks.rules.loading import epoch, loader
+from tests.core.checks.rules.replicas import case, ddp
+
+DRAWN = {"kind": "drawn", "loader": 0, "epoch": 0, "fetch": 0, "size": 2, "worker": None}
+
+
+def test_equal_indices_fail() -> None:
+    result = judge(case({rank: [ddp(), loader(), *epoch(range(8))] for rank in range(2)}))
+    assert result.status == FAILED
+    assert result.detail.startswith(
+        "ranks 0 and 1 both saw all 6 samples in epoch 0 of the loader of Pictures (train.py, line 12)"
+    )
+    assert (result.file, result.line, result.ranks) == ("/work/train.py", 12, (0, 1))
+
+
+def test_shares_pass_though_the_last_batch_is_padded() -> None:
+    shares = {0: [0, 2, 4, 6], 1: [1, 3, 5, 0]}
+    assert (
+        judge(case({rank: [ddp(), loader(length=7), *epoch(share)] for rank, share in shares.items()})).status == PASSED
+    )
+
+
+def test_indices_that_mean_other_samples_pass() -> None:
+    rows = {0: range(100, 108), 1: range(200, 208)}
+    assert judge(case({rank: [ddp(), loader(), *epoch(range(8), rows=rows[rank])] for rank in rows})).status == PASSED
+
+
+def test_equal_indices_fail_where_augmentation_makes_contents_differ() -> None:
+    rows = {0: range(100, 108), 1: range(200, 208)}
+    drawn = {**DRAWN, "states": {"torch": [1, 9]}}
+    notes = {rank: [ddp(), loader(), drawn, *epoch(range(8), rows=rows[rank])] for rank in rows}
+    assert judge(case(notes)).status == FAILED
+
+
+def test_slices_of_the_same_batches_pass() -> None:
+    fed = {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
+    notes = {
+        rank: [
+            ddp(),
+            loader(),
+            *({"kind": "fed", "loader": 0, "epoch": 0, "rows": [row], "model": 0} for row in fed[rank]),
+        ]
+        + epoch(range(8))
+        for rank in fed
+    }
+    assert judge(case(notes)).status == PASSED
+
+
+def test_ranks_of_other_groups_may_see_the_same() -> None:
+    notes = {rank: [ddp((rank,)), loader(), *epoch(range(8))] for rank in range(2)}
+    assert judge(case(notes)).status == NOT_APPLICABLE
+
+
+def test_draws_with_replacement_pass_and_equal_ones_fail() -> None:
+    draws = {0: [1, 5, 5, 9, 12, 1, 3, 14, 3, 8], 1: [7, 5, 2, 9, 9, 15, 2, 1, 0, 15]}
+    assert judge(case({rank: [ddp(), loader(), *epoch(draws[rank])] for rank in draws})).status == PASSED
+    assert judge(case({rank: [ddp(), loader(), *epoch(draws[0])] for rank in draws})).status == FAILED

@@ -1,0 +1,44 @@
+"""A shuffled order that comes again in the next epoch fails; one that is not shuffled does not."""
+
+from __future__ import annotations
+
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks.rules.set_epoch import judge
+from tests.core.checks.rules.loading import epoch, loader
+from tests.core.checks.rules.replicas import case, step
+
+ORDER = [6, 1, 4, 0, 7, 3, 2, 5]
+
+
+def test_the_same_order_again_fails() -> None:
+    result = judge(case({0: [loader(), *epoch(ORDER), *epoch(ORDER, number=1)]}))
+    assert result.status == FAILED
+    assert "epochs 0 and 1 of the loader of Pictures (train.py, line 12) drew the same 8 samples" in result.detail
+    assert "sampler.set_epoch(epoch)" in result.fix
+
+
+def test_another_order_passes() -> None:
+    assert judge(case({0: [loader(), *epoch(ORDER), *epoch(ORDER[::-1], number=1)]})).status == PASSED
+
+
+def test_samples_in_their_own_order_pass() -> None:
+    assert judge(case({0: [loader(), *epoch(range(8)), *epoch(range(8), number=1)]})).status == PASSED
+
+
+def test_one_epoch_or_an_evaluation_is_not_judged() -> None:
+    assert judge(case({0: [loader(), *epoch(ORDER)]})).status == NOT_APPLICABLE
+    evaluated = [*epoch(ORDER, trained=False), *epoch(ORDER, number=1, trained=False)]
+    assert judge(case({0: [loader(), *evaluated]})).status == NOT_APPLICABLE
+
+
+def test_a_curriculum_passes() -> None:
+    fixed = loader(samplers=("BatchSampler", "Curriculum"), set_epoch=False)
+    assert judge(case({0: [fixed, *epoch(ORDER), *epoch(ORDER, number=1)]})).status == PASSED
+
+
+def test_a_second_training_that_begins_at_epoch_0_passes() -> None:
+    def notes(second: int) -> list[dict[str, object]]:
+        return [loader(), *epoch(ORDER), step(1), *epoch(ORDER, number=1), step(2, second)]
+
+    assert judge(case({0: notes(1)})).status == NOT_APPLICABLE
+    assert judge(case({0: notes(0)})).status == FAILED

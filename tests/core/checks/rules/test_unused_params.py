@@ -1,0 +1,41 @@
+"""A parameter that DDP waits for and no backward pass reached is named, from the pass itself or from DDP's own complaint."""
+
+from __future__ import annotations
+
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks.rules.unused_params import judge
+from tests.core.checks.rules.replicas import AT, case, ddp, forward, step
+
+COMPLAINT = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. […]\n"
+    "Parameter indices which did not receive grad for rank 1: 1\n In addition, you can set …"
+)
+
+
+def test_what_backward_left_out_is_named_with_its_ranks() -> None:
+    unused = {"kind": "unused", "ddp": 0, "names": ["bias"], "count": 1, "at": AT}
+    result = judge(case({0: [ddp(), forward()], 1: [ddp(), forward(), unused]}))
+    assert (result.status, result.ranks) == (FAILED, (1,))
+    assert result.detail.endswith("rank 1: bias")
+
+
+def test_the_places_in_the_complaint_of_ddp_become_names() -> None:
+    cause = {"kind": "exception", "message": COMPLAINT, "rank": 1}
+    result = judge(case({rank: [ddp(), forward()] for rank in range(2)}, verdict="failed", cause=cause))
+    assert result.status == FAILED
+    assert result.detail.endswith(": bias")
+
+
+def test_a_complaint_about_parameters_that_were_replaced_is_for_another_check() -> None:
+    cause = {"kind": "exception", "message": COMPLAINT, "rank": 1}
+    notes = [ddp(), forward(), step(1, replaced=["bias"])]
+    assert judge(case({rank: notes for rank in range(2)}, verdict="failed", cause=cause)).status == NOT_APPLICABLE
+
+
+def test_where_ddp_looks_for_them_itself_nothing_is_wrong() -> None:
+    result = judge(case({rank: [ddp(find_unused=True), forward()] for rank in range(2)}))
+    assert (result.status, "itself" in result.detail) == (PASSED, True)
+
+
+def test_a_model_that_was_never_called_is_not_judged() -> None:
+    assert judge(case({rank: [ddp()] for rank in range(2)})).status == NOT_APPLICABLE

@@ -1,0 +1,178 @@
+"""Is what CI systems and GitHub are given valid, whatever stands in it?"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import xmlschema
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compose_sim.core.checks import failed, not_applicable, passed, warned
+from compose_sim.core.report.github import MOST_OF_A_KIND, summary, workflow_commands
+from compose_sim.core.report.junit import junit
+from tests.builders import ROOT
+
+SCHEMA = xmlschema.XMLSchema10(str(ROOT / "tests" / "core" / "report" / "junit-10.xsd"))
+RESULTS = {
+    "set-epoch": failed("epochs 0 and 1 are alike", fix="call sampler.set_epoch(epoch)", file="/p/train.py", line=12),
+    "sampler-tail": warned("3 of 103 samples are seen twice", fix="drop_last=True"),
+    "teardown": passed("all ranks ended well"),
+    "batchnorm-local": not_applicable("the model has no BatchNorm"),
+}
+
+
+def a_report(cause: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """Two nodes of two ranks, with a result of every kind."""
+    checks = [{**result.to_dict(), "id": name} for name, result in RESULTS.items()]
+    report = {
+        "program": "src/train.py --lr 0.1",
+        "verdict": "failed" if cause else "passed",
+        "cause": cause,
+        "nodes": [{"name": "node-0", "ranks": [0, 1]}, {"name": "node-1", "ranks": [2, 3]}],
+        "timings": {"total_s": 4.25},
+        "versions": {"host": "vm"},
+        "checks": checks,
+    }
+    return {**report, **changes}
+
+
+def a_cause(**changes: Any) -> dict[str, Any]:
+    return {
+        "node": "node-1",
+        "rank": 2,
+        "kind": "exception",
+        "message": "ValueError: boom",
+        "traceback": None,
+        **changes,
+    }
+
+
+def cases_of(text: str) -> dict[str, ElementTree.Element]:
+    """The test cases, by name."""
+    SCHEMA.validate(text)
+    return {case.get("name", ""): case for case in ElementTree.fromstring(text).iter("testcase")}
+
+
+def test_each_expectation_is_a_case_and_one_that_cannot_be_judged_is_an_error() -> None:
+    results = [
+        {"id": "recovered_within", "wanted": "3.00 s", "status": "passed", "detail": "recovered in 1.2 s"},
+        {"id": "world_sizes", "wanted": "4 → 3", "status": "failed", "detail": "4"},
+        {"id": "steps_lost_at_most", "wanted": "9", "status": "inconclusive", "detail": "no steps"},
+    ]
+    cause = a_cause(rank=None, node=None, kind="expectation", message="world_sizes 4 → 3: 4")
+    cases = cases_of(junit(a_report(cause, checks=[], expectations=results, scenario={"name": "node-loss"})))
+
+    assert [(case, cases[case].get("classname"), cases[case][0].tag) for case in list(cases)[:3]] == [
+        ("recovered_within 3.00 s", "composesim.train.node-loss", "system-out"),
+        ("world_sizes 4 → 3", "composesim.train.node-loss", "failure"),
+        ("steps_lost_at_most 9", "composesim.train.node-loss", "error"),
+    ]
+    assert list(cases["rank 0 on node-0"]) == []
+
+
+def test_each_check_is_a_case() -> None:
+    text = junit(a_report())
+    cases = cases_of(text)
+
+    assert [child.tag for name in RESULTS for child in cases[name]] == [
+        "failure",
+        "system-out",
+        "system-out",
+        "skipped",
+    ]
+    assert cases["set-epoch"].get("classname") == "composesim.train"
+    assert cases["set-epoch"][0].get("message") == "epochs 0 and 1 are alike"
+    assert (
+        cases["set-epoch"][0].text == "epochs 0 and 1 are alike\nfix: call sampler.set_epoch(epoch)\nat /p/train.py:12"
+    )
+    assert (cases["sampler-tail"][0].text or "").startswith("warned: 3 of 103")
+    assert cases["batchnorm-local"][0].get("message") == "the model has no BatchNorm"
+    suite = ElementTree.fromstring(text)[0]
+    assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped", "time")} == {
+        "tests": "8",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "1",
+        "time": "4.250",
+    }
+
+
+def test_the_rank_that_failed_first_is_the_failure_of_the_run() -> None:
+    cases = cases_of(junit(a_report(a_cause(traceback="Traceback …\nValueError: boom"))))
+
+    assert [child.tag for rank in range(4) for child in cases[f"rank {rank} on node-{rank // 2}"]] == [
+        "skipped",
+        "skipped",
+        "failure",
+        "skipped",
+    ]
+    assert cases["rank 2 on node-1"][0].text == "Traceback …\nValueError: boom"
+
+
+@pytest.mark.parametrize("cause", [a_cause(rank=None, node=None, kind="timeout"), None])
+def test_a_run_that_failed_of_no_rank_is_an_error_of_its_own(cause: dict[str, Any] | None) -> None:
+    cases = cases_of(junit(a_report(cause, verdict="timeout")))
+
+    assert [child.tag for child in cases["run"]] == ["error"]
+
+
+@given(st.text(), st.text(st.characters(codec="utf-8"), max_size=20))
+def test_any_text_is_valid_xml(text: str, program: str) -> None:
+    report = a_report(a_cause(message=text, traceback=text), program=program, versions={"host": text})
+    report["checks"][0].update(detail=text, fix=text)
+
+    SCHEMA.validate(junit(report))
+
+
+def test_control_characters_stay_readable() -> None:
+    cases = cases_of(junit(a_report(a_cause(message="\x1b[31mred\x00"))))
+
+    assert cases["rank 2 on node-1"][0].get("message") == r"\x1b[31mred\x00"
+
+
+def test_annotations_name_file_line_and_fix_with_every_sign_escaped() -> None:
+    report = a_report()
+    report["checks"][0].update(detail="100% of it: a, b\nc", place={"file": "/p/a,b:c.py", "line": 3})
+
+    lines = workflow_commands(report, path_of=lambda file: file.removeprefix("/p/"))
+
+    assert lines == [
+        "::error file=a%2Cb%3Ac.py,line=3,title=composesim set-epoch::"
+        "100%25 of it: a, b%0Ac%0AFix: call sampler.set_epoch(epoch)",
+        "::warning title=composesim sampler-tail::3 of 103 samples are seen twice%0AFix: drop_last=True",
+    ]
+
+
+def test_an_exception_is_annotated_where_the_repository_raised_it() -> None:
+    traceback = (
+        'Traceback:\n  File "/p/train.py", line 7, in main\n  File "/venv/site-packages/torch/nn.py", line 1, in call\n'
+    )
+
+    line, *_ = workflow_commands(a_report(a_cause(traceback=traceback)), path_of=lambda file: file.removeprefix("/p/"))
+
+    assert line == "::error file=train.py,line=7,title=composesim failed::ValueError: boom"
+
+
+def test_there_are_no_more_annotations_of_a_kind_than_github_shows() -> None:
+    report = a_report(a_cause())
+    report["checks"] = [{**check, "id": f"{check['id']}-{index}"} for index in range(20) for check in report["checks"]]
+
+    lines = workflow_commands(report, path_of=str)
+
+    assert [sum(line.startswith(f"::{kind} ") for line in lines) for kind in ("error", "warning")] == [
+        MOST_OF_A_KIND
+    ] * 2
+    assert lines[0] == "::error title=composesim failed::ValueError: boom"
+
+
+def test_the_summary_is_a_table_with_what_is_wrong_first() -> None:
+    report = a_report()
+    report["checks"][3]["detail"] = "a | b\n`c` <d>"
+    rows = [line for line in summary(report, "words").splitlines() if line.startswith("| ")]
+
+    assert [re.findall(r"`([a-z-]+)`", row)[:1] for row in rows[1:]] == [[name] for name in RESULTS]
+    assert r"a \| b \`c\` &lt;d&gt;" in rows[-1]
