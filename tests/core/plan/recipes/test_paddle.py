@@ -36,7 +36,7 @@ def chosen(plan: Plan, what: str) -> tuple[str, str]:
 def test_nodes_meet_in_rounds_and_paddle_brings_its_own_store() -> None:
     plan = the_plan(args=("--epochs", "2"))
 
-    assert plan.nodes[1].command[2:] == ("--launcher", "paddle", "--", "train.py", "--epochs", "2")
+    assert plan.nodes[1].command[2:] == ("agent", "--launcher", "paddle", "--", "train.py", "--epochs", "2")
     assert "--no-store" in plan.master.command
     assert plan.environment["PORT_RANGE"] == "29501:29600", "beside MASTER_PORT, where Paddle's own master is"
 
