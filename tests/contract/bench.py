@@ -54,7 +54,7 @@ class Bench:
     runs: list[str] = field(default_factory=list)
 
     def start(
-        self, *programs: str, command: tuple[str, ...] | None = None, master: str = MASTER, first_nodes: int = 0
+        self, *programs: str, command: tuple[str, ...] | None = None, master: str = MASTER, initial_node_count: int = 0
     ) -> Plan:
         """Start a run with one node for each Python program (the first ones begin), or with one node for a command."""
         host, folder = self._host(), self._folder()
@@ -62,7 +62,7 @@ class Bench:
         commands = [command] if command else [(plan.python, "-c", program) for program in programs]
         nodes = tuple(replace(node, command=own) for node, own in zip(plan.nodes, commands, strict=True))
         plan = replace(plan, master=replace(plan.master, command=(plan.python, "-c", master)), nodes=nodes)
-        plan = replace(plan, first_nodes=first_nodes or len(nodes))
+        plan = replace(plan, initial_node_count=initial_node_count or len(nodes))
         return self._start(plan, host, folder)
 
     def start_script(self, text: str, **spec: Any) -> Plan:

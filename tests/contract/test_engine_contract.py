@@ -163,7 +163,7 @@ def test_a_node_that_is_held_stands_still_until_it_is_let_go(bench: Bench, hold:
 
 
 def test_a_node_that_joins_later_is_started_when_it_is_wanted(bench: Bench) -> None:
-    plan = bench.start(WAITS, WAITS, first_nodes=1)
+    plan = bench.start(WAITS, WAITS, initial_node_count=1)
     assert bench.running(plan) == ["master", "node-0"]
     deaths = bench.engine.stopped(plan)
 

@@ -39,7 +39,7 @@ def test_with_every_comment_removed_it_is_still_a_spec() -> None:
 
     assert shown.keys() >= {"nodes", "nproc_per_node", "engine", "image", "python", "backend", "launcher"}
     assert shown.keys() >= {"env", "env_file", "mounts", "memory", "cpus", "timeout", "script", "args"}
-    assert [node.nproc_per_node for node in spec.node_specs[: spec.first_nodes]] == [2, None]
+    assert [node.nproc_per_node for node in spec.node_specs[: spec.initial_node_count]] == [2, None]
 
 
 def test_commented_defaults_are_the_defaults() -> None:

@@ -21,11 +21,6 @@ class Ongoing:
     lowered: Lowered
 
 
-def first_nodes(plan: Plan) -> tuple[str, ...]:
-    """The nodes that a run begins with."""
-    return tuple(node.name for node in plan.nodes[: plan.first_nodes or None])
-
-
 def lower_fault(fault: Fault, scene: Scene, ongoing: Collection[Ongoing]) -> Lowered:
     """What to do; SpecError where the fault makes no sense now, or is there already."""
     kind, plan = kind_named(fault.kind), scene.plan

@@ -154,7 +154,7 @@ class Plan:
     keep: bool
     max_restarts: int
     elastic: tuple[int, int] | None = None  # (least, most) nodes; None: all of them, always
-    first_nodes: int = 0  # how many of `nodes` are started first; 0: all
+    initial_node_count: int  # the run starts with this many of `nodes`; `scale` may start the others
     links: tuple[str, ...] = ()  # shapes as `--link` takes them
     scratch_bytes: int | None = None
     master: PlannedMaster
@@ -167,6 +167,11 @@ class Plan:
     environment: Mapping[str, str]  # what all nodes have in common
     mounts: tuple[Mount, ...]
     choices: tuple[Choice, ...] = field(default=())
+
+    @property
+    def initial_nodes(self) -> tuple[PlannedNode, ...]:
+        """Return the nodes that the run starts with."""
+        return self.nodes[: self.initial_node_count]
 
     @property
     def published(self) -> tuple[PlannedPort, ...]:

@@ -123,7 +123,7 @@ def make_plan(
         python=python,
         launcher=launcher,
         backend=backend.value,
-        world_size=sum(node.nproc for node in nodes[: spec.first_nodes]),
+        world_size=sum(node.nproc for node in nodes[: spec.initial_node_count]),
         folder=folder,
         working_directory=program.folder,
         program=" ".join((("-m",) if program.is_module else ()) + (program.target, *program.arguments)),
@@ -138,7 +138,7 @@ def make_plan(
         keep=spec.keep,
         max_restarts=spec.max_restarts,
         elastic=spec.elastic_range,
-        first_nodes=spec.first_nodes,
+        initial_node_count=spec.initial_node_count,
         links=spec.link,
         scratch_bytes=spec.scratch,
         master=PlannedMaster(

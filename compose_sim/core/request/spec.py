@@ -201,8 +201,8 @@ class ClusterSpec(BaseModel):
             raise ValueError(f"script '{self.script}' and module '{self.module}' cannot both run")
         if self.nodes == ():
             raise ValueError("nodes is an empty list: a cluster has at least one node")
-        if self.elastic_range and not self.elastic_range[0] <= self.first_nodes <= self.elastic_range[1]:
-            raise ValueError(f"{self.first_nodes} nodes are not within '{self.elastic}', the range of elastic")
+        if self.elastic_range and not self.elastic_range[0] <= self.initial_node_count <= self.elastic_range[1]:
+            raise ValueError(f"{self.initial_node_count} nodes are not within '{self.elastic}', the range of elastic")
         if self.gpus in ("none", "emulated") and self.names_gpus:
             raise ValueError(f"gpus '{self.gpus}' is for all nodes, and a node names GPUs of its own")
         return self
@@ -219,8 +219,8 @@ class ClusterSpec(BaseModel):
         return (int(least), int(most)) if most else None
 
     @property
-    def first_nodes(self) -> int:
-        """How many nodes a run begins with; an elastic one with its most, unless `nodes` was given."""
+    def initial_node_count(self) -> int:
+        """Return how many nodes a run starts with: `nodes`, or the maximum of an elastic run that leaves it out."""
         if isinstance(self.nodes, tuple):
             return len(self.nodes)
         if self.elastic_range and "nodes" not in self.model_fields_set:
@@ -229,8 +229,8 @@ class ClusterSpec(BaseModel):
 
     @property
     def node_specs(self) -> tuple[NodeSpec, ...]:
-        """One NodeSpec a node that may ever take part, in node order; the first `first_nodes` of them begin."""
-        given = self.nodes if isinstance(self.nodes, tuple) else (NodeSpec(),) * self.first_nodes
+        """Return one NodeSpec per node that may ever take part. The first `initial_node_count` are there from the start."""
+        given = self.nodes if isinstance(self.nodes, tuple) else (NodeSpec(),) * self.initial_node_count
         most = self.elastic_range[1] if self.elastic_range else 0
         return given + (NodeSpec(),) * max(0, most - len(given))
 

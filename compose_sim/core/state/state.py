@@ -213,8 +213,7 @@ class ClusterState:
 def initial_state(plan: Plan) -> ClusterState:
     """The state before anything happened. Ranks are those of the nodes that begin."""
     nodes = {node.name: NodeState(name=node.name, nproc=node.nproc) for node in plan.nodes}
-    first = plan.nodes[: plan.first_nodes or None]
-    ranks = {rank: RankState(rank=rank, node=node.name) for node in first for rank in node.ranks}
+    ranks = {rank: RankState(rank=rank, node=node.name) for node in plan.initial_nodes for rank in node.ranks}
     return ClusterState(
         nodes=nodes,
         ranks=ranks,
@@ -223,6 +222,6 @@ def initial_state(plan: Plan) -> ClusterState:
         # Frameworks with a driver go on with the nodes that are left; whether they can is theirs to say.
         elastic=plan.elastic is not None or plan.is_driven,
         least_nodes=plan.elastic[0] if plan.elastic else 1 if plan.is_driven else len(plan.nodes),
-        wanted=tuple(node.name for node in first),
+        wanted=tuple(node.name for node in plan.initial_nodes),
         links=plan.links,
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults import Act, Lowered, Pause, Scene, Signal, Start
-from compose_sim.core.faults.active import Ongoing, faults_to_heal, first_nodes, lower_fault, lower_scale, over_by_start
+from compose_sim.core.faults.active import Ongoing, faults_to_heal, lower_fault, lower_scale, over_by_start
 from compose_sim.core.faults.commands import Fault, Heal, Intervention, Relink, Scale
 from compose_sim.core.network.links import check_links, merged
 from compose_sim.core.network.node_network import NetworkFault
@@ -42,7 +42,7 @@ class Performer:
         self._queue: deque[tuple[str, Intervention | None, Path | None]] = deque()
         self._ongoing: dict[str, Ongoing] = {}
         self._ends: dict[str, float] = {}  # id of a fault -> monotonic seconds: healed by itself then
-        self._wanted = first_nodes(plan)
+        self._wanted = tuple(node.name for node in plan.initial_nodes)
         self._links = plan.links
         self._ranks: dict[int, str] = {rank: node.name for node in plan.nodes for rank in node.ranks}
         self._networks.apply(self._links)

@@ -13,7 +13,6 @@ from typing import Any
 
 from compose_sim.core.compose.document import project_name
 from compose_sim.core.faults import Act
-from compose_sim.core.faults.active import first_nodes
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.docker import actions, images
@@ -52,9 +51,9 @@ class DockerEngine:
     def start(self, plan: Plan, folder: RunFolder) -> None:
         """`docker compose up`, all services of the beginning at once."""
         self._started_at = time.time()
-        everything = len(first_nodes(plan)) == len(plan.nodes)
-        first = ("master", *first_nodes(plan), *(service.name for service in plan.services))
-        actions.compose_up(plan, folder, () if everything else first)
+        nodes = [node.name for node in plan.initial_nodes]
+        names = ("master", *nodes, *(service.name for service in plan.services))
+        actions.compose_up(plan, folder, () if len(nodes) == len(plan.nodes) else names)
 
     def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
         """Deaths from the daemon's own event stream, from the start of the run on, so that none is missed."""
@@ -63,7 +62,7 @@ class DockerEngine:
         argv += [word for event in ("start", "die", "oom", "destroy") for word in ("--filter", f"event={event}")]
         names = {"master", *(node.name for node in plan.nodes)}
         services = {service.name for service in plan.services}
-        running = {"master", *first_nodes(plan)}
+        running = {"master", *(node.name for node in plan.initial_nodes)}
         out_of_memory: set[str] = set()
         events, lines = lines_of(argv)
         try:

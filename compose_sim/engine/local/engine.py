@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from compose_sim.core.faults import Act, Start
-from compose_sim.core.faults.active import first_nodes
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.engine.local import actions, process_labels
@@ -66,11 +65,10 @@ class LocalEngine:
             self._children.add((plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment))
             if mps := start_mps(zygote, plan, _environment(plan)):
                 self._children.add((plan.run, MPS_NAME), mps)
-            nodes = [node for node in plan.nodes if node.name in first_nodes(plan)]
-            if any(_program_to_share(plan, node) for node in nodes):
+            if any(_program_to_share(plan, node) for node in plan.initial_nodes):
                 zygote.import_torch()  # while the master starts
             address = f"127.0.0.1:{self._await_port(plan, folder)}"
-            for node in nodes:
+            for node in plan.initial_nodes:
                 self._start_node(zygote, plan, node, address, program=_program_to_share(plan, node))
 
     def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
@@ -87,7 +85,7 @@ class LocalEngine:
     def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
         """Each node when its agent ends; the exit code of one that we did not start is what it wrote down last."""
         poll, handles = select.poll(), self._watched
-        for name in (MASTER, *first_nodes(plan)):
+        for name in (MASTER, *(node.name for node in plan.initial_nodes)):
             if not self._watch(poll, plan.run, name):
                 yield self._status(plan.run, name, plan)
         try:

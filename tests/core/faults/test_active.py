@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.faults import Scene
-from compose_sim.core.faults.active import Ongoing, faults_to_heal, first_nodes, lower_fault, lower_scale, over_by_start
+from compose_sim.core.faults.active import Ongoing, faults_to_heal, lower_fault, lower_scale, over_by_start
 from compose_sim.core.faults.commands import (
     Fault,
     Heal,
@@ -118,7 +118,7 @@ def test_a_fault_is_over_when_all_that_it_killed_runs_again() -> None:
 def test_scaling_takes_the_last_nodes_away_and_brings_the_first_ones_back() -> None:
     plan = a_plan(elastic="2:4", nodes=3)
 
-    assert first_nodes(plan) == NAMES[:3]
+    assert tuple(node.name for node in plan.initial_nodes) == NAMES[:3]
     assert lower_scale(Scale(nodes=2), plan, NAMES[:3]) == NAMES[:2]
     assert lower_scale(Scale(nodes=4), plan, NAMES[:2]) == NAMES
     assert lower_scale(Scale(nodes=3), plan, ("node-0", "node-3")) == ("node-0", "node-1", "node-3")

@@ -98,7 +98,7 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench) -> Non
 
 
 def test_nodes_leave_and_come_by_scaling(bench: Bench) -> None:
-    run = Run(bench, replace(bench.start(WAITS, WAITS, WAITS, first_nodes=2), elastic=(1, 3)))
+    run = Run(bench, replace(bench.start(WAITS, WAITS, WAITS, initial_node_count=2), elastic=(1, 3)))
 
     run.ask(Scale(nodes=1), "scale-1")
     run.ask(Scale(nodes=3), "scale-2")
@@ -119,7 +119,7 @@ class Narrow(LocalEngine):
 
 def test_a_size_that_cannot_be_had_leaves_the_size_that_was(bench: Bench) -> None:
     bench.engine = Narrow()
-    run = Run(bench, replace(bench.start(WAITS, WAITS, WAITS, first_nodes=1), elastic=(1, 3)))
+    run = Run(bench, replace(bench.start(WAITS, WAITS, WAITS, initial_node_count=1), elastic=(1, 3)))
 
     with pytest.raises(EngineError, match="there is no room for it"):
         run.ask(Scale(nodes=3), "scale-1")

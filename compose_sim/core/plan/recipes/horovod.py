@@ -81,7 +81,7 @@ def _driver_options(spec: ClusterSpec) -> tuple[str, ...]:
         "--slots",
         ",".join(map(str, slots)),
         "--ranks",
-        str(sum(slots[: spec.first_nodes])),
+        str(sum(slots[: spec.initial_node_count])),
         "--least",
         PACKAGES["horovod"],
     ]

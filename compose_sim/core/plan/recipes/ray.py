@@ -62,7 +62,7 @@ def driver_words(cluster: Cluster) -> tuple[str, ...]:
     spec = cluster.spec
     return (
         *role_words(cluster.folder, "ray-driver"),
-        *("--nodes", str(spec.first_nodes)),
+        *("--nodes", str(spec.initial_node_count)),
         *("--cpus", str(_whole(spec, "head-cpus", 0))),
         *("--ready-timeout", str(_whole(spec, "ready-timeout", _PATIENCE_S, least=1))),
         *(("--dashboard-port", str(cluster.published["dashboard"])) if _has_dashboard(spec) else ()),

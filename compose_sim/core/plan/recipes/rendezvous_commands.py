@@ -12,7 +12,7 @@ def master_command(cluster: Cluster, *, serves_store: bool) -> tuple[str, ...]:
     return (
         cluster.python,
         *role_words(cluster.folder, "master"),
-        *("--nodes", str(spec.first_nodes)),
+        *("--nodes", str(spec.initial_node_count)),
         *(("--min-nodes", str(spec.elastic_range[0])) if spec.elastic_range else ()),
         *("--max-restarts", str(spec.max_restarts)),
         *("--port", str(cluster.port)),
