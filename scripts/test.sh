@@ -1,39 +1,78 @@
 #!/usr/bin/env bash
-# Do lint, types and tests pass? Runs every tier that this machine can run, and says which it could not.
+# Run the linters, the type checker and every tier of tests that this machine can run; report the tiers that it cannot.
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]    with CI=true a missing Docker Engine is a failure
 #
-# Without arguments the tests run in lanes side by side: tests/lanes says how, and which failed test gets a second try.
+# Without arguments two pytest workers share the tests (tests/conftest.py says how), and the linters run beside them. No failed test
+# is tried again. With arguments one pytest runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tiers="" # an expression of pytest -m, empty for all
+LOGS=build/tests      # the logs of what runs beside the tests, and JUnit files
+TEST_TIMEOUT_S=900    # of one test with its fixtures
+tiers=""              # an expression of pytest -m; empty for all
 not_run=()
-beside=() # what is made while the lanes run tests that do not need it
+
+main() {
+    find_tiers
+    if [ $# -gt 0 ]; then run_pytest "$tiers" "$@"; exit; fi
+    mkdir -p "$LOGS"
+    local check recipes="" status=0
+    make --no-print-directory check >"$LOGS/check.log" 2>&1 &
+    check=$!
+    if [ "${CI:-}" = true ]; then
+        scripts/recipes.sh >"$LOGS/recipes.log" 2>&1 & # takes minutes, and tests of other tiers do not need it
+        recipes=$!
+    fi
+    in_parallel "${tiers:+($tiers) and }not recipes" --junitxml="$LOGS/tests.xml" || status=1
+    if wants recipes; then
+        if [ -n "$recipes" ]; then await "$recipes" recipes 'scripts/recipes.sh' || status=1; fi
+        in_parallel "${tiers:+($tiers) and }recipes" --junitxml="$LOGS/recipes.xml" || status=1
+    fi
+    await "$check" check 'make check' || status=1
+    for reason in ${not_run[@]+"${not_run[@]}"}; do echo "Not run: $reason"; done
+    exit "$status"
+}
+
+find_tiers() {
+    local engine recipes
+    if ! engine=$(scripts/engine.sh --check 2>&1); then
+        if [ "${CI:-}" = true ]; then
+            echo "test.sh: CI=true asks for all tiers, and no Docker Engine answers. Try: make engine"
+            echo "$engine"
+            exit 1
+        fi
+        leave_out docker "docker: ${engine##*$'\n'} To run it: make engine (as root), then make test"
+    fi
+    if [ "${CI:-}" != true ] && ! recipes=$(scripts/recipes.sh --check 2>&1); then
+        leave_out recipes "recipes: ${recipes##*$'\n'} To run it: make recipes, then make test"
+    fi
+    if ! [ -e /proc/driver/nvidia/version ]; then
+        leave_out gpu "gpu: this machine has no NVIDIA GPU."
+    fi
+}
 
 leave_out() {
     tiers="${tiers:+$tiers and }not $1"
-    not_run+=(--not-run "$2")
+    not_run+=("$2")
 }
 
-if ! engine=$(scripts/engine.sh --check 2>&1); then
-    if [ "${CI:-}" = true ]; then
-        echo "test.sh: CI=true asks for all tiers, and there is no engine for the docker tier. Type: make engine"
-        echo "$engine"
-        exit 1
-    fi
-    leave_out docker "docker: ${engine##*$'\n'} To run it: make engine (as root), then make test"
-fi
-if [ -x scripts/recipes.sh ]; then
-    if [ "${CI:-}" = true ]; then
-        beside+=(--beside recipes=scripts/recipes.sh)
-    elif ! recipes=$(scripts/recipes.sh --check 2>&1); then
-        leave_out recipes "recipes: ${recipes##*$'\n'} To run it: make recipes, then make test"
-    fi
-fi
-if ! [ -e /proc/driver/nvidia/version ]; then
-    leave_out gpu "gpu: this machine has no NVIDIA GPU."
-fi
+wants() { [[ "$tiers" != *"not $1"* ]]; }
 
-exec .venv/bin/python -m tests.lanes -m "$tiers" --beside check='make --no-print-directory check' \
-    ${beside[@]+"${beside[@]}"} ${not_run[@]+"${not_run[@]}"} -- "$@"
+in_parallel() { run_pytest "$1" -n 2 --dist loadgroup "${@:2}"; }
+
+# A shell's background job ignores SIGINT, and so would everything that tests start and interrupt.
+run_pytest() {
+    .venv/bin/python -c 'import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.execv(sys.argv[1], sys.argv[1:])' "$PWD/.venv/bin/python" -m pytest --timeout "$TEST_TIMEOUT_S" --durations 15 -m "$1" "${@:2}"
+}
+
+await() {
+    if wait "$1"; then echo "passed: $3"; return; fi
+    echo "failed: $3; the end of $LOGS/$2.log:"
+    tail -n 60 "$LOGS/$2.log"
+    return 1
+}
+
+main "$@"

@@ -17,6 +17,7 @@ from tests.builders import PATIENCE_S
 COMMAND = [sys.executable, "-m", "compose_sim"]
 # Bare processes: nothing imports torch, so a run takes a second.
 UP = ("up", "--engine", "local", "--launcher", "env")
+DONE = f"done-{secrets.token_hex(2)}"  # names of runs are known on the whole machine, where other tests run too
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,11 @@ def project(tmp_path: Path) -> Project:
 
 
 def run_finished(folder: Path, script: str, *options: str) -> Project:
-    """A project with one finished run named `done`."""
+    """A project with one finished run, DONE."""
     project = Project(folder)
     project.write("train.py", script)
-    project.run(*UP, "--name", "done", *options, "train.py")
-    assert (folder / ".composesim" / "runs" / "done" / "report.json").is_file()
+    ended = project.run(*UP, "--name", DONE, *options, "train.py")
+    assert (folder / ".composesim" / "runs" / DONE / "report.json").is_file(), ended.stderr
     return project
 
 

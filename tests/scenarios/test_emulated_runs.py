@@ -115,7 +115,7 @@ def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
     *_, last = bugs
     tried = "".join(f"try:\n    {code}\nexcept Exception as error:\n    seen.append(str(error))\n" for code in bugs)
     script = project.write("train.py", f"{JOINED}seen = []\n{tried}print(json.dumps(seen), flush=True)\n{last}\n")
-    outcome = project.run(*UP, "--name", "bugs", script)
+    outcome = project.run(*UP, "--name", project.named("bugs"), script)
 
     assert outcome.status == 1
     assert BUGS[last] in outcome.report["cause"]["message"]

@@ -107,7 +107,7 @@ def test_it_runs_on_two_nodes_of_two_ranks_and_tells_each_check(project: Project
     assert [line.split()[1] for line in lines if line[:2] in ("✔ ", "✘ ", "! ", "– ")][:-1] == list(IDS)
     assert lines[-1].startswith("✔ passed  ")
     assert done.returncode == 0
-    xmlschema.validate(project.folder / "out" / "junit.xml", ROOT / "tests" / "core" / "junit-10.xsd")
+    xmlschema.validate(project.folder / "out" / "junit.xml", ROOT / "tests" / "core" / "report" / "junit-10.xsd")
 
 
 def test_it_ends_as_a_run_ends_that_fails(project: Project) -> None:
@@ -184,7 +184,7 @@ def test_a_report_is_written_for_ci_by_other_verbs_too(project: Project) -> None
     project.run("report", run, "--junit", "report.xml")
 
     for name in ("up.xml", "report.xml"):
-        xmlschema.validate(project.folder / name, ROOT / "tests" / "core" / "junit-10.xsd")
+        xmlschema.validate(project.folder / name, ROOT / "tests" / "core" / "report" / "junit-10.xsd")
 
 
 @pytest.mark.train

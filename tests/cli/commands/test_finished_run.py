@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Project, run_finished
+from tests.cli.conftest import DONE, Project, run_finished
 
 SCRIPT = """
 import json, os, sys
@@ -44,7 +44,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def test_logs_are_complete_with_the_rank_where_a_node_has_several(passed: Project) -> None:
-    lines = passed.run("logs", "--run", "done").stdout.splitlines()
+    lines = passed.run("logs", "--run", DONE).stdout.splitlines()
 
     assert [line for line in lines if line.startswith("node-1.3 | ")] == [
         *(f"node-1.3 | rank 3 line {step}" for step in (1, 2, 3)),
@@ -63,13 +63,13 @@ def test_logs_are_complete_with_the_rank_where_a_node_has_several(passed: Projec
     ],
 )
 def test_logs_of_some_nodes_and_ranks(passed: Project, words: tuple[str, ...], ranks: set[int]) -> None:
-    lines = passed.run("logs", "--run", "done", "--json", *words).stdout.splitlines()
+    lines = passed.run("logs", "--run", DONE, "--json", *words).stdout.splitlines()
 
     assert {json.loads(line)["rank"] for line in lines} == ranks
 
 
 def test_logs_begin_with_the_last_lines_of_each_rank(passed: Project) -> None:
-    lines = passed.run("logs", "--run", "done", "--tail", "1", "--follow").stdout.splitlines()
+    lines = passed.run("logs", "--run", DONE, "--tail", "1", "--follow").stdout.splitlines()
 
     assert sorted(lines) == [f"node-{rank // 2}.{rank} | no newline" for rank in range(4)]
 
@@ -77,23 +77,23 @@ def test_logs_begin_with_the_last_lines_of_each_rank(passed: Project) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--node", "7"), "there is no node '7' in the run 'done': it has node-0, node-1"),
-        (("--rank", "4"), "there is no rank '4' in the run 'done': there are ranks 0, 1, 2, 3"),
-        (("--rank", "x"), "there is no rank 'x' in the run 'done': there are ranks 0, 1, 2, 3"),
+        (("--node", "7"), "there is no node '7' in the run '{run}': it has node-0, node-1"),
+        (("--rank", "4"), "there is no rank '4' in the run '{run}': there are ranks 0, 1, 2, 3"),
+        (("--rank", "x"), "there is no rank 'x' in the run '{run}': there are ranks 0, 1, 2, 3"),
         (("--node", "0", "--rank", "2"), "there is no rank '2' on node-0: there are ranks 0, 1"),
         (("--run", "other"), "no run named 'other' is known in"),
     ],
 )
 def test_what_does_not_exist_is_named(passed: Project, words: tuple[str, ...], message: str) -> None:
-    done = passed.run("logs", "--run", "done", *words)
+    done = passed.run("logs", "--run", DONE, *words)
 
     assert done.returncode == 2
-    assert message in done.stderr
+    assert message.format(run=DONE) in done.stderr
     assert "Try: composesim ps" in done.stderr
 
 
 def test_a_report_shows_nodes_timings_metrics_and_the_verdict_last(passed: Project) -> None:
-    lines = passed.run("report", "done").stdout.rstrip().splitlines()
+    lines = passed.run("report", DONE).stdout.rstrip().splitlines()
 
     nodes = [line.split()[:4] for line in lines if line.startswith("node-")]
     assert nodes == [["node-0", "0-1", "0", "0"], ["node-1", "2-3", "0", "0"]]
@@ -103,7 +103,7 @@ def test_a_report_shows_nodes_timings_metrics_and_the_verdict_last(passed: Proje
 
 
 def test_a_report_names_the_first_failure_with_its_traceback(failed: Project) -> None:
-    text = failed.run("report", "--run", "done").stdout
+    text = failed.run("report", "--run", DONE).stdout
 
     assert '  File "' in text
     assert "\n  ValueError: boom\n" in text
@@ -113,10 +113,10 @@ def test_a_report_names_the_first_failure_with_its_traceback(failed: Project) ->
 def test_a_report_is_made_from_events_where_a_crash_left_none(failed: Project, tmp_path: Path) -> None:
     runs = failed.folder / ".composesim" / "runs"
     copy = tmp_path / ".composesim" / "runs" / "copy"
-    shutil.copytree(runs / "done", copy)
+    shutil.copytree(runs / DONE, copy)
     (copy / "report.json").unlink()
 
-    kept = json.loads(failed.run("report", "done", "--json").stdout)
+    kept = json.loads(failed.run("report", DONE, "--json").stdout)
     made = json.loads(failed.run("report", str(copy), "--json").stdout)
 
     assert made["cause"] == kept["cause"]
@@ -129,7 +129,7 @@ def test_a_report_is_made_from_events_where_a_crash_left_none(failed: Project, t
 def test_a_report_from_a_crash_in_midst_of_a_run_is_inconclusive(passed: Project, tmp_path: Path) -> None:
     project = Project(tmp_path)
     copy = tmp_path / ".composesim" / "runs" / "killed"
-    shutil.copytree(passed.folder / ".composesim" / "runs" / "done", copy)
+    shutil.copytree(passed.folder / ".composesim" / "runs" / DONE, copy)
     (copy / "report.json").unlink()
     for name in ("composesim", "node-1"):
         path = copy / "events" / f"{name}.jsonl"
@@ -144,16 +144,16 @@ def test_a_report_from_a_crash_in_midst_of_a_run_is_inconclusive(passed: Project
 
 
 def test_wait_ends_with_the_exit_code_of_the_run(passed: Project, failed: Project) -> None:
-    assert passed.run("wait", "--run", "done").returncode == 0
-    done = failed.run("wait", "--run", "done")
+    assert passed.run("wait", "--run", DONE).returncode == 0
+    done = failed.run("wait", "--run", DONE)
 
     assert done.returncode == 1
     assert done.stderr == "✘ failed  rank 2 on node-2: ValueError: boom\n"
 
 
 def test_stats_at_the_end(passed: Project) -> None:
-    stats = json.loads(passed.run("stats", "--run", "done", "--json").stdout)
-    table = passed.run("stats", "--run", "done").stdout.splitlines()
+    stats = json.loads(passed.run("stats", "--run", DONE, "--json").stdout)
+    table = passed.run("stats", "--run", DONE).stdout.splitlines()
 
     assert [node["node"] for node in stats["nodes"]] == ["node-0", "node-1"]
     assert all(node["state"] == "exited" and node["cpus"] is None for node in stats["nodes"])
@@ -163,18 +163,18 @@ def test_stats_at_the_end(passed: Project) -> None:
 
 def test_ps_all_has_the_verdict(passed: Project, failed: Project) -> None:
     runs = {run["run"]: run["state"] for run in json.loads(passed.run("ps", "--all", "--json").stdout)["runs"]}
-    assert runs["done"] == "passed"
+    assert runs[DONE] == "passed"
 
     assert "failed" in failed.run("ps", "--all").stdout
 
 
 def test_down_leaves_the_folder_and_purge_does_not(tmp_path: Path) -> None:
     project = run_finished(tmp_path, SCRIPT)
-    folder = tmp_path / ".composesim" / "runs" / "done"
+    folder = tmp_path / ".composesim" / "runs" / DONE
 
-    kept = project.run("down", "--run", "done")
-    assert (kept.returncode, kept.stderr) == (0, f"nothing is left of done but its folder: {folder}\n")
-    purged = project.run("down", "--run", "done", "--purge")
+    kept = project.run("down", "--run", DONE)
+    assert (kept.returncode, kept.stderr) == (0, f"nothing is left of {DONE} but its folder: {folder}\n")
+    purged = project.run("down", "--run", DONE, "--purge")
     assert (purged.returncode, purged.stderr) == (0, f"deleted {folder}\n")
     assert not folder.exists()
-    assert project.run("down", "--run", "done").returncode == 2
+    assert project.run("down", "--run", DONE).returncode == 2
