@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import Callable
 
-from ..shared.event_log import Events
+from ..shared.event_log import EventLog
 from ..shared.master_protocol import BEAT_SECONDS, Message
 from ..shared.rank_logs import Outputs
 from . import usage
@@ -35,7 +35,7 @@ class Agent:
         master: str,
         launch: Launch,
         node_rank: int,
-        events: Events,
+        events: EventLog,
         outputs: Outputs,
         selector: selectors.BaseSelector,
         say: Callable[[str], None],
@@ -287,9 +287,9 @@ class Agent:
             if rank.ended:  # notice when its last child has gone
                 rank.signal(0)
         used = usage.sample(os.getpid(), contained=self._contained)
-        self._events.of(generation=self._round.get("generation")).emit("usage", **used)
+        self._events.bind(generation=self._round.get("generation")).emit("usage", **used)
         if self._ranks and not self._stop_reason:
             self._stalls.look(self._of_round(), self._ranks, self._round["store_port"])
 
-    def _of_round(self, rank: int | None = None) -> Events:
-        return self._events.of(rank=rank, generation=self._round["generation"])
+    def _of_round(self, rank: int | None = None) -> EventLog:
+        return self._events.bind(rank=rank, generation=self._round["generation"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ..shared import roles
-from ..shared.event_log import Events
+from ..shared.event_log import EventLog
 from ..shared.mps_marks import FAILED, READY
 
 _MPS_PATIENCE_S = 90.0
@@ -30,7 +30,7 @@ class Proof:
         self._planned = [each for each in environment.get("COMPOSESIM_GPUS", "").split(",") if each]
         self._joins_mps = environment.get("COMPOSESIM_MPS") == "1"
 
-    def finish(self, events: Events, pause: Callable[[float], bool]) -> str:
+    def finish(self, events: EventLog, pause: Callable[[float], bool]) -> str:
         """What is wrong, which ends this node; "" where all is well. `pause` waits, and is true where the node is to end."""
         if not self._planned:
             return ""

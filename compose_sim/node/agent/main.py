@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Callable
 
 from ..shared import emulation
-from ..shared.event_log import events_of
+from ..shared.event_log import EventLog
 from ..shared.rank_logs import Outputs
 from .agent import Agent
 from .faults import Orders
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     """Run one node; its exit code."""
     options = _options(arguments)
     environment = os.environ
-    events = events_of(environment)
+    events = EventLog.from_environment(environment)
     log = events.folder / "logs" / f"{events.node}.log"
     launch = Launch(
         launcher=options.launcher,
@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _take_part(launch: Launch, master: str, say: Say) -> int:
-    events, signals = events_of(os.environ), Signals()
+    events, signals = EventLog.from_environment(os.environ), Signals()
     contained = _is_contained()
     with selectors.DefaultSelector() as selector:
         echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ..shared import roles
-from ..shared.event_log import events_of
+from ..shared.event_log import EventLog
 from ..shared.master_protocol import Connection, Message
 
 LINK = "COMPOSESIM_DRIVER_LINK"  # the descriptor of the driver's link to the head
@@ -75,7 +75,7 @@ class Link:
 def fail(code: int, message: str, hint: str = "") -> NoReturn:
     """End the driver, with the cause of the run in words, and a command to type next."""
     print(f"composesim driver: {message}" + (f"\nTry: {hint}" if hint else ""), file=sys.stderr, flush=True)
-    events_of(os.environ).emit("exception", type="", message=message, traceback="", hint=hint)
+    EventLog.from_environment(os.environ).emit("exception", type="", message=message, traceback="", hint=hint)
     sys.exit(code)
 
 

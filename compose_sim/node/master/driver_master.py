@@ -16,7 +16,7 @@ import sys
 from functools import partial
 
 from ..shared.decisions import Act
-from ..shared.event_log import Events, events_of
+from ..shared.event_log import EventLog
 from ..shared.master_protocol import OVER, Connection
 from ..shared.passthrough_args import add_words
 from ..shared.rank_logs import Outputs
@@ -31,7 +31,7 @@ _FLUSH_SECONDS = 5.0
 class Head(Nodes):
     """The sockets around a gathering, and the driver: a process, a link to it, and what it prints."""
 
-    def __init__(self, gathering: Gathering, listener: socket.socket, driver: list[str], events: Events) -> None:
+    def __init__(self, gathering: Gathering, listener: socket.socket, driver: list[str], events: EventLog) -> None:
         """Listen on `listener`; `driver` is the words after `python`."""
         super().__init__(gathering, listener, events)
         self._gathering, self._words = gathering, driver
@@ -121,7 +121,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Serve one run; the exit code."""
     options = _options(arguments)
-    events = events_of({"COMPOSESIM_NODE": "master", **os.environ})
+    events = EventLog.from_environment({"COMPOSESIM_NODE": "master", **os.environ})
     interface = interface_of(options.host)
     gathering = Gathering(
         slots=[int(count) for count in options.slots.split(",")],

@@ -12,7 +12,7 @@ from functools import partial
 
 from ..shared import roles
 from ..shared.decisions import Act
-from ..shared.event_log import Events, events_of
+from ..shared.event_log import EventLog
 from .rendezvous import OpenStore, Rendezvous
 from .server import Nodes, PortTaken, free_port, interface_of, listen, marked, serve
 
@@ -20,7 +20,7 @@ from .server import Nodes, PortTaken, free_port, interface_of, listen, marked, s
 class Master(Nodes):
     """The sockets around a rendezvous, with the stores of its rounds."""
 
-    def __init__(self, rendezvous: Rendezvous, listener: socket.socket, stores: Stores, events: Events) -> None:
+    def __init__(self, rendezvous: Rendezvous, listener: socket.socket, stores: Stores, events: EventLog) -> None:
         """Listen on `listener`; the rendezvous decides, `stores` makes the rounds' stores."""
         super().__init__(rendezvous, listener, events)
         self._rendezvous, self._stores = rendezvous, stores
@@ -123,7 +123,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Serve one run; the exit code."""
     options = _options(arguments)
-    events = events_of({"COMPOSESIM_NODE": "master", **os.environ})
+    events = EventLog.from_environment({"COMPOSESIM_NODE": "master", **os.environ})
     interface = interface_of(options.store_host)
     rendezvous = Rendezvous(
         nodes=options.nodes,

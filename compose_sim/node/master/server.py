@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from ..shared.decisions import Act, Council, Drop, Note, Send
-from ..shared.event_log import Events
+from ..shared.event_log import EventLog
 from ..shared.master_protocol import Connection
 
 TICK_SECONDS = 0.25
@@ -23,7 +23,7 @@ TICK_SECONDS = 0.25
 class Nodes:
     """The connections of all nodes: what happens to them is told to a council, and what it decides is done."""
 
-    def __init__(self, council: Council, listener: socket.socket, events: Events) -> None:
+    def __init__(self, council: Council, listener: socket.socket, events: EventLog) -> None:
         """Listen on `listener`."""
         self._council = council
         self._listener = listener
@@ -73,7 +73,7 @@ class Nodes:
     def _perform(self, acts: list[Act]) -> None:
         for act in acts:
             if isinstance(act, Note):
-                self._events.of(generation=self._council.generation).emit(act.kind, **act.data)
+                self._events.bind(generation=self._council.generation).emit(act.kind, **act.data)
             elif isinstance(act, Drop):
                 self._drop(act.peer)
             elif not isinstance(act, Send):
@@ -100,7 +100,7 @@ class PortTaken(RuntimeError):
         self.port = port
 
 
-def serve(make: Callable[[], Nodes], council: Council, events: Events) -> int:
+def serve(make: Callable[[], Nodes], council: Council, events: EventLog) -> int:
     """Make the sockets of a run's master and serve the run, whatever ends it; the exit code of this process."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

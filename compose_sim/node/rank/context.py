@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from ..shared.event_log import Events
+from ..shared.event_log import EventLog
 from ..shared.frames import is_user_code
-from ..shared.progress_page import Pulse
+from ..shared.progress_page import ProgressPage
 from .observations import Observations
 
 _WORTH_TELLING_SECONDS = 0.1
@@ -27,9 +27,9 @@ class Watch:
     `synchronisations` counts what no rank passes before all of its group have come to it: collectives, and reductions by DDP.
     """
 
-    events: Events
+    events: EventLog
     observations: Observations
-    pulse: Pulse
+    progress: ProgressPage
     mode: str = ""
     process: int = field(
         default_factory=os.getpid
@@ -57,7 +57,7 @@ class Watch:
 
     def wait_in(self, what: str) -> None:
         """From now on the rank waits for others in this; nothing: no more. A wait longer than all before is told as an event."""
-        self.pulse.wait_in(what)
+        self.progress.wait_in(what)
         now = time.monotonic()
         seconds, waited_in = now - self._waits_since, self._waits_in
         self._waits_in, self._waits_since = what, now

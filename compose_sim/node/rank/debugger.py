@@ -13,13 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..shared.event_log import Events
+from ..shared.event_log import EventLog
 
 
 class Prompt(pdb.Pdb):
     """A pdb whose terminal is whoever is attached. When they leave, the script runs on."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: EventLog) -> None:
         """Wait for nobody yet."""
         self._peer = _Peer()
         self._events = events
@@ -115,7 +115,7 @@ class _Peer:
 _prompts: dict[int, Prompt] = {}  # by process: one that the script forks has its own
 
 
-def stop_at(frame: FrameType, events: Events) -> None:
+def stop_at(frame: FrameType, events: EventLog) -> None:
     """Stop this process at `frame`, as `breakpoint()` there would with a terminal."""
     if os.getpid() not in _prompts:
         _prompts[os.getpid()] = Prompt(events)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 
 from ..shared import process
-from ..shared.event_log import events_of
+from ..shared.event_log import EventLog
 from . import script_runner
 
 
 def main(arguments: list[str]) -> None:
     """Arguments: [-m] SCRIPT ARGS..."""
     process.die_with(os.getppid())
-    script_runner.run_alone(script_runner.Program.from_arguments(arguments), events_of(os.environ))
+    script_runner.run_alone(script_runner.Program.from_arguments(arguments), EventLog.from_environment(os.environ))

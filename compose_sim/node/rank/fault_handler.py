@@ -1,4 +1,4 @@
-"""How is a rank made to fail from within its own code, on its own main thread? By a signal of our own, and a note beside its pulse.
+"""Make a rank fail on purpose from within its own code, on its main thread: by a signal of ours and a note in the run folder.
 
 The handler runs as soon as the main thread is in Python, and takes the note away: so the agent sees that it was taken. What the
 note asks for happens at the line where the person's code is, or that it returns to from a part of ours.
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..shared.event_log import Events
+from ..shared.event_log import EventLog
 from ..shared.fault_note import SIGNAL, file_of, taken
 from ..shared.frames import OUR_FOLDER
 
@@ -35,7 +35,7 @@ class InjectedFault(RuntimeError):
     __module__ = "composesim"  # as a traceback names it
 
 
-def install(events: Events) -> None:
+def install(events: EventLog) -> None:
     """From now on this process is a rank that can be told to fail. To be called in its main thread."""
     global _file, _process
     _process = os.getpid()

@@ -9,9 +9,9 @@ import traceback
 from typing import Any
 
 from ..shared import emulation
-from ..shared.event_log import Events
+from ..shared.event_log import EventLog
 from ..shared.import_hooks import after_import
-from ..shared.progress_page import Pulse
+from ..shared.progress_page import ProgressPage
 from . import context as watching
 from . import fault_handler, stack_signal
 from .context import Watch
@@ -30,7 +30,7 @@ def install() -> None:
         observer.install()
 
 
-def begin(events: Events, *, first: bool) -> None:
+def begin(events: EventLog, *, first: bool) -> None:
     """The rank begins; the `first` on its node tells the versions as well."""
     global _first
     _first = first
@@ -39,11 +39,11 @@ def begin(events: Events, *, first: bool) -> None:
     watch = Watch(
         events=events,
         observations=Observations(*whose),
-        pulse=Pulse(*whose),
+        progress=ProgressPage(*whose),
         mode=environment.get("COMPOSESIM_CHECK", ""),
     )
     watching.begin(watch)
-    stack_signal.install(watch.pulse)
+    stack_signal.install(watch.progress)
     fault_handler.install(events)
     given = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
     watch.note("given", node=events.node, pid=os.getpid(), **{name.lower(): environment.get(name) for name in given})

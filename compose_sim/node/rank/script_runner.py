@@ -17,7 +17,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from ..shared import process, roles
-from ..shared.event_log import Events, events_of
+from ..shared.event_log import EventLog
 from ..shared.frames import is_ours
 from . import emulate, gpu_limits, instrument, teardown
 
@@ -101,8 +101,8 @@ class Program:
 def run(program: Program) -> None:
     """Run `program` as this process's rank; ends as it ends, for the interpreter to exit as after any script."""
     process.list_as(program.command)
-    events = events_of(os.environ)
-    events = events.of(rank=int(os.environ["RANK"]), generation=int(os.environ["COMPOSESIM_GENERATION"]))
+    events = EventLog.from_environment(os.environ)
+    events = events.bind(rank=int(os.environ["RANK"]), generation=int(os.environ["COMPOSESIM_GENERATION"]))
     emulate.install()
     gpu_limits.install()
     instrument.begin(events, first=os.environ["LOCAL_RANK"] == "0")
@@ -111,7 +111,7 @@ def run(program: Program) -> None:
     run_alone(program, events, end=instrument.end)
 
 
-def run_alone(program: Program, events: Events, *, end: Callable[[], None] = lambda: None) -> None:
+def run_alone(program: Program, events: EventLog, *, end: Callable[[], None] = lambda: None) -> None:
     """Run `program` without a probe, and tell how it ended, after `end`."""
     exit_code = 0
     try:
@@ -129,7 +129,7 @@ def run_alone(program: Program, events: Events, *, end: Callable[[], None] = lam
         events.emit("script-ended", exit_code=exit_code)
 
 
-def _breakpoint_for(events: Events) -> Callable[..., Any]:
+def _breakpoint_for(events: EventLog) -> Callable[..., Any]:
     def breakpointhook(*arguments: Any, **options: Any) -> Any:
         if os.environ.get("PYTHONBREAKPOINT"):
             return sys.__breakpointhook__(*arguments, **options)
@@ -147,7 +147,7 @@ def _exit_code(code: Any) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def _tell_exception(events: Events, error: BaseException) -> None:
+def _tell_exception(events: EventLog, error: BaseException) -> None:
     told = traceback.TracebackException(type(error), error, _without_our_frames(error.__traceback__))
     events.emit("exception", type=type(error).__name__, message=str(told), traceback="".join(told.format()))
 

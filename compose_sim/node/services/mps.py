@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from ..shared.event_log import Events, events_of
+from ..shared.event_log import EventLog
 from ..shared.mps_marks import FAILED, READY
 
 _PATIENCE_S = 60.0
@@ -33,10 +33,10 @@ def main(arguments: list[str]) -> int:
         return 0 if answers(control) else 1
     if arguments != ["serve"]:
         sys.exit(__doc__)
-    return serve(control, Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]), events_of(os.environ))
+    return serve(control, Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]), EventLog.from_environment(os.environ))
 
 
-def serve(control: str, folder: Path, events: Events) -> int:
+def serve(control: str, folder: Path, events: EventLog) -> int:
     """Run the daemon until SIGTERM (0), or until it ends by itself (1)."""
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
@@ -112,7 +112,7 @@ def _leave(*_: object) -> NoReturn:
     raise _Left
 
 
-def _failed(events: Events, folder: Path, message: str) -> int:
+def _failed(events: EventLog, folder: Path, message: str) -> int:
     print(f"composesim mps: {message}", file=sys.stderr)
     draft = folder / f"{FAILED}.draft"  # nodes read the reason as soon as it is there
     draft.write_text(message)

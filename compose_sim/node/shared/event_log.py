@@ -1,4 +1,4 @@
-"""How does a node tell what happened? By appending events, one JSON line each, to its own file in the run's folder."""
+"""Append what happens on a node to its event file, as JSON lines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Events:
-    """Where events go, and whose they are. Opened for every line: safe to use after a fork and from any process."""
+class EventLog:
+    """The event file of one node. It is opened for every line, so it can be used after a fork and by any process."""
 
     folder: Path
     run: str
@@ -22,32 +22,32 @@ class Events:
     rank: int | None = None
     generation: int | None = None
 
-    def of(self, *, rank: int | None = None, generation: int | None = None) -> Events:
-        """The same file, for the events of one rank or round."""
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> EventLog:
+        """Return the event log that COMPOSESIM_DIR, COMPOSESIM_RUN and COMPOSESIM_NODE describe; KeyError if one is missing."""
+        folder, run, node = (environment[f"COMPOSESIM_{name}"] for name in ("DIR", "RUN", "NODE"))
+        return cls(folder=Path(folder), run=run, node=node)
+
+    def bind(self, *, rank: int | None = None, generation: int | None = None) -> EventLog:
+        """Return the same log with another rank and generation in each event."""
         return replace(self, rank=rank, generation=generation)
 
     def emit(self, kind: str, /, **data: Any) -> None:
-        """Append one event, stamped with the time of this call."""
+        """Append one event with the current time."""
         event = {"v": 1, "t": time.time(), "run": self.run, "node": self.node, "rank": self.rank}
         line = json.dumps({**event, "generation": self.generation, "kind": kind, "data": data}, default=str) + "\n"
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                # One write a line: with O_APPEND, lines of several processes never mix.
+                # One write per line: with O_APPEND, lines from several processes never interleave.
                 os.write(descriptor, line.encode())
             finally:
                 os.close(descriptor)
         except OSError as error:
-            # A full disk must not end somebody's training; the line is shown where it could not be kept.
+            # A full disk must not end a training run; print the line that could not be stored.
             print(f"composesim: cannot append to {self.path} ({error.strerror}): {line}", end="", file=sys.stderr)
 
     @property
     def path(self) -> Path:
         """The node's event file."""
         return self.folder / "events" / f"{self.node}.jsonl"
-
-
-def events_of(environment: Mapping[str, str]) -> Events:
-    """The events of the node that an environment describes (COMPOSESIM_*); KeyError where a variable is missing."""
-    folder, run, node = (environment[f"COMPOSESIM_{name}"] for name in ("DIR", "RUN", "NODE"))
-    return Events(folder=Path(folder), run=run, node=node)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from .event_log import Events
+from .event_log import EventLog
 
 SIGNAL = signal.SIGRTMAX - 4  # progress_page.STACKS_SIGNAL is the one above
 ACTS = ("raise", "exit", "hang", "lock-gil")  # rank/fault_handler.py does them
 
 
-def file_of(events: Events, process: int) -> Path:
+def file_of(events: EventLog, process: int) -> Path:
     """The note for the rank with this process id."""
     return events.folder / "observations" / f"{events.node}.{process}.fault"
 

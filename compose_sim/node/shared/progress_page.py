@@ -30,12 +30,12 @@ _counter = struct.Struct("=Q")
 _length = struct.Struct("=H")
 
 
-class Pulse:
+class ProgressPage:
     """The page of one rank in one round; written by the rank, read by its agent."""
 
     def __init__(self, folder: Path, node: str, rank: int, generation: int) -> None:
         """Map the page. Where that is not possible, the rank's progress is simply not seen."""
-        self.path = folder / "observations" / f"{node}.{rank}.{generation}.pulse"
+        self.path = folder / "observations" / f"{node}.{rank}.{generation}.progress"
         self._page: Any = bytearray(_SIZE)
         try:
             self.path.parent.mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ import pytest
 
 from compose_sim.node.agent import gpu_proof
 from compose_sim.node.rank import gpu_limits
-from compose_sim.node.shared.event_log import Events
+from compose_sim.node.shared.event_log import EventLog
 from tests.builders import PATIENCE_S, ROOT
 from tests.contract.bench import until
 
@@ -24,9 +24,9 @@ MPS = ROOT / "compose_sim" / "node" / "__main__.py"
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Events:
+def events(tmp_path: Path) -> EventLog:
     (tmp_path / "events").mkdir()
-    return Events(folder=tmp_path, run="demo", node="node-1")
+    return EventLog(folder=tmp_path, run="demo", node="node-1")
 
 
 def told(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def not_told_to_end(seconds: float) -> bool:
     return False
 
 
-def test_a_node_without_its_gpu_says_which_was_planned(events: Events) -> None:
+def test_a_node_without_its_gpu_says_which_was_planned(events: EventLog) -> None:
     problem = gpu_proof.Proof({"COMPOSESIM_GPUS": UUID}).finish(events, not_told_to_end)
     (event,) = told(events.folder, "gpus")
 
@@ -68,12 +68,12 @@ def test_what_cuda_shows_is_compared_with_the_plan(
     assert bool(said) == bool(problem)
 
 
-def test_a_node_without_gpus_proves_nothing(events: Events) -> None:
+def test_a_node_without_gpus_proves_nothing(events: EventLog) -> None:
     assert gpu_proof.Proof({"COMPOSESIM_GPUS": ""}).finish(events, not_told_to_end) == ""
     assert told(events.folder, "gpus") == []
 
 
-def test_a_node_that_is_told_to_end_while_it_waits_for_mps_has_no_problem(events: Events, tmp_path: Path) -> None:
+def test_a_node_that_is_told_to_end_while_it_waits_for_mps_has_no_problem(events: EventLog, tmp_path: Path) -> None:
     environment = {"COMPOSESIM_GPUS": UUID, "COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
 
     assert gpu_proof.Proof(environment).finish(events, lambda seconds: True) == ""
@@ -173,5 +173,5 @@ def test_an_mps_that_does_not_come_up_says_so(tmp_path: Path) -> None:
         "COMPOSESIM_MPS": "1",
         "CUDA_MPS_PIPE_DIRECTORY": environment["CUDA_MPS_PIPE_DIRECTORY"],
     }
-    problem = gpu_proof.Proof(client).finish(Events(folder=tmp_path, run="demo", node="node-1"), not_told_to_end)
+    problem = gpu_proof.Proof(client).finish(EventLog(folder=tmp_path, run="demo", node="node-1"), not_told_to_end)
     assert problem.startswith("the run's MPS does not serve: ")

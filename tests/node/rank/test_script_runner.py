@@ -15,7 +15,7 @@ import pytest
 
 from compose_sim.node.agent import launchers
 from compose_sim.node.shared import roles
-from compose_sim.node.shared.event_log import events_of
+from compose_sim.node.shared.event_log import EventLog
 from tests.builders import PATIENCE_S, ROOT
 
 SCRIPTS = ROOT / "tests" / "node" / "scripts"
@@ -189,4 +189,4 @@ def test_a_group_is_told_with_the_size_that_the_script_asks_for(
 def _events(environment: dict[str, str]) -> list[dict[str, object]]:
     import json
 
-    return [json.loads(line) for line in events_of(environment).path.read_text().splitlines()]
+    return [json.loads(line) for line in EventLog.from_environment(environment).path.read_text().splitlines()]

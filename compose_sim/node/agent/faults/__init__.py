@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from ...shared import roles
-from ...shared.event_log import Events
+from ...shared.event_log import EventLog
 
 _LOOK_SECONDS = 0.2
 _COARSE_NS = 50_000_000  # a folder's time may stay the same for so long although a file has come
@@ -51,7 +51,7 @@ class Order:
 class Node:
     """What orders may know of their node, and what they leave with it until they are undone."""
 
-    events: Events
+    events: EventLog
     contained: bool = False  # whether it has a container to itself
     ranks: Sequence[Rank] = ()
     held: dict[str, Any] = field(default_factory=dict)  # by order
@@ -97,7 +97,7 @@ class Module(Protocol):
 class Orders:
     """The orders of one node. `wake_at` says when it wants to `look`, on the monotonic clock."""
 
-    def __init__(self, events: Events, *, contained: bool = False) -> None:
+    def __init__(self, events: EventLog, *, contained: bool = False) -> None:
         """Look at nothing yet."""
         self.wake_at = 0.0
         self._node = Node(events, contained)
@@ -213,7 +213,7 @@ def _module(name: str) -> Module:
     return cast(Module, module)
 
 
-def _phases_told(events: Events) -> dict[str, str]:
+def _phases_told(events: EventLog) -> dict[str, str]:
     """What this node has told of each order before: its agent may be another one, and must not do any of them twice."""
     phases: dict[str, str] = {}
     try:

@@ -1,4 +1,4 @@
-"""Does a rank move? When a counter of its pulse advances, or when it computes, reads, writes or receives, or a child of it does.
+"""Does a rank move? When a counter of its progress advances, or when it computes, reads, writes or receives, or a child of it does.
 
 Waiting is not free: a data loader looks after its workers every 5 seconds, a script may look for a file ten times a second.
 So each kind of work drains away at the pace of such waiting, and only what outruns it counts.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from ...shared.progress_page import Pulse
+from ...shared.progress_page import ProgressPage
 from . import tcp_counters
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -48,9 +48,9 @@ _OF_MAIN_THREAD = ("main_cpu", "child_cpu", "faults")  # what is left where a li
 class Movement:
     """One rank, looked at from time to time."""
 
-    def __init__(self, process: int, pulse: Pulse) -> None:
+    def __init__(self, process: int, progress: ProgressPage) -> None:
         """A process of this machine, and the page it shares with us."""
-        self._process, self._pulse = process, pulse
+        self._process, self._progress = process, progress
         self._counters: dict[str, int] | None = None
         self._work: Work | None = None
         self._levels = dict.fromkeys(_LIMITS, 0.0)
@@ -58,7 +58,7 @@ class Movement:
 
     def since_last_look(self, now: float, network: Callable[[], tcp_counters.Totals]) -> bool:
         """Whether it has moved. The first look finds that it has. `network` is asked only where it matters."""
-        counters, before = self._pulse.counters(), self._counters
+        counters, before = self._progress.counters(), self._counters
         self._counters = counters
         if counters != before:
             self._work = None  # whoever advances need not be looked at any closer
@@ -73,8 +73,8 @@ class Movement:
 
     def _outruns_waiting(self, earlier: Work, work: Work, passed: float) -> bool:
         moved, kinds = False, tuple(_LIMITS)
-        if self._pulse.get("talks"):  # and a main thread that waits there looks a thousand times a second
-            kinds = () if self._pulse.waiting_in() else _OF_MAIN_THREAD
+        if self._progress.get("talks"):  # and a main thread that waits there looks a thousand times a second
+            kinds = () if self._progress.waiting_in() else _OF_MAIN_THREAD
         for kind in kinds:
             drain, limit = _LIMITS[kind]
             done = max(0, getattr(work, kind) - getattr(earlier, kind))

@@ -10,9 +10,9 @@ from collections.abc import Generator, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from ...shared.event_log import Events
+from ...shared.event_log import EventLog
 from ...shared.frames import is_ours, is_user_code
-from ...shared.progress_page import Pulse
+from ...shared.progress_page import ProgressPage
 from . import stack_dump, tcp_counters
 from .progress import Movement, children_of
 from .stack_dump import Frame, Stack
@@ -34,10 +34,10 @@ class Rank(Protocol):
 class _Subject:
     """One rank under observation."""
 
-    def __init__(self, events: Events, process: int, now: float) -> None:
+    def __init__(self, events: EventLog, process: int, now: float) -> None:
         self.events, self.process = events, process
-        self.pulse = Pulse(events.folder, events.node, events.rank or 0, events.generation or 0)
-        self.movement = Movement(process, self.pulse)
+        self.progress = ProgressPage(events.folder, events.node, events.rank or 0, events.generation or 0)
+        self.movement = Movement(process, self.progress)
         self.moved_at = now
         self.told = False
         self.inquiry: Generator[float, None, None] | None = None
@@ -64,14 +64,14 @@ class Stalls:
     def wake_at(self) -> float:
         return min((subject.continue_at for subject in self._subjects.values()), default=float("inf"))
 
-    def look(self, events: Events, ranks: Sequence[Rank], store_port: int) -> None:
+    def look(self, events: EventLog, ranks: Sequence[Rank], store_port: int) -> None:
         """Look at all ranks of the present round; to be called at every beat."""
         if not self._seconds:
             return
         now, live = time.monotonic(), [rank for rank in ranks if rank.pid and not rank.ended]
         known, self._subjects = self._subjects, {}
         for rank in live:
-            of_rank = events.of(rank=rank.rank, generation=events.generation)
+            of_rank = events.bind(rank=rank.rank, generation=events.generation)
             self._subjects[rank.pid] = known.get(rank.pid) or _Subject(of_rank, rank.pid, now)
         self._leave_out_what_nobody_saw(now)
         network = lru_cache(maxsize=None)(lambda: tcp_counters.bytes_by_socket(store_port))
@@ -105,48 +105,48 @@ class Stalls:
 
 def _inquire(subject: _Subject) -> Generator[float, None, None]:
     """Ask where a rank stands, and tell; yields seconds to wait."""
-    pulse, process = subject.pulse, subject.process
-    doing, awake = stack_dump.what_it_does(process), pulse.get("awake")
-    helper = pulse.get("helper")
+    progress, process = subject.progress, subject.process
+    doing, awake = stack_dump.what_it_does(process), progress.get("awake")
+    helper = progress.get("helper")
     # A stopped rank without a helper would have to be asked through its main thread, which must stay where it is.
     stacks = (
         ()
         if doing == "stopped" and helper in (0, process)
-        else (yield from _stacks_of(pulse, process, helper or process))
+        else (yield from _stacks_of(progress, process, helper or process))
     )
-    main = next((stack for stack in stacks if stack.thread == pulse.get("main_thread")), None)
+    main = next((stack for stack in stacks if stack.thread == progress.get("main_thread")), None)
     others = [stack for stack in stacks if stack is not main and stack.persons]
     told: dict[str, Any] = {
         "since_s": 0.0,
         "doing": doing,
-        "waiting_in": pulse.waiting_in(),
+        "waiting_in": progress.waiting_in(),
         "place": _place(main),
         "frames": _frames(main),
         "threads": [_place(stack) for stack in others[:_MOST_THREADS]],
         "workers": [],
-        **pulse.counters(),
+        **progress.counters(),
     }
-    if stacks and doing != "stopped" and pulse.get("helper") not in (0, process):
-        told["locked_in_c"] = not (yield from _has_woken(pulse, awake))
+    if stacks and doing != "stopped" and progress.get("helper") not in (0, process):
+        told["locked_in_c"] = not (yield from _has_woken(progress, awake))
     if main and _waits_for_children(main):
-        told["workers"] = yield from _workers(pulse, process)
+        told["workers"] = yield from _workers(progress, process)
     told["since_s"] = round(time.monotonic() - subject.moved_at, 3)
     subject.events.emit("stalled", **told)
 
 
-def _stacks_of(pulse: Pulse, process: int, thread: int) -> Generator[float, None, tuple[Stack, ...]]:
-    return stack_dump.ask(process, thread, pulse.stacks_path, pulse.get("descriptor"))
+def _stacks_of(progress: ProgressPage, process: int, thread: int) -> Generator[float, None, tuple[Stack, ...]]:
+    return stack_dump.ask(process, thread, progress.stacks_path, progress.get("descriptor"))
 
 
-def _has_woken(pulse: Pulse, before: int) -> Generator[float, None, bool]:
+def _has_woken(progress: ProgressPage, before: int) -> Generator[float, None, bool]:
     """Whether the helper got the interpreter's lock after it was signalled."""
     until = time.monotonic() + _SECONDS_TO_WAKE
-    while pulse.get("awake") == before and time.monotonic() < until:
+    while progress.get("awake") == before and time.monotonic() < until:
         yield _LOOK_SECONDS
-    return pulse.get("awake") != before
+    return progress.get("awake") != before
 
 
-def _workers(pulse: Pulse, process: int) -> Generator[float, None, list[dict[str, Any]]]:
+def _workers(progress: ProgressPage, process: int) -> Generator[float, None, list[dict[str, Any]]]:
     """Where the processes stand that a rank forked, of those that stand in the person's code."""
     workers: list[dict[str, Any]] = []
     for child in list(children_of(process))[:_MOST_WORKERS]:
@@ -154,7 +154,7 @@ def _workers(pulse: Pulse, process: int) -> Generator[float, None, list[dict[str
         if doing == "stopped":  # only its own thread could be asked, which the person's code needs
             workers.append({"pid": child, "doing": doing, "place": None})
             continue
-        stacks = yield from _stacks_of(pulse, child, child)
+        stacks = yield from _stacks_of(progress, child, child)
         stack = next((stack for stack in stacks if stack.current), None)
         if stack and stack.persons and not _idles(stack):
             workers.append({"pid": child, "doing": doing, "place": _place(stack)})

@@ -27,7 +27,7 @@ from pathlib import Path
 from ...rank import instrument, script_runner
 from ...shared import process, starter_protocol
 from ...shared.decisions import Act
-from ...shared.event_log import events_of
+from ...shared.event_log import EventLog
 from ...starters.fork_server import become_rank, exit_status
 from . import ssh
 from .ssh_sessions import GRACE_SECONDS, Answer, Fork, Guests, Report, Stop
@@ -63,7 +63,7 @@ def start_server(folder: Path) -> subprocess.Popen[bytes]:
             sys.exit(f"composesim hosting: sshd ended: {said.decode(errors='replace').strip()}")
         said += line
     os.set_blocking(server.stderr.fileno(), False)
-    events_of(os.environ).emit("ssh", port=ssh.PORT, host_key=public)
+    EventLog.from_environment(os.environ).emit("ssh", port=ssh.PORT, host_key=public)
     return server
 
 

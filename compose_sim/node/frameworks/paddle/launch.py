@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ...master.driver_api import UNREACHABLE
 from ...shared import installed, process, roles
-from ...shared.event_log import events_of
+from ...shared.event_log import EventLog
 from ...shared.starter_protocol import receive
 from ...starters.popen_hook import receive_ranks, watch_ranks
 from . import requirement
@@ -51,7 +51,7 @@ class CannotStart(Exception):
         """On the node's output, and as the cause of the run."""
         hint = f"\nTry: {self.hint}" if self.hint else ""
         print(f"composesim {os.environ['COMPOSESIM_NODE']}: {self.message}{hint}", file=sys.stderr, flush=True)
-        events_of(os.environ).emit("start-failed", message=self.message, hint=self.hint)
+        EventLog.from_environment(os.environ).emit("start-failed", message=self.message, hint=self.hint)
 
 
 def import_launcher() -> None:
@@ -135,7 +135,7 @@ def main(arguments: list[str]) -> None:
     process.die_with(agent)
     link = socket.socket(fileno=descriptor)
     # Paddle writes the whole environment into the folder of its logs, which it insists on: ours is gone once the ranks have started.
-    events = events_of(os.environ)
+    events = EventLog.from_environment(os.environ)
     folder = str(events.folder / "observations" / f"{events.node}.paddle")
     shutil.rmtree(folder, ignore_errors=True)  # of a launcher that was killed while nodes still met
     Path(folder).mkdir(mode=0o700)

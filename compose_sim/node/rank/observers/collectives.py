@@ -135,7 +135,7 @@ def _begin(
 
 def _finish(watch: Watch) -> None:
     _inside.yes = False
-    watch.pulse.advance("collectives")
+    watch.progress.advance("collectives")
     watch.wait_in("")
 
 

@@ -28,7 +28,7 @@ _MOST_NOTED = 3000
 _CHANGING = os.O_WRONLY | os.O_RDWR
 _SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib", "/bin/", "/opt/", "/run/")
 _NOBODYS = re.compile(
-    r"__pycache__|/\.(cache|config|local|matplotlib|keras|nv|cupy|ipython)/|/torchinductor_|/\.triton/|/site-packages/|\.(py|pyc|so|lock|pem|pulse)$|/dev/(?!shm/)|/pymp-"
+    r"__pycache__|/\.(cache|config|local|matplotlib|keras|nv|cupy|ipython)/|/torchinductor_|/\.triton/|/site-packages/|\.(py|pyc|so|lock|pem|progress)$|/dev/(?!shm/)|/pymp-"
 )
 _AWAITED = re.compile(
     r"([A-Za-z_][\w.]*)\.(?:exists|is_file)\(\)|os\.path\.(?:exists|isfile)\(\s*([A-Za-z_][\w.]*)\s*\)"

@@ -164,7 +164,7 @@ def _mark_trained(watch: Watch, iteration: Iteration | None) -> None:
 
 
 def _fetched(watch: Watch, iteration: Iteration, batch: Any) -> None:
-    watch.pulse.advance("batches")
+    watch.progress.advance("batches")
     watch.memory[ACTIVE] = iteration
     iteration.steps = watch.steps
     loader = iteration.loader

@@ -99,7 +99,7 @@ def _after_step(optimizer: Any, *_: Any) -> None:
         return
     stepping.clear()
     watch.steps += 1
-    watch.pulse.advance("steps")
+    watch.progress.advance("steps")
     _survive(watch, _note_step, optimizer)
     now = time.monotonic()
     if now >= watch.memory.get(_NEXT_AT, 0.0):

@@ -93,7 +93,7 @@ def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _count(watch: Watch) -> None:
     watch.steps += 1
-    watch.pulse.advance("steps")
+    watch.progress.advance("steps")
     now = time.monotonic()
     watch.memory.setdefault(_TOLD, 0)
     if now >= watch.memory.get(_NEXT_AT, 0.0):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from compose_sim.node.agent.faults import Orders
-from compose_sim.node.shared.event_log import Events
+from compose_sim.node.shared.event_log import EventLog
 
 PATIENCE_SECONDS = 60.0
 # A rank that can be told to fail, and says at each turn whether it can still open a file.
@@ -25,7 +25,7 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from compose_sim.node.rank import fault_handler
-from compose_sim.node.shared.event_log import Events
+from compose_sim.node.shared.event_log import EventLog
 
 # An observer, which survives whatever goes wrong in it, and in which the rank is nearly always.
 OBSERVER = '''
@@ -38,7 +38,7 @@ def observe():
         print("swallowed", flush=True)
 '''
 exec(compile(OBSERVER, fault_handler.__file__.replace("fault_handler", "observer"), "exec"))
-fault_handler.install(Events(Path(sys.argv[1]), "test", "node-0"))
+fault_handler.install(EventLog(Path(sys.argv[1]), "test", "node-0"))
 while True:
     observe()
     try:
@@ -87,7 +87,7 @@ class Bench:
     """A node's orders, given and carried out as composesim and the agent do."""
 
     def __init__(self, folder: Path) -> None:
-        self.events = Events(folder, "test", "node-0")
+        self.events = EventLog(folder, "test", "node-0")
         for name in ("events", "observations", "debug", "orders/node-0"):
             (folder / name).mkdir(parents=True)
         self.folder, self.orders, self.ranks = folder, Orders(self.events), list[Rank]()

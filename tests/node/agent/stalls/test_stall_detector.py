@@ -16,7 +16,7 @@ import pytest
 
 from compose_sim.node.agent.stalls import stack_dump, tcp_counters
 from compose_sim.node.agent.stalls.progress import Movement
-from compose_sim.node.shared.progress_page import Pulse
+from compose_sim.node.shared.progress_page import ProgressPage
 from tests.builders import PATIENCE_S, ROOT
 
 # What a rank does before the person's script; then it waits in C for a byte on stdin, and tells whether that was cut short.
@@ -24,12 +24,12 @@ RANK = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
 from compose_sim.node.rank import stack_signal
-from compose_sim.node.shared.progress_page import Pulse
+from compose_sim.node.shared.progress_page import ProgressPage
 
-pulse = Pulse(Path(sys.argv[1]), "node-0", 0, 0)
-stack_signal.install(pulse)
+progress = ProgressPage(Path(sys.argv[1]), "node-0", 0, 0)
+stack_signal.install(progress)
 stack_signal.start_helper()
-while pulse.get("helper") == os.getpid():  # until the thread has come up, which needs the lock that we may hold for ever
+while progress.get("helper") == os.getpid():  # until the thread has come up, which needs the lock that we may hold for ever
     time.sleep(0.001)
 
 def wait_in_c(library):
@@ -44,10 +44,10 @@ def stand(how):
         os.execlp("cat", "cat")
     print(wait_in_c(ctypes.PyDLL(None) if how == "locked" else ctypes.CDLL(None)))
 
-pulse.advance("steps")
+progress.advance("steps")
 stand(sys.argv[2])
 """
-Start = Callable[[str], tuple["subprocess.Popen[str]", Pulse]]
+Start = Callable[[str], tuple["subprocess.Popen[str]", ProgressPage]]
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def rank(tmp_path: Path) -> Iterator[Start]:
     """Start a rank that stands somewhere, and wait until it does."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(how: str) -> tuple[subprocess.Popen[str], Pulse]:
-        pulse = Pulse(tmp_path, "node-0", 0, 0)
+    def start(how: str) -> tuple[subprocess.Popen[str], ProgressPage]:
+        progress = ProgressPage(tmp_path, "node-0", 0, 0)
         script = tmp_path / "script.py"
         script.write_text(RANK)
         process = subprocess.Popen(
@@ -67,9 +67,9 @@ def rank(tmp_path: Path) -> Iterator[Start]:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         started.append(process)
-        wait_until(lambda: bool(pulse.get("steps")) and pulse.get("helper") not in (0, process.pid))
+        wait_until(lambda: bool(progress.get("steps")) and progress.get("helper") not in (0, process.pid))
         wait_until(lambda: call_of(process.pid) == {"stopped": "T", "another program": "cat"}.get(how, "poll"))
-        return process, pulse
+        return process, progress
 
     yield start
     for process in started:
@@ -102,10 +102,10 @@ def answer_of(steps: Generator[float, None, Any]) -> Any:
             return end.value
 
 
-def main_stack(process: subprocess.Popen[str], pulse: Pulse) -> list[str]:
-    asked = stack_dump.ask(process.pid, pulse.get("helper"), pulse.stacks_path, pulse.get("descriptor"))
+def main_stack(process: subprocess.Popen[str], progress: ProgressPage) -> list[str]:
+    asked = stack_dump.ask(process.pid, progress.get("helper"), progress.stacks_path, progress.get("descriptor"))
     stacks = answer_of(asked)
-    (main,) = (stack for stack in stacks if stack.thread == pulse.get("main_thread"))
+    (main,) = (stack for stack in stacks if stack.thread == progress.get("main_thread"))
     assert len(stacks) == 1, "the helper's own stack is nobody's business"
     return [frame.function for frame in main.frames]
 
@@ -113,19 +113,19 @@ def main_stack(process: subprocess.Popen[str], pulse: Pulse) -> list[str]:
 @pytest.mark.parametrize(("how", "can_wake"), [("free", True), ("locked", False)])
 def test_stacks_are_had_without_cutting_a_call_short(rank: Start, how: str, can_wake: bool) -> None:
     """Whether or not the interpreter's lock can be had, which is seen as well."""
-    process, pulse = rank(how)
-    assert main_stack(process, pulse) == ["wait_in_c", "stand", "<module>"]
+    process, progress = rank(how)
+    assert main_stack(process, progress) == ["wait_in_c", "stand", "<module>"]
     if can_wake:
-        wait_until(lambda: pulse.get("awake") == 1)
-    assert pulse.get("awake") == int(can_wake)
+        wait_until(lambda: progress.get("awake") == 1)
+    assert progress.get("awake") == int(can_wake)
     output, _ = process.communicate("x")
     assert output == "1\n"  # poll found the byte; -1 would be a call that the signal ended
 
 
 def test_a_stopped_process_tells_where_it_stands_and_stays_stopped(rank: Start) -> None:
-    process, pulse = rank("stopped")
+    process, progress = rank("stopped")
     assert stack_dump.what_it_does(process.pid) == "stopped"
-    assert main_stack(process, pulse) == ["stand", "<module>"]
+    assert main_stack(process, progress) == ["stand", "<module>"]
     assert stack_dump.what_it_does(process.pid) == "stopped"
 
     process.send_signal(signal.SIGCONT)
@@ -135,8 +135,8 @@ def test_a_stopped_process_tells_where_it_stands_and_stays_stopped(rank: Start) 
 
 def test_a_process_that_runs_another_program_is_not_asked(rank: Start) -> None:
     """The signal would end it."""
-    process, pulse = rank("another program")
-    assert answer_of(stack_dump.ask(process.pid, process.pid, pulse.stacks_path, pulse.get("descriptor"))) == ()
+    process, progress = rank("another program")
+    assert answer_of(stack_dump.ask(process.pid, process.pid, progress.stacks_path, progress.get("descriptor"))) == ()
     output, _ = process.communicate("still here")
     assert output == "still here"
 
@@ -162,12 +162,12 @@ for line in sys.stdin:
         pass
     print("done", flush=True)
 """
-    pulse = Pulse(tmp_path, "node-0", 0, 0)
+    progress = ProgressPage(tmp_path, "node-0", 0, 0)
     looks = iter(range(100))
     with subprocess.Popen(
         [sys.executable, "-c", computes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        movement = Movement(process.pid, pulse)
+        movement = Movement(process.pid, progress)
 
         def compute(seconds: float) -> None:
             assert process.stdin is not None
@@ -182,7 +182,7 @@ for line in sys.stdin:
         assert moved()
         assert not moved()
         assert not moved()
-        pulse.advance("batches")
+        progress.advance("batches")
         assert moved()
         assert not moved()
         compute(0.1)
@@ -195,7 +195,7 @@ def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client, listener.accept()[0] as server:
-            movement = Movement(os.getpid(), Pulse(tmp_path, "node-0", 0, 0))
+            movement = Movement(os.getpid(), ProgressPage(tmp_path, "node-0", 0, 0))
             without = port if is_store else 1
 
             def moved(now: float) -> bool:
