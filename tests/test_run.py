@@ -11,7 +11,7 @@ from compose_sim.core.faults.commands import Fault
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.verdict.verdict import StopReason
 from compose_sim.engine.control.fault_controller import Performer
-from compose_sim.engine.lifetime.interrupts import News
+from compose_sim.engine.lifetime.interrupts import WakeUps
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.builders import PATIENCE_S
@@ -39,14 +39,14 @@ def test_whoever_wants_the_end_once_more_waits_for_nothing_that_is_under_way(tmp
     engine = Slow()
     bench = Bench(engine, tmp_path)
     plan = bench.start(WAITS)
-    folder, news = RunFolder(runs_folder(bench.project) / plan.run), News()
+    folder, wake_ups = RunFolder(runs_folder(bench.project) / plan.run), WakeUps()
     performer = Performer(plan, engine, folder)
     try:
         performer.submit("fault-1", Fault(kind="pause", nodes=("node-0",)))
         assert engine.at_work.wait(PATIENCE_S)
 
-        news.tell(interrupt=True)
-        _stop(plan, engine, folder, StopReason(reason="interrupted"), performer, news)
+        wake_ups.wake(interrupt=True)
+        _stop(plan, engine, folder, StopReason(reason="interrupted"), performer, wake_ups)
 
         assert engine.came_free
         assert bench.running(plan) == []

@@ -56,6 +56,6 @@ def what_is_left(engine: Engine, run: str) -> tuple[str, ...] | None:
     """Names of the nodes, and of the network, that a run has left; None where the engine does not answer."""
     try:
         nodes = tuple(status.node for status in engine.statuses(run))
-        return nodes or (("its network",) if run in engine.runs_left() else ())
+        return nodes or (("its network",) if run in engine.remaining_runs() else ())
     except ComposesimError:
         return None

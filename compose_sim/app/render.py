@@ -16,7 +16,7 @@ from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.services import FILES as SERVICE_FILES
 from compose_sim.core.units import format_bytes
-from compose_sim.engine.docker.host_image import HOST_IMAGE
+from compose_sim.engine.docker.images import HOST_IMAGE
 from compose_sim.engine.run_folder.folder import lay_out, write_file
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError

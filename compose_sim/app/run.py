@@ -24,12 +24,12 @@ from compose_sim.core.verdict.hang import find_hang
 from compose_sim.core.verdict.verdict import StopReason, is_over, judge, reason_to_stop
 from compose_sim.engine.control.fault_controller import Performer
 from compose_sim.engine.docker.network import Networks
-from compose_sim.engine.host.ports import port_in_use, taken
-from compose_sim.engine.lifetime.interrupts import News, interrupts_raise, interrupts_told
+from compose_sim.engine.host.ports import port_in_use, port_in_use_error
+from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, interrupts_wake
 from compose_sim.engine.lifetime.supervisor import start_supervisor
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.run_folder.check_inputs import read_case, read_timeline
-from compose_sim.engine.run_folder.event_tail import Follower, pause_after
+from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import ComposesimError, SpecError
 
@@ -121,7 +121,7 @@ def _start(
     for attempts_left in (2, 1, 0):
         if engine.name == "docker":
             write_documents(plan, folder.path, image=image, dotenv=dotenv)
-        folder.append("started", version=__version__)
+        folder.append_event("started", version=__version__)
         try:
             engine.start(plan, folder)
         except ComposesimError as error:
@@ -132,7 +132,7 @@ def _start(
             engine.remove(plan.run)
             plan = replan()
             if port in (each.host_port for each in plan.published):
-                raise taken(plan, port) from error
+                raise port_in_use_error(plan, port) from error
             folder.write_plan(plan)
         else:
             break
@@ -144,29 +144,29 @@ def _follow(
 ) -> ClusterState:
     """Watch until every node has ended, stopping the run where there is a reason to; the last state."""
     state = initial_state(plan)
-    follower = Follower(folder.path)
-    news = News()
-    watcher = threading.Thread(target=_watch, args=(plan, engine, folder, news), daemon=True)
+    tail = EventTail(folder.path)
+    wake_ups = WakeUps()
+    watcher = threading.Thread(target=_watch, args=(plan, engine, folder, wake_ups), daemon=True)
     performer = Performer(plan, engine, folder)
     watcher.start()
     try:
-        with interrupts_told(news):
+        with interrupts_wake(wake_ups):
             while not is_over(state) and watcher.is_alive():
                 looked = time.monotonic()
-                events = follower.poll()
+                events = tail.poll()
                 state = _look(state, events, listener)
                 _intervene(performer, player, events, state)
                 _tell_hang(plan, folder, state)
                 _tell_recovery(folder, state)
                 stop = None if state.stopping else reason_to_stop(state, plan, now=time.time())
                 if stop:
-                    _stop(plan, engine, folder, stop, performer, news)
-                elif not is_over(state) and news.wants_end(within=pause_after(looked)):
+                    _stop(plan, engine, folder, stop, performer, wake_ups)
+                elif not is_over(state) and wake_ups.wait(poll_interval(looked)):
                     listener.progress("Stopping the nodes; once more to kill them.")
-                    _stop(plan, engine, folder, StopReason(reason="interrupted"), performer, news)
+                    _stop(plan, engine, folder, StopReason(reason="interrupted"), performer, wake_ups)
         performer.close()
         for _ in range(2):  # a recovery may be told of the last events
-            last = follower.finish()
+            last = tail.finish()
             state = _look(state, last, listener)
             if player:
                 player.hear(last)
@@ -174,7 +174,7 @@ def _follow(
         return state
     finally:
         performer.close()
-        follower.close()
+        tail.close()
 
 
 def _intervene(performer: Performer, player: Player | None, events: list[Event], state: ClusterState) -> None:
@@ -195,7 +195,7 @@ def _tell_hang(plan: Plan, folder: RunFolder, state: ClusterState) -> None:
     """Write down, once, that nothing moves any more and why: whoever follows the run is told."""
     hang = find_hang(state, plan, now=time.time()) if not (state.hang or state.stopping) else None
     if hang:
-        folder.append("hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback)
+        folder.append_event("hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback)
 
 
 def _tell_recovery(folder: RunFolder, state: ClusterState) -> None:
@@ -203,46 +203,48 @@ def _tell_recovery(folder: RunFolder, state: ClusterState) -> None:
     recovery = newly_recovered(state)
     if recovery:
         told = asdict(recovery)
-        folder.tell("recovered", {"id": told.pop("fault"), **told})
+        folder.append_event("recovered", {"id": told.pop("fault"), **told})
 
 
-def _watch(plan: Plan, engine: Engine, folder: RunFolder, news: News) -> None:
+def _watch(plan: Plan, engine: Engine, folder: RunFolder, wake_ups: WakeUps) -> None:
     """In a thread: the engine's word on each node that stops, written where all other events are."""
     try:
-        for status in engine.stopped(plan):
+        for status in engine.exits(plan):
             _tell_end(plan, engine, folder, status)
-            news.tell()
+            wake_ups.wake()
     except (ComposesimError, OSError) as error:
-        folder.append("stopping", reason="engine", cause="engine", message=str(error))
-        news.tell()
+        folder.append_event("stopping", reason="engine", cause="engine", message=str(error))
+        wake_ups.wake()
 
 
 def _tell_end(plan: Plan, engine: Engine, folder: RunFolder, status: NodeStatus) -> None:
     if status.role == "service":
         words = engine.output(plan.run, status.node)
-        folder.append("service", name=status.node, phase="ended", exit_code=status.exit_code, words=words)
+        folder.append_event("service", name=status.node, phase="ended", exit_code=status.exit_code, words=words)
     else:
-        folder.append("node-stopped", node=status.node, exit_code=status.exit_code, oom=status.oom_killed)
+        folder.append_event("node-stopped", node=status.node, exit_code=status.exit_code, oom=status.oom_killed)
 
 
-def _stop(plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason, performer: Performer, news: News) -> None:
+def _stop(
+    plan: Plan, engine: Engine, folder: RunFolder, stop: StopReason, performer: Performer, wake_ups: WakeUps
+) -> None:
     """Tell the nodes to end, and kill those that do not in time; all of them at once where somebody wants the end once more."""
     cause = stop.cause
     if cause:
         told = {"cause": cause.kind, "message": cause.message, "traceback": cause.traceback}
-        folder.append("stopping", node=cause.node, rank=cause.rank, reason=stop.reason, **told)
+        folder.append_event("stopping", node=cause.node, rank=cause.rank, reason=stop.reason, **told)
     else:
-        folder.append("stopping", reason=stop.reason)
+        folder.append_event("stopping", reason=stop.reason)
     performer.give_up()
     hurry = False
     while performer.is_at_work() and not hurry:
-        hurry = news.wants_end(within=_LOOK_S)
+        hurry = wake_ups.wait(_LOOK_S)
     if hurry:
         engine.stop(plan.run, grace_s=0)
     performer.close()  # what is held could not end
     try:
         with interrupts_raise():
-            hurry = news.wants_end(within=0) or hurry
+            hurry = wake_ups.wait(0) or hurry
             engine.stop(plan.run, grace_s=0 if hurry else STOP_GRACE_S)
     except KeyboardInterrupt:
         engine.stop(plan.run, grace_s=0)
@@ -252,7 +254,7 @@ def _report(
     plan: Plan, engine: Engine, folder: RunFolder, state: ClusterState, facts: dict[str, Any]
 ) -> dict[str, Any]:
     outputs = _last_words(plan, engine, folder, state) if judge(state).word == "failed" else {}
-    folder.append("verdict", verdict=judge(state, outputs).word)
+    folder.append_event("verdict", verdict=judge(state, outputs).word)
     report = make_report(plan, state, host=facts, outputs=outputs)
     why_not = why_no_check(plan.launcher)
     case = read_case(folder.path, verdict=report["verdict"], cause=report["cause"], why_not=why_not)

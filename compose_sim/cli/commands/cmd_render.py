@@ -14,7 +14,7 @@ from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.options import cluster_options, read_request
 from compose_sim.cli.views.service_links import link_lines
-from compose_sim.engine.docker.host_image import ensure_host_image
+from compose_sim.engine.docker.images import ensure_host_image
 from compose_sim.engine.host.facts import docker_facts
 from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.run_folder.folder import RunFolder
