@@ -1,194 +1,143 @@
-"""How does a script become a list of checks? A recorded run at world size N, its steps once more on one rank, then the judges."""
+"""Check a script: run it at world size N, replay its first steps at world size 1, and judge both."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol
 
-from compose_sim.app.run import Listener, run_cluster
-from compose_sim.core.checks import FAILED, Case, run_checks
+from compose_sim.app.listener import Listener, ProgressListener
+from compose_sim.app.request import Request
+from compose_sim.app.session import Report, Session
+from compose_sim.core.checks import FAILED, Case, chosen, run_checks
 from compose_sim.core.checks.evidence.replay_diff import needs_alone, reason_against
-from compose_sim.core.events.events import Event
 from compose_sim.core.events.observations import Observed
-from compose_sim.core.host.host import Host
-from compose_sim.core.plan.model import Plan
-from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.verdict import EXIT_CODES
-from compose_sim.engine.protocol import Engine
 from compose_sim.engine.run_folder.check_inputs import read_case, read_observed
-from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.record import delete
-from compose_sim.errors import ComposesimError
+from compose_sim.errors import ComposesimError, SpecError
 
+_HANG_TIMEOUT_S = 15.0  # a check ends when a hang is diagnosed; `up` warns, and waits for --hang-timeout
+RANKS_PER_NODE = 2  # with one rank per node, LOCAL_RANK is always 0, and a script that confuses it with RANK passes
 _NEED_A_REPLAY = ("loss-scale", "matches-single")
-_RECORD = "observations/record"  # in the run's folder: where nodes may write, and what a new run of this name clears
-_REPLAYS_TAKE_S = 120.0  # beyond a few times what the run itself took
+_RECORD = "observations/record"  # in the run's folder; nodes may write there, and a new run of the same name clears it
+_REPLAYS_TAKE_S = 120.0  # on top of a multiple of the time that the run itself took
 
 
-class Planner(Protocol):
-    """Makes a plan of the same request for this machine as it is now, with `changes` to fields of its ClusterSpec."""
+def check_request(request: Request) -> Request:
+    """Return the request with the defaults of a check: two ranks per node, no patience with hangs, no services.
 
-    def __call__(
-        self, *, run: str, run_folder: Path, changes: Mapping[str, Any] | None = None
-    ) -> tuple[Plan, Host]: ...
-
-
-def check_cluster(
-    plan: Plan,
-    engine: Engine,
-    folder: RunFolder,
-    host: Host,
-    listener: Listener,
-    *,
-    make_plan: Planner,
-    only: tuple[str, ...] = (),
-    skip: tuple[str, ...] = (),
-    steps: int | None = None,
-    tolerance: float | None = None,
-    dotenv: str = "",
-    replan: Callable[[], Plan] | None = None,
-) -> dict[str, Any]:
+    Raises SpecError if the request leaves nothing to check, so that such a CI job does not pass.
     """
-    Run a plan, replay its first steps at world size 1 where a chosen check asks for it, and return the report with all chosen checks.
-
-    `plan` and `replan` are as for `run_cluster`; `make_plan` (Request.plan) plans the second run.
-    `steps` ends the script after so many optimizer steps; a `tolerance` that is left out is what the numbers' precision allows.
-    """
-    replays = any((not only or name in only) and name not in skip for name in _NEED_A_REPLAY)
-    added = _recording(plan, steps=steps) if replays or steps else {}
-    report = run_cluster(
-        _told(plan, added),
-        engine,
-        folder,
-        host,
-        listener,
-        dotenv=dotenv,
-        replan=(lambda: _told(replan(), added)) if replan else None,
-    )
-    case = read_case(folder.path, verdict=report["verdict"], cause=report["cause"])
-    case = case if tolerance is None else replace(case, tolerance=tolerance)
-    interrupted = False
-    try:
-        if replays:
-            replayer = _Replayer(engine, folder, listener, make_plan, dotenv, report)
-            case = replayer.complete(case)
-    except KeyboardInterrupt:  # what the first run showed is worth saying all the same
-        interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
-    finally:
-        shutil.rmtree(folder.path / _RECORD, ignore_errors=True)
-    results = run_checks(case, only=only, skip=skip)
-    report = _concluded({**report, "checks": [result.to_dict() for result in results]})
-    if interrupted:
-        report |= {"verdict": "interrupted", "exit_code": EXIT_CODES["interrupted"]}
-    folder.write_report(report)
-    return report
+    spec = request.spec
+    if spec.recipe != "ddp":
+        raise SpecError(
+            f"recipe '{spec.recipe}' cannot be checked: the checks judge torch.distributed scripts",
+            hint="composesim check SCRIPT, or composesim up for the exit code alone",
+        )
+    if not (spec.script or spec.module):
+        raise SpecError(
+            f"no script was named, neither as an argument nor in a spec file in '{request.folder}'",
+            hint="composesim check SCRIPT",
+        )
+    if not chosen(spec.check.only, spec.check.skip):
+        raise SpecError("--only and --skip leave no checks to run", hint="composesim check SCRIPT")
+    ours = {"nproc_per_node": RANKS_PER_NODE, "hang_timeout": _HANG_TIMEOUT_S}
+    left_out = {name: value for name, value in ours.items() if name not in spec.model_fields_set}
+    return request.with_spec(**left_out, services=(), publish={})
 
 
-def _recording(plan: Plan, *, steps: int | None) -> dict[str, str]:
-    limit = {} if steps is None else {"COMPOSESIM_CHECK_STEPS": str(steps)}
-    return {"COMPOSESIM_CHECK": "record", "COMPOSESIM_RECORD": f"{plan.folder}/{_RECORD}", **limit}
+def check(session: Session, listener: Listener) -> Report:
+    """Run a session, replay its first steps if a chosen check needs that, and return the report with all chosen checks."""
+    settings = session.request.spec.check
+    replays = any((not settings.only or name in settings.only) and name not in settings.skip for name in _NEED_A_REPLAY)
+    if replays or settings.steps:
+        limit = {"COMPOSESIM_CHECK_STEPS": str(settings.steps)} if settings.steps else {}
+        record = f"{session.plan.folder}/{_RECORD}"
+        session.add_environment(COMPOSESIM_CHECK="record", COMPOSESIM_RECORD=record, **limit)
 
-
-def _told(plan: Plan, environment: Mapping[str, str]) -> Plan:
-    """The plan with variables that nobody but us may set."""
-    return replace(plan, environment={**plan.environment, **environment})
-
-
-class _Replayer:
-    """Runs the script at world size 1, once with all ranks' batches, and where that differs once with those of each rank."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        folder: RunFolder,
-        listener: Listener,
-        make_plan: Planner,
-        dotenv: str,
-        report: Mapping[str, Any],
-    ) -> None:
-        self._engine, self._folder, self._listener = engine, folder, listener
-        self._make_plan, self._dotenv, self._report = make_plan, dotenv, report
-
-    def complete(self, case: Case) -> Case:
-        """The case with what the replays observed, or with the reason why there are none."""
-        why = self._why_not(case)
-        if why:
-            return replace(case, why_no_single=why)
-        self._listener.progress("Repeating the first steps at world size 1.")
-        single, why = self._replay("single", {})
-        case = replace(case, single=single, why_no_single=why)
-        alone: dict[int, Observed] = {}
-        ranks = sorted(case.observed.ranks) if needs_alone(case) else []
-        for rank in ranks:
-            self._listener.progress(f"World size 1 differs: repeating them with the batches of rank {rank} alone.")
-            observed, why = self._replay(f"alone-{rank}", {"COMPOSESIM_RECORD_RANK": str(rank)})
-            if why or not observed:
-                break
-            alone[rank] = observed
-        return replace(case, alone=alone)
-
-    def _why_not(self, case: Case) -> str:
-        kind = (case.cause or {}).get("kind")
-        if case.verdict != "passed" and not (case.verdict == "failed" and kind == "teardown"):
-            return f"the run {case.verdict}" if case.verdict in ("failed", "hung") else f"the run ended: {case.verdict}"
-        return reason_against(case.observed)
-
-    def _replay(self, name: str, more: Mapping[str, str]) -> tuple[Observed | None, str]:
-        """What was observed at world size 1, and why it is nothing where it is nothing."""
-        folder = RunFolder(self._folder.path.with_name(f"{self._folder.name}-{name}"))
-        # The first run's folder is below the project, which nodes see under its own name on both engines.
-        told = {"COMPOSESIM_CHECK": "replay", "COMPOSESIM_RECORD": str(self._folder.path / _RECORD), **more}
+    def conclude(report: Report) -> Report:
+        case = read_case(session.folder.path, verdict=report["verdict"], cause=report["cause"])
+        if settings.tolerance is not None:
+            case = replace(case, tolerance=settings.tolerance)
+        interrupted = False
         try:
-            plan, host = self._make_plan(
-                run=folder.name,
-                run_folder=folder.path,
-                changes={"nodes": 1, "nproc_per_node": 1, "keep": False, "subnet": None, "timeout": self._patience()},
-            )
-            report = run_cluster(_told(plan, told), self._engine, folder, host, self._quiet(), dotenv=self._dotenv)
-            observed = read_observed(folder.path)
-        except ComposesimError as error:
-            return None, f"there was no run at world size 1: {error.message}"
+            case = _with_replays(case, session, listener, report) if replays else case
+        except KeyboardInterrupt:  # the first run is worth a report even without its replay
+            interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
+            session.was_interrupted = True
         finally:
-            folder.release()
-            if folder.path.is_dir():
-                delete(folder)
-        if report["verdict"] == "interrupted":
-            raise KeyboardInterrupt
-        if any(observed.of("replay", "replay-end")):
-            return observed, ""
-        message = (report["cause"] or {}).get("message") or ""
-        words = f"at world size 1 the script {report['verdict']}" if message else ""
-        return observed, f"{words}: {message.splitlines()[0]}" if words else ""
+            shutil.rmtree(session.folder.path / _RECORD, ignore_errors=True)
+        results = run_checks(case, only=settings.only, skip=settings.skip)
+        report = _concluded({**report, "checks": [result.to_dict() for result in results]})
+        if interrupted:
+            report |= {"verdict": "interrupted", "exit_code": EXIT_CODES["interrupted"]}
+        return report
 
-    def _patience(self) -> float:
-        return _REPLAYS_TAKE_S + 4 * float(self._report["timings"]["total_s"] or 0.0)
-
-    def _quiet(self) -> Listener:
-        return _Quiet(self._listener)
+    return session.run(listener, conclude=conclude)
 
 
-class _Quiet:
-    """What a second run prints is what the first one printed: nobody need read it twice."""
+def _with_replays(case: Case, session: Session, listener: Listener, report: Report) -> Case:
+    """Return the case with the observations of replays, or with the reason why there are none.
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    The first replay gets the batches of all ranks; if it differs, one replay for each rank gets the batches of that rank.
+    """
+    why = _why_no_replay(case)
+    if why:
+        return replace(case, why_no_single=why)
+    listener.progress("Replaying the first steps at world size 1.")
+    single, why = _replay("single", {}, session, listener, report)
+    case = replace(case, single=single, why_no_single=why)
+    alone: dict[int, Observed] = {}
+    for rank in sorted(case.observed.ranks) if needs_alone(case) else []:
+        listener.progress(f"World size 1 differs: replaying the steps with the batches of rank {rank} only.")
+        observed, why = _replay(f"alone-{rank}", {"COMPOSESIM_RECORD_RANK": str(rank)}, session, listener, report)
+        if why or not observed:
+            break
+        alone[rank] = observed
+    return replace(case, alone=alone)
 
-    def progress(self, text: str) -> None:
-        """As it is."""
-        self._listener.progress(text)
 
-    def show(self, events: list[Event], state: ClusterState) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """The first run's listener goes on."""
+def _why_no_replay(case: Case) -> str:
+    kind = (case.cause or {}).get("kind")
+    if case.verdict != "passed" and not (case.verdict == "failed" and kind == "teardown"):
+        return f"the run {case.verdict}" if case.verdict in ("failed", "hung") else f"the run ended: {case.verdict}"
+    return reason_against(case.observed)
 
 
-def _concluded(report: dict[str, Any]) -> dict[str, Any]:
-    """The verdict of run and checks together: a check that failed is a cause, a crash after the training is a warning."""
+def _replay(
+    name: str, variables: Mapping[str, str], session: Session, listener: Listener, report: Report
+) -> tuple[Observed | None, str]:
+    """Return what a replay observed at world size 1, and the reason if it is not usable."""
+    patience = _REPLAYS_TAKE_S + 4 * float(report["timings"]["total_s"] or 0.0)
+    request = session.request.with_spec(nodes=1, nproc_per_node=1, keep=False, subnet=None, timeout=patience)
+    replay = None
+    try:
+        replay = Session(request, name=f"{session.name}-{name}")
+        # The record is below the project, which nodes see under the same path on both engines.
+        replay.add_environment(
+            COMPOSESIM_CHECK="replay", COMPOSESIM_RECORD=str(session.folder.path / _RECORD), **variables
+        )
+        result = replay.run(ProgressListener(listener))
+        observed = read_observed(replay.folder.path)
+    except ComposesimError as error:
+        return None, f"there was no run at world size 1: {error.message}"
+    finally:
+        if replay is not None and replay.folder.path.is_dir():
+            delete(replay.folder)
+    if result["verdict"] == "interrupted":
+        raise KeyboardInterrupt
+    if any(observed.of("replay", "replay-end")):
+        return observed, ""
+    message = (result["cause"] or {}).get("message") or ""
+    return observed, f"at world size 1 the script {result['verdict']}: {message.splitlines()[0]}" if message else ""
+
+
+def _concluded(report: Report) -> Report:
+    """Return the report with the verdict of run and checks together.
+
+    A failed check is the cause of a failure; a crash after the training is only a warning.
+    """
     verdict, cause = report["verdict"], report["cause"]
     if verdict == "failed" and cause and cause["kind"] == "teardown":
         verdict, cause = "passed", None

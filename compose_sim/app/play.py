@@ -1,61 +1,74 @@
-"""How does a scenario become a report? A run with a player in it, judged by what the scenario expects once nothing runs any more."""
+"""Play a scenario: inject its faults into a run, and judge what it expects once the run is over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
+from difflib import get_close_matches
+from pathlib import Path
 
-from compose_sim.app.run import Listener, run_cluster
-from compose_sim.core.host.host import Host
-from compose_sim.core.plan.model import Plan
+from compose_sim import assets
+from compose_sim.app.listener import Listener
+from compose_sim.app.session import Report, Session
 from compose_sim.core.scenarios.expectations import Course
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.player import ScenarioPlayer
 from compose_sim.core.scenarios.scenario import Scenario
+from compose_sim.core.scenarios.scenario_file import parse_scenario
 from compose_sim.engine.protocol import Engine
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.errors import ComposesimError
+from compose_sim.errors import ComposesimError, SpecError
 
 
-def play_cluster(
-    scenario: Scenario,
-    plan: Plan,
-    engine: Engine,
-    folder: RunFolder,
-    host: Host,
-    listener: Listener,
-    *,
-    name: str,
-    seed: int,
-    dotenv: str = "",
-    replan: Callable[[], Plan] | None = None,
-) -> dict[str, Any]:
+def play(session: Session, scenario: Scenario, listener: Listener, *, name: str, seed: int) -> Report:
     """
-    Play a scenario in a run; the report of the run with `scenario`, `expectations`, and the verdict that follows from these.
+    Run a session with a scenario, and return the report with the scenario's expectations and the verdict that follows from them.
 
-    Raises SpecError where a step makes no sense for the plan, and what `run_cluster` raises.
+    Raises SpecError if a step makes no sense for the plan.
     """
-    player = ScenarioPlayer(scenario, plan, seed=seed)
-    report = run_cluster(plan, engine, folder, host, listener, dotenv=dotenv, replan=replan, player=player)
-    left = None if plan.keep else what_is_left(engine, plan.run)
-    played = player.played()
-    course = Course(events=tuple(player.events), report=report, left=left)
-    concluded = conclude(report, judge_scenario(scenario, course, played))
-    concluded["scenario"] = {
-        "name": name,
-        "seed": seed,
-        "steps": [{"step": step.number, "times": step.times, "refused": step.refused} for step in played],
-        "run_verdict": report["verdict"],
-        "run_exit_code": report["exit_code"],
-    }
-    folder.write_report(concluded)
-    return concluded
+    player = ScenarioPlayer(scenario, session.plan, seed=seed)
+
+    def concluded(report: Report) -> Report:
+        left = None if session.plan.keep else _what_is_left(session.engine, session.name)
+        played = player.played()
+        course = Course(events=tuple(player.events), report=report, left=left)
+        steps = [{"step": step.number, "times": step.times, "refused": step.refused} for step in played]
+        run = {"run_verdict": report["verdict"], "run_exit_code": report["exit_code"]}
+        return {
+            **conclude(report, judge_scenario(scenario, course, played)),
+            "scenario": {"name": name, "seed": seed, "steps": steps, **run},
+        }
+
+    return session.run(listener, player=player, conclude=concluded)
 
 
-def what_is_left(engine: Engine, run: str) -> tuple[str, ...] | None:
-    """Names of the nodes, and of the network, that a run has left; None where the engine does not answer."""
+def read_scenario(name: str) -> Scenario:
+    """Return the scenario in a file, or one that ships; raise SpecError with the nearest name if there is neither."""
+    path = Path(name)
+    if not path.is_file():
+        known = {shipped.stem: shipped for shipped in shipped_scenarios()}
+        if name not in known:
+            near = next(iter(get_close_matches(path.stem, known, n=1)), "")
+            suggestion = f"; did you mean '{near}'?" if near else ""
+            raise SpecError(
+                f"there is no scenario '{name}', neither a file nor one that ships{suggestion}",
+                hint="composesim play --list",
+            )
+        path = known[name]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, PermissionError) as error:
+        raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
+    return parse_scenario(text, name, os.environ)
+
+
+def shipped_scenarios() -> list[Path]:
+    """Return the files of the scenarios that ship."""
+    return sorted((assets.root() / "templates" / "scenarios").glob("*.yaml"))
+
+
+def _what_is_left(engine: Engine, run: str) -> tuple[str, ...] | None:
+    """Return the names of nodes, or of the network, that a run has left; None if the engine does not answer."""
     try:
         nodes = tuple(status.node for status in engine.statuses(run))
-        return nodes or (("its network",) if run in engine.remaining_runs() else ())
+        return nodes or (("its network",) if run in engine.runs_left() else ())
     except ComposesimError:
         return None

@@ -1,86 +1,70 @@
-"""How does a plan become files that Compose runs? The document and its settings; and, for `render`, all that they need to travel."""
+"""Write a folder that runs with `docker compose up`: the compose file, the code of the nodes and a copy of the project."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import jinja2
-
 from compose_sim import assets
-from compose_sim.core.compose.document import render_document, render_identity, render_service_files, render_settings
+from compose_sim.app.documents import write_documents
+from compose_sim.app.program import find_program
+from compose_sim.app.session import Session
 from compose_sim.core.compose.schema import check_document
-from compose_sim.core.host.host import Host
-from compose_sim.core.plan.model import Plan
-from compose_sim.core.plan.services import FILES as SERVICE_FILES
 from compose_sim.core.units import format_bytes
-from compose_sim.engine.docker.images import HOST_IMAGE
-from compose_sim.engine.run_folder.folder import lay_out, write_file
+from compose_sim.engine.docker.host_image import HOST_IMAGE, ensure_host_image
+from compose_sim.engine.host.facts import docker_facts
+from compose_sim.engine.host.recipe_plugins import find_recipe
+from compose_sim.engine.run_folder.folder import lay_out
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError
 
 _MOST_CODE_BYTES = 200 << 20
 _NOT_CODE = {
-    ".git",
-    ".hg",
-    ".venv",
-    "venv",
-    "__pycache__",
-    ".composesim",
-    "node_modules",
-    ".mypy_cache",
-    ".ruff_cache",
-    ".pytest_cache",
+    *(".git", ".hg", ".venv", "venv", "__pycache__", ".composesim", "node_modules"),
+    *(".mypy_cache", ".ruff_cache", ".pytest_cache"),
 }
 
 
-def render_folder(
-    plan: Plan, folder: Path, *, code: Path, script: Path | None, host: Host, dotenv: str, force: bool
-) -> int:
+def render(session: Session, *, force: bool) -> int:
     """
-    Write everything that `docker compose up` needs into a folder; returns the size of the copied code in bytes.
+    Write everything that `docker compose up` needs into the folder of a portable session; return the bytes of code copied.
 
-    `code` is the project; where the script lies outside it, the script's own folder is copied instead.
-    Raises SpecError where the folder holds other files, or the code is too much to copy.
+    If the script is outside the project, its own folder is copied instead of the project.
+    Raises SpecError if the folder holds other files, or there is too much code to copy.
     """
+    plan, folder, request = session.plan, session.folder.path, session.request
     if folder.exists() and any(folder.iterdir()) and not force and not _is_ours(folder / "docker-compose.yml"):
         raise SpecError(
             f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder"
         )
     image = HOST_IMAGE if plan.image == "host" else plan.image
-    text = write_documents(plan, folder, image=image, dotenv=dotenv)
+    text = write_documents(plan, folder, image=image, dotenv=request.dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
     lay_out(folder, *plan.user_ids, token=plan.has_token)
     (folder / "code").mkdir(exist_ok=True)
-    return _copy_code(list(_code_files(code, script, besides=folder)), folder / "code")
-
-
-def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> str:
-    """Write the compose file and what it refers to into a folder; returns the file's text. Secrets stay readable to the owner alone."""
-    loader = jinja2.FileSystemLoader(assets.root())
-    text = render_document(plan, loader=loader, folder=str(path))
-    write_file(path / "docker-compose.yml", text, mode=0o600)
-    write_file(path / ".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
-    for name, content in render_identity(plan).items():
-        write_file(path / "identity" / name, content)
-    for name, content in render_service_files(plan, loader=loader).items():
-        write_file(path / SERVICE_FILES / name, content)
-    return text
+    program = find_program(request.spec, find_recipe(request.spec.recipe), request.folder)
+    is_script = not (program.is_module or program.is_command)
+    script = Path(os.path.abspath(request.folder / program.target)) if is_script else None
+    size = _copy_code(list(_code_files(request.folder, script, besides=folder)), folder / "code")
+    if plan.image == "host" and docker_facts().available:
+        ensure_host_image()
+    return size
 
 
 def _is_ours(document: Path) -> bool:
-    """Whether composesim rendered this file, and may therefore write it again."""
+    """Return whether composesim rendered this file, and may overwrite it."""
     return document.is_file() and "# Written by composesim." in document.read_text(errors="replace")[:500]
 
 
 def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[tuple[Path, str]]:
-    """Each file to copy, with its name below the copy; the script always."""
+    """Yield each file to copy with its name in the copy. The script is always among them."""
     root = code
     if script and not script.is_relative_to(code):
         root, ours = script.parent, assets.root()
-        if root in (ours, assets.examples()):  # one of ours, with the data that it reads
+        if root in (ours, assets.examples()):  # an example of ours: with its data
             yield script, script.name
             yield from ((path, str(path.relative_to(ours))) for path in sorted((ours / "data").iterdir()))
             return
@@ -92,7 +76,7 @@ def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[t
 
 
 def _names_below(root: Path) -> list[str]:
-    """What git knows or does not ignore, where that is anything; else all that is not plainly somebody else's."""
+    """Return the files that git tracks or does not ignore; without git, all but caches and environments."""
     argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     status, output = try_output_of(argv)
     names = [name for name in output.split("\0") if name]
@@ -108,7 +92,7 @@ def _copy_code(files: list[tuple[Path, str]], target: Path) -> int:
         largest = max(files, key=lambda each: each[0].stat().st_size)[1]
         raise SpecError(
             f"the code to copy is {format_bytes(size)}, more than {format_bytes(_MOST_CODE_BYTES)}; the largest file is '{largest}'",
-            hint="add data to .gitignore, and let nodes see it: --mount /path/to/data:/data:ro",
+            hint="add data to .gitignore, and mount it on the nodes: --mount /path/to/data:/data:ro",
         )
     for path, name in files:
         (target / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Touch the world on behalf of `core`, which decides: containers, processes, networks, files. Nothing here prints."""
+"""The only folder that touches the world: it decides nothing, and prints nothing."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from compose_sim.app.render import write_documents
+from compose_sim.app.documents import write_documents
 from compose_sim.core.faults import Act
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import Plan, Program
@@ -85,7 +85,7 @@ class Bench:
         """These nodes, else all nodes of a run, once they have ended; the master goes on until it is stopped."""
         names = set(nodes or (node.name for node in plan.nodes))
         statuses: dict[str, NodeStatus] = {}
-        for status in self.engine.exits(plan):
+        for status in self.engine.stopped(plan):
             statuses[status.node] = status
             if names <= statuses.keys():
                 break

@@ -47,7 +47,7 @@ def bench_gpu(counts: str, plot: Path | None, *, as_json: bool) -> None:
 def _measure(inventory: Inventory, mode: str, nodes: int) -> Sample:
     share = "auto" if mode == "own" else mode
     try:
-        _, report, _ = run_on_gpus("bench-gpu", inventory, {"nodes": nodes, "share": share})
+        _, report = run_on_gpus("bench-gpu", inventory, {"nodes": nodes, "share": share})
     except ComposesimError as error:  # does not fit, say: the other runs are worth their table
         return Sample(mode=mode, nodes=nodes, problem=error.message)
     return sample_of(mode, nodes, report)

@@ -14,5 +14,5 @@ def prove_gpus(nodes: int | None) -> tuple[Check, ...]:
     """Run and judge; EnvironmentMissingError where there is no GPU. A node a GPU, two at least, unless a number is given."""
     inventory = require_inventory("doctor --gpu")
     count = nodes or min(max(_LEAST_NODES, len(inventory.gpus)), _MOST_NODES)
-    plan, report, folder = run_on_gpus("doctor-gpu", inventory, {"nodes": count})
-    return findings(plan, report, read_nccl_log(lines_of_ranks(folder)))
+    session, report = run_on_gpus("doctor-gpu", inventory, {"nodes": count})
+    return findings(session.plan, report, read_nccl_log(lines_of_ranks(session)))

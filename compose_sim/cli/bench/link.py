@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from compose_sim import assets
-from compose_sim.app.builtin_run import run_own
+from compose_sim.app.builtin_run import run_builtin
 from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.core.network.link_benchmark import TOLERANCE, arguments, compare
 from compose_sim.core.network.links import parse_shape
@@ -36,20 +36,20 @@ def bench_link(text: str, *, as_json: bool) -> None:
         script=str(script),
         args=arguments(shape),
     )
-    _, report, folder = run_own("bench-link", spec)
+    session, report = run_builtin("bench-link", spec)
     try:
         measured = compare(shape, report["metrics"])
     except KeyError:
         cause = report["cause"] or {}
         raise EngineError(
-            f"the link '{text}' could not be measured: the run '{folder.name}' {report['verdict']}",
+            f"the link '{text}' could not be measured: the run '{session.name}' {report['verdict']}",
             evidence=str(cause.get("traceback") or cause.get("message", "")),
-            hint=f"composesim report --run {folder.name}",
+            hint=f"composesim report --run {session.name}",
         ) from None
     near = all(each.is_near for each in measured)
     if as_json:
         values = [{**asdict(each), "is_near": each.is_near} for each in measured]
-        print_json({"schema_version": 1, "link": text, "run": folder.name, "is_near": near, "measured": values})
+        print_json({"schema_version": 1, "link": text, "run": session.name, "is_near": near, "measured": values})
     else:
         print_table(HEADER, [each.row for each in measured])
         if not near:

@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from compose_sim.app.program import new_name
+from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import print_json, print_table
-from compose_sim.cli.options import cluster_options, read_request
+from compose_sim.cli.options import cluster_options, request_from_flags
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.units import format_bytes
-from compose_sim.engine.run_folder.folder import runs_folder
 
 
 @click.command("plan", cls=ClusterCommand)
@@ -21,9 +20,7 @@ from compose_sim.engine.run_folder.folder import runs_folder
 @click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
 def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Show the nodes, ranks and choices that `up` with the same words would run."""
-    request = read_request(file=file, program=program, **flags)
-    run = new_name(request.spec)
-    plan, _ = request.plan(run=run, run_folder=runs_folder(request.folder) / run)
+    plan = Session(request_from_flags(file=file, program=program, **flags)).plan
     if as_json:
         print_json({"schema_version": 1, **plan.to_dict()})
     else:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from compose_sim.app.listener import Listener, QuietListener
 from compose_sim.cli.console import is_terminal, node_prefix, say
 from compose_sim.cli.views.faults import event_words, waiting_words
 from compose_sim.cli.views.service_links import links_of, service_words
@@ -27,19 +29,6 @@ _MOST_STATUS_LINES = 12
 _PHASE_COLOURS = {
     "running": "green", "ended": "green", "exited": "dim", "lost": "red", "killed": "red", "creating": "dim", "absent": "dim",
 }  # fmt: skip
-
-
-class QuietListener:
-    """Shows nothing: for `--json` and for runs in the background."""
-
-    def progress(self, text: str) -> None:
-        """Nothing."""
-
-    def show(self, events: list[Event], state: ClusterState) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 class DetachedListener(QuietListener):
@@ -120,9 +109,6 @@ class PlainListener:
     def _hang(self, event: Event) -> str:
         return f"hang: {event.data.get('message')}{self._hang_limit}"
 
-    def close(self) -> None:
-        """Nothing is open."""
-
     def _tell(self, key: str, text: str) -> None:
         if key not in self._told:
             self._told.add(key)
@@ -179,11 +165,14 @@ def _speakers(plan: Plan) -> list[str]:
     return [*(node.name for node in plan.nodes), *(["driver"] if plan.is_driven else [])]
 
 
-def make_listener(plan: Plan, *, quiet: bool, folder: RunFolder | None = None) -> QuietListener | PlainListener:
-    """The listener that suits where we write to; `folder` is where the token lies that links are shown with."""
-    if quiet:
-        return QuietListener()
-    return LiveListener(plan, folder) if is_terminal() else PlainListener(plan, folder)
+@contextmanager
+def listening(plan: Plan, *, quiet: bool, folder: RunFolder | None = None) -> Iterator[Listener]:
+    """Yield the listener that suits our output. `folder` holds the token that links are shown with."""
+    if quiet or not is_terminal():
+        yield QuietListener() if quiet else PlainListener(plan, folder)
+        return
+    with closing(LiveListener(plan, folder)) as listener:
+        yield listener
 
 
 def _status(state: ClusterState) -> Table:

@@ -13,15 +13,16 @@ from typing import Any
 import pynvml
 import pytest
 
-from compose_sim.app.run import run_cluster
-from compose_sim.cli.views.live import QuietListener
+from compose_sim.app.listener import QuietListener
+from compose_sim.app.request import Request
+from compose_sim.app.session import Session
 from compose_sim.core.host.gpus import NO_GPUS
-from compose_sim.core.plan.model import Program
+from compose_sim.core.host.host import Host
+from compose_sim.core.plan.model import Plan, Program
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host import gpus
 from compose_sim.engine.host.facts import inspect_host
-from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.inventories import H200_BYTES, RAW, h200s, uuid
 
@@ -133,9 +134,12 @@ def test_a_run_whose_nodes_do_not_see_their_gpu_ends_before_the_script_with_its_
     folder = RunFolder(runs_folder(tmp_path) / f"gpu-{token_hex(3)}")
     spec = ClusterSpec(nodes=2, engine="local", script="train.py")
     program = Program(target="train.py", folder=str(tmp_path))
-    plan = make_plan(spec, host, run=folder.name, run_folder=str(folder.path), program=program)
 
-    report = run_cluster(plan, LocalEngine(), folder, host, QuietListener())
+    class RequestOnGpus(Request):
+        def plan(self, *, run: str, run_folder: Path, portable: bool = False) -> tuple[Plan, Host]:
+            return make_plan(self.spec, host, run=run, run_folder=str(run_folder), program=program), host
+
+    report = Session(RequestOnGpus(spec=spec, folder=tmp_path), name=folder.name).run(QuietListener())
     events = [json.loads(line) for file in (folder.path / "events").iterdir() for line in file.read_text().splitlines()]
 
     assert report["verdict"] == "failed"

@@ -1,17 +1,16 @@
-"""Does a run end at once for somebody who wants its end once more?"""
+"""A run that is interrupted twice ends at once."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-from compose_sim.app.run import _stop
+from compose_sim.app.listener import QuietListener
+from compose_sim.app.run import RunLoop
 from compose_sim.core.faults import Act
 from compose_sim.core.faults.commands import Fault
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.verdict.verdict import StopReason
-from compose_sim.engine.control.fault_controller import Performer
-from compose_sim.engine.lifetime.interrupts import WakeUps
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.builders import PATIENCE_S
@@ -19,7 +18,7 @@ from tests.contract.bench import WAITS, Bench
 
 
 class Slow(LocalEngine):
-    """An engine that is not done with what it does before the nodes are killed."""
+    """An engine that performs an act until the nodes are killed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,18 +34,17 @@ class Slow(LocalEngine):
             self.killed.set()
 
 
-def test_whoever_wants_the_end_once_more_waits_for_nothing_that_is_under_way(tmp_path: Path) -> None:
+def test_a_second_interrupt_kills_the_nodes_while_a_fault_is_still_being_performed(tmp_path: Path) -> None:
     engine = Slow()
     bench = Bench(engine, tmp_path)
     plan = bench.start(WAITS)
-    folder, wake_ups = RunFolder(runs_folder(bench.project) / plan.run), WakeUps()
-    performer = Performer(plan, engine, folder)
+    loop = RunLoop(plan, engine, RunFolder(runs_folder(bench.project) / plan.run), QuietListener())
     try:
-        performer.submit("fault-1", Fault(kind="pause", nodes=("node-0",)))
+        loop.performer.submit("fault-1", Fault(kind="pause", nodes=("node-0",)))
         assert engine.at_work.wait(PATIENCE_S)
 
-        wake_ups.wake(interrupt=True)
-        _stop(plan, engine, folder, StopReason(reason="interrupted"), performer, wake_ups)
+        loop.news.tell(interrupt=True)
+        loop.stop(StopReason(reason="interrupted"))
 
         assert engine.came_free
         assert bench.running(plan) == []

@@ -1,0 +1,146 @@
+"""Read a request: the arguments of a command or a call, the spec file, `.env` and environment files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from compose_sim.app.program import find_program
+from compose_sim.core.host.host import Host
+from compose_sim.core.plan.model import Plan, Program, portable_program
+from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.plan.services import needed_packages
+from compose_sim.core.request.spec import ClusterSpec, check_environment
+from compose_sim.core.request.spec_file import make_spec, parse_spec_text
+from compose_sim.engine.host.facts import inspect_host
+from compose_sim.engine.host.recipe_plugins import find_recipe
+from compose_sim.errors import SpecError
+
+SPEC_FILE = "composesim.yaml"
+PROJECT_FILE = "pyproject.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A checked request: the spec and the contents of the files next to it."""
+
+    spec: ClusterSpec
+    folder: Path = field(default_factory=Path.cwd)  # the project: every node mounts it, and it holds `.composesim`
+    dotenv: str = ""  # the text of `.env`
+    dotenv_variables: Mapping[str, str] = field(default_factory=dict)
+    env_files: Mapping[str, str] = field(default_factory=dict)  # the variables of `--env-file`
+    remark: str = ""  # how the request was read, if that may surprise the user
+    program: Program | None = None  # what the ranks run, if it is not the spec's script, module or example
+
+    def with_spec(self, **changes: Any) -> Request:
+        """Return the same request with other values for fields of its spec."""
+        return replace(self, spec=self.spec.model_copy(update=changes))
+
+    def plan(self, *, run: str, run_folder: Path, portable: bool = False) -> tuple[Plan, Host]:
+        """Inspect this machine and return a plan for it as it is now."""
+        spec, recipe = self.spec, find_recipe(self.spec.recipe)
+        host = inspect_host(
+            self.folder,
+            python=spec.python,
+            packages={**recipe.PACKAGES, **needed_packages(spec.services)},
+            with_docker=spec.engine != "local" and not portable,
+            with_ports=not portable and bool(spec.services or spec.publish or recipe.DRIVEN),
+        )
+        program = self.program or find_program(spec, recipe, self.folder)
+        plan = make_plan(
+            spec,
+            host,
+            run=run,
+            run_folder=str(run_folder),
+            program=portable_program(program) if portable else program,
+            recipe=recipe,
+            dotenv=self.dotenv_variables,
+            env_files=self.env_files,
+            portable=portable,
+        )
+        return plan, host
+
+
+def read_request(
+    given: Mapping[str, Any], *, file: Path | None = None, defaults: Mapping[str, Any] | None = None
+) -> Request:
+    """
+    Merge values that the user gave, by field of ClusterSpec, with the spec file.
+
+    `defaults` replace values of the file; `given` replaces both. Raises SpecError that names the argument, or the file, line and key.
+    """
+    folder = Path(os.path.abspath(file.parent if file else "."))
+    dotenv_file = folder / ".env"
+    dotenv = _read(dotenv_file) if dotenv_file.is_file() else ""
+    dotenv_variables = _parse_dotenv(dotenv, ".env")
+    text, source, remark = _spec_text(file, folder)
+    values = parse_spec_text(text, source, variables={**dotenv_variables, **os.environ})
+    spec = make_spec({**values, **(defaults or {})}, given)
+    env_files: dict[str, str] = {}
+    for name in spec.env_file:
+        if not (folder / name).is_file():
+            raise SpecError(
+                f"the env file '{name}' does not exist in '{folder}'", hint="leave --env-file out, or create it"
+            )
+        env_files |= _parse_dotenv(_read(folder / name), name)
+    spec = spec.model_copy(update={"mounts": tuple(_absolute_mount(mount, folder) for mount in spec.mounts)})
+    return Request(
+        spec=spec,
+        folder=folder,
+        dotenv=dotenv,
+        dotenv_variables=dotenv_variables,
+        env_files=env_files,
+        remark=remark,
+    )
+
+
+def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
+    """Return the text of the spec file, its name, and a remark if two files could be meant."""
+    own, project = file or folder / SPEC_FILE, folder / PROJECT_FILE
+    table = not file and project.is_file() and "[tool.composesim" in (text := _read(project))
+    if own.is_file():
+        remark = f"{SPEC_FILE} is read; [tool.composesim] in {PROJECT_FILE} is not" if table else ""
+        return _read(own), str(file or SPEC_FILE), remark
+    if file:
+        raise SpecError(f"the spec file '{file}' does not exist", hint="composesim init writes one to start from")
+    return (text, PROJECT_FILE, "") if table else ("", SPEC_FILE, "")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, PermissionError) as error:
+        raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
+
+
+def _absolute_mount(mount: str, folder: Path) -> str:
+    """Return the mount with an absolute source; raise SpecError if the source does not exist."""
+    named, *rest = mount.split(":")
+    source = folder / Path(named).expanduser()
+    if not source.exists():
+        raise SpecError(f"the source '{source}' of mount '{mount}' does not exist", hint=f"mkdir -p {source}")
+    return ":".join([os.path.abspath(source), *rest])
+
+
+def _parse_dotenv(text: str, name: str) -> dict[str, str]:
+    if not text.strip():
+        return {}
+    from io import StringIO
+
+    from dotenv import dotenv_values
+    from dotenv.parser import parse_stream
+
+    for binding in parse_stream(StringIO(text)):
+        if binding.error:
+            raise SpecError(
+                f"{name}, line {binding.original.line}: '{binding.original.string.strip()}' is not NAME=value",
+                hint=f"edit {name}; a comment starts with #",
+            )
+    values = {key: value or "" for key, value in dotenv_values(stream=StringIO(text)).items()}
+    try:
+        return check_environment(values)
+    except ValueError as error:
+        raise SpecError(f"{name}: {error}") from None

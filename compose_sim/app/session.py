@@ -1,0 +1,183 @@
+"""Run the one sequence that all commands share: request, inspect, plan, run, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from compose_sim import __version__
+from compose_sim.app.documents import write_documents
+from compose_sim.app.listener import Listener
+from compose_sim.app.program import new_name
+from compose_sim.app.request import Request
+from compose_sim.app.run import RunLoop
+from compose_sim.core.checks import run_checks, why_no_check
+from compose_sim.core.host.host import Host
+from compose_sim.core.plan.model import Plan
+from compose_sim.core.report.report import make_report
+from compose_sim.core.scenarios import Player
+from compose_sim.core.state.state import ClusterState
+from compose_sim.core.verdict.verdict import judge
+from compose_sim.engine.docker.network import Networks
+from compose_sim.engine.host.ports import port_in_use, taken
+from compose_sim.engine.lifetime.interrupts import interrupts_raise
+from compose_sim.engine.lifetime.supervisor import start_supervisor
+from compose_sim.engine.protocol import Engine
+from compose_sim.engine.registry import make_engine
+from compose_sim.engine.run_folder.check_inputs import read_case, read_timeline
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
+from compose_sim.errors import ComposesimError, SpecError
+
+Report = dict[str, Any]
+
+
+class Session:
+    """One run of a request: planned when the session is made, and executed by `run`."""
+
+    def __init__(
+        self, request: Request, *, name: str | None = None, folder: Path | None = None, portable: bool = False
+    ) -> None:
+        """
+        Inspect this machine and plan the run. Raises SpecError or EnvironmentMissingError if it cannot be planned.
+
+        The run is named `name`, else as the spec says, else after its program. A `portable` plan is for another machine (`render`).
+        """
+        self.request = request
+        self.name = name or new_name(request.spec)
+        self.folder = RunFolder(folder or runs_folder(request.folder) / self.name)
+        self.was_interrupted = False  # whether Ctrl-C or SIGTERM ended the run
+        self._portable = portable
+        self._environment: dict[str, str] = {}
+        self.plan: Plan
+        self.host: Host
+        self._make_plan()
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine that the plan names."""
+        return make_engine(self.plan.engine)
+
+    def add_environment(self, **variables: str) -> None:
+        """Set variables on all nodes that the user cannot set: those that composesim's own code in the nodes reads."""
+        self._environment |= variables
+        self.plan = replace(self.plan, environment={**self.plan.environment, **variables})
+
+    def run(
+        self,
+        listener: Listener,
+        *,
+        player: Player | None = None,
+        conclude: Callable[[Report], Report] = lambda report: report,
+    ) -> Report:
+        """
+        Run the plan to its end and return the report; only the run's folder remains, unless the plan says keep.
+
+        `player` injects faults during the run. `conclude` may extend the report once the nodes are gone.
+        Raises ComposesimError if the run could not be started.
+        """
+        Networks(self.plan, self.engine).check(self.plan.links)
+        self.folder.claim()
+        try:
+            self._lay_out()
+            report = conclude(self._run(listener, player))
+            self.folder.write_report(report)
+        finally:
+            self.folder.release()
+        return report
+
+    def _make_plan(self) -> None:
+        plan, self.host = self.request.plan(run=self.name, run_folder=self.folder.path, portable=self._portable)
+        self.plan = replace(plan, environment={**plan.environment, **self._environment})
+
+    def _lay_out(self) -> None:
+        if self.engine.statuses(self.name):
+            raise SpecError(
+                f"a run named '{self.name}' already has nodes",
+                hint=f"choose another --name, or remove them: composesim down --run {self.name}",
+            )
+        self.folder.clear(*self.plan.user_ids, token=self.plan.has_token)
+        self.folder.write_plan(self.plan)
+
+    def _run(self, listener: Listener, player: Player | None) -> Report:
+        with interrupts_raise(), start_supervisor(self.engine.name, self.name, self.folder.path) as supervisor:
+            try:
+                image = self.engine.prepare(self.plan, listener.progress)
+                facts = self._facts(image)
+                self._start(image)
+                loop = RunLoop(self.plan, self.engine, self.folder, listener, player)
+                state = loop.follow()
+                self.was_interrupted = loop.was_interrupted
+                report = self._report(state, facts)
+                self.folder.write_report(report)  # before the clean-up, which may be interrupted
+            finally:
+                self._clean_up(listener)
+                supervisor.release()
+        return report
+
+    def _start(self, image: str) -> None:
+        """Start the nodes; plan again if another run has taken the subnet or a published port since the plan was made."""
+        for attempts_left in (2, 1, 0):
+            if self.engine.name == "docker":
+                write_documents(self.plan, self.folder.path, image=image, dotenv=self.request.dotenv)
+            self.folder.append("started", version=__version__)
+            try:
+                self.engine.start(self.plan, self.folder)
+            except ComposesimError as error:
+                port = port_in_use(error.evidence)
+                if not (attempts_left and (port or "Pool overlaps" in error.evidence)):
+                    raise
+                self.engine.remove(self.name)
+                self._make_plan()
+                if port in (each.host_port for each in self.plan.published):
+                    raise taken(self.plan, port) from error
+                self.folder.write_plan(self.plan)
+            else:
+                break
+
+    def _clean_up(self, listener: Listener) -> None:
+        """Remove the nodes, unless they are kept; an engine that does not answer must not cost the user the report."""
+        if self.plan.keep:
+            return
+        try:
+            self.engine.remove(self.name)
+        except ComposesimError as error:
+            listener.progress(f"{error.message}; nodes may be left. Try: composesim prune")
+
+    def _facts(self, image: str) -> dict[str, Any]:
+        """Return what the run will run on; the engine may be gone when it ends."""
+        return {
+            "host": self.host.name,
+            "cpus": self.host.cpus,
+            "memory_bytes": self.host.memory_bytes,
+            "engine": self.engine.describe(),
+            "driver": self.host.gpus.driver or None,
+            "image_digest": self.engine.image_digest(image),
+        }
+
+    def _report(self, state: ClusterState, facts: dict[str, Any]) -> Report:
+        outputs = self._last_output(state) if judge(state).word == "failed" else {}
+        self.folder.append("verdict", verdict=judge(state, outputs).word)
+        report = make_report(self.plan, state, host=facts, outputs=outputs)
+        why_not = why_no_check(self.plan.launcher)
+        case = read_case(self.folder.path, verdict=report["verdict"], cause=report["cause"], why_not=why_not)
+        return {
+            **report,
+            "timeline": read_timeline(self.folder.path),
+            "checks": [result.to_dict() for result in run_checks(case)],
+        }
+
+    def _last_output(self, state: ClusterState) -> dict[str, str]:
+        """Return the last output of each node that failed before it started a rank."""
+        output = {}
+        for node in state.nodes.values():
+            ranks = [rank for rank in state.ranks.values() if rank.node == node.name]
+            if node.exit_code not in (None, 0, 143) and all(rank.phase == "starting" for rank in ranks):
+                log = self.folder.path / "logs" / f"{node.name}.log"
+                with suppress(FileNotFoundError):
+                    output[node.name] = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+                output[node.name] = output.get(node.name) or self.engine.output(self.name, node.name)
+        return output

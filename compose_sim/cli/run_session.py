@@ -1,0 +1,47 @@
+"""Announce a session, run it with the live view, and report how it ended: what `up`, `check` and `play` share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from compose_sim.app.listener import Listener
+from compose_sim.app.session import Report, Session
+from compose_sim.cli.console import print_json, say
+from compose_sim.cli.views.junit import write_junit
+from compose_sim.cli.views.live import listening
+from compose_sim.cli.views.report import print_report
+
+
+def run_session(session: Session, run: Callable[[Listener], Report], *, quiet: bool, remark: str = "") -> Report:
+    """Print what is about to run, unless `quiet`, call `run` with a listener for this terminal, and return its report."""
+    if not quiet:
+        announce(session, remark)
+    with listening(session.plan, quiet=quiet, folder=session.folder) as listener:
+        return run(listener)
+
+
+def announce(session: Session, remark: str = "") -> None:
+    """Print what is about to run, and why it runs this way."""
+    plan = session.plan
+    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
+    nodes = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
+    say(f"run {plan.run}: {nodes}, {ranks} of {plan.program}")
+    for choice in plan.choices:
+        say(f"  {choice.what} {choice.value}: {choice.why}")
+    if plan.links:
+        say(f"  links {', '.join(plan.links)}")
+    for text in filter(None, (session.request.remark, remark)):
+        say(f"  {text}")
+
+
+def exit_with_report(session: Session, report: Report, *, as_json: bool, junit: Path | None) -> NoReturn:
+    """Print the report of a run, write it as JUnit XML if a file was named, and exit with its exit code."""
+    if as_json:
+        print_json(report)
+    else:
+        print_report(report, err=True, skip=session.request.spec.check.skip)
+    unwritten = write_junit(junit, report) if junit else 0
+    sys.exit(report["exit_code"] or unwritten)
