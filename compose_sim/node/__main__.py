@@ -5,12 +5,14 @@ Every process that composesim starts inside a node, its master or a service begi
 
 from __future__ import annotations
 
+import sys
+
 if __name__ == "__main__" and not __package__:
+    sys.path.insert(0, __file__.rpartition("/")[0] or ".")  # not there if Python is isolated (-I, PYTHONSAFEPATH)
     import bootstrap  # type: ignore[import-not-found]
 
     __package__ = bootstrap.NAME
 
-import sys
 from importlib import import_module
 
 # Role -> its module, whose `main(arguments)` returns the exit code of the process.

@@ -14,9 +14,7 @@ NAME = "composesim_node"
 
 def _name_the_folder() -> None:
     folder = Path(__file__).resolve().parent
-    # Python puts the folder of the script it runs first, unless it was told not to (PYTHONSAFEPATH).
-    if sys.path and Path(sys.path[0]).resolve() == folder:
-        del sys.path[0]
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != folder]
     spec = importlib.util.spec_from_file_location(
         NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )

@@ -115,12 +115,13 @@ def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
     *_, last = bugs
     tried = "".join(f"try:\n    {code}\nexcept Exception as error:\n    seen.append(str(error))\n" for code in bugs)
     script = project.write("train.py", f"{JOINED}seen = []\n{tried}print(json.dumps(seen), flush=True)\n{last}\n")
-    outcome = project.run(*UP, "--name", project.named("bugs"), script)
+    run = project.named("bugs")
+    outcome = project.run(*UP, "--name", run, script)
 
     assert outcome.status == 1
     assert BUGS[last] in outcome.report["cause"]["message"]
     for rank in range(4):
-        log = (project.folder / f".composesim/runs/bugs/logs/node-{rank // 2}.{rank}.log").read_text()
+        log = (project.folder / f".composesim/runs/{run}/logs/node-{rank // 2}.{rank}.log").read_text()
         seen = json.loads(next(line for line in log.splitlines() if line.startswith("[")))
         expected = [message for code, message in bugs.items() if rank > 1 or "set_device(rank)" not in code]
         assert len(seen) == len(expected), seen
