@@ -69,6 +69,6 @@ def _what_is_left(engine: Engine, run: str) -> tuple[str, ...] | None:
     """Return the names of nodes, or of the network, that a run has left; None if the engine does not answer."""
     try:
         nodes = tuple(status.node for status in engine.statuses(run))
-        return nodes or (("its network",) if run in engine.runs_left() else ())
+        return nodes or (("its network",) if run in engine.remaining_runs() else ())
     except ComposesimError:
         return None

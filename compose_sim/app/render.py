@@ -14,7 +14,7 @@ from compose_sim.app.program import find_program
 from compose_sim.app.session import Session
 from compose_sim.core.compose.schema import check_document
 from compose_sim.core.units import format_bytes
-from compose_sim.engine.docker.host_image import HOST_IMAGE, ensure_host_image
+from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
 from compose_sim.engine.host.facts import docker_facts
 from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.run_folder.folder import lay_out

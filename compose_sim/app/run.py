@@ -16,9 +16,9 @@ from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.core.verdict.hang import find_hang
 from compose_sim.core.verdict.verdict import StopReason, is_over, reason_to_stop
 from compose_sim.engine.control.fault_controller import Performer
-from compose_sim.engine.lifetime.interrupts import News, interrupts_raise, interrupts_told
+from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, interrupts_wake
 from compose_sim.engine.protocol import Engine
-from compose_sim.engine.run_folder.event_tail import Follower, pause_after
+from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import ComposesimError
 
@@ -37,56 +37,56 @@ class RunLoop:
         self._listener, self._player = listener, player
         self._state = initial_state(plan)
         self.performer = Performer(plan, engine, folder)
-        self.news = News()
+        self.wake_ups = WakeUps()
         self.was_interrupted = False  # by Ctrl-C or SIGTERM, not by another command
 
     def follow(self) -> ClusterState:
         """Follow the run until every node has ended, and return its last state."""
-        follower = Follower(self._folder.path)
+        tail = EventTail(self._folder.path)
         watcher = threading.Thread(target=self._watch, daemon=True)
         watcher.start()
         try:
-            with interrupts_told(self.news):
+            with interrupts_wake(self.wake_ups):
                 while not is_over(self._state) and watcher.is_alive():
                     looked = time.monotonic()
-                    events = follower.poll()
+                    events = tail.poll()
                     self._look(events)
                     self._intervene(events)
                     self._record_hang()
                     reason = None if self._state.stopping else reason_to_stop(self._state, self._plan, now=time.time())
                     if reason:
                         self.stop(reason)
-                    elif not is_over(self._state) and self.news.wants_end(within=pause_after(looked)):
+                    elif not is_over(self._state) and self.wake_ups.wait(poll_interval(looked)):
                         self.was_interrupted = True
                         self._listener.progress("Stopping… press Ctrl-C again to kill the nodes now.")
                         self.stop(StopReason(reason="interrupted"))
             self.performer.close()
             for _ in range(2):  # the last events may complete a recovery, which is an event too
-                last = follower.finish()
+                last = tail.finish()
                 self._look(last)
                 if self._player:
                     self._player.hear(last)
             return self._state
         finally:
             self.performer.close()
-            follower.close()
+            tail.close()
 
     def stop(self, reason: StopReason) -> None:
         """Ask the nodes to end, and kill those that do not end in time. A second interrupt kills all of them at once."""
         cause = reason.cause
         data = {"cause": cause.kind, "message": cause.message, "traceback": cause.traceback} if cause else {}
         node, rank = (cause.node, cause.rank) if cause else (None, None)
-        self._folder.append("stopping", node=node, rank=rank, reason=reason.reason, **data)
+        self._folder.append_event("stopping", node=node, rank=rank, reason=reason.reason, **data)
         self.performer.give_up()
         hurry = False
         while self.performer.is_at_work() and not hurry:
-            hurry = self.news.wants_end(within=_LOOK_S)
+            hurry = self.wake_ups.wait(_LOOK_S)
         if hurry:
             self._engine.stop(self._plan.run, grace_s=0)
         self.performer.close()  # a node that a fault holds could not end
         try:
             with interrupts_raise():
-                hurry = self.news.wants_end(within=0) or hurry
+                hurry = self.wake_ups.wait(0) or hurry
                 self._engine.stop(self._plan.run, grace_s=0 if hurry else STOP_GRACE_S)
         except KeyboardInterrupt:
             self._engine.stop(self._plan.run, grace_s=0)
@@ -98,7 +98,7 @@ class RunLoop:
         self._listener.show(events, self._state)
         if recovery := newly_recovered(self._state):
             data = asdict(recovery)
-            self._folder.tell("recovered", {"id": data.pop("fault"), **data})
+            self._folder.append_event("recovered", {"id": data.pop("fault"), **data})
 
     def _intervene(self, events: list[Event]) -> None:
         """Perform what the player wants after these events."""
@@ -112,19 +112,21 @@ class RunLoop:
         state = self._state
         hang = find_hang(state, self._plan, now=time.time()) if not (state.hang or state.stopping) else None
         if hang:
-            self._folder.append("hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback)
+            self._folder.append_event(
+                "hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback
+            )
 
     def _watch(self) -> None:
         """Record, in a thread, every node and service that the engine reports as stopped."""
         try:
-            for status in self._engine.stopped(self._plan):
+            for status in self._engine.exits(self._plan):
                 node, code = status.node, status.exit_code
                 if status.role == "service":
                     words = self._engine.output(self._plan.run, node)
-                    self._folder.append("service", name=node, phase="ended", exit_code=code, words=words)
+                    self._folder.append_event("service", name=node, phase="ended", exit_code=code, words=words)
                 else:
-                    self._folder.append("node-stopped", node=node, exit_code=code, oom=status.oom_killed)
-                self.news.tell()
+                    self._folder.append_event("node-stopped", node=node, exit_code=code, oom=status.oom_killed)
+                self.wake_ups.wake()
         except (ComposesimError, OSError) as error:
-            self._folder.append("stopping", reason="engine", cause="engine", message=str(error))
-            self.news.tell()
+            self._folder.append_event("stopping", reason="engine", cause="engine", message=str(error))
+            self.wake_ups.wake()

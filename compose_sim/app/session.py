@@ -23,7 +23,7 @@ from compose_sim.core.scenarios import Player
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.docker.network import Networks
-from compose_sim.engine.host.ports import port_in_use, taken
+from compose_sim.engine.host.ports import port_in_use, port_in_use_error
 from compose_sim.engine.lifetime.interrupts import interrupts_raise
 from compose_sim.engine.lifetime.supervisor import start_supervisor
 from compose_sim.engine.protocol import Engine
@@ -123,7 +123,7 @@ class Session:
         for attempts_left in (2, 1, 0):
             if self.engine.name == "docker":
                 write_documents(self.plan, self.folder.path, image=image, dotenv=self.request.dotenv)
-            self.folder.append("started", version=__version__)
+            self.folder.append_event("started", version=__version__)
             try:
                 self.engine.start(self.plan, self.folder)
             except ComposesimError as error:
@@ -133,7 +133,7 @@ class Session:
                 self.engine.remove(self.name)
                 self._make_plan()
                 if port in (each.host_port for each in self.plan.published):
-                    raise taken(self.plan, port) from error
+                    raise port_in_use_error(self.plan, port) from error
                 self.folder.write_plan(self.plan)
             else:
                 break
@@ -160,7 +160,7 @@ class Session:
 
     def _report(self, state: ClusterState, facts: dict[str, Any]) -> Report:
         outputs = self._last_output(state) if judge(state).word == "failed" else {}
-        self.folder.append("verdict", verdict=judge(state, outputs).word)
+        self.folder.append_event("verdict", verdict=judge(state, outputs).word)
         report = make_report(self.plan, state, host=facts, outputs=outputs)
         why_not = why_no_check(self.plan.launcher)
         case = read_case(self.folder.path, verdict=report["verdict"], cause=report["cause"], why_not=why_not)

@@ -1,1 +1,1 @@
-"""The only folder that touches the world: it decides nothing, and prints nothing."""
+"""Touch the world on behalf of `core`, which decides: containers, processes, networks, files. Nothing here prints."""

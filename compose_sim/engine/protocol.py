@@ -1,4 +1,4 @@
-"""What must an engine be able to do, whatever it executes nodes with?"""
+"""Define what every engine can do, whether nodes are containers or plain processes."""
 
 from __future__ import annotations
 
@@ -10,87 +10,87 @@ from compose_sim.core.faults import Act
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.run_folder.folder import RunFolder
 
-Progress = Callable[[str], None]  # takes one line that says what a slow step is doing
+Progress = Callable[[str], None]  # takes one line about a slow step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """One node as the engine sees it now; the master is one too (`role` "master")."""
+    """One node, or the master, as the engine sees it now."""
 
     run: str
     node: str
-    role: str  # "node" or "master"
+    role: str  # "node" or "master"; "service" in `Engine.exits`
     running: bool
     exit_code: int | None = None
     oom_killed: bool = False
     paused: bool = False
     ranks: str = ""
     folder: str = ""  # the run's folder on this machine
-    since: str = ""  # when it started, in words of the engine
+    since: str = ""  # when it started, in the engine's own format
     handle: str = ""  # container id or process id
 
 
 class Engine(Protocol):
-    """Executes a Plan. Runs are found by their labels, never by a record of our own, so every verb works from any shell."""
+    """Executes a Plan. Runs are found by their labels, never by a record of our own, so every command works from any shell."""
 
     name: str
 
     def describe(self) -> str:
-        """The engine and its version, in a few words."""
+        """Return the engine's name and version in a few words."""
         ...
 
     def prepare(self, plan: Plan, progress: Progress) -> str:
-        """See to it that the image is there; returns the tag to run. EnvironmentMissingError where it cannot be had."""
+        """Make sure that the images exist; return the tag to run. Raise EnvironmentMissingError if one cannot be had."""
         ...
 
     def image_digest(self, image: str) -> str:
-        """What identifies the image's content."""
+        """Return what identifies the content of an image; "" if there is no such image."""
         ...
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
-        """Start the master and the nodes that the run begins with; returns when every one has been started."""
+        """Start the master and the nodes that the run begins with; return once every one has been started."""
         ...
 
-    def stopped(self, plan: Plan) -> Iterator[NodeStatus]:
+    def exits(self, plan: Plan) -> Iterator[NodeStatus]:
         """
-        Each node, and the master, at the moment it stops running; blocks in between, ends when none runs any more.
+        Yield each node, and the master, when it exits; block in between, and end once none is running.
 
-        A node that this engine object starts again is told again.
+        If this engine object restarts a node, its next exit is yielded too.
         """
         ...
 
     def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
         """
-        Do this to its node, and return when it is done: Signal, Pause, Start (also of a node that never ran) or LimitCpus.
+        Perform an act on its node and return when it is done: Signal, Pause, Start (even of a node that never ran) or LimitCpus.
 
-        Holding what is held, letting go what is not, and starting what runs change nothing. EngineError where it cannot be done.
+        Pausing a paused node, resuming a running one and starting a running one change nothing. Raise EngineError if the act fails.
         """
         ...
 
     def addresses(self, plan: Plan) -> Mapping[str, str]:
-        """The IPv4 address of each node that runs, and of the master, by name; empty where nodes have none of their own."""
+        """Return the IPv4 address of each running node and the master, by name; empty if nodes have no address of their own."""
         ...
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
-        """The nodes of one run, or of all runs of this engine."""
+        """Return the nodes of one run, or of all runs of this engine."""
         ...
 
     def stop(self, run: str, *, grace_s: float) -> None:
-        """Ask every node to end, and end those that have not after `grace_s` seconds."""
+        """Ask every node to exit, and kill those that have not after `grace_s` seconds."""
         ...
 
     def remove(self, run: str) -> None:
-        """Leave nothing of the run but its folder: no node, network or volume. No error where there is nothing."""
+        """Remove all nodes, networks and volumes of a run, if there are any. The run's folder stays."""
         ...
 
     def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
-        """Run a command inside a node, on this terminal; returns its exit status."""
+        """Run a command inside a node, on this terminal; return its exit status."""
         ...
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
-        """The last lines that the node itself wrote, for a node that ended before it could log."""
+        """Return the last lines that a node's first process printed, for a node that exited before it could log."""
         ...
 
-    def runs_left(self) -> tuple[str, ...]:
-        """Names of runs of which anything is left: nodes or networks."""
+    def remaining_runs(self) -> tuple[str, ...]:
+        """Return the names of all runs that still have a node or a network."""
         ...

@@ -1,4 +1,4 @@
-"""Which engines does this machine have?"""
+"""Make engines by name, and list those of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from compose_sim.errors import EngineError
 
 
 def make_engine(name: str) -> Engine:
-    """The engine of that name."""
+    """Return a new engine of that name."""
     if name == "docker":
         from compose_sim.engine.docker.engine import DockerEngine
 
@@ -20,10 +20,7 @@ def make_engine(name: str) -> Engine:
 
 
 def available_engines() -> list[Engine]:
-    """The engines that answer now; the local engine always does."""
+    """Return the engines that work now; the local engine always does."""
     from compose_sim.engine.host.facts import docker_facts
 
-    engines = [make_engine("local")]
-    if docker_facts().available:
-        engines.insert(0, make_engine("docker"))
-    return engines
+    return [make_engine(name) for name in (("docker", "local") if docker_facts().available else ("local",))]

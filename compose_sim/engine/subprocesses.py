@@ -1,4 +1,4 @@
-"""How does composesim start a program? With a list of arguments, never a shell; the only place on this side that starts one."""
+"""Start programs from a list of arguments, never through a shell. Nothing else in composesim starts one, except inside nodes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 
 
-def output_of(argv: Sequence[str]) -> str:
-    """What a program printed on stdout; CommandError, with what it said on stderr, where it ends badly."""
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
+def output_of(argv: Sequence[str], *, stdin: bytes | None = None) -> str:
+    """Return what a program prints on stdout; raise CommandError with its stderr if it fails."""
+    done = subprocess.run(argv, input=stdin, capture_output=True, check=False)
+    stdout, stderr = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
     if done.returncode:
-        raise CommandError(argv, done.returncode, done.stderr or done.stdout)
-    return done.stdout
+        raise CommandError(argv, done.returncode, stderr or stdout)
+    return stdout
 
 
 def try_output_of(argv: Sequence[str]) -> tuple[int, str]:
-    """Status and all output of a program that may well fail; 127 where it is not installed."""
+    """Return the exit status and all output of a program that may fail; 127 if it is not installed."""
     try:
         done = subprocess.run(
             argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
@@ -34,9 +35,9 @@ def try_output_of(argv: Sequence[str]) -> tuple[int, str]:
 
 def run_bound(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
     """
-    Run a program that must not outlive composesim: it dies with us, and Ctrl-C reaches us alone.
+    Run a program that must not outlive composesim: it dies with us, and Ctrl-C reaches only us.
 
-    Raises CommandError with all it printed.
+    Raises CommandError with all output if it fails.
     """
     with _start_bound(argv, env) as child:
         try:
@@ -48,11 +49,25 @@ def run_bound(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> N
         raise CommandError(argv, child.returncode, output)
 
 
-def lines_of(argv: Sequence[str]) -> tuple[subprocess.Popen[str], Iterator[str]]:
-    """Start a program that keeps talking; the process, to end it, and its lines."""
+def stream_lines(argv: Sequence[str]) -> tuple[subprocess.Popen[str], Iterator[str]]:
+    """Start a program that prints continuously; return the process, so that it can be killed, and its lines."""
     child = _start_bound(argv)
     assert child.stdout is not None
     return child, iter(child.stdout)
+
+
+def run_on_terminal(argv: Sequence[str], *, folder: str | None = None, env: Mapping[str, str] | None = None) -> int:
+    """Run a program on this terminal; return its exit status as a shell would: 127 if there is no such program."""
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the program, as in a shell
+    try:
+        status = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=_restore_interrupts).returncode
+    except FileNotFoundError:
+        return 127
+    except PermissionError:
+        return 126
+    finally:
+        signal.signal(signal.SIGINT, ours)
+    return status if status >= 0 else 128 - status
 
 
 def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
@@ -65,36 +80,14 @@ def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> s
         text=True,
         errors="replace",
         start_new_session=True,
-        preexec_fn=die_with_parent,
+        preexec_fn=_die_with_parent,
     )
 
 
-def on_terminal(argv: Sequence[str], *, folder: str | None = None, env: Mapping[str, str] | None = None) -> int:
-    """Run a program on this very terminal; its exit status, as a shell would give it: 127 where there is no such program."""
-    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's, as in a shell
-    try:
-        status = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=_hear_interrupts).returncode
-    except FileNotFoundError:
-        return 127
-    except PermissionError:
-        return 126
-    finally:
-        signal.signal(signal.SIGINT, ours)
-    return status if status >= 0 else 128 - status
-
-
-def _hear_interrupts() -> None:
+def _restore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def die_with_parent() -> None:
-    """In a child, before exec: end when the thread that started us ends."""
+def _die_with_parent() -> None:
+    """Have the kernel end this child, before exec, when the thread that started it ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def feed(argv: Sequence[str], data: bytes) -> str:
-    """What a program that is given these bytes as its stdin prints; CommandError where it ends badly."""
-    done = subprocess.run(argv, input=data, capture_output=True, check=False)
-    if done.returncode:
-        raise CommandError(argv, done.returncode, done.stderr.decode("utf-8", "replace"))
-    return done.stdout.decode("utf-8", "replace")

@@ -43,7 +43,7 @@ def test_a_second_interrupt_kills_the_nodes_while_a_fault_is_still_being_perform
         loop.performer.submit("fault-1", Fault(kind="pause", nodes=("node-0",)))
         assert engine.at_work.wait(PATIENCE_S)
 
-        loop.news.tell(interrupt=True)
+        loop.wake_ups.wake(interrupt=True)
         loop.stop(StopReason(reason="interrupted"))
 
         assert engine.came_free

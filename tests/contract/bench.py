@@ -85,7 +85,7 @@ class Bench:
         """These nodes, else all nodes of a run, once they have ended; the master goes on until it is stopped."""
         names = set(nodes or (node.name for node in plan.nodes))
         statuses: dict[str, NodeStatus] = {}
-        for status in self.engine.stopped(plan):
+        for status in self.engine.exits(plan):
             statuses[status.node] = status
             if names <= statuses.keys():
                 break

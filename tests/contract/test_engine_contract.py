@@ -47,7 +47,7 @@ def test_each_node_that_ends_is_told_with_its_exit_code(bench: Bench) -> None:
 
 def test_an_ended_node_keeps_its_exit_code_while_others_run(bench: Bench) -> None:
     plan = bench.start("raise SystemExit(3)", WAITS)
-    next(iter(bench.engine.stopped(plan)))
+    next(iter(bench.engine.exits(plan)))
 
     ended = next(status for status in bench.engine.statuses(plan.run) if status.node == "node-0")
 
@@ -62,7 +62,7 @@ def test_stop_ends_even_nodes_that_do_not_listen(bench: Bench) -> None:
     bench.engine.stop(plan.run, grace_s=1)
 
     assert bench.running(plan) == []
-    assert {status.node: status.exit_code for status in bench.engine.stopped(plan)} == {
+    assert {status.node: status.exit_code for status in bench.engine.exits(plan)} == {
         "master": 143,
         "node-0": 137,
         "node-1": 143,
@@ -71,11 +71,11 @@ def test_stop_ends_even_nodes_that_do_not_listen(bench: Bench) -> None:
 
 def test_remove_leaves_nothing_but_the_folder(bench: Bench) -> None:
     plan = bench.start(DEAF, "pass")
-    assert plan.run in bench.engine.runs_left()
+    assert plan.run in bench.engine.remaining_runs()
 
     bench.engine.remove(plan.run)
 
-    assert plan.run not in bench.engine.runs_left()
+    assert plan.run not in bench.engine.remaining_runs()
     assert bench.engine.statuses(plan.run) == ()
     assert (runs_folder(bench.project) / plan.run / "plan.json").exists()
 
@@ -122,7 +122,7 @@ def test_a_program_that_does_not_exist_ends_its_node(bench: Bench) -> None:
 
 def test_a_node_that_is_started_again_is_watched_again(bench: Bench) -> None:
     plan = bench.start(WAITS, WAITS)
-    deaths = bench.engine.stopped(plan)
+    deaths = bench.engine.exits(plan)
 
     for _ in range(2):
         bench.do(plan, Signal(node="node-1", name="KILL"))
@@ -159,13 +159,13 @@ def test_a_node_that_is_held_stands_still_until_it_is_let_go(bench: Bench, hold:
     until(lambda: bench.counted(plan, "node-0") > held)
     bench.do(plan, hold)
     bench.engine.remove(plan.run)
-    assert plan.run not in bench.engine.runs_left()
+    assert plan.run not in bench.engine.remaining_runs()
 
 
 def test_a_node_that_joins_later_is_started_when_it_is_wanted(bench: Bench) -> None:
     plan = bench.start(WAITS, WAITS, initial_node_count=1)
     assert bench.running(plan) == ["master", "node-0"]
-    deaths = bench.engine.stopped(plan)
+    deaths = bench.engine.exits(plan)
 
     bench.do(plan, Start(node="node-1"))
     until(lambda: bench.running(plan) == ["master", "node-0", "node-1"])

@@ -41,5 +41,7 @@ def test_kill_9_of_composesim_leaves_no_held_node(project: Project, engine: str)
     up.communicate(timeout=PATIENCE_S)
 
     eventually(
-        lambda: run not in make_engine(engine).runs_left(), within=PATIENCE_S, what="the supervisor removed the run"
+        lambda: run not in make_engine(engine).remaining_runs(),
+        within=PATIENCE_S,
+        what="the supervisor removed the run",
     )

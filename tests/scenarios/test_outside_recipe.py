@@ -98,10 +98,10 @@ def test_what_an_exit_code_means_is_the_recipes_to_say(outside: Project) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--recipe", "nothing"), "there is no recipe named 'nothing'; there are: ddp, exec, "),
-        (("--recipe", "broken"), "'json' is no recipe: it has no "),
+        (("--recipe", "nothing"), "unknown recipe 'nothing'; available: ddp, exec, "),
+        (("--recipe", "broken"), "recipe 'broken' (json) is invalid: it has no "),
         (("--recipe", "failing"), "recipe 'failing' (greetings.failing) failed in node_command: ZeroDivisionError: "),
-        (("--recipe", "untyped"), "'greetings.untyped' is no recipe: its PACKAGES are no mapping"),
+        (("--recipe", "untyped"), "recipe 'untyped' (greetings.untyped) is invalid: PACKAGES is not a mapping"),
         (("--recipe", "leaving"), "recipe 'leaving' (greetings.leaving) cannot be loaded: SystemExit: 3"),
         (("--recipe", "greet", "--option", "colour=red"), "recipe 'greet' has no option 'colour': it takes greeting"),
         (("--recipe", "greet"), "recipe 'greet' has no example of its own"),

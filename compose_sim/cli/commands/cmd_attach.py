@@ -9,7 +9,7 @@ import click
 from compose_sim.cli.console import say
 from compose_sim.cli.run_lookup import run_option, select_folder
 from compose_sim.core.plan.selectors import chosen_ranks
-from compose_sim.engine.lifetime.attach import Watch, relay
+from compose_sim.engine.lifetime.attach import BreakpointWatch, relay
 from compose_sim.engine.run_folder.record import end_of
 from compose_sim.errors import ComposesimError, SpecError
 
@@ -26,8 +26,8 @@ def command(rank: str, run: str | None) -> None:
     plan = folder.read_plan()
     ((node, number),) = chosen_ranks(plan, nodes=(), ranks=(rank,))
     over = end_of(folder)
-    watch = Watch(folder.path, number)
-    stop = watch.look()
+    watch = BreakpointWatch(folder.path, number)
+    stop = watch.update()
     if stop and stop.phase == "attached":
         raise SpecError(f"rank {rank} is being debugged already, at {stop.file}:{stop.line}", hint="composesim logs -f")
     if not (stop or over.is_set()):

@@ -11,7 +11,7 @@ from compose_sim.cli.bench.gpu_doctor import prove_gpus
 from compose_sim.cli.console import print_json
 from compose_sim.cli.run_lookup import json_option
 from compose_sim.core.doctor.machine_checks import Check, diagnose, is_fit
-from compose_sim.engine.lifetime.doctor_facts import examine
+from compose_sim.engine.lifetime.doctor_facts import inspect_machine
 from compose_sim.errors import EnvironmentMissingError
 
 _MARKS = {"passed": ("✔", "green"), "warned": ("!", "yellow"), "failed": ("✘", "red")}
@@ -27,7 +27,7 @@ def command(gpu: bool, nodes: int | None, as_json: bool) -> None:
     """Check this machine. Exit code 4 where no run is possible at all; a ! is something that only some runs need."""
     if nodes and not gpu:
         raise click.UsageError("--nodes is for the run of --gpu: composesim doctor --gpu --nodes 4")
-    checks = prove_gpus(nodes) if gpu else diagnose(examine(Path.cwd()))
+    checks = prove_gpus(nodes) if gpu else diagnose(inspect_machine(Path.cwd()))
     fit = is_fit(checks)
     if as_json:
         print_json({"schema_version": 1, "fit": fit, "checks": [check.to_dict() for check in checks]})

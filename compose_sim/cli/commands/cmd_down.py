@@ -10,13 +10,13 @@ import click
 from compose_sim.cli.console import say
 from compose_sim.cli.run_lookup import only_run, run_option
 from compose_sim.engine.lifetime.orphans import (
-    Leftover,
-    all_nodes_begun,
-    end,
-    find_leftovers,
+    FoundRun,
+    all_nodes_started,
+    find_runs,
+    find_runs_named,
     interrupt,
-    leftover_of,
-    runs_without_nodes,
+    interrupt_until_over,
+    starting_runs,
 )
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.engine.run_folder.record import delete, finished_runs
@@ -33,8 +33,8 @@ def command(run: str | None, all_runs: bool, purge: bool) -> None:
     """End a run: remove its nodes and its network. Without --run it is this project's only one."""
     project = Path.cwd()
     named = None if all_runs else run
-    found = leftover_of(named, project) if named else find_leftovers(project)
-    starting = runs_without_nodes(project, found)
+    found = find_runs_named(named, project) if named else find_runs(project)
+    starting = starting_runs(project, found)
     if not all_runs:
         name = named or _only_run(found, starting, project)
         found = [left for left in found if left.run == name]
@@ -52,17 +52,17 @@ def command(run: str | None, all_runs: bool, purge: bool) -> None:
         sys.exit(ComposesimError.exit_code)
 
 
-def _only_run(found: list[Leftover], starting: list[RunFolder], project: Path) -> str:
+def _only_run(found: list[FoundRun], starting: list[RunFolder], project: Path) -> str:
     folders = {left.run: left.folder.path if left.folder else Path() for left in found}
     return only_run(folders | {folder.name: folder.path for folder in starting}, project)
 
 
-def _end(left: Leftover, *, purge: bool) -> bool:
+def _end(left: FoundRun, *, purge: bool) -> bool:
     """End a run that has nodes; whether its process has ended too, where that matters."""
     folder, over = left.folder, True
     if folder and folder.is_claimed():
-        if purge or not all_nodes_begun(folder):
-            over = end(folder, left.engine, within_s=_END_WITHIN_S)
+        if purge or not all_nodes_started(folder):
+            over = interrupt_until_over(folder, left.engine, timeout_s=_END_WITHIN_S)
         else:
             interrupt(folder, left.engine)
     else:
@@ -79,7 +79,7 @@ def _end(left: Leftover, *, purge: bool) -> bool:
 
 def _end_start(folder: RunFolder, *, purge: bool) -> bool:
     """End a run that has no nodes yet; whether its process has ended."""
-    over = end(folder, within_s=_END_WITHIN_S)
+    over = interrupt_until_over(folder, timeout_s=_END_WITHIN_S)
     if not over:
         _still_there(folder.name)
         return False

@@ -14,7 +14,7 @@ from compose_sim.cli.run_lookup import run_option, select_folder
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.selectors import chosen_ranks
-from compose_sim.engine.run_folder.event_tail import Follower, pause_after
+from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.record import end_of
 
@@ -42,19 +42,19 @@ def command(
 
 def _batches(folder: RunFolder, *, follow: bool) -> Iterator[list[Event]]:
     """Log events: all there are, an empty batch whenever there is nothing new, and with `follow` until the run is over."""
-    follower = Follower(folder.path)
+    tail = EventTail(folder.path)
     over = end_of(folder) if follow else None
     while True:
         looked = time.monotonic()
         is_over = over is None or over.is_set()
-        events = follower.poll()
+        events = tail.poll()
         yield _logs(events)
         if not events and is_over:
             break
         if not events and over:
-            over.wait(pause_after(looked))
-    yield _logs(follower.finish())
-    follower.close()
+            over.wait(poll_interval(looked))
+    yield _logs(tail.finish())
+    tail.close()
 
 
 def _tailed(batches: Iterator[list[Event]], tail: int, *, follow: bool) -> Iterator[list[Event]]:

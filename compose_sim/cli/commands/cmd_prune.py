@@ -8,7 +8,7 @@ import click
 
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.run_lookup import json_option
-from compose_sim.engine.lifetime.orphans import find_leftovers
+from compose_sim.engine.lifetime.orphans import find_runs
 
 
 @click.command("prune")
@@ -16,13 +16,13 @@ from compose_sim.engine.lifetime.orphans import find_leftovers
 def command(as_json: bool) -> None:
     """Remove nodes and networks that crashed runs left. Runs under way, kept with --keep, or rendered stay."""
     removed = []
-    for left in find_leftovers(Path.cwd()):
+    for left in find_runs(Path.cwd()):
         if left.state == "unreadable":
             say(f"left {left.run} alone, as its plan cannot be read: composesim down --run {left.run}")
-        if left.is_kept():
+        if left.state == "kept":
             say(f"kept {left.run}, as it was started with --keep: composesim down --run {left.run}")
             continue
-        if not left.is_crashed():
+        if left.state != "crashed":
             continue
         left.engine.remove(left.run)
         removed.append({"run": left.run, "engine": left.engine.name})

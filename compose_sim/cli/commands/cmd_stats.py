@@ -9,7 +9,7 @@ from compose_sim.cli.run_lookup import json_option, run_option, select_folder
 from compose_sim.core.report.usage_table import usage_table, usage_values
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.state import ClusterState, initial_state
-from compose_sim.engine.run_folder.event_tail import Follower
+from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.record import end_of, read_state
 
@@ -32,16 +32,16 @@ def command(run: str | None, watch: bool, as_json: bool) -> None:
 
 def _watch(folder: RunFolder, *, as_json: bool) -> None:
     state = initial_state(folder.read_plan())
-    follower = Follower(folder.path, logs=False)
+    tail = EventTail(folder.path, logs=False)
     over, last = end_of(folder), False
     while not last:
         last = over.wait(_BETWEEN_LOOKS_S) if state.last_t else over.is_set()
-        for event in follower.finish() if last else follower.poll():
+        for event in tail.finish() if last else tail.poll():
             state = fold(state, event)
         if not as_json:
             click.clear()  # does nothing where stdout is no terminal
         _print(folder, state, as_json=as_json)
-    follower.close()
+    tail.close()
 
 
 def _print(folder: RunFolder, state: ClusterState, *, as_json: bool) -> None:

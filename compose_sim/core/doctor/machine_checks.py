@@ -26,7 +26,7 @@ class Machine:
     bridge: bool | None  # whether the kernel has bridges; None where that cannot be seen
     free_memory_bytes: int
     free_disk_bytes: int
-    leftovers: tuple[str, ...]  # runs that a crash left
+    crashed_runs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +144,9 @@ def _disk(machine: Machine) -> Check:
 
 
 def _leftovers(machine: Machine) -> Check:
-    if not machine.leftovers:
+    if not machine.crashed_runs:
         return _passed("leftovers", "no crashed run has left anything")
-    detail = f"crashed runs have left nodes or networks: {', '.join(machine.leftovers)}"
+    detail = f"crashed runs have left nodes or networks: {', '.join(machine.crashed_runs)}"
     return Check(id="leftovers", status="warned", detail=detail, hint="composesim prune")
 
 

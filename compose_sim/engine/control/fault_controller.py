@@ -180,7 +180,7 @@ class Performer:
             raise errors[0]
 
     def _undo(self, each: Ongoing) -> None:
-        self._folder.append("heal", id=each.id, phase="begun")
+        self._folder.append_event("heal", id=each.id, phase="begun")
         starts = {act.node for act in each.lowered.undo if isinstance(act, Start)}
         for act in each.lowered.undo:
             if act.node not in starts or act.node in self._wanted:
@@ -189,7 +189,7 @@ class Performer:
             self._networks.apply(self._links, self._network_faults())
         self._unmark(each.lowered.loses, started=bool(starts))
         self._ends.pop(each.id, None)
-        self._folder.append("heal", id=each.id, phase="done")
+        self._folder.append_event("heal", id=each.id, phase="done")
 
     def _scale(self, request: str, scale: Scale) -> None:
         before, names = self._wanted, lower_scale(scale, self._plan, self._wanted)
@@ -214,7 +214,7 @@ class Performer:
     def _want(self, request: str, names: tuple[str, ...]) -> None:
         """These take part from now on; told before any of them comes or goes, so that it is nobody's failure."""
         self._wanted = names
-        self._folder.append("scale", id=request, nodes=len(names), names=list(names))
+        self._folder.append_event("scale", id=request, nodes=len(names), names=list(names))
 
     def _leave(self, node: str, request: str) -> None:
         for each in self._ongoing.values():
@@ -238,7 +238,9 @@ class Performer:
         links = merged(self._links, relink.links)
         self._networks.apply(links, self._network_faults())
         self._links = links
-        self._folder.append("link", id=request, links=list(links), text=", ".join(relink.links) or "all links plain")
+        self._folder.append_event(
+            "link", id=request, links=list(links), text=", ".join(relink.links) or "all links plain"
+        )
 
     def _act(self, act: Act, cause: str) -> None:
         self._acting.do(act, cause)
@@ -266,13 +268,13 @@ class Performer:
             "for_s": fault.for_s,
         }
         meant = {"text": lowered.text, "loses": list(lowered.loses), "lasts": lowered.lasts}
-        self._folder.tell("fault", {**about, **meant, "phase": phase})
+        self._folder.append_event("fault", {**about, **meant, "phase": phase})
 
     def _refuse(self, request: str, error: Exception) -> None:
         known = error if isinstance(error, ComposesimError) else EngineError(f"{type(error).__name__}: {error}")
         told = {"message": known.message, "evidence": known.evidence, "hint": known.hint, "exit_code": known.exit_code}
         with suppress(OSError):  # the folder has been deleted
-            self._folder.tell("refused", {"id": request, **told})
+            self._folder.append_event("refused", {"id": request, **told})
 
 
 def _ranks_in(plan: Plan, nodes: Iterable[str]) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""What is done to one container of a run that is under way? One docker command an act."""
+"""Perform acts on the container of one node, and start containers, with the docker command."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from compose_sim.core.compose.document import project_name
 from compose_sim.core.faults import Act, LimitCpus, Pause, Signal, Start
@@ -15,44 +16,52 @@ from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.subprocesses import output_of, run_bound, try_output_of
 from compose_sim.errors import CommandError, EngineError
 
-# kill(-1) reaches all processes of the container at once but its init, which only hands signals on, and the caller.
+# kill(-1) reaches all processes of the container at once, except the caller and the init, which only forwards signals.
 _SIGNAL_ALL = "import os, sys; os.kill(-1, int(sys.argv[1]))"
-_FREEZES_WITHIN_S = 10.0
+_PAUSES_WITHIN_S = 10.0
+
+
+def run_docker(*arguments: str, ignore: Sequence[str] = (), hint: str = "composesim doctor") -> None:
+    """Run a docker command; raise CommandError if it reports an error that contains none of the texts to ignore."""
+    argv = ["docker", *arguments]
+    status, output = try_output_of(argv)
+    lines = output.splitlines()
+    errors = [line for line in lines if "error" in line.lower()] or lines
+    if status and (not errors or any(not any(text in line for text in ignore) for line in errors)):
+        raise CommandError(argv, status, output, hint=hint)
 
 
 def perform(plan: Plan, folder: RunFolder, act: Act, container: str) -> None:
-    """Do it to its container; EngineError where that fails."""
+    """Perform the act on its container; raise EngineError if that fails."""
     if isinstance(act, Start):
         _start(plan, folder, act.node, container)
     elif isinstance(act, Pause):
-        _hold(container) if act.on else _tolerating(["docker", "unpause", container], "is not paused")
+        _pause(container) if act.on else run_docker("unpause", container, ignore=["is not paused"])
     elif isinstance(act, LimitCpus):
-        _docker("update", "--cpus", str(act.cpus if act.cpus is not None else _planned_cpus(plan, act.node)), container)
+        cpus = act.cpus if act.cpus is not None else _planned_cpus(plan, act.node)
+        run_docker("update", "--cpus", str(cpus), container)
     elif isinstance(act, Signal) and act.name in ("STOP", "CONT"):
         number = str(int(signal.Signals[f"SIG{act.name}"]))
-        _docker("exec", container, plan.python, "-I", "-S", "-c", _SIGNAL_ALL, number)
+        run_docker("exec", container, plan.python, "-I", "-S", "-c", _SIGNAL_ALL, number)
     elif isinstance(act, Signal):
-        _tolerating(["docker", "kill", "--signal", act.name, container], "is not running")
+        run_docker("kill", "--signal", act.name, container, ignore=["is not running"])
     else:
-        raise EngineError(f"the docker engine does not know how to do {act!r}")
+        raise EngineError(f"the docker engine cannot perform {act!r}")
 
 
 def compose_up(plan: Plan, folder: RunFolder, services: Sequence[str]) -> None:
-    """`docker compose up` of these services, of all where none is named; returns when they have been started."""
+    """Run `docker compose up` for these services, or for all if none is named; return when they have been started."""
     argv = ["docker", "compose", "--project-directory", str(folder.path), "--file", str(folder.document)]
     argv += ["--env-file", str(folder.path / ".env"), "--project-name", project_name(plan.run)]
-    # What the caller's shell happens to export must not win over the settings beside the file.
+    # Variables exported in the caller's shell must not override the settings in the run's .env.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")}
     run_bound([*argv, "--progress", "plain", "up", "--detach", "--no-build", *services], env=environment)
 
 
 def addresses(ids: Sequence[str]) -> Mapping[str, str]:
-    """IPv4 address of each of these containers that has one, by node; the master's under `master`."""
-    if not ids:
-        return {}
-    containers = json.JSONDecoder().raw_decode(try_output_of(["docker", "inspect", *ids])[1].lstrip() or "[]")[0]
+    """Return the IPv4 address of each of these containers that has one, by node; the master's as `master`."""
     found = {}
-    for container in containers:
+    for container in inspect(ids):
         labels = container["Config"]["Labels"]
         for network in container["NetworkSettings"]["Networks"].values():
             if network["IPAddress"]:
@@ -60,8 +69,21 @@ def addresses(ids: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
+def inspect(ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what `docker inspect` prints about these containers, without those removed in the meantime."""
+    if not ids:
+        return []
+    argv = ["docker", "inspect", "--type", "container", *ids]
+    status, output = try_output_of(argv)
+    if status and not output.lstrip().startswith("["):
+        raise CommandError(argv, status, output, hint="composesim doctor")
+    # If a container has been removed, an error message follows the JSON.
+    containers: list[dict[str, Any]] = json.JSONDecoder().raw_decode(output.lstrip())[0]
+    return containers
+
+
 def _start(plan: Plan, folder: RunFolder, node: str, container: str) -> None:
-    """Again, with all that the container was made with; for the first time, as all were."""
+    """Restart the container as it was created; create it first if it never ran."""
     argv = ["docker", "start", container]
     status, output = try_output_of(argv)
     if status and "No such container" in output:
@@ -70,28 +92,18 @@ def _start(plan: Plan, folder: RunFolder, node: str, container: str) -> None:
         raise CommandError(argv, status, output, hint="composesim doctor")
 
 
-def _hold(container: str) -> None:
-    """`docker pause`, which gives up on a busy machine before the last process stands still: what it froze, it has let go again."""
-    deadline = time.monotonic() + _FREEZES_WITHIN_S
+def _pause(container: str) -> None:
+    """Run `docker pause` until it works: on a busy machine it gives up, and resumes what it froze, before all processes are frozen."""
+    deadline = time.monotonic() + _PAUSES_WITHIN_S
     while True:
         try:
-            return _tolerating(["docker", "pause", container], "already paused")
+            return run_docker("pause", container, ignore=["already paused"])
         except CommandError as error:
             if "unable to freeze" not in error.output or time.monotonic() > deadline:
                 raise
 
 
 def _planned_cpus(plan: Plan, node: str) -> float:
-    """What the node may use by its plan; Docker gives no limit back but all there is."""
+    """Return the node's planned CPU limit. Docker cannot remove a limit, so without one it is the number of CPUs."""
     planned = next(each.cpus for each in plan.nodes if each.name == node)
     return planned or float(output_of(["docker", "info", "--format", "{{.NCPU}}"]))
-
-
-def _docker(*words: str) -> None:
-    _tolerating(["docker", *words])
-
-
-def _tolerating(argv: Sequence[str], *harmless: str) -> None:
-    status, output = try_output_of(argv)
-    if status and not any(words in output for words in harmless):
-        raise CommandError(argv, status, output, hint="composesim doctor")

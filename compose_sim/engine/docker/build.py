@@ -1,4 +1,4 @@
-"""How is the image of the nodes built? By BuildKit, in a context of its own that holds nothing but what it needs."""
+"""Build the nodes' image with BuildKit, in a temporary context that contains only what the build needs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import jinja2
 
 from compose_sim import assets
 from compose_sim.core.compose.dockerfile import Image, render_dockerfile
+from compose_sim.engine.docker.images import image_id
 from compose_sim.engine.host.facts import docker_facts
-from compose_sim.engine.subprocesses import on_terminal, output_of, try_output_of
+from compose_sim.engine.subprocesses import output_of, run_on_terminal, try_output_of
 from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltImage:
-    """An image that is there now."""
+    """An image that has just been built."""
 
     tag: str
     digest: str
@@ -36,9 +37,9 @@ class BuildFiles:
 
 def build_image(image: Image, files: BuildFiles, *, tag: str, network: str | None) -> BuiltImage:
     """
-    Build an image and tag it, with BuildKit's own progress on stderr.
+    Build an image and tag it; BuildKit prints its own progress on stderr.
 
-    Raises EnvironmentMissingError where Docker or buildx is missing, EngineError where the build failed.
+    Raises EnvironmentMissingError if Docker, buildx or the base image is missing, and EngineError if the build fails.
     """
     _require_builder()
     with tempfile.TemporaryDirectory(prefix="composesim-image-") as name:
@@ -47,33 +48,33 @@ def build_image(image: Image, files: BuildFiles, *, tag: str, network: str | Non
         argv = ["docker", "buildx", "build", "--load", "--tag", tag]
         argv += ["--network", network] if network else []
         argv += ["--build-context", f"wheels={files.wheels.resolve()}"] if files.wheels else []
-        if on_terminal([*argv, str(context)]):
+        if run_on_terminal([*argv, str(context)]):
             raise _failure(image.base, tag)
     digest, size = output_of(["docker", "image", "inspect", "--format", "{{.Id}} {{.Size}}", tag]).split()
     return BuiltImage(tag=tag, digest=digest, size_bytes=int(size))
 
 
-def has_wheel(folder: Path | None, name: str) -> bool:
-    """Whether a folder holds a wheel of that distribution."""
-    return folder is not None and any(folder.glob(f"{name}-*.whl"))
+def has_wheel(folder: Path | None, distribution: str) -> bool:
+    """Return whether a folder contains a wheel of that distribution."""
+    return folder is not None and any(folder.glob(f"{distribution}-*.whl"))
 
 
 def _failure(base: str, tag: str) -> ComposesimError:
-    said = "what the build said stands above"
-    if try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", base])[0]:
+    if not image_id(base):
         return EnvironmentMissingError(
-            f"the image '{tag}' could not be built from '{base}', which is not on this machine; {said}",
-            hint="composesim image build --base TAG … takes an image that is; see: docker images",
+            f"the image '{tag}' could not be built from '{base}', which is not on this machine; see the build output above",
+            hint="docker images, then: composesim image build --base TAG …",
         )
     return EngineError(
-        f"the image '{tag}' could not be built from '{base}'; {said}", hint="composesim image build --help"
+        f"the image '{tag}' could not be built from '{base}'; see the build output above",
+        hint="composesim image build --help",
     )
 
 
 def _require_builder() -> None:
     docker = docker_facts()
     if not docker.available:
-        raise EnvironmentMissingError(f"an image is built by Docker: {docker.reason}", hint=docker.hint)
+        raise EnvironmentMissingError(f"Docker is needed to build an image: {docker.reason}", hint=docker.hint)
     if try_output_of(["docker", "buildx", "version"])[0]:
         hint = "install buildx (docker-buildx-plugin, docker-buildx), or make engine"
         raise EnvironmentMissingError("Docker has no buildx plugin", hint=hint)

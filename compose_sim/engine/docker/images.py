@@ -1,18 +1,33 @@
-"""Are the images of a run on this machine, with all that is to run in them? They are made or pulled where they are not."""
+"""Make sure that the images of a run exist and contain what is to run in them; build or pull those that do not exist."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+import tarfile
+from collections.abc import Sequence
 
 from compose_sim.core.plan.defaults import default_image
-from compose_sim.core.plan.model import Plan, PlannedService
-from compose_sim.engine.docker.host_image import ensure_host_image
+from compose_sim.core.plan.model import Plan
 from compose_sim.engine.protocol import Progress
-from compose_sim.engine.subprocesses import lines_of, try_output_of
+from compose_sim.engine.subprocesses import output_of, stream_lines, try_output_of
 from compose_sim.errors import EnvironmentMissingError
 
-# Says which of the distributions named behind it are not there.
-_MISSING = """
+HOST_IMAGE = "composesim-host:2"  # contains only mount points for this machine's own programs
+_ISOLATED = [
+    "docker",
+    "run",
+    "--rm",
+    "--network",
+    "none",
+    "--pull",
+    "never",
+    "--cap-drop",
+    "ALL",
+    "--label",
+    "composesim.role=helper",
+]
+# Prints which of the distributions in its arguments are not installed.
+_FIND_MISSING = """
 import importlib.metadata, sys
 for name in sys.argv[1:]:
     try:
@@ -22,84 +37,93 @@ for name in sys.argv[1:]:
 """
 
 
-def ensure(plan: Plan, progress: Progress) -> str:
-    """The tag of the nodes' image. EnvironmentMissingError where it, or a service's, cannot be had, or lacks what a service runs."""
-    tag = ensure_host_image() if plan.image == "host" else _of_nodes(plan, progress)
+def image_id(tag: str) -> str:
+    """Return the id of an image; "" if it is not on this machine."""
+    status, output = try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", tag])
+    return output.strip() if status == 0 else ""
+
+
+def ensure_images(plan: Plan, progress: Progress) -> str:
+    """Return the tag of the nodes' image. Raise EnvironmentMissingError if an image is missing, or lacks what a service needs."""
+    tag = ensure_host_image() if plan.image == "host" else _ensure_node_image(plan, progress)
     for service in plan.services:
-        if service.image and not _is_here(service.image):
-            _pull(
-                service.image, progress, hint=f"leave it out, or name an image that is: --with {_asked(service)}=IMAGE"
-            )
-    if plan.image != "host":  # of this machine's Python the plan knows it
+        if service.image and not image_id(service.image):
+            option = service.name.partition("-")[0]  # NAME-gate and the like belong to the service NAME
+            _pull(service.image, progress, hint=f"use an image that exists: --with {option}=IMAGE")
+    if plan.image != "host":  # the plan already knows the packages of this machine's Python
         _check_packages(plan, tag)
     return tag
 
 
-def _of_nodes(plan: Plan, progress: Progress) -> str:
-    tag = plan.image
-    if not _is_here(tag):
-        if tag == default_image(plan.recipe):
-            raise EnvironmentMissingError(f"the image '{tag}' has not been built yet", hint=build_command(plan))
-        own = "composesim up --image host … runs this machine's own Python; composesim image build makes an image"
-        _pull(tag, progress, hint=own)
-    return tag
+def ensure_host_image() -> str:
+    """Return the tag of the image for this machine's own programs, and import it if it does not exist."""
+    if not image_id(HOST_IMAGE):
+        output_of(["docker", "import", "-", HOST_IMAGE], stdin=_host_image_archive())
+    return HOST_IMAGE
 
 
 def build_command(plan: Plan) -> str:
-    """What makes an image in which this plan's nodes and services can run."""
+    """Return the command that builds an image for this plan's nodes and services."""
     services = ",".join(service.name for service in plan.services if service.packages)
     recipe = f" --recipe {plan.recipe}" if plan.recipe != "ddp" else ""
     return f"composesim image build{recipe}{f' --with {services}' if services else ''}"
 
 
-def _is_here(tag: str) -> bool:
-    return try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", tag])[0] == 0
+def _ensure_node_image(plan: Plan, progress: Progress) -> str:
+    tag = plan.image
+    if not image_id(tag):
+        if tag == default_image(plan.recipe):
+            raise EnvironmentMissingError(
+                f"the image '{tag}' has not been built yet",
+                evidence="\n".join(f"{each.value}: {each.why}" for each in plan.choices if each.what == "image"),
+                hint=build_command(plan),
+            )
+        hint = "composesim image build, or run this machine's own Python: composesim up --image host …"
+        _pull(tag, progress, hint=hint)
+    return tag
 
 
-def _asked(service: PlannedService) -> str:
-    """The name by which a service is asked for: what stands beside another one's is part of it."""
-    return service.name.partition("-")[0]
+def _pull(tag: str, progress: Progress, *, hint: str) -> None:
+    progress(f"pulling image {tag}")
+    puller, lines = stream_lines(["docker", "pull", tag])
+    printed = []
+    for line in lines:
+        printed.append(line.rstrip())
+        progress(line.rstrip())
+    if puller.wait():
+        message = f"the image '{tag}' is not on this machine and could not be pulled"
+        raise EnvironmentMissingError(message, evidence="\n".join(printed[-3:]), hint=hint)
 
 
 def _check_packages(plan: Plan, tag: str) -> None:
-    """Asked in a container, for a tenth of what it takes to find out when the service is to start."""
-    wanted = {package: service for service in plan.services for package in service.packages}
-    if not wanted:
+    """Look for the packages of services in a container: ten times faster than having the service fail."""
+    needed = {package: service for service in plan.services for package in service.packages}
+    if not needed:
         return
-    isolated = (
-        "--rm",
-        "--network",
-        "none",
-        "--pull",
-        "never",
-        "--cap-drop",
-        "ALL",
-        "--label",
-        "composesim.role=helper",
-    )
-    argv = ["docker", "run", *isolated, "--entrypoint", plan.python, tag, "-c", _MISSING, *wanted]
-    for name in _named_in(try_output_of(argv)[1].splitlines()):
-        service = wanted[name].name
+    _, output = try_output_of([*_ISOLATED, "--entrypoint", plan.python, tag, "-c", _FIND_MISSING, *needed])
+    for name in _missing(output.splitlines()):
+        service = needed[name].name
         raise EnvironmentMissingError(
             f"the image '{tag}' has no {name}, which '--with {service}' runs",
             hint=f"composesim image build --with {service}, or composesim up --image host …, or leave {service} out",
         )
 
 
-def _named_in(lines: Iterable[str]) -> list[str]:
+def _missing(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix("missing ") for line in lines if line.startswith("missing ")]
 
 
-def _pull(tag: str, progress: Progress, *, hint: str) -> None:
-    progress(f"pulling image {tag}")
-    puller, lines = lines_of(["docker", "pull", tag])
-    said = []
-    for line in lines:
-        said.append(line.rstrip())
-        progress(line.rstrip())
-    if puller.wait():
-        raise EnvironmentMissingError(
-            f"the image '{tag}' is not on this machine and could not be pulled",
-            evidence="\n".join(said[-3:]),
-            hint=hint,
-        )
+def _host_image_archive() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        # docker-init is put into /sbin, which therefore cannot be a link into the read-only /usr.
+        for folder in ("dev", "etc", "home", "proc", "sbin", "sys", "tmp", "usr", "var"):
+            entry = tarfile.TarInfo(folder)
+            # The tmpfs on /tmp gets the mode of this folder, whatever the mount asks for: ordinary users write to it too.
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+            archive.addfile(entry)
+        for link in ("bin", "lib", "lib64"):
+            entry = tarfile.TarInfo(link)
+            entry.type, entry.linkname = tarfile.SYMTYPE, f"usr/{link}"
+            archive.addfile(entry)
+    return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""What is this machine? The facts that a plan depends on, gathered once."""
+"""Inspect this machine: the facts that a plan depends on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compose_sim.engine.subprocesses import output_of, try_output_of
 from compose_sim.errors import EnvironmentMissingError
 
 MINIMUM_COMPOSE = (2, 20)
-# What a program from this machine's /usr needs outside it: the linker's cache, certificates, the clock's zone, name lookup.
+# What a program from /usr needs outside it: the linker's cache, certificates, the time zone, name lookup.
 _SYSTEM_PATHS = (
     "/usr",
     "/etc/alternatives",
@@ -34,7 +34,7 @@ _SYSTEM_PATHS = (
     "/etc/nsswitch.conf",
     "/etc/ssl",
 )
-_OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # a distribution of its own with the same module
+_OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # another distribution of the same module
 _PROBE = """
 import importlib.metadata, importlib.util, json, sys
 def version(name):
@@ -57,10 +57,10 @@ def inspect_host(
     with_ports: bool = False,
 ) -> Host:
     """
-    This machine, seen from a working folder.
+    Inspect this machine, as seen from a working folder.
 
-    `python` names the interpreter for nodes, where the person chose one; `packages` are the distributions that they need. `with_ports`:
-    a plan may publish some, and wants to know which are taken.
+    `python` is the interpreter that the user chose for nodes, if any; `packages` are the distributions that nodes need. `with_ports`
+    lists the ports in use, for a plan that may publish some.
     """
     with ThreadPoolExecutor(max_workers=3) as pool:
         gpus = pool.submit(inspect_gpus)
@@ -79,7 +79,7 @@ def inspect_host(
             user_name=_user_name(user_id),
             gpus=gpus.result(),
             python=python_facts,
-            docker=docker.result() if docker else DockerFacts(available=False, reason="it was not asked for"),
+            docker=docker.result() if docker else DockerFacts(available=False, reason="Docker was not checked"),
             system_paths=tuple(path for path in _SYSTEM_PATHS if Path(path).exists()),
             host_subnets=_host_subnets(),
             listening=listening.result() if listening else {},
@@ -87,16 +87,18 @@ def inspect_host(
 
 
 def docker_facts() -> DockerFacts:
-    """Whether a Docker engine can run nodes here; if not, what is missing and how to mend it."""
+    """Return whether a Docker engine can run nodes here; if not, what is missing and how to fix it."""
     if shutil.which("docker") is None:
         return DockerFacts(
-            available=False, reason="the docker command is not installed", hint="make engine, or see your distribution"
+            available=False,
+            reason="the docker command is not installed",
+            hint="make engine, or your distribution's package",
         )
-    endpoint = os.environ.get("DOCKER_HOST") or _context_endpoint()
+    endpoint = docker_endpoint()
     if endpoint and not endpoint.startswith("unix://"):
         return DockerFacts(
             available=False,
-            reason=f"the Docker endpoint '{endpoint}' is not on this machine, whose folders nodes mount",
+            reason=f"the Docker endpoint '{endpoint}' is on another machine, where nodes cannot mount this machine's folders",
             hint="docker context use default, or unset DOCKER_HOST",
         )
     with ThreadPoolExecutor(max_workers=3) as pool:
@@ -121,23 +123,20 @@ def docker_facts() -> DockerFacts:
 
 def find_python(wanted: str | None = None, packages: Iterable[str] = ()) -> PythonFacts | None:
     """
-    The interpreter that nodes run: the named one, or the first that has these packages (torch, where there are none).
+    Return the interpreter for nodes: the one named by `wanted`, or the first that has these packages (by default torch).
 
-    They are looked for in the active virtual environment, our own, then on PATH.
+    Searched are the active virtual environment, our own interpreter, then PATH. If none has them, return the first one found.
     """
     names = tuple(packages) or ("torch",)
     names += tuple(_OTHER_BUILDS[name] for name in names if name in _OTHER_BUILDS)
     if wanted:
         path = shutil.which(wanted)
-        if path is None:
-            raise EnvironmentMissingError(
-                f"'{wanted}' is not a Python interpreter", hint="composesim up --python python3 …"
-            )
-        facts = _probe(os.path.abspath(path), names)
+        facts = _probe(os.path.abspath(path), names) if path else None
         if facts is None:
-            raise EnvironmentMissingError(
-                f"'{wanted}' is not a Python interpreter that runs", hint="composesim up --python python3 …"
+            problem = (
+                "did not run as a Python interpreter" if path else "is not an executable file or a command on PATH"
             )
+            raise EnvironmentMissingError(f"--python '{wanted}' {problem}", hint=f"{wanted} --version")
         return facts
     candidates = [f"{os.environ['VIRTUAL_ENV']}/bin/python"] if os.environ.get("VIRTUAL_ENV") else []
     candidates += [sys.executable]
@@ -161,7 +160,7 @@ def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
     else:
         status, output = try_output_of([executable, "-c", _PROBE, *names])
         answer = output.splitlines()[-1:]
-        if status or not (answer and answer[0].startswith("[")):  # not a Python at all
+        if status or not (answer and answer[0].startswith("[")):
             return None
         prefix, base, path, versions, origin = json.loads(answer[0])
     # An editable install or a .pth file may put folders outside the prefixes on the path.
@@ -175,7 +174,7 @@ def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
 
 
 def _with_other_builds(packages: dict[str, str]) -> dict[str, str]:
-    """The same, where a framework that was built for GPUs counts by its plain name as well."""
+    """Add the plain name of each framework that is installed in its build for GPUs."""
     named = {name: packages[other] for name, other in _OTHER_BUILDS.items() if other in packages}
     return {**named, **packages}
 
@@ -188,7 +187,7 @@ def _version(name: str) -> str | None:
 
 
 def _cuda_of(torch: str) -> str | None:
-    """The CUDA that torch was built for, as its own version file tells it, which is quicker than to import it; "" for none."""
+    """Return the CUDA version of torch, "" for a build without CUDA; read from a file, because importing torch is slow."""
     try:
         text = Path(torch).with_name("version.py").read_text()
     except OSError:
@@ -197,7 +196,10 @@ def _cuda_of(torch: str) -> str | None:
     return (match[1] or "") if match else None
 
 
-def _context_endpoint() -> str:
+def docker_endpoint() -> str:
+    """Return the address that the docker command talks to; "" if it is unknown."""
+    if endpoint := os.environ.get("DOCKER_HOST"):
+        return endpoint
     status, output = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
     return output.strip() if status == 0 else ""
 
@@ -217,18 +219,20 @@ def _used_subnets() -> tuple[str, ...]:
 def _unreachable(text: str, endpoint: str) -> DockerFacts:
     last = text.strip().splitlines()[-1] if text.strip() else "no answer"
     if "permission denied" in text:
-        reason = f"this user may not use the Docker socket '{endpoint}'"
+        reason = f"this user has no permission for the Docker socket '{endpoint}'"
         return DockerFacts(available=False, reason=reason, hint="sudo usermod -aG docker $USER, then log in again")
     if "Cannot connect" in text or "failed to connect" in text:
         reason = f"no Docker daemon answers at '{endpoint}'"
         return DockerFacts(available=False, reason=reason, hint="sudo systemctl start docker, or make engine")
-    return DockerFacts(available=False, reason=f"docker version failed: {last}", hint="docker version")
+    return DockerFacts(available=False, reason=f"'docker version' failed: {last}", hint="docker version")
 
 
 def _without_compose(status: int, text: str) -> DockerFacts:
     hint = "install Compose v2 (docker-compose-plugin, docker-compose-v2), or make engine"
     if status == 0:
-        return DockerFacts(available=False, reason=f"Compose {text} is older than 2.20", hint=hint)
+        return DockerFacts(
+            available=False, reason=f"Compose {text} is older than {'.'.join(map(str, MINIMUM_COMPOSE))}", hint=hint
+        )
     if shutil.which("docker-compose"):
         return DockerFacts(
             available=False, reason="only Compose v1 (docker-compose) is installed, not v2 (docker compose)", hint=hint
@@ -256,7 +260,7 @@ def _user_name(user_id: int) -> str:
 
 
 def _host_subnets() -> tuple[str, ...]:
-    """The networks that this machine's own interfaces are in."""
+    """Return the subnets of this machine's own interfaces."""
     if shutil.which("ip") is None:
         return ()
     interfaces = json.loads(output_of(["ip", "-json", "-4", "address"]) or "[]")

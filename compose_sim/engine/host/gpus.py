@@ -1,4 +1,4 @@
-"""Which GPUs does this machine have? Asked of NVIDIA's management library (NVML), and of Docker what it can hand to containers."""
+"""List the GPUs of this machine with NVIDIA's management library (NVML), and what Docker can hand to containers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from compose_sim.core.host.gpus import NO_GPUS, Gpu, Inventory, Toolkit
 from compose_sim.engine.subprocesses import try_output_of
 
 _CONTROL = Path("/dev/nvidiactl")
-_DXG = Path("/dev/dxg")  # what WSL has in its place
+_DXG = Path("/dev/dxg")  # the same on WSL
 _SHARED_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
-_DRIVER_FOLDERS = ("/usr/local/nvidia", "/usr/lib/wsl")  # where a driver that was mounted here lies
+_DRIVER_FOLDERS = ("/usr/local/nvidia", "/usr/lib/wsl")  # where a container finds a driver that was mounted into it
 _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4")
 _PROGRAMS = ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 
 def inspect_gpus() -> Inventory:
-    """The inventory; NO_GPUS where there is no driver, and `problem` where there is one that does not answer."""
+    """Return the inventory: NO_GPUS without a driver, and with `problem` set if the driver does not respond."""
     if not (_CONTROL.exists() or _DXG.exists()):
         return NO_GPUS
     try:
@@ -32,7 +32,7 @@ def inspect_gpus() -> Inventory:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return _broken(
-            f"the NVIDIA driver does not answer: {error}", "nvidia-smi; after an update of the driver: reboot"
+            f"the NVIDIA driver does not respond: {error}", "nvidia-smi; reboot if the driver has just been updated"
         )
     try:
         gpus = tuple(_gpus(pynvml))
@@ -41,12 +41,12 @@ def inspect_gpus() -> Inventory:
             gpus=gpus,
             driver=_text(pynvml.nvmlSystemGetDriverVersion()),
             cuda=(cuda // 1000, cuda % 1000 // 10),
-            problem="" if gpus else "the NVIDIA driver shows no GPU that can compute",
+            problem="" if gpus else "the NVIDIA driver lists no GPU that can compute",
             wsl=_DXG.exists(),
             toolkit=_toolkit(),
         )
     except pynvml.NVMLError as error:
-        return _broken(f"the NVIDIA driver does not tell of its GPUs: {error}", "nvidia-smi")
+        return _broken(f"the NVIDIA driver cannot describe its GPUs: {error}", "nvidia-smi")
     finally:
         pynvml.nvmlShutdown()
 
@@ -56,21 +56,21 @@ def _broken(problem: str, hint: str) -> Inventory:
 
 
 def _gpus(nvml: Any) -> Iterator[Gpu]:
-    """Every GPU; of one that is cut into MIG slices the slices, since nothing else of it computes."""
+    """Yield every GPU. A GPU in MIG mode yields its slices instead, because only they can compute."""
     for number in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
-        if _ask(nvml, nvml.nvmlDeviceGetMigMode, handle, default=[0])[0]:
+        if _query(nvml, nvml.nvmlDeviceGetMigMode, handle, default=[0])[0]:
             yield from _slices(nvml, handle, number)
         else:
-            yield _gpu(nvml, handle, index=str(number), minor=_ask(nvml, nvml.nvmlDeviceGetMinorNumber, handle))
+            yield _gpu(nvml, handle, index=str(number), minor=_query(nvml, nvml.nvmlDeviceGetMinorNumber, handle))
 
 
 def _slices(nvml: Any, parent: Any, number: int) -> Iterator[Gpu]:
-    uuid, minor = _text(nvml.nvmlDeviceGetUUID(parent)), _ask(nvml, nvml.nvmlDeviceGetMinorNumber, parent)
+    uuid, minor = _text(nvml.nvmlDeviceGetUUID(parent)), _query(nvml, nvml.nvmlDeviceGetMinorNumber, parent)
     model, capability = _text(nvml.nvmlDeviceGetName(parent)), _capability(nvml, parent)
     for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
-        handle = _ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, place)
-        if handle is None:  # no slice at this place
+        handle = _query(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, place)
+        if handle is None:
             continue
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         instance, compute = nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(handle)
@@ -91,7 +91,7 @@ def _slices(nvml: Any, parent: Any, number: int) -> Iterator[Gpu]:
 
 def _gpu(nvml: Any, handle: Any, *, index: str, minor: int | None) -> Gpu:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    processes = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, default=[])
+    processes = _query(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle, default=[])
     return Gpu(
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         index=index,
@@ -105,14 +105,14 @@ def _gpu(nvml: Any, handle: Any, *, index: str, minor: int | None) -> Gpu:
 
 
 def _capability(nvml: Any, handle: Any) -> tuple[int, int] | None:
-    found = _ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    found = _query(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     return (found[0], found[1]) if found else None
 
 
-def _ask(nvml: Any, question: Any, *about: Any, default: Any = None) -> Any:
-    """The answer, or `default` where this GPU or this driver does not know the question."""
+def _query(nvml: Any, function: Any, *arguments: Any, default: Any = None) -> Any:
+    """Call an NVML function; return `default` if this GPU or this driver does not support it."""
     try:
-        return question(*about)
+        return function(*arguments)
     except nvml.NVMLError:
         return default
 
@@ -124,12 +124,12 @@ def _text(value: str | bytes) -> str:
 def _program(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:  # another container's, or gone
+    except OSError:  # it has exited, or runs in another container
         return ""
 
 
 def _capability_files(minor: int | None, instance: int, compute: int) -> tuple[str, ...]:
-    """The device files that open a MIG slice: the driver tells their numbers in /proc."""
+    """Return the device files that give access to a MIG slice; the driver lists their numbers in /proc."""
     folder = Path(f"/proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{instance}")
     files = []
     for access in (folder / "access", folder / f"ci{compute}" / "access"):
@@ -144,7 +144,7 @@ def _capability_files(minor: int | None, instance: int, compute: int) -> tuple[s
 
 
 def _kernel_driver() -> str:
-    """The version of the kernel's module, which tells it even where the library does not answer."""
+    """Return the version of the kernel module, which is available even if the library does not respond."""
     try:
         first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):
@@ -189,7 +189,7 @@ def _docker_info() -> dict[str, Any]:
 
 
 def _cdi_names(info: dict[str, Any]) -> tuple[str, ...]:
-    """The names of NVIDIA's CDI devices, where the engine takes any: as it tells them, else as the specifications do."""
+    """Return the names of NVIDIA's CDI devices as the engine reports them, or else as the CDI specifications list them."""
     discovered = [each.get("ID", "") for each in info.get("DiscoveredDevices") or [] if each.get("Source") == "cdi"]
     if discovered or not info.get("CDISpecDirs"):
         return tuple(name for name in discovered if name.startswith("nvidia.com/gpu="))
@@ -209,5 +209,5 @@ def _cdi_names_of(file: Path) -> list[str]:
         if specification["kind"] != "nvidia.com/gpu":
             return []
         return [f"nvidia.com/gpu={device['name']}" for device in specification["devices"]]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):  # not a specification: the engine would not take it either
+    except (OSError, yaml.YAMLError, KeyError, TypeError):  # the engine would not accept it either
         return []

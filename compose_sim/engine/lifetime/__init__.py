@@ -1,1 +1,1 @@
-"""Supervise runs, and clean up after them."""
+"""Supervise runs, and clean up after those that crashed."""

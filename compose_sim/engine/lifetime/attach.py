@@ -1,4 +1,4 @@
-"""How does a person reach the debugger of a rank? Through its socket in the run's folder, text both ways."""
+"""Connect the user's terminal to the debugger of a rank, through a socket in the run's folder."""
 
 from __future__ import annotations
 
@@ -11,94 +11,94 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compose_sim.core.verdict.breakpoints import Stop, stop_after
-from compose_sim.engine.run_folder.event_tail import Follower, pause_after
+from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
 
 _CHUNK = 65536
 
 
-class Watch:
-    """Follows where one rank stands."""
+class BreakpointWatch:
+    """Follows one rank from breakpoint to breakpoint."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder = folder
         self._rank = rank
-        self._follower = Follower(folder, logs=False)
+        self._events = EventTail(folder, logs=False)
         self.stop: Stop | None = None
 
-    def look(self) -> Stop | None:
-        """Where the rank stands now."""
-        while events := self._follower.poll():
+    def update(self) -> Stop | None:
+        """Return the breakpoint that the rank is at now."""
+        while events := self._events.poll():
             for event in events:
                 self.stop = stop_after(self.stop, event, rank=self._rank)
         return self.stop
 
     def connect(self, over: threading.Event) -> socket.socket | None:
-        """A connection to the rank's debugger once it waits at one; None when the run is over before."""
+        """Wait until the rank stops at a breakpoint, and connect to its debugger; return None if the run is over before."""
         while True:
-            looked = time.monotonic()
+            started = time.monotonic()
             is_over = over.is_set()
-            stop = self.look()
-            link = _connect(self._folder / "debug", stop.socket) if stop and stop.phase == "waiting" else None
-            if link or is_over:
-                return link
-            over.wait(pause_after(looked))
+            stop = self.update()
+            connection = _connect(self._folder / "debug", stop.socket) if stop and stop.phase == "waiting" else None
+            if connection or is_over:
+                return connection
+            over.wait(poll_interval(started))
 
 
-def relay(link: socket.socket, source: int, write: Callable[[str], None], watch: Watch) -> None:
+def relay(connection: socket.socket, source: int, write: Callable[[str], None], watch: BreakpointWatch) -> None:
     """
-    Carry text between a file descriptor and a debugger, until the debugger closes.
+    Relay text between a file descriptor and a debugger, until the debugger closes the connection.
 
-    A line is sent when the debugger asks for one, so that what comes from a pipe lasts for several breakpoints. Where the
-    source has ended (Ctrl-D, or the end of a pipe), the debugger is told, and lets the rank run on.
+    A line is sent only when the debugger prompts for one, so that piped input can serve several breakpoints. At the end of
+    input (Ctrl-D, or the end of a pipe), the debugger gets an end of file and lets the rank continue.
     """
-    sources: list[socket.socket | int] = [link, source]
-    unsent, asked, told = b"", False, False
+    sources: list[socket.socket | int] = [connection, source]
+    unsent, at_prompt, closed = b"", False, False
     while True:
-        looked = time.monotonic()
-        ready, _, _ = select.select(sources, [], [], None if source in sources else pause_after(looked))
-        if link in ready:
-            output = _receive(link)
+        started = time.monotonic()
+        ready, _, _ = select.select(sources, [], [], None if source in sources else poll_interval(started))
+        if connection in ready:
+            output = _receive(connection)
             if not output:
                 return
             write(output.decode("utf-8", "replace"))
-            asked = not output.endswith(b"\n")  # a prompt is a line without its end
+            at_prompt = not output.endswith(b"\n")  # a prompt is a line without a newline
         if source in ready:
             typed = os.read(source, _CHUNK)
             unsent += typed
             if not typed:
                 sources.remove(source)
-        if asked and unsent:
+        if at_prompt and unsent:
             line, newline, unsent = unsent.partition(b"\n")
-            link.sendall(line + newline)
-            asked = False
-        elif asked and source not in sources and not told:
-            link.shutdown(socket.SHUT_WR)
-            told = True
-        if source not in sources and not unsent and not ready and _runs_on(watch.look(), told or os.isatty(source)):
+            connection.sendall(line + newline)
+            at_prompt = False
+        elif at_prompt and source not in sources and not closed:
+            connection.shutdown(socket.SHUT_WR)
+            closed = True
+        if source not in sources and not unsent and not ready and _is_done(watch.update(), closed or os.isatty(source)):
             return
 
 
-def _runs_on(stop: Stop | None, leaving: bool) -> bool:
-    """Whether the rank needs us no more: its process has ended, or it has been let go and nobody will stop it for us."""
+def _is_done(stop: Stop | None, leaving: bool) -> bool:
+    """Return whether the rank has exited, or has continued and will not stop at a breakpoint for us again."""
     return stop is None or (leaving and stop.phase == "released")
 
 
-def _receive(link: socket.socket) -> bytes:
+def _receive(connection: socket.socket) -> bytes:
     try:
-        return link.recv(_CHUNK)
+        return connection.recv(_CHUNK)
     except ConnectionResetError:  # the rank was killed
         return b""
 
 
 def _connect(folder: Path, name: str) -> socket.socket | None:
-    """A connection to a socket, however long its path is; None while nobody listens there (yet)."""
+    """Connect to a socket, however long its path is; return None if nothing listens on it yet."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    link = socket.socket(socket.AF_UNIX)
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        link.connect(f"/proc/self/fd/{descriptor}/{name}")
+        connection.connect(f"/proc/self/fd/{descriptor}/{name}")
     except (FileNotFoundError, ConnectionRefusedError):
-        link.close()
+        connection.close()
         return None
     finally:
         os.close(descriptor)
-    return link
+    return connection

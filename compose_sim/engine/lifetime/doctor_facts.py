@@ -1,4 +1,4 @@
-"""What does `doctor` need to know of this machine? Gathered in one place, and nothing is changed by looking."""
+"""Gather what `doctor` reports about this machine, without changing anything."""
 
 from __future__ import annotations
 
@@ -12,40 +12,36 @@ import psutil
 from compose_sim.core.doctor.machine_checks import Machine
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.defaults import DEFAULT_IMAGE
+from compose_sim.engine.docker.images import image_id
 from compose_sim.engine.host.facts import inspect_host
-from compose_sim.engine.lifetime.orphans import find_leftovers
+from compose_sim.engine.lifetime.orphans import find_runs
 from compose_sim.engine.subprocesses import try_output_of
 
 
-def examine(folder: Path) -> Machine:
-    """The machine, seen from a project folder."""
+def inspect_machine(folder: Path) -> Machine:
+    """Inspect the machine, as seen from a project folder."""
     host = inspect_host(folder)
-    crashed = (left.run for left in find_leftovers(folder) if left.is_crashed())
     return Machine(
         host=host,
-        python_why=_why(host),
-        default_image=host.docker.available and _has_image(DEFAULT_IMAGE),
+        python_why=_why_this_python(host),
+        default_image=host.docker.available and image_id(DEFAULT_IMAGE) != "",
         bridge=_has_bridges(),
         free_memory_bytes=psutil.virtual_memory().available,
         free_disk_bytes=shutil.disk_usage(folder).free,
-        leftovers=tuple(crashed),
+        crashed_runs=tuple(found.run for found in find_runs(folder) if found.state == "crashed"),
     )
 
 
-def _why(host: Host) -> str:
+def _why_this_python(host: Host) -> str:
     executable = host.python.executable if host.python else ""
     environment = os.environ.get("VIRTUAL_ENV")
     if environment and executable == f"{environment}/bin/python":
         return "the active virtual environment"
-    return "the one that runs composesim" if executable == sys.executable else "the first on PATH that has it"
-
-
-def _has_image(tag: str) -> bool:
-    return try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", tag])[0] == 0
+    return "the interpreter of composesim" if executable == sys.executable else "the first on PATH that has torch"
 
 
 def _has_bridges() -> bool | None:
-    """Whether the kernel shows a bridge or has the module; None where it may have them built in and shows neither."""
+    """Return whether the kernel supports bridges; None if the driver may be built in, which the kernel does not show."""
     if Path("/sys/module/bridge").exists() or any(Path("/sys/class/net").glob("*/bridge")):
         return True
     status, _ = try_output_of(["modprobe", "--dry-run", "--quiet", "bridge"])

@@ -1,7 +1,7 @@
-"""How does Ctrl-C, or SIGTERM, end a run? As an exception where the run waits for the engine; as news to the loop that follows it.
+"""Turn Ctrl-C, SIGTERM and SIGHUP into an exception while a run waits for the engine, and into a queue entry while its loop runs.
 
-An exception anywhere in that loop would lose the events it has just read. It also tears objects of threading: an Event that
-is waited for can keep its lock, and the run would hang where it was to end.
+An exception in the middle of that loop would lose the events that it has just read. It also corrupts objects of `threading`:
+an interrupted wait on an Event can leave its lock held, and the run would hang when it is supposed to end.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from queue import Empty, SimpleQueue
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class News:
-    """What threads and signals have to tell the main thread: in a queue that a signal may meet at any moment."""
+class WakeUps:
+    """Wakes the main thread, from other threads or from signal handlers. A SimpleQueue may be interrupted at any moment."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[bool] = SimpleQueue()
 
-    def tell(self, *, interrupt: bool = False) -> None:
-        """There is something to look at; or somebody wants the end."""
+    def wake(self, *, interrupt: bool = False) -> None:
+        """Wake the main thread because there is something new, or because the user interrupts the run."""
         self._queue.put(interrupt)
 
-    def wants_end(self, *, within: float) -> bool:
-        """Wait for news, so many seconds at most; whether somebody wants the end."""
-        told = []
+    def wait(self, seconds: float) -> bool:
+        """Wait until somebody calls `wake`, or for the timeout; return whether the user interrupts the run."""
+        reasons = []
         try:
-            told.append(self._queue.get(timeout=max(0.0, within)))
+            reasons.append(self._queue.get(timeout=max(0.0, seconds)))
             while True:
-                told.append(self._queue.get_nowait())
+                reasons.append(self._queue.get_nowait())
         except Empty:
-            return any(told)
+            return any(reasons)
 
 
 @contextmanager
 def interrupts_raise() -> Iterator[None]:
-    """Inside, such a signal raises KeyboardInterrupt."""
+    """Raise KeyboardInterrupt for these signals inside the context."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -47,15 +47,15 @@ def interrupts_raise() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_told(news: News) -> Iterator[None]:
-    """Inside, such a signal is news."""
-    with _handled(lambda: news.tell(interrupt=True)):
+def interrupts_wake(wake_ups: WakeUps) -> Iterator[None]:
+    """Queue these signals inside the context."""
+    with _handled(lambda: wake_ups.wake(interrupt=True)):
         yield
 
 
 @contextmanager
 def _handled(handle: Callable[[], None]) -> Iterator[None]:
-    # Where a shell started us in the background, Ctrl-C is not for us.
+    # If a shell started us in the background, it ignores SIGINT for us: Ctrl-C is meant for another program.
     numbers = [number for number in _NUMBERS if (number, signal.getsignal(number)) != (signal.SIGINT, signal.SIG_IGN)]
     before = {number: signal.signal(number, lambda *_: handle()) for number in numbers}
     try:

@@ -1,4 +1,4 @@
-"""What is there of runs on this machine, and whose is it? Found with as few calls of an engine as there can be."""
+"""Find the runs on this machine, tell which of them have crashed, and end runs."""
 
 from __future__ import annotations
 
@@ -9,47 +9,35 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from compose_sim.engine.host.facts import docker_endpoint
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder
 from compose_sim.engine.run_folder.record import end_of
-from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import CommandError, SpecError
 
-_BETWEEN_REMOVALS_S = 1.0  # a run that is being started may make nodes after we removed all there were
+_REMOVE_EVERY_S = 1.0  # a run that is starting may create nodes after the last removal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
-    """A run of which an engine has something: nodes or a network."""
+class FoundRun:
+    """A run with nodes or a network on an engine."""
 
     engine: Engine
     run: str
-    folder: (
-        RunFolder | None
-    )  # None where it was rendered, is not to be seen, or only a network is left, which has no label
-    state: str  # as `state_of` says
-
-    def is_under_way(self) -> bool:
-        """Whether a process still runs it, or may do so."""
-        return self.state == "under way"
-
-    def is_kept(self) -> bool:
-        """Whether it came to its end, and its nodes were kept because a person asked for it."""
-        return self.state == "kept"
-
-    def is_crashed(self) -> bool:
-        """Whether nothing and nobody wants what is left of it."""
-        return self.state == "crashed"
+    folder: RunFolder | None  # None if the run was rendered, or if its folder is unknown or cannot be seen from here
+    state: str  # see `state_of`
 
 
 def state_of(path: Path | None) -> str:
     """
-    Where a run stands that has nodes, by the folder that they are labelled with; None where nothing tells of one.
+    Return the state of a run that has nodes, from the folder in their labels; None if there is no label.
 
-    `rendered`: started by `docker compose up`, in a folder that is the person's own, and none of our business to end.
-    `under way`: a process runs it, or its folder is not to be seen from here. `unreadable`: it has a report, and a plan
-    that another version wrote. `kept`: over, with --keep. `crashed`: composesim was killed.
+    `rendered`: started with `docker compose up`, in a folder of the user's own, which composesim never ends.
+    `under way`: a process is running it, or its folder cannot be seen from here.
+    `kept`: over, and started with --keep.
+    `unreadable`: over, but another version of composesim wrote its plan.
+    `crashed`: composesim was killed.
     """
     if path is None:
         return "crashed"
@@ -66,52 +54,40 @@ def state_of(path: Path | None) -> str:
         return "unreadable"
 
 
-def engines_to_ask() -> list[Engine]:
-    """Engines of this machine that may have nodes. Whether Docker answers shows when it is asked; asking twice takes time."""
-    with_docker = shutil.which("docker") and _docker_is_here()
-    return [make_engine("local"), *([make_engine("docker")] if with_docker else [])]
-
-
-def _docker_is_here() -> bool:
-    """Whether the docker command speaks to this machine: what other machines run is not ours to end."""
-    status, endpoint = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
-    return status == 0 and endpoint.startswith("unix://")
-
-
-def find_leftovers(project: Path) -> list[Leftover]:
-    """Everything of every run on every engine that answers; `project` is where a bare network's run may have its folder."""
-    found = []
-    for engine in engines_to_ask():
+def find_runs(project: Path) -> list[FoundRun]:
+    """Find every run with nodes or a network on an engine. A network has no folder label: its run is looked up in `project`."""
+    runs = []
+    for engine in _engines():
         try:
-            runs = engine.runs_left()
-            folders = {status.run: status.folder for status in engine.statuses() if status.folder} if runs else {}
+            names = engine.remaining_runs()
+            folders = {status.run: status.folder for status in engine.statuses() if status.folder} if names else {}
         except CommandError:
-            continue  # installed, and no daemon answers: `composesim doctor` tells
-        found += [_leftover(engine, run, folders.get(run, ""), project) for run in runs]
-    return found
+            continue  # Docker is installed, but its daemon does not respond
+        runs += [_found_run(engine, name, folders.get(name, ""), project) for name in names]
+    return runs
 
 
-def leftover_of(run: str, project: Path) -> list[Leftover]:
-    """What is there of one run. One that this project is running has its engine in its plan: nothing need be asked."""
+def find_runs_named(run: str, project: Path) -> list[FoundRun]:
+    """Find the runs of that name. If this project is running it, its plan names the engine, and no engine is asked."""
     folder = RunFolder(runs_folder(project) / run)
     if folder.is_claimed():
         with suppress(SpecError):  # it has no plan yet
             engine = make_engine(folder.read_plan().engine)
-            return [Leftover(engine=engine, run=run, folder=folder, state="under way")]
-    return [left for left in find_leftovers(project) if left.run == run]
+            return [FoundRun(engine=engine, run=run, folder=folder, state="under way")]
+    return [found for found in find_runs(project) if found.run == run]
 
 
-def runs_without_nodes(project: Path, found: list[Leftover]) -> list[RunFolder]:
-    """Runs of a project that a process is getting ready, and of which no engine has anything yet."""
-    known = {left.run for left in found}
+def starting_runs(project: Path, found: list[FoundRun]) -> list[RunFolder]:
+    """Return the runs of a project that have a process but nothing on any engine yet."""
+    known = {each.run for each in found}
     folders = (RunFolder(lock.parent) for lock in sorted(runs_folder(project).glob("*/lock")))
     return [folder for folder in folders if folder.name not in known and folder.is_claimed()]
 
 
 def interrupt(folder: RunFolder, engine: Engine | None = None) -> None:
-    """Tell a run that it ends, and remove the nodes that it has; without `engine`, on the one that its plan names."""
-    with suppress(FileNotFoundError):  # its folder is being laid out
-        folder.append("stopping", reason="interrupted")
+    """Record that a run is interrupted, and remove its nodes from the engine, by default the one in its plan."""
+    with suppress(FileNotFoundError):  # its folder is being created
+        folder.append_event("stopping", reason="interrupted")
     if engine is None:
         with suppress(SpecError):  # it has no plan yet, and therefore no nodes
             engine = make_engine(folder.read_plan().engine)
@@ -119,19 +95,19 @@ def interrupt(folder: RunFolder, engine: Engine | None = None) -> None:
         engine.remove(folder.name)
 
 
-def end(folder: RunFolder, engine: Engine | None = None, *, within_s: float) -> bool:
-    """Interrupt a run until its process has ended; whether it has."""
+def interrupt_until_over(folder: RunFolder, engine: Engine | None = None, *, timeout_s: float) -> bool:
+    """Interrupt a run until its process has exited, or until the timeout; return whether it has."""
     over = end_of(folder)
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + timeout_s
     while True:
         interrupt(folder, engine)
         left_s = deadline - time.monotonic()
-        if left_s <= 0 or over.wait(min(_BETWEEN_REMOVALS_S, left_s)):
+        if left_s <= 0 or over.wait(min(_REMOVE_EVERY_S, left_s)):
             return over.is_set()
 
 
-def all_nodes_begun(folder: RunFolder) -> bool:
-    """Whether every node has said a first word: no more will come."""
+def all_nodes_started(folder: RunFolder) -> bool:
+    """Return whether every node has written an event, so that no more nodes will be created."""
     try:
         nodes = folder.read_plan().nodes
     except SpecError:
@@ -139,15 +115,21 @@ def all_nodes_begun(folder: RunFolder) -> bool:
     return all((folder.path / "events" / f"{node.name}.jsonl").exists() for node in nodes)
 
 
-def _leftover(engine: Engine, run: str, labelled: str, project: Path) -> Leftover:
-    guess = runs_folder(project) / run  # for a bare network, which does not say
+def _engines() -> list[Engine]:
+    """Return the engines that may have runs. A Docker daemon on another machine is left alone; whether it responds shows later."""
+    has_docker = shutil.which("docker") and docker_endpoint().startswith("unix://")
+    return [make_engine("local"), *([make_engine("docker")] if has_docker else [])]
+
+
+def _found_run(engine: Engine, run: str, labelled: str, project: Path) -> FoundRun:
+    guess = runs_folder(project) / run
     path = Path(labelled) if labelled else guess if _is_visible(guess) else None
-    is_ours = path is not None and is_run_folder(path) and _is_visible(path)
-    return Leftover(engine=engine, run=run, folder=RunFolder(path) if path and is_ours else None, state=state_of(path))
+    folder = RunFolder(path) if path and is_run_folder(path) and _is_visible(path) else None
+    return FoundRun(engine=engine, run=run, folder=folder, state=state_of(path))
 
 
 def _is_visible(path: Path) -> bool:
-    """Whether the folder can be seen from here: it may be in another container, or another user's."""
+    """Return whether the folder can be seen from here: it may be in another container, or belong to another user."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except OSError:

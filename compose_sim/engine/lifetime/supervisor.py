@@ -1,6 +1,7 @@
-"""What becomes of a run whose composesim is killed? This process outlives it, and removes the run within seconds.
+"""Remove a run whose composesim was killed: a process that outlives composesim waits for this, and acts within seconds.
 
-It waits for the end of the pipe that composesim holds, which the kernel closes whatever happens, and only then imports the rest.
+It reads from a pipe whose other end composesim holds. The kernel closes that end however composesim dies; only then does the
+supervisor import the rest of composesim.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ if TYPE_CHECKING:
     from compose_sim.engine.run_folder.folder import RunFolder
 
 _RELEASED = b"released\n"
-_BETWEEN_LOOKS_S = 1.0  # a docker client that was killed may have left the daemon with containers to create
-_PATIENCE_S = 60.0
+_CHECK_EVERY_S = 1.0  # a docker client that was killed may have left the daemon with containers to create
+_TIMEOUT_S = 60.0
 _NOTE = "composesim ended without cleaning up; the supervisor removed the run"
 
 
 class Supervisor:
-    """A run's supervisor, while composesim lives. Leaving its context in good order releases it."""
+    """A run's supervisor, as composesim sees it. Leaving the context without an exception releases it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The supervisor's process id."""
         return self._process.pid
 
     def release(self) -> None:
-        """The run is over and as it should be: leave it alone from now on. Once is enough, twice does no harm."""
+        """Tell the supervisor to leave the run alone, because it has been cleaned up. May be called more than once."""
         if self._process.returncode is None:
-            with contextlib.suppress(BrokenPipeError):  # somebody killed it
+            with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
                 self._process.communicate(_RELEASED)
 
     def __enter__(self) -> Self:
@@ -51,21 +52,19 @@ class Supervisor:
     ) -> None:
         if kind is None:
             self.release()
-        elif (
-            self._process.returncode is None
-        ):  # nobody knows whether all is removed: let it look, once composesim has ended
+        elif self._process.returncode is None:  # something may be left: have the supervisor check once composesim ends
             _unreleased.append(self)
 
 
-_unreleased: list[Supervisor] = []  # kept, since an object that is dropped closes its pipe
+_unreleased: list[Supervisor] = []  # kept because garbage collection of a Popen object closes its pipe
 
 
 def start_supervisor(engine_name: str, run: str, folder: Path) -> Supervisor:
-    """Watch over a run from now on. `folder` is the run's, and exists."""
+    """Start the supervisor of a run, whose folder must exist."""
     with (folder / "supervisor.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "compose_sim.engine.lifetime.supervisor", engine_name, run, str(folder.resolve())],
-            cwd=Path(__file__).parents[2],  # from where the module is found, installed or not
+            cwd=Path(__file__).parents[2],  # where Python finds the module, installed or not
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -75,39 +74,39 @@ def start_supervisor(engine_name: str, run: str, folder: Path) -> Supervisor:
 
 
 def main() -> None:
-    """Wait; reap if composesim ended without a word. Arguments: engine, run, run folder."""
+    """Wait for the end of composesim, and remove the run unless released before. Arguments: engine, run, run folder."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the programs that we start would inherit
+        signal.signal(number, lambda *_: None)  # SIG_IGN would be inherited by the programs that we start
     engine_name, run, folder = sys.argv[1:4]
     if sys.stdin.buffer.read() == _RELEASED:
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    logging.info("composesim has ended without a word about run '%s'", run)
-    _reap(engine_name, run, Path(folder))
+    logging.info("composesim has ended without releasing run '%s'", run)
+    _remove_until_gone(engine_name, run, Path(folder))
 
 
-def _reap(engine_name: str, run: str, path: Path) -> None:
-    """Remove the run until two looks in a row find nothing of it, or another composesim that has taken the name over."""
+def _remove_until_gone(engine_name: str, run: str, path: Path) -> None:
+    """Remove the run until two checks in a row find nothing of it, or another composesim has claimed its name."""
     from compose_sim.engine.run_folder.folder import RunFolder
 
     folder = RunFolder(path)
-    deadline = time.monotonic() + _PATIENCE_S
-    quiet_looks, is_ours, found = 0, False, False
+    deadline = time.monotonic() + _TIMEOUT_S
+    checks_without_run, is_ours, removed = 0, False, False
     while time.monotonic() < deadline:
         is_ours = is_ours or _claim(folder)
-        is_left = is_ours and _remove(engine_name, run)
-        found = found or is_left
-        quiet_looks = 0 if is_left else quiet_looks + 1
-        if quiet_looks == 2:
+        found = is_ours and _remove(engine_name, run)
+        removed = removed or found
+        checks_without_run = 0 if found else checks_without_run + 1
+        if checks_without_run == 2:
             break
-        time.sleep(_BETWEEN_LOOKS_S)
-    logging.info("nothing is left" if is_ours and quiet_looks else "left it as it is")
-    if found and (path / "events").is_dir():
-        folder.append("note", reason=_NOTE)
+        time.sleep(_CHECK_EVERY_S)
+    logging.info("nothing is left" if is_ours and checks_without_run else "gave up")
+    if removed and (path / "events").is_dir():
+        folder.append_event("note", reason=_NOTE)
 
 
 def _claim(folder: RunFolder) -> bool:
-    """Hold the run's folder, so that no new run of this name begins meanwhile; False while another process holds it."""
+    """Claim the run's folder, so that no new run of this name starts; return False if another process holds it."""
     try:
         folder.claim()
     except SpecError as error:
@@ -117,12 +116,12 @@ def _claim(folder: RunFolder) -> bool:
 
 
 def _remove(engine_name: str, run: str) -> bool:
-    """Remove the run; whether there was anything to remove, or none can know."""
+    """Remove the run; return False if there is nothing of it, and True if there was, or if the engine does not respond."""
     from compose_sim.engine.registry import make_engine
 
     try:
         engine = make_engine(engine_name)
-        if run not in engine.runs_left():
+        if run not in engine.remaining_runs():
             return False
         logging.info("removing what is left of run '%s'", run)
         engine.remove(run)

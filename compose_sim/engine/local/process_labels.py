@@ -1,7 +1,7 @@
-"""Which processes of this machine belong to a run of the local engine, and how does one signal exactly those?
+"""Find the processes of runs of the local engine, and signal exactly those.
 
-The labels of a process are environment variables, which its children inherit and the kernel shows in /proc. A process that
-left its session or lost its parent is therefore still found, from any shell.
+Labels are environment variables, which child processes inherit and the kernel shows in /proc. A process that left its
+session or lost its parent is therefore still found, from any shell.
 """
 
 from __future__ import annotations
@@ -10,22 +10,25 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-ENGINE = "COMPOSESIM_ENGINE"  # "local": what runs in containers has the other labels too
+from compose_sim.errors import EngineError
+
+ENGINE = "COMPOSESIM_ENGINE"  # "local": processes in containers have the other labels too
 RUN = "COMPOSESIM_RUN"
 NODE = "COMPOSESIM_NODE"
 FOLDER = "COMPOSESIM_DIR"
-AGENT = "COMPOSESIM_AGENT_PID"  # the node's first process: the only one whose own process id this is
+AGENT = "COMPOSESIM_AGENT_PID"  # set to the id of the node's first process, and inherited by the others
 _TICKS = os.sysconf("SC_CLK_TCK")
+_KILL_TIMEOUT_S = 30.0  # only a process that is stuck in the kernel survives SIGKILL for so long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labelled:
-    """A process of a run. One that serves all nodes names none."""
+class LabelledProcess:
+    """A process of a run. `node` is empty if the process serves all nodes."""
 
     pid: int
     run: str
@@ -34,23 +37,14 @@ class Labelled:
     is_agent: bool
 
 
-def labelled_processes(run: str | None = None) -> list[Labelled]:
-    """All live processes of a run, or of all runs, that this user may see."""
+def labelled_processes(run: str | None = None) -> list[LabelledProcess]:
+    """Return all live processes of a run, or of all runs, that this user can see."""
     pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
-    return [process for process in map(_labels, pids) if process and run in (None, process.run)]
+    return [process for process in map(_read_labels, pids) if process and run in (None, process.run)]
 
 
-def without_kin(processes: Iterable[Labelled]) -> list[Labelled]:
-    """Those that are neither this process nor one that it descends from: composesim may itself run inside a node."""
-    kin, pid = set(), os.getpid()
-    while pid:
-        kin.add(pid)
-        pid = int(_stat(pid)[1])
-    return [process for process in processes if process.pid not in kin]
-
-
-def processes_of_node(run: str, node: str) -> list[Labelled]:
-    """A node's processes: what has its name, and what descends from that. A rank may be forked from one that serves all nodes."""
+def processes_of_node(run: str, node: str) -> list[LabelledProcess]:
+    """Return the processes labelled with a node, and their descendants: a rank may be forked from a process without a node."""
     processes = labelled_processes(run)
     found = {process.pid: process for process in processes if process.node == node}
     parents = {process.pid: int(_stat(process.pid)[1]) for process in processes}
@@ -59,21 +53,53 @@ def processes_of_node(run: str, node: str) -> list[Labelled]:
     return list(found.values())
 
 
-def send(process: Labelled, number: signal.Signals) -> None:
-    """Signal this process, and never another one that took over its id."""
+def agent_of(run: str, node: str) -> LabelledProcess | None:
+    """Return a node's first process, or None if it is not running."""
+    return next((each for each in labelled_processes(run) if each.is_agent and each.node == node), None)
+
+
+def without_ancestors(processes: Iterable[LabelledProcess]) -> list[LabelledProcess]:
+    """Leave out this process and its ancestors: composesim may itself run inside a node."""
+    lineage, pid = set(), os.getpid()
+    while pid:
+        lineage.add(pid)
+        pid = int(_stat(pid)[1])
+    return [process for process in processes if process.pid not in lineage]
+
+
+def send_signal(process: LabelledProcess, number: signal.Signals) -> None:
+    """Signal this process, and never another one that has reused its id."""
     handle = _open(process)
     if handle is None:
         return
     try:
         signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
-        return  # it ended in between
+        return  # it has just exited
     finally:
         os.close(handle)
 
 
-def wait_until_gone(processes: Iterable[Labelled], *, seconds: float) -> None:
-    """Return when all have ended, or after so many seconds."""
+def kill_until_gone(find: Callable[[], Iterable[LabelledProcess]], *, owner: str, hint: str) -> set[int]:
+    """Send SIGKILL until `find` returns nothing: a process may have been forking. Return the process ids."""
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    killed: set[int] = set()
+    while processes := without_ancestors(find()):
+        if time.monotonic() > deadline:
+            raise EngineError(
+                f"{len(processes)} processes of {owner} did not exit within {_KILL_TIMEOUT_S:.0f} s of SIGKILL",
+                evidence="\n".join(f"process {process.pid} {process.node}" for process in processes),
+                hint=hint,
+            )
+        for process in processes:
+            send_signal(process, signal.SIGKILL)
+        wait_until_gone(processes, seconds=1.0)
+        killed |= {process.pid for process in processes}
+    return killed
+
+
+def wait_until_gone(processes: Iterable[LabelledProcess], *, seconds: float) -> None:
+    """Return when all of these have exited, or at the timeout."""
     deadline = time.monotonic() + seconds
     for process in processes:
         handle = _open(process)
@@ -83,7 +109,7 @@ def wait_until_gone(processes: Iterable[Labelled], *, seconds: float) -> None:
 
 
 def environment_of(pid: int) -> Mapping[str, str]:
-    """What a process was started with; empty once it has ended, or where it is another user's."""
+    """Return the environment that a process was started with; empty if it has exited or belongs to another user."""
     try:
         block = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -92,22 +118,22 @@ def environment_of(pid: int) -> Mapping[str, str]:
 
 
 def is_paused(pid: int) -> bool:
-    """Whether a SIGSTOP holds the process."""
+    """Return whether the process is stopped by a signal."""
     return _stat(pid)[0] == "T"
 
 
 def started_at(pid: int) -> str:
-    """When the process was forked, in the words of ISO 8601."""
+    """Return when the process was forked, in ISO 8601."""
     seconds_after_boot = int(_stat(pid)[19]) / _TICKS
     moment = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + seconds_after_boot
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
 
 
-def _labels(pid: int) -> Labelled | None:
+def _read_labels(pid: int) -> LabelledProcess | None:
     environment = environment_of(pid)
     if environment.get(ENGINE) != "local" or RUN not in environment:
         return None
-    return Labelled(
+    return LabelledProcess(
         pid=pid,
         run=environment[RUN],
         node=environment.get(NODE, ""),
@@ -116,20 +142,20 @@ def _labels(pid: int) -> Labelled | None:
     )
 
 
-def _open(process: Labelled) -> int | None:
-    """A handle on the process, None once it has ended."""
+def _open(process: LabelledProcess) -> int | None:
+    """Return a pidfd for the process, or None if it has exited."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return None
-    if _labels(process.pid) == process:
+    if _read_labels(process.pid) == process:
         return handle
     os.close(handle)
     return None
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the process's name: state, parent, …; as if paused nowhere, once it has ended."""
+    """Return the fields of /proc/PID/stat after the process's name: state, parent, …; state X if it has exited."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which processes have become our children, and with what exit code did each end?"""
+"""Adopt the processes of nodes as children, and keep their exit codes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Key = tuple[str, str]  # run and node
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what loses its own below us: nodes when the zygote leaves, so that the kernel tells us how they end."""
+    """Make this process the new parent of descendants whose parent exits: nodes, when the zygote leaves."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise EngineError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}", hint="composesim doctor")
 
 
-class Children:
-    """The nodes that this process started. Several threads may ask how one ended."""
+class ChildProcesses:
+    """The nodes that this process has started. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._pids: dict[Key, int] = {}
@@ -29,18 +29,18 @@ class Children:
         self._lock = threading.Lock()
 
     def add(self, key: Key, pid: int) -> None:
-        """This is the node's process from now on."""
+        """Register the node's process, and forget the exit code of an earlier one."""
         with self._lock:
             self._pids[key] = pid
             self._exit_codes.pop(key, None)
 
     def pid(self, key: Key) -> int | None:
-        """The node's process; None where somebody else started it, or it has ended and been waited for."""
+        """Return the node's process id; None if another process started it, or if its exit code is known."""
         with self._lock:
             return None if key in self._exit_codes else self._pids.get(key)
 
     def exit_code(self, key: Key) -> int | None:
-        """As a shell would give it; None while the node runs, or where somebody else started it."""
+        """Return the exit code as a shell would; None if the node is running, or if another process started it."""
         with self._lock:
             if key not in self._exit_codes and key in self._pids:
                 code = _reap(self._pids[key])
@@ -48,15 +48,15 @@ class Children:
                     self._exit_codes[key] = code
             return self._exit_codes.get(key)
 
-    def bury(self, pids: Iterable[int]) -> None:
-        """Take leave of orphans that have ended. A node keeps until its exit code is asked for."""
+    def reap_others(self, pids: Iterable[int]) -> None:
+        """Reap those of these processes that are not nodes. A node stays until its exit code is asked for."""
         with self._lock:
             for pid in set(pids) - set(self._pids.values()):
                 _reap(pid)
 
 
 def _reap(pid: int) -> int | None:
-    """The exit code of a child that has ended; None where it has not, or is no child of ours."""
+    """Return the exit code of a child; None if it is running, or is not a child of this process."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

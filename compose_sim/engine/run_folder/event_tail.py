@@ -1,4 +1,4 @@
-"""What has happened in a run since we last looked? The new lines of its event files and logs, as events in order of time."""
+"""Read what is new in a run: the lines added to its event files and logs, as events in order of time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from compose_sim.core.events.events import Event, parse_event, parse_metric
 from compose_sim.core.state.fold_driver import NODE as DRIVER
 
-_CHUNK = 1 << 20  # bytes read from one file at a time, so that one loud rank cannot starve the others
-_PATIENCE_S = 0.05  # how long a person waits for a line at most
+_CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
+_POLL_S = 0.05
 
 
-class _Tail:
-    """The lines added to one file, each with the byte that it begins at. A last line without its newline waits for the rest."""
+class _FileTail:
+    """Reads the lines added to one file, each with its offset. A last line without a newline is held back until it is complete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,56 +27,56 @@ class _Tail:
         if not data:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [(self._pass(len(line) + 1), line.decode("utf-8", "replace")) for line in lines]
+        return [(self._advance(len(line) + 1), line.decode("utf-8", "replace")) for line in lines]
 
     def finish(self) -> list[tuple[int, str]]:
-        """The last line, if it never got its newline."""
+        """Return the last line if it has no newline."""
         rest, self._rest = self._rest, b""
-        return [(self._pass(len(rest)), rest.decode("utf-8", "replace"))] if rest else []
+        return [(self._advance(len(rest)), rest.decode("utf-8", "replace"))] if rest else []
 
     def close(self) -> None:
         self._file.close()
 
-    def _pass(self, size: int) -> int:
-        """Go on by so many bytes: where they begin."""
+    def _advance(self, size: int) -> int:
+        """Return the current offset, and advance it."""
         begins_at, self._at = self._at, self._at + size
         return begins_at
 
 
-class Follower:
+class EventTail:
     """
-    Follows a run's folder, from its beginning.
+    Follows a run's folder from the beginning.
 
-    A line of a rank's output becomes a `log` event (data: line), and a `metric` event too where it is one.
-    The time of a log line is when it was read, its round the one in which it was printed: a node says where in its ranks' logs each
-    round begins, before the round's first line.
+    A line of a rank's output becomes a `log` event (data: line), and also a `metric` event if it contains one.
+    The time of a log line is when it was read. Its round is the one in which it was printed: before a round's first line, a node
+    logs an event with the offsets in its ranks' logs at which the round begins.
     """
 
     def __init__(self, folder: Path, *, logs: bool = True) -> None:
         self._folder = folder
         self._logs = logs
-        self._tails: dict[str, _Tail] = {}
-        self._rounds: dict[str, list[tuple[int, int]]] = {}  # of a log's stem: (first byte, generation), in order
+        self._tails: dict[str, _FileTail] = {}
+        self._rounds: dict[str, list[tuple[int, int]]] = {}  # log's stem -> (offset, generation), sorted
 
     def poll(self) -> list[Event]:
-        """All that is new, oldest first; an empty list when nothing is."""
+        """Return the new events, oldest first."""
         return self._collect(final=False)
 
     def finish(self) -> list[Event]:
-        """What is left once nobody writes any more, torn last lines too."""
+        """Return what is left once all writers have exited, including incomplete last lines."""
         events: list[Event] = []
         while new := self.poll():
             events += new
         return events + self._collect(final=True)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for tail in self._tails.values():
             tail.close()
         self._tails.clear()
 
     def _collect(self, *, final: bool) -> list[Event]:
-        # Logs first: the round of whatever is found in them is then known when the events have been read.
+        # Logs first: the events read afterwards then contain the round of every log line.
         logs = self._open_tails("logs", ".log") if self._logs else ()
         printed = [(tail.path.stem, tail.finish() if final else tail.read()) for tail in logs]
         now = time.time()
@@ -99,7 +99,7 @@ class Follower:
                     rounds.append((int(begins_at), event.generation))
                     rounds.sort()
 
-    def _open_tails(self, name: str, suffix: str) -> Iterator[_Tail]:
+    def _open_tails(self, name: str, suffix: str) -> Iterator[_FileTail]:
         folder = self._folder / name
         try:
             names = sorted(entry.name for entry in folder.iterdir() if entry.suffix == suffix)
@@ -108,13 +108,13 @@ class Follower:
         for entry in names:
             key = f"{name}/{entry}"
             if key not in self._tails:
-                self._tails[key] = _Tail(folder / entry)
+                self._tails[key] = _FileTail(folder / entry)
             yield self._tails[key]
 
 
-def pause_after(started: float) -> float:
-    """Seconds to rest after a look that began at `started` (monotonic): short, and never most of our time spent looking."""
-    return max(_PATIENCE_S, 4 * (time.monotonic() - started))
+def poll_interval(started: float) -> float:
+    """Return how long to wait after a poll that began at `started` (monotonic), so that polling takes at most a fifth of the time."""
+    return max(_POLL_S, 4 * (time.monotonic() - started))
 
 
 def _parsed(lines: list[tuple[int, str]]) -> list[Event]:
@@ -123,16 +123,16 @@ def _parsed(lines: list[tuple[int, str]]) -> list[Event]:
 
 def _log_events(stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int, int]], now: float) -> Iterator[Event]:
     """
-    `node-0.3` is rank 3 on node-0; `node-0` alone is what the node's agent said, which is not the script's output.
+    Yield the events in the log of a rank; `node-0.3` is rank 3 on node-0.
 
-    The driver has no rank: its log's number is that of its only output.
+    `node-0` alone is the log of the node's agent, which is not the script's output. The driver's log has a number but no rank.
     """
     node, _, rank_text = stem.partition(".")
     if not rank_text.isdigit():
         return
     rank = None if node == DRIVER else int(rank_text)
     for begins_at, line in lines:
-        # Of two rounds that begin at the same byte the earlier one printed nothing.
+        # If two rounds begin at the same offset, nothing was printed in the earlier one.
         generation = next((each for first, each in reversed(rounds) if first <= begins_at), None)
         yield Event(t=now, kind="log", node=node, rank=rank, generation=generation, data={"line": line})
         metric = parse_metric(line)

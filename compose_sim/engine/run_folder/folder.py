@@ -123,13 +123,18 @@ class RunFolder:
         except OSError:
             return ""
 
-    def append(self, kind: str, *, node: str | None = None, rank: int | None = None, **data: Any) -> None:
-        """Add an event of composesim's own."""
-        self.tell(kind, data, node=node, rank=rank)
-
-    def tell(self, kind: str, data: Mapping[str, Any], *, node: str | None = None, rank: int | None = None) -> None:
-        """The same, for data that are not known by name."""
-        event = Event(t=time.time(), kind=kind, node=node, rank=rank, data=data)
+    def append_event(
+        self,
+        kind: str,
+        data: Mapping[str, Any] | None = None,
+        /,
+        *,
+        node: str | None = None,
+        rank: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Append an event of composesim itself, with the data of a mapping and of keyword arguments."""
+        event = Event(t=time.time(), kind=kind, node=node, rank=rank, data={**(data or {}), **more})
         _append_line(self.path / "events" / "composesim.jsonl", event.to_json(self.name))
 
     def write_report(self, report: Mapping[str, Any]) -> None:
@@ -149,8 +154,8 @@ class RunFolder:
         return report
 
 
-def plan_in(folder: str) -> Plan | None:
-    """The run's plan; None where somebody deleted its folder."""
+def try_read_plan(folder: str) -> Plan | None:
+    """Return a run's plan; None if its folder has been deleted."""
     try:
         return RunFolder(Path(folder)).read_plan()
     except SpecError:

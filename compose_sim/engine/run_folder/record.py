@@ -16,7 +16,7 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.report import make_report
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import ClusterState
-from compose_sim.engine.run_folder.event_tail import Follower
+from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder
 from compose_sim.errors import SpecError
 
@@ -24,9 +24,9 @@ from compose_sim.errors import SpecError
 def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, ClusterState]:
     """The plan of a run and where it stands, from its files alone; without `metrics` the logs are not read."""
     plan = folder.read_plan()
-    follower = Follower(folder.path, logs=metrics)
-    events = follower.finish()
-    follower.close()
+    tail = EventTail(folder.path, logs=metrics)
+    events = tail.finish()
+    tail.close()
     return plan, fold_all(plan, _in_order(events))
 
 

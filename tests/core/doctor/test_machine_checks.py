@@ -25,7 +25,7 @@ def a_machine(*, host: dict[str, Any] | None = None, **changes: Any) -> Machine:
         "bridge": True,
         "free_memory_bytes": 8 << 30,
         "free_disk_bytes": 100 << 30,
-        "leftovers": (),
+        "crashed_runs": (),
     }
     return Machine(**{**values, **changes})
 
@@ -70,7 +70,7 @@ def test_docker_is_told_in_the_words_of_what_is_wrong_with_it(reason: str) -> No
 @pytest.mark.parametrize(
     ("name", "changes", "hint"),
     [
-        ("leftovers", {"leftovers": ("a", "b")}, "composesim prune"),
+        ("leftovers", {"crashed_runs": ("a", "b")}, "composesim prune"),
         ("memory", {"free_memory_bytes": 400 << 20}, "ps aux --sort -rss | head"),
         ("disk", {"free_disk_bytes": 10 << 20}, "composesim down --all --purge deletes finished runs"),
         ("bridge", {"bridge": False}, "sudo modprobe bridge"),

@@ -7,54 +7,54 @@ import threading
 
 import pytest
 
-from compose_sim.engine.lifetime.interrupts import News, interrupts_raise, interrupts_told
+from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, interrupts_wake
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_told_or_raised_as_asked(number: signal.Signals) -> None:
-    news = News()
+    wake_ups = WakeUps()
     with interrupts_raise():
-        with interrupts_told(news):
+        with interrupts_wake(wake_ups):
             signal.raise_signal(number)
-        assert news.wants_end(within=60)
+        assert wake_ups.wait(60)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
 
 
 def test_news_that_end_nothing_are_no_wish_to_end() -> None:
-    news = News()
-    news.tell()
+    wake_ups = WakeUps()
+    wake_ups.wake()
 
-    assert not news.wants_end(within=60)
-    assert not news.wants_end(within=0.0)
+    assert not wake_ups.wait(60)
+    assert not wake_ups.wait(0.0)
 
 
 def test_no_signal_is_lost_and_none_stops_what_is_told_later() -> None:
-    """Hundreds of moments: a threading.Event in place of News kept its lock within the first hundreds."""
+    """Hundreds of moments: a threading.Event in place of WakeUps kept its lock within the first hundreds."""
     told = 0
-    news = News()
+    wake_ups = WakeUps()
     before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
-    with interrupts_told(news):
+    with interrupts_wake(wake_ups):
         for number in range(500):
             signal.setitimer(signal.ITIMER_REAL, 0.0001 + number * 1e-6)
-            while not news.wants_end(within=0.00001):
+            while not wake_ups.wait(0.00001):
                 pass
             told += 1
     signal.signal(signal.SIGALRM, before)
-    other = threading.Thread(target=news.tell)
+    other = threading.Thread(target=wake_ups.wake)
     other.start()
     other.join()
 
     assert told == 500
-    assert not news.wants_end(within=60)
+    assert not wake_ups.wait(60)
 
 
 def test_a_process_that_a_shell_put_into_the_background_hears_no_ctrl_c() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        news = News()
-        with interrupts_told(news):
+        wake_ups = WakeUps()
+        with interrupts_wake(wake_ups):
             signal.raise_signal(signal.SIGINT)
-        assert not news.wants_end(within=0.0)
+        assert not wake_ups.wait(0.0)
     finally:
         signal.signal(signal.SIGINT, before)

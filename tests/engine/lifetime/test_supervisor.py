@@ -70,7 +70,7 @@ def test_a_run_is_removed_when_composesim_is_killed(owner: subprocess.Popen[str]
     owner.kill()
     until(lambda: bool(notes(folder)))
 
-    assert run not in LocalEngine().runs_left()
+    assert run not in LocalEngine().remaining_runs()
     assert notes(folder) == ["composesim ended without cleaning up; the supervisor removed the run"]
     assert "nothing is left" in (folder / "supervisor.log").read_text()
 
@@ -84,7 +84,7 @@ def test_what_ends_a_terminal_does_not_end_the_supervisor(owner: subprocess.Pope
     owner.kill()
 
     until(lambda: bool(notes(runs_folder(tmp_path) / run)))
-    assert run not in LocalEngine().runs_left()
+    assert run not in LocalEngine().remaining_runs()
 
 
 def test_a_released_run_is_left_alone(bench: Bench) -> None:

@@ -89,7 +89,7 @@ def test_a_paused_node_is_told_as_such_and_can_be_stopped(bench: Bench) -> None:
     until(lambda: any(status.paused for status in bench.engine.statuses(plan.run)))
     bench.engine.stop(plan.run, grace_s=10)
 
-    assert {status.node: status.exit_code for status in bench.engine.stopped(plan)} == {"master": 143, "node-0": 143}
+    assert {status.node: status.exit_code for status in bench.engine.exits(plan)} == {"master": 143, "node-0": 143}
 
 
 def test_another_shell_reads_the_exit_code_that_the_node_wrote_down(bench: Bench) -> None:

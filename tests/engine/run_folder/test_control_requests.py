@@ -42,12 +42,12 @@ class Shell(threading.Thread):
 
 
 def test_a_request_is_done_when_its_file_has_gone(folder: RunFolder) -> None:
-    folder.append("note", reason="from before")
+    folder.append_event("note", reason="from before")
     shell, requests = Shell(folder, Scale(nodes=3)), Requests(folder)
 
     ((request, file, intervention),) = requests.new()
     again = list(requests.new())
-    folder.append("scale", id=request, nodes=3, names=[])
+    folder.append_event("scale", id=request, nodes=3, names=[])
     file.unlink()
     shell.join()
 
@@ -59,7 +59,7 @@ def test_a_request_is_done_when_its_file_has_gone(folder: RunFolder) -> None:
 def test_a_refusal_is_an_error_with_all_its_words(folder: RunFolder, exit_code: int, error: type[Exception]) -> None:
     shell = Shell(folder, Heal())
 
-    folder.append("refused", id="r", message="no", evidence="why", hint="what else", exit_code=exit_code)
+    folder.append_event("refused", id="r", message="no", evidence="why", hint="what else", exit_code=exit_code)
     ((_, file, _),) = Requests(folder).new()
     file.unlink()
     shell.join()

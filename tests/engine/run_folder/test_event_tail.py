@@ -1,11 +1,11 @@
-"""What the follower of a run's folder makes of its files: the round in which each line was printed, whenever it is read."""
+"""What the tail of a run's folder makes of its files: the round in which each line was printed, whenever it is read."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from compose_sim.engine.run_folder.event_tail import Follower
+from compose_sim.engine.run_folder.event_tail import EventTail
 
 
 def tell_round(folder: Path, generation: int, logs: dict[str, int]) -> None:
@@ -32,9 +32,9 @@ def test_a_line_counts_to_the_round_in_which_it_was_printed(tmp_path: Path) -> N
     rank_prints(tmp_path, '{"step": 1, "loss": 0.5}\nwörds\n{"step": 2}\n')
     tell_round(tmp_path, 1, {"0": (tmp_path / "logs" / "node-0.0.log").stat().st_size})
     rank_prints(tmp_path, '{"step": 2}\nno newline')
-    follower = Follower(tmp_path)
-    events = follower.finish()
-    follower.close()
+    tail = EventTail(tmp_path)
+    events = tail.finish()
+    tail.close()
 
     metrics = [(event.generation, event.data["step"]) for event in events if event.kind == "metric"]
     lines = [(event.generation, event.data["line"]) for event in events if event.kind == "log"]
@@ -44,15 +44,15 @@ def test_a_line_counts_to_the_round_in_which_it_was_printed(tmp_path: Path) -> N
 
 
 def test_a_line_read_as_its_round_begins_counts_to_it(tmp_path: Path) -> None:
-    follower = Follower(tmp_path)
+    tail = EventTail(tmp_path)
     tell_round(tmp_path, 0, {"0": 0})
     rank_prints(tmp_path, "half a line, ")
-    first = follower.poll()
+    first = tail.poll()
     size = rank_prints(tmp_path, "and the rest\n") + len("and the rest\n")
     tell_round(tmp_path, 1, {"0": size})
     rank_prints(tmp_path, '{"step": 3}\n')
-    second = follower.poll()
-    follower.close()
+    second = tail.poll()
+    tail.close()
 
     assert [event.kind for event in first] == ["rendezvous"]
     assert [(event.generation, event.data["line"]) for event in second if event.kind == "log"] == [
@@ -63,8 +63,8 @@ def test_a_line_read_as_its_round_begins_counts_to_it(tmp_path: Path) -> None:
 
 def test_a_log_of_which_no_node_says_where_rounds_begin_is_of_no_round(tmp_path: Path) -> None:
     rank_prints(tmp_path, '{"step": 3}\n')
-    follower = Follower(tmp_path)
-    events = follower.finish()
-    follower.close()
+    tail = EventTail(tmp_path)
+    events = tail.finish()
+    tail.close()
 
     assert [(event.kind, event.generation) for event in events] == [("log", None), ("metric", None)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.lifetime.orphans import end, state_of
+from compose_sim.engine.lifetime.orphans import interrupt_until_over, state_of
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, lay_out, runs_folder
 from compose_sim.engine.run_folder.record import delete
 from compose_sim.errors import EngineError, SpecError
@@ -100,9 +100,9 @@ def test_the_process_of_a_start_is_waited_for(folder: RunFolder) -> None:
     assert holder.stdout
     assert holder.stdout.readline() == "held\n"
 
-    assert end(folder, within_s=0.1) is False
+    assert interrupt_until_over(folder, timeout_s=0.1) is False
     threading.Timer(0.1, holder.stdin.close).start()
-    assert end(folder, within_s=15) is True
+    assert interrupt_until_over(folder, timeout_s=15) is True
 
     assert holder.wait(10) == 0
     holder.stdout.close()
@@ -115,13 +115,13 @@ def test_what_a_node_plants_leads_nowhere(folder: RunFolder, tmp_path: Path, pla
     plant(folder.path / "events" / "composesim.jsonl", target)
 
     with pytest.raises(EngineError, match="is not a plain file"):
-        folder.append("started")
+        folder.append_event("started")
     assert not target.exists()
 
 
 def test_events_are_appended_a_line_each(folder: RunFolder) -> None:
-    folder.append("started", version="1")
-    folder.append("note", reason="x")
+    folder.append_event("started", version="1")
+    folder.append_event("note", reason="x")
 
     lines = (folder.path / "events" / "composesim.jsonl").read_text().splitlines()
     assert ['"started"' in lines[0], '"note"' in lines[1], len(lines)] == [True, True, 2]
