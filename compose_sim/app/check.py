@@ -12,13 +12,16 @@ from compose_sim.app.session import Report, Session
 from compose_sim.core.checks import FAILED, Case, chosen, run_checks
 from compose_sim.core.checks.evidence.replay_diff import needs_alone, reason_against
 from compose_sim.core.events.observations import Observed
+from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES
 from compose_sim.engine.run_folder.check_inputs import read_case, read_observed
 from compose_sim.engine.run_folder.record import delete
 from compose_sim.errors import ComposesimError, SpecError
 
-_HANG_TIMEOUT_S = 15.0  # a check ends when a hang is diagnosed; `up` warns, and waits for --hang-timeout
-RANKS_PER_NODE = 2  # with one rank per node, LOCAL_RANK is always 0, and a script that confuses it with RANK passes
+DEFAULTS = {  # of the cluster, as flags take them
+    "nproc_per_node": "2",  # with one rank per node, LOCAL_RANK is always 0, and a script that confuses it with RANK passes
+    "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
+}
 _NEED_A_REPLAY = ("loss-scale", "matches-single")
 _RECORD = "observations/record"  # in the run's folder; nodes may write there, and a new run of the same name clears it
 _REPLAYS_TAKE_S = 120.0  # on top of a multiple of the time that the run itself took
@@ -42,8 +45,8 @@ def check_request(request: Request) -> Request:
         )
     if not chosen(spec.check.only, spec.check.skip):
         raise SpecError("--only and --skip leave no checks to run", hint="composesim check SCRIPT")
-    ours = {"nproc_per_node": RANKS_PER_NODE, "hang_timeout": _HANG_TIMEOUT_S}
-    left_out = {name: value for name, value in ours.items() if name not in spec.model_fields_set}
+    ours = ClusterSpec.model_validate(DEFAULTS)
+    left_out = {name: getattr(ours, name) for name in DEFAULTS if name not in spec.model_fields_set}
     return request.with_spec(**left_out, services=(), publish={})
 
 

@@ -13,7 +13,8 @@ from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import Plan, Program, portable_program
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.plan.services import needed_packages
-from compose_sim.core.request.spec import ClusterSpec, check_environment
+from compose_sim.core.request.field_types import check_environment
+from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.host.recipe_plugins import find_recipe

@@ -1,9 +1,10 @@
-"""Turn flags into a request; the flags win over the spec file."""
+"""Declare the options of the verbs that run a cluster, and turn the flags of a command line into a request."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -12,77 +13,69 @@ import click
 
 from compose_sim.app.request import SPEC_FILE, Request, read_request
 from compose_sim.cli.cluster_command import DEFAULT_SCRIPT
-from compose_sim.core.plan.recipes import BUILT_IN
-from compose_sim.core.request.spec import CheckSpec
+from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
+from compose_sim.core.request.flags import SpecOption, options_of
+from compose_sim.core.request.spec import CheckSpec, ClusterSpec
 from compose_sim.errors import SpecError
 
-_OPTIONS = (
-    click.option("--nodes", metavar="N", help="Number of nodes.  [default: 2]"),
-    click.option("--nproc-per-node", metavar="M", help="Ranks on each node.  [default: 1]"),
-    click.option(
-        "--recipe", metavar="NAME", help=f"How the framework starts: {', '.join(BUILT_IN)}. exec runs: -- CMD ARGS."
-    ),
-    click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Option of the recipe."),
-    click.option(
-        "--timeline", is_flag=True, default=None, help="Record Horovod's timeline, and say what time went into."
-    ),
-    click.option(
-        "--fusion-threshold", metavar="SIZE", help="Horovod reduces tensors together up to this, such as 64m."
-    ),
-    click.option("--cycle-time", metavar="MS", help="Milliseconds between Horovod's rounds of reductions, such as 1."),
-    click.option("--mpi", is_flag=True, default=None, help="Horovod over MPI instead of gloo."),
-    click.option("--engine", metavar="auto|docker|local", help="What executes the nodes."),
-    click.option("--image", metavar="auto|host|TAG", help="Image of the nodes; host is this machine's own Python."),
-    click.option("--python", metavar="PATH", help="Python interpreter that the nodes run."),
-    click.option("--backend", metavar="auto|nccl|gloo", help="torch.distributed backend to set nodes up for."),
-    click.option(
-        "--gpus",
-        metavar="auto|all|0,1|UUID|none|emulated",
-        help="GPUs nodes see; auto emulates CUDA where there is none.",
-    ),
-    click.option("--gpus-per-node", metavar="K", help="GPUs of each node.  [default: as many as it has ranks]"),
-    click.option("--share", metavar="auto|mps|timeslice|off", help="How ranks share a GPU."),
-    click.option("--gpu-memory", metavar="SIZE", help="GPU memory each rank may take, such as 8g."),
-    click.option("--launcher", metavar="warm|torchrun|env", help="How ranks are started on a node."),
-    click.option("--master", metavar="service|node-0", help="Who answers at MASTER_ADDR."),
-    click.option("--master-port", metavar="PORT", help="MASTER_PORT of the first round."),
-    click.option("--max-restarts", metavar="N", help="New rounds after a failed or lost node.  [default: 0]"),
-    click.option("--elastic", metavar="MIN:MAX", help="Go on while nodes leave and come back, such as 2:4."),
-    click.option("--link", multiple=True, metavar="SHAPE", help="Shape of links, such as 1gbit,20ms,loss=0.1%."),
-    click.option("--scratch", metavar="SIZE", help="A disk of its own at /scratch in each node, such as 64m."),
-    click.option(
-        "--with", multiple=True, metavar="NAMES", help="Run beside the nodes: jupyter,tensorboard,prometheus,grafana."
-    ),
-    click.option("--publish", multiple=True, metavar="NAME=PORT", help="Port of this machine for what opens there."),
-    click.option("--env", multiple=True, metavar="K=V", help="Environment variable of every node; K alone takes ours."),
-    click.option("--env-file", multiple=True, metavar="FILE", help="File of environment variables."),
-    click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:ro]", help="Folder or file that nodes see."),
-    click.option("--memory", metavar="SIZE", help="Memory limit of each node, such as 2g."),
-    click.option("--cpus", metavar="N", help="CPUs each node may use, such as 0.5."),
-    click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm in each node.  [default: 1g]"),
-    click.option("--subnet", metavar="CIDR", help="Subnet of the run's network."),
-    click.option("--timeout", metavar="TIME", help="Stop the run after this time, such as 10m."),
-    click.option(
-        "--hang-timeout", metavar="TIME", help="Stop the run when no rank has moved for so long.  [default: 5m]"
-    ),
-    click.option("--name", metavar="RUN", help="Name of the run."),
-    click.option("-f", "--file", "file", type=click.Path(path_type=Path), help=f"Spec file.  [default: {SPEC_FILE}]"),
-    click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a script."),
-    click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]..."),
-)
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-# Options of recipes that have a flag of their own: `--mpi` is `--option mpi=on`.
-_RECIPE_FLAGS = {
-    "timeline": "timeline",
-    "fusion_threshold": "fusion-threshold",
-    "cycle_time": "cycle-time",
-    "mpi": "mpi",
-}
+_FIELDS = {option.key: option for option in options_of(ClusterSpec) if option.flags}
+
+
+def _recipe_flags() -> dict[str, tuple[str, str, str]]:
+    """Return the recipe options that have a flag: keyword of the verb -> name, metavar ("" for a switch) and description."""
+    recipes = [load_recipe(name) for name in BUILT_IN]
+    flags = {name: (metavar, recipe) for recipe in recipes for name, metavar in getattr(recipe, "FLAGS", {}).items()}
+    return {name.replace("-", "_"): (name, metavar, recipe.OPTIONS[name]) for name, (metavar, recipe) in flags.items()}
+
+
+_RECIPE_FLAGS = _recipe_flags()  # `--mpi` is `--option mpi=on`
+
+
+def _spec_option(option: SpecOption) -> Decorator:
+    if option.kind == "switch":
+        return click.option(*option.flags, option.key, is_flag=True, default=None, help=option.help)
+    return click.option(
+        *option.flags,
+        option.key,
+        multiple=option.kind != "value",
+        metavar=option.metavar,
+        type=click.Path(dir_okay=False) if option.metavar == "FILE" else None,
+        help=option.help,
+    )
+
+
+def _cluster_options(defaults: Mapping[str, str]) -> Iterable[Decorator]:
+    for key, option in _FIELDS.items():
+        if key != "keep":
+            yield _spec_option(replace(option, default=defaults.get(key, option.default)))
+        if key == "options":
+            for keyword, (name, metavar, text) in _RECIPE_FLAGS.items():
+                yield click.option(
+                    f"--{name}", keyword, metavar=metavar or None, is_flag=not metavar, default=None, help=text
+                )
+    file = click.Path(path_type=Path)
+    yield click.option("-f", "--file", "file", metavar="FILE", type=file, help=f"Spec file.  [default: {SPEC_FILE}]")
+    yield click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
+
+
+def _decorated(function: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:
+    return reduce(lambda decorated, option: option(decorated), reversed([*options]), function)
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """All options that describe a cluster; the verb gets them as keywords."""
-    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), function)
+    """Add the options that describe a cluster; the verb gets them as keywords."""
+    return _decorated(function, _cluster_options({}))
+
+
+def check_options(defaults: Mapping[str, str]) -> Decorator:
+    """Add the options of `check`: those of a cluster, with `defaults` for some of them, and those of CheckSpec."""
+    own = map(_spec_option, options_of(CheckSpec))
+    return lambda function: _decorated(function, [*_cluster_options(defaults), *own])
+
+
+keep_option = _spec_option(_FIELDS["keep"])  # of the verbs that run nodes for the user
 
 
 def request_from_flags(
@@ -96,15 +89,13 @@ def request_from_flags(
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     check = {name: given.pop(name) for name in CheckSpec.model_fields if name in given}
     given |= {"check": check} if check else {}
-    if "env" in given:
-        given["env"] = dict(map(_env_flag, given["env"]))
-    if "options" in given:
-        given["options"] = dict(_named_value(text, "--option") for text in given["options"])
-    if of_recipe := {name: given.pop(flag) for flag, name in _RECIPE_FLAGS.items() if flag in given}:
+    for key, option in _FIELDS.items():
+        if option.kind == "mapping" and key in given:
+            given[key] = dict(_named_value(text, option) for text in given[key])
+    of_recipe = {name: given.pop(keyword) for keyword, (name, *_) in _RECIPE_FLAGS.items() if keyword in given}
+    if of_recipe:
         values = {name: "on" if value is True else value for name, value in of_recipe.items()}
         given["options"] = {**given.get("options", {}), **values}
-    if "publish" in given:
-        given["publish"] = dict(_named_value(text, "--publish") for text in given["publish"])
     if program:
         # After -m or a leading -- every word is an argument; else the first one is the script.
         only_arguments = "module" in given or click.get_current_context().meta[DEFAULT_SCRIPT]
@@ -112,19 +103,13 @@ def request_from_flags(
     return read_request(given, file=file, defaults=defaults)
 
 
-def _named_value(text: str, flag: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise SpecError(f"{flag} '{name}' has no value", hint=f"{flag} {name}=VALUE")
-    return name, value
-
-
-def _env_flag(text: str) -> tuple[str, str]:
+def _named_value(text: str, option: SpecOption) -> tuple[str, str]:
+    """Split `NAME=VALUE`; for --env, NAME alone stands for the variable of this process."""
     name, equals, value = text.partition("=")
     if equals:
         return name, value
-    if name not in os.environ:
-        raise SpecError(
-            f"--env '{name}' has no value, and there is no such variable to take it from", hint=f"--env {name}=VALUE"
-        )
-    return name, os.environ[name]
+    flag, takes_own = option.flags[0], option.key == "env"
+    if takes_own and name in os.environ:
+        return name, os.environ[name]
+    problem = f"{flag} '{name}' has no value" + (", and this process has no such variable" if takes_own else "")
+    raise SpecError(problem, hint=f"{flag} {name}=VALUE")

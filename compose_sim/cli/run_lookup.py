@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from compose_sim.core.request.spec import RUN_NAME
+from compose_sim.core.request.field_types import RUN_NAME
 from compose_sim.core.units import parse_seconds
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.registry import available_engines

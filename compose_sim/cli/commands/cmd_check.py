@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from compose_sim import assets
-from compose_sim.app.check import RANKS_PER_NODE, check, check_request
+from compose_sim.app.check import DEFAULTS, check, check_request
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import print_json
-from compose_sim.cli.options import cluster_options, request_from_flags
+from compose_sim.cli.options import check_options, request_from_flags
 from compose_sim.cli.run_session import run_session
 from compose_sim.cli.views.annotations import annotate
 from compose_sim.cli.views.checks import print_checks
@@ -34,14 +34,7 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
 
 
 @click.command("check", cls=ClusterCommand)
-@cluster_options
-@click.option(
-    "--steps", metavar="N", help="End the script after N optimizer steps; all are watched closely and replayed."
-)
-@click.option("--only", multiple=True, metavar="ID[,ID]", help="Run these checks only.")
-@click.option("--skip", multiple=True, metavar="ID[,ID]", help="Leave these checks out.")
-@click.option("--tolerance", metavar="X", help="Largest relative difference from world size 1, such as 1e-3.")
-@click.option("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write the results as JUnit XML.")
+@check_options(DEFAULTS)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and nothing else there.")
 @click.option(
     "--explain", metavar="ID", callback=_explain, is_eager=True, expose_value=False, help="Print a check's page."
@@ -68,8 +61,3 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     annotate(report, folder=folder, err=as_json)
     unwritten = write_junit(folder / junit, report) if junit else 0
     sys.exit(check_exit_code(report) or unwritten)
-
-
-for _option in command.params:
-    if _option.name == "nproc_per_node" and isinstance(_option, click.Option):
-        _option.help = f"Ranks on each node.  [default: {RANKS_PER_NODE}]"  # `up` has 1

@@ -12,7 +12,7 @@ from compose_sim.app.play import play, read_scenario, shipped_scenarios
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import print_table
-from compose_sim.cli.options import cluster_options, request_from_flags
+from compose_sim.cli.options import cluster_options, keep_option, request_from_flags
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import exit_with_report, run_session
 
@@ -30,7 +30,7 @@ def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> No
 @click.argument("scenario", metavar="SCENARIO")
 @cluster_options
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Where random choices begin.")
-@click.option("--keep", is_flag=True, default=None, help="Leave nodes and network in place after the run.")
+@keep_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and nothing else there.")
 @click.option(
     "--list", is_flag=True, callback=_list, is_eager=True, expose_value=False, help="List the scenarios that ship."

@@ -11,7 +11,7 @@ from compose_sim.app.detach import continue_in_background
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import print_json, say
-from compose_sim.cli.options import cluster_options, request_from_flags
+from compose_sim.cli.options import cluster_options, keep_option, request_from_flags
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import announce, exit_with_report, run_session
 from compose_sim.cli.views.live import DetachedListener
@@ -20,7 +20,7 @@ from compose_sim.cli.views.service_links import links_of, values_of
 
 @click.command("up", cls=ClusterCommand)
 @cluster_options
-@click.option("--keep", is_flag=True, default=None, help="Keep nodes and network after the run.")
+@keep_option
 @click.option("--detach", is_flag=True, help="Return once the nodes run; see logs, wait, down.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @junit_option

@@ -9,6 +9,7 @@ from compose_sim.core.host.host import Host, PythonFacts
 from compose_sim.core.plan.gpus.driver import cuda_of_image, why_too_old
 from compose_sim.core.plan.gpus.request import require_gpus
 from compose_sim.core.plan.model import Choice
+from compose_sim.core.request.flags import options_of
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import EnvironmentMissingError, SpecError
 
@@ -28,7 +29,7 @@ def choose_engine(spec: ClusterSpec, host: Host, *, portable: bool = False) -> C
         return Choice(what="engine", value="local", why="asked for")
     if docker.available:
         return Choice(what="engine", value="docker", why=docker.reason)
-    wants_docker = _needs_containers(spec)
+    wants_docker = _docker_option(spec)
     if wants_docker:
         raise EnvironmentMissingError(
             f"{wants_docker} needs the docker engine: {docker.reason}", hint=docker.hint or "composesim doctor"
@@ -194,24 +195,19 @@ def _own_python(spec: ClusterSpec, host: Host, packages: Mapping[str, str]) -> s
     )
 
 
-def _needs_containers(spec: ClusterSpec) -> str | None:
-    for option, is_set in (
-        ("--image", spec.image not in ("auto", "host")),
-        ("--memory", spec.memory is not None or any(node.memory for node in spec.node_specs)),
-        ("--cpus", spec.cpus is not None or any(node.cpus for node in spec.node_specs)),
-        ("--mount", bool(spec.mounts)),
-        ("--subnet", spec.subnet is not None),
-        ("--link", bool(spec.link)),
-        ("--scratch", spec.scratch is not None),
-        ("--with", bool(spec.services)),
-    ):
-        if is_set:
-            return option
-    return None
+def _docker_option(spec: ClusterSpec) -> str:
+    """Return the first option given that only the Docker engine supports, or ""."""
+    if spec.image not in ("auto", "host"):
+        return "--image"
+    settings = (spec, *spec.node_specs)
+    options = [option for option in options_of(ClusterSpec) if option.needs_docker]
+    return next(
+        (option.argument for option in options if any(getattr(each, option.field, None) for each in settings)), ""
+    )
 
 
 def _require_no_container_options(spec: ClusterSpec) -> None:
-    option = _needs_containers(spec)
+    option = _docker_option(spec)
     if option:
         raise SpecError(
             f"the local engine cannot do {option}: its nodes are plain processes that share this machine",

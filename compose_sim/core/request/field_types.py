@@ -1,52 +1,93 @@
-"""Which texts may stand for a value of a spec? Types that read them, each with what an editor is told of it."""
+"""Parse and check the values of a spec: types for its fields, each with its JSON schema."""
 
 from __future__ import annotations
 
+import re
+from ipaddress import ip_network
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from compose_sim.core.network.links import check_links
 from compose_sim.core.request.check_ids import IDS, unknown_check
 from compose_sim.core.request.gpu_selection import parse_gpus
 from compose_sim.core.request.service_names import BUILT_IN, check_service
-from compose_sim.core.units import parse_bytes, parse_seconds
+from compose_sim.core.units import format_bytes, parse_bytes, parse_seconds
 
-Size = Annotated[
-    int,
-    BeforeValidator(parse_bytes),
-    Field(ge=6 << 20),  # Docker refuses a memory limit below 6 MiB
-    WithJsonSchema({"type": ["string", "integer"], "examples": ["512m", "2g"]}),
-]
-Duration = Annotated[
-    float,
-    BeforeValidator(parse_seconds),
-    Field(gt=0),
-    WithJsonSchema({"type": ["string", "number"], "examples": ["90s", "10m"]}),
-]
-Gpus = Annotated[
-    str,
-    BeforeValidator(parse_gpus),
-    WithJsonSchema({"type": ["string", "integer", "array"], "examples": ["all", "none", "0,1", "GPU-8932f937"]}),
-]
-Cpus = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Ranks = Annotated[int, Field(ge=1, le=1024)]
-Text = Annotated[
-    str,
-    BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value),
-    WithJsonSchema({"type": ["string", "number", "boolean"]}),
-]
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LEAST_BYTES = 6 << 20  # Docker refuses a memory limit below 6 MiB
 
 
-def _one_or_more(value: Any) -> Any:
-    """One text as well as a list of them."""
-    return (value,) if isinstance(value, str) else value
+def check_environment(env: dict[str, str]) -> dict[str, str]:
+    """Return `env` unchanged; raise ValueError for a name or a value that no process can have."""
+    for name, value in env.items():
+        if not _ENVIRONMENT_NAME.fullmatch(name):
+            raise ValueError(f"'{name}' is not a valid name for an environment variable")
+        if name.startswith("COMPOSESIM_"):
+            raise ValueError(f"'{name}' is reserved: composesim sets the variables that start with COMPOSESIM_")
+        if "\0" in value:
+            raise ValueError(f"the value of '{name}' contains a NUL character")
+        if _has_surrogates(value):
+            raise ValueError(f"the value of '{name}' is not valid UTF-8")
+    return env
 
 
-Texts = Annotated[
-    tuple[str, ...],
-    BeforeValidator(_one_or_more),
-    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
-]
+def _size(value: Any) -> int:
+    size = parse_bytes(value)
+    if size < _LEAST_BYTES:
+        raise ValueError(f"'{value}' is too small: at least {format_bytes(_LEAST_BYTES)}")
+    return size
+
+
+def _range_of_nodes(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", text):
+        raise ValueError(f"'{text}' is not MIN:MAX nodes, such as 2:4")
+    if int(text.partition(":")[0]) > int(text.partition(":")[2]):
+        raise ValueError(f"'{text}' is not MIN:MAX nodes: the first number is the larger one")
+    return text
+
+
+def _gpus_of_one_node(gpus: str) -> str:
+    if gpus in ("auto", "all", "emulated"):
+        raise ValueError(f"'{gpus}' applies to all nodes; a single node takes none, or numbers or UUIDs of GPUs")
+    return gpus
+
+
+def _links(texts: tuple[str, ...]) -> tuple[str, ...]:
+    check_links(texts)
+    return texts
+
+
+def _run_name(name: str) -> str:
+    if not RUN_NAME.fullmatch(name):
+        raise ValueError(f"'{name}' is not a run name: use at most 48 lower-case letters, digits, - and _")
+    return name
+
+
+def _subnet(text: str) -> str:
+    if ip_network(text).version != 4:
+        raise ValueError(f"'{text}' is not an IPv4 network")
+    return text
+
+
+def _mount(text: str) -> str:
+    parts = text.split(":")
+    if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["ro"], ["rw"]):
+        raise ValueError(f"'{text}' is not SOURCE:TARGET or SOURCE:TARGET:ro")
+    if not parts[1].startswith("/") or not parts[1].strip("/"):
+        raise ValueError(f"the target of '{text}' must be an absolute path below /")
+    return text
+
+
+def _printable(text: str) -> str:
+    if "\0" in text or _has_surrogates(text):
+        raise ValueError(f"{text!r} is not valid UTF-8")
+    return text
+
+
+def _has_surrogates(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_id(name: str) -> str:
@@ -55,22 +96,62 @@ def _check_id(name: str) -> str:
     return name
 
 
-def _words(value: Any) -> Any:
-    """`a,b` as well as `[a, b]` and `[a, "b,c"]`."""
+def _one_or_more(value: Any) -> Any:
+    """Accept one text in place of a list."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _comma_separated(value: Any) -> Any:
+    """Accept `a,b`, `[a, b]` and `[a, "b,c"]`."""
     given = [value] if isinstance(value, str) else value
     if isinstance(given, list | tuple) and all(isinstance(entry, str) for entry in given):
         return tuple(dict.fromkeys(word.strip() for entry in given for word in entry.split(",") if word.strip()))
     return value
 
 
+Size = Annotated[
+    int, BeforeValidator(_size), WithJsonSchema({"type": ["string", "integer"], "examples": ["512m", "2g"]})
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_seconds),
+    Field(gt=0),
+    WithJsonSchema({"type": ["string", "number"], "examples": ["90s", "10m"]}),
+]
+DurationOrNever = Annotated[Duration | None, BeforeValidator(lambda value: None if value == "never" else value)]
+Gpus = Annotated[
+    str,
+    BeforeValidator(parse_gpus),
+    WithJsonSchema({"type": ["string", "integer", "array"], "examples": ["all", "none", "0,1", "GPU-8932f937"]}),
+]
+NodeGpus = Annotated[Gpus, AfterValidator(_gpus_of_one_node)]
+Cpus = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1024)]
+NodeRange = Annotated[str, AfterValidator(_range_of_nodes)]
+RunName = Annotated[str, AfterValidator(_run_name)]
+Subnet = Annotated[str, AfterValidator(_subnet)]
+Text = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+Name = Annotated[str, AfterValidator(_printable)]
+Argument = Annotated[Text, AfterValidator(_printable)]
+Environment = Annotated[dict[str, Text], AfterValidator(check_environment)]
+Mount = Annotated[str, AfterValidator(_mount)]
+Links = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_one_or_more),
+    AfterValidator(_links),
+    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
+]
 CheckIds = Annotated[
     tuple[Annotated[str, AfterValidator(_check_id)], ...],
-    BeforeValidator(_words),
+    BeforeValidator(_comma_separated),
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"enum": [*IDS]}}, {"type": "string"}]}),
 ]
-
 Services = Annotated[
     tuple[Annotated[str, AfterValidator(check_service)], ...],
-    BeforeValidator(_words),
+    BeforeValidator(_comma_separated),
     WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}, "examples": [[*BUILT_IN]]}),
 ]

@@ -1,6 +1,7 @@
-"""What did the person ask for? A ClusterSpec: everything that flags and `composesim.yaml` can hold, checked once.
+"""Define what a user can ask for: everything that flags and `composesim.yaml` can hold.
 
-Nothing behind this module validates again or sees the text that a value was written as.
+A field is the one place where a flag or key is declared. `up --help`, `docs/cli.md`, the JSON schema and the comments of a new
+`composesim.yaml` come from here. The modules that receive a spec validate nothing again.
 """
 
 from __future__ import annotations
@@ -8,192 +9,181 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from compose_sim.core.network.links import check_links
-from compose_sim.core.request.field_types import CheckIds, Cpus, Duration, Gpus, Ranks, Services, Size, Text, Texts
-from compose_sim.core.units import parse_bytes
+from compose_sim.core.request.field_types import (
+    Argument,
+    CheckIds,
+    Count,
+    Cpus,
+    Duration,
+    DurationOrNever,
+    Environment,
+    Gpus,
+    Links,
+    Mount,
+    Name,
+    NodeGpus,
+    NodeRange,
+    RunName,
+    Services,
+    Size,
+    Subnet,
+    Text,
+)
+from compose_sim.core.request.flags import Flag
 
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
 
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 
 class NodeSpec(BaseModel):
-    """What one node has of its own; what is left out comes from the cluster."""
+    """Settings of one node, which override those of the cluster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    nproc_per_node: Ranks | None = Field(None, description="Ranks on this node")
-    cpus: Cpus | None = Field(None, description="CPUs this node may use, such as 0.5")
-    memory: Size | None = Field(None, description="Memory limit of this node, such as 2g")
-    gpus: Gpus | None = Field(None, description="GPUs of this node: none, or numbers or UUIDs such as 0,1")
-    env: dict[str, Text] = Field(default_factory=dict, description="Environment variables of this node")
-
-    @field_validator("env")
-    @classmethod
-    def _environment(cls, env: dict[str, str]) -> dict[str, str]:
-        return check_environment(env)
-
-    @field_validator("gpus")
-    @classmethod
-    def _gpus(cls, gpus: str | None) -> str | None:
-        if gpus in ("auto", "all", "emulated"):
-            raise ValueError(f"'{gpus}' is for all nodes: one node's are none, or numbers or UUIDs of GPUs")
-        return gpus
+    nproc_per_node: Count | None = Field(None, description="Ranks on this node.", examples=[2])
+    cpus: Cpus | None = Field(None, description="CPU limit of this node.", examples=[0.5])
+    memory: Size | None = Field(None, description="Memory limit of this node.", examples=["4g"])
+    gpus: NodeGpus | None = Field(None, description="GPUs of this node, by number or UUID, or none.", examples=["0,1"])
+    env: Environment = Field(
+        default_factory=dict, description="Environment variables of this node.", examples=[{"ROLE": "small"}]
+    )
 
 
 class CheckSpec(BaseModel):
-    """What `composesim check` is to do; `only` and `skip` hold for what `up` says too."""
+    """Settings of `composesim check`. `only` and `skip` also apply to the findings that `up` prints."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    steps: Annotated[int, Field(ge=1)] | None = Field(None, description="Optimizer steps to record and replay")
-    only: CheckIds = Field((), description="Checks to run; all when left out")
-    skip: CheckIds = Field((), description="Checks not to run")
-    tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="Largest relative difference between world size 1 and N, such as 1e-3"
+    steps: Annotated[Annotated[int, Field(ge=1)] | None, Flag("N")] = Field(
+        None, description="Stop the script after N optimizer steps, and record and replay all of them.", examples=[20]
     )
-    junit: str | None = Field(None, min_length=1, description="File for the results, as JUnit XML")
+    only: Annotated[CheckIds, Flag("ID[,ID]")] = Field((), description="Run only these checks.", examples=[["hang"]])
+    skip: Annotated[CheckIds, Flag("ID[,ID]")] = Field((), description="Skip these checks.", examples=[["teardown"]])
+    tolerance: Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, Flag("X")] = Field(
+        None, description="Largest relative difference to accept between world size 1 and N.", examples=["1e-3"]
+    )
+    junit: Annotated[Annotated[str, Field(min_length=1)] | None, Flag("FILE")] = Field(
+        None, description="Write the results to this file as JUnit XML.", examples=["composesim.xml"]
+    )
+
+
+def _number_of_nodes(nodes: Any) -> Any:
+    if isinstance(nodes, str) and not re.fullmatch(r"[+-]?[0-9]+", nodes.strip()):
+        raise ValueError(f"'{nodes}' is not a number of nodes")
+    return int(nodes) if isinstance(nodes, str) else nodes
 
 
 class ClusterSpec(BaseModel):
-    """One request for a cluster. Field names are the keys of `composesim.yaml` and, with dashes, the flags of `up`."""
+    """A request for a cluster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="composesim.yaml")
 
-    name: str | None = Field(None, description="Name of the run; made from the script when left out")
-    nodes: Annotated[int, Field(ge=1)] | tuple[NodeSpec, ...] = Field(
-        2, description="Number of nodes, or a list with what each node has of its own"
-    )
-    nproc_per_node: Ranks = Field(1, description="Ranks on each node")
-    recipe: str = Field(
+    nodes: Annotated[
+        Annotated[int, Field(ge=1)] | tuple[NodeSpec, ...], BeforeValidator(_number_of_nodes), Flag("N")
+    ] = Field(2, description="Number of nodes. composesim.yaml also takes a list with one entry per node.")
+    nproc_per_node: Annotated[Count, Flag("N")] = Field(1, description="Ranks per node.")
+    recipe: Annotated[str, Flag("NAME")] = Field(
         "ddp",
         pattern=r"^[a-z][a-z0-9-]*$",
-        description="How the framework starts: ddp, exec, horovod, paddle, paddle-ray, ray, or another package's",
+        description="Framework to start: ddp, exec, horovod, paddle, paddle-ray, ray, or an installed recipe.",
     )
-    options: dict[str, Text] = Field(default_factory=dict, description="Options of the recipe, by name")
-    engine: Literal["auto", "docker", "local"] = Field("auto", description="What executes the nodes")
-    image: str = Field(
-        "auto", min_length=1, description="auto, host (this machine's Python environment) or an image tag"
+    options: Annotated[dict[str, Text], Flag("NAME=VALUE", names=("--option",))] = Field(
+        default_factory=dict, description="Set options of the recipe.", examples=[{"cpus": 4}]
     )
-    python: str | None = Field(None, description="Python interpreter that the nodes run")
-    backend: Literal["auto", "nccl", "gloo"] = Field(
-        "auto", description="torch.distributed backend nodes are set up for"
+    engine: Annotated[Literal["auto", "docker", "local"], Flag()] = Field(
+        "auto", description="Run nodes as containers (docker) or as plain processes (local)."
     )
-    gpus: Gpus = Field(
-        "auto", description="GPUs that nodes see: auto, all, numbers or UUIDs of this machine's, emulated or none"
+    image: Annotated[str, Flag("auto|host|TAG")] = Field(
+        "auto", min_length=1, description="Image of the nodes; host stands for this machine's Python environment."
     )
-    gpus_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="GPUs that each node sees; as many as it has ranks when left out"
+    python: Annotated[str | None, Flag("PATH")] = Field(
+        None, description="Python interpreter of the nodes.", examples=[".venv/bin/python"]
     )
-    share: Literal["auto", "mps", "timeslice", "off"] = Field(
-        "auto", description="How ranks share a GPU: through MPS, by turns, or off where none may share one"
+    backend: Annotated[Literal["auto", "nccl", "gloo"], Flag()] = Field(
+        "auto", description="Backend of torch.distributed; auto is nccl if every node has a GPU, else gloo."
     )
-    gpu_memory: Size | None = Field(None, description="GPU memory that each rank may take, such as 8g")
-    launcher: Literal["warm", "torchrun", "env"] = Field("warm", description="How ranks are started on a node")
-    master: Literal["service", "node-0"] = Field("service", description="Who answers at MASTER_ADDR")
-    master_port: int | None = Field(None, ge=1024, le=65535, description="MASTER_PORT of the first round")
-    max_restarts: int = Field(0, ge=0, description="How often a failed or lost node may be replaced by a new round")
-    elastic: str | None = Field(
-        None, description="MIN:MAX nodes: the run goes on while nodes leave and come back, such as 2:4"
+    gpus: Annotated[Gpus, Flag("auto|all|0,1|UUID|none|emulated")] = Field(
+        "auto", description="GPUs that nodes see; auto emulates CUDA if this machine has none."
     )
-    link: Texts = Field(
-        (), description="Shape of the links between nodes, such as 1gbit,20ms,loss=0.1% or node-0=10mbit"
+    gpus_per_node: Annotated[Count | None, Flag("N", unset="one per rank")] = Field(
+        None, description="GPUs that each node sees.", examples=[2]
     )
-    scratch: Size | None = Field(None, description="Size of a disk of its own at /scratch in each node, such as 64m")
-    services: Services = Field(
-        (), alias="with", description="What runs beside the nodes: jupyter, tensorboard, prometheus, grafana"
+    share: Annotated[Literal["auto", "mps", "timeslice", "off"], Flag()] = Field(
+        "auto", description="How ranks share a GPU: through MPS, by time slicing, or not at all."
     )
-    publish: dict[str, Annotated[int, Field(ge=1, le=65535)]] = Field(
-        default_factory=dict, description="Ports of this machine by the name of what opens there, such as jupyter"
+    gpu_memory: Annotated[Size | None, Flag("SIZE")] = Field(
+        None, description="GPU memory that each rank may allocate.", examples=["8g"]
     )
-    env: dict[str, Text] = Field(default_factory=dict, description="Environment variables of every node")
-    env_file: tuple[str, ...] = Field((), description="Files of environment variables, read in order")
-    mounts: tuple[str, ...] = Field((), description="SOURCE:TARGET[:ro], folders or files of this machine")
-    memory: Size | None = Field(None, description="Memory limit of each node, such as 2g")
-    cpus: Cpus | None = Field(None, description="CPUs each node may use, such as 0.5")
-    shm_size: Size = Field(parse_bytes("1g"), description="Size of /dev/shm in each node", validate_default=True)
-    subnet: str | None = Field(
-        None, description="Subnet of the run's network, such as 10.210.0.0/24; chosen when left out"
+    launcher: Annotated[Literal["warm", "torchrun", "env"], Flag()] = Field(
+        "warm", description="How ranks start: forked after one import of torch, by torchrun, or as a bare process."
     )
-    timeout: Duration | None = Field(None, description="The run is stopped after this time, such as 10m")
-    hang_timeout: Duration | None = Field(
-        300.0, description="The run is stopped when no rank has moved for this time, such as 5m; or never"
+    master: Annotated[Literal["service", "node-0"], Flag()] = Field(
+        "service", description="Who listens at MASTER_ADDR: composesim, or the script on node-0."
     )
-    keep: bool = Field(False, description="Leave nodes and network in place after the run")
-    check: CheckSpec = Field(CheckSpec(), description="What `composesim check` is to do")
-    script: str | None = Field(None, description="Python file that is run; the recipe's own example when left out")
-    module: str | None = Field(None, description="Python module that every rank runs, instead of a script")
-    args: tuple[Text, ...] = Field((), description="Arguments of the script")
-
-    @field_validator("nodes", mode="before")
-    @classmethod
-    def _nodes(cls, nodes: Any) -> Any:
-        if isinstance(nodes, str) and not re.fullmatch(r"[+-]?[0-9]+", nodes.strip()):
-            raise ValueError(f"'{nodes}' is not a number of nodes")
-        return int(nodes) if isinstance(nodes, str) else nodes
-
-    @field_validator("hang_timeout", mode="before")
-    @classmethod
-    def _hang_timeout(cls, value: Any) -> Any:
-        return None if value == "never" else value
-
-    @field_validator("elastic")
-    @classmethod
-    def _elastic(cls, text: str | None) -> str | None:
-        if text is not None and not re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", text):
-            raise ValueError(f"'{text}' is not MIN:MAX nodes, such as 2:4")
-        if text is not None and int(text.partition(":")[0]) > int(text.partition(":")[2]):
-            raise ValueError(f"'{text}' is not MIN:MAX nodes: the first number is the larger one")
-        return text
-
-    @field_validator("link")
-    @classmethod
-    def _link(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
-        check_links(texts)
-        return texts
-
-    @field_validator("name")
-    @classmethod
-    def _name(cls, name: str | None) -> str | None:
-        if name is not None and not RUN_NAME.fullmatch(name):
-            raise ValueError(f"'{name}' is not a run name: lower-case letters, digits, - and _, 48 at most")
-        return name
-
-    @field_validator("env")
-    @classmethod
-    def _environment(cls, env: dict[str, str]) -> dict[str, str]:
-        return check_environment(env)
-
-    @field_validator("subnet")
-    @classmethod
-    def _subnet(cls, subnet: str | None) -> str | None:
-        from ipaddress import ip_network
-
-        if subnet is not None and ip_network(subnet).version != 4:
-            raise ValueError(f"'{subnet}' is not an IPv4 network")
-        return subnet
-
-    @field_validator("script", "module", "args")
-    @classmethod
-    def _printable(cls, value: Any) -> Any:
-        for text in (value,) if isinstance(value, str) else value or ():
-            if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-                raise ValueError(f"{text!r} is not valid UTF-8")
-        return value
-
-    @field_validator("mounts")
-    @classmethod
-    def _mounts(cls, mounts: tuple[str, ...]) -> tuple[str, ...]:
-        for mount in mounts:
-            parts = mount.split(":")
-            if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
-                raise ValueError(f"'{mount}' is not SOURCE:TARGET or SOURCE:TARGET:ro")
-            if not parts[1].startswith("/") or not parts[1].strip("/"):
-                raise ValueError(f"the target of '{mount}' must be an absolute path below /")
-        return mounts
+    master_port: Annotated[Annotated[int, Field(ge=1024, le=65535)] | None, Flag("PORT")] = Field(
+        None, description="MASTER_PORT of the first round.", examples=[29500]
+    )
+    max_restarts: Annotated[int, Flag("N")] = Field(
+        0, ge=0, description="Number of new rounds after failed ranks and lost nodes."
+    )
+    elastic: Annotated[NodeRange | None, Flag("MIN:MAX")] = Field(
+        None, description="Keep running while nodes leave and join, within these limits.", examples=["2:4"]
+    )
+    link: Annotated[Links, Flag("SHAPE", needs_docker=True)] = Field(
+        (), description="Bandwidth, delay and loss of the links between nodes.", examples=[["1gbit,20ms,loss=0.1%"]]
+    )
+    scratch: Annotated[Size | None, Flag("SIZE", needs_docker=True)] = Field(
+        None, description="Size of a private disk at /scratch on each node. It takes up memory.", examples=["64m"]
+    )
+    services: Annotated[Services, Flag("NAMES", needs_docker=True)] = Field(
+        (),
+        alias="with",
+        description="Services beside the nodes: jupyter, tensorboard, prometheus, grafana.",
+        examples=[["jupyter"]],
+    )
+    publish: Annotated[dict[str, Annotated[int, Field(ge=1, le=65535)]], Flag("NAME=PORT")] = Field(
+        default_factory=dict, description="Port of this machine for a service.", examples=[{"jupyter": 9999}]
+    )
+    env: Annotated[Environment, Flag("NAME[=VALUE]")] = Field(
+        default_factory=dict,
+        description="Environment variables of every node; --env NAME passes the current value.",
+        examples=[{"NCCL_DEBUG": "WARN"}],
+    )
+    env_file: Annotated[tuple[str, ...], Flag("FILE")] = Field(
+        (), description="Files with one NAME=value per line: more variables for every node.", examples=[["train.env"]]
+    )
+    mounts: Annotated[tuple[Mount, ...], Flag("SRC:DST[:ro]", names=("--mount",), needs_docker=True)] = Field(
+        (), description="Files or folders of this machine to mount into every node.", examples=[["./data:/data:ro"]]
+    )
+    memory: Annotated[Size | None, Flag("SIZE", needs_docker=True)] = Field(
+        None, description="Memory limit of each node.", examples=["2g"]
+    )
+    cpus: Annotated[Cpus | None, Flag("N", needs_docker=True)] = Field(
+        None, description="CPU limit of each node.", examples=[0.5]
+    )
+    shm_size: Annotated[Size, Flag("SIZE")] = Field(
+        "1g", validate_default=True, description="Size of /dev/shm on each node."
+    )
+    subnet: Annotated[Subnet | None, Flag("CIDR", unset="a free one", needs_docker=True)] = Field(
+        None, description="Subnet of the run's network.", examples=["10.210.0.0/24"]
+    )
+    timeout: Annotated[Duration | None, Flag("TIME")] = Field(
+        None, description="Stop the run after this time.", examples=["10m"]
+    )
+    hang_timeout: Annotated[DurationOrNever, Flag("TIME")] = Field(
+        "5m", validate_default=True, description="Stop the run when no rank has moved for this time, or never."
+    )
+    name: Annotated[RunName | None, Flag("RUN", unset="made from the script's name")] = Field(
+        None, description="Name of the run.", examples=["demo"]
+    )
+    keep: Annotated[bool, Flag()] = Field(False, description="Keep the nodes and their network after the run.")
+    check: CheckSpec = Field(CheckSpec(), description="Settings of `composesim check`.")
+    module: Annotated[Name | None, Flag("MODULE", names=("-m", "--module"))] = Field(
+        None, description="Python module that every rank runs, instead of a script."
+    )
+    script: Name | None = Field(None, description="Python file that every rank runs.", examples=["train.py"])
+    args: tuple[Argument, ...] = Field((), description="Arguments of the script.", examples=[["--epochs", "3"]])
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:
@@ -233,17 +223,3 @@ class ClusterSpec(BaseModel):
         given = self.nodes if isinstance(self.nodes, tuple) else (NodeSpec(),) * self.initial_node_count
         most = self.elastic_range[1] if self.elastic_range else 0
         return given + (NodeSpec(),) * max(0, most - len(given))
-
-
-def check_environment(env: dict[str, str]) -> dict[str, str]:
-    """The same mapping, or ValueError for a name or a value that no process can be given."""
-    for name, value in env.items():
-        if not _ENVIRONMENT_NAME.fullmatch(name):
-            raise ValueError(f"'{name}' is not a name of an environment variable")
-        if name.startswith("COMPOSESIM_"):
-            raise ValueError(f"'{name}' is one of composesim's own variables, by which it finds its nodes")
-        if "\0" in value:
-            raise ValueError(f"the value of '{name}' holds a NUL character, which no environment can carry")
-        if any("\ud800" <= character <= "\udfff" for character in value):
-            raise ValueError(f"the value of '{name}' is not valid UTF-8")
-    return env

@@ -12,15 +12,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from compose_sim.core.request.flags import options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
 from compose_sim.core.request.toml_source import read_toml
 from compose_sim.core.request.validation_errors import error_in_file, problems_of
 from compose_sim.core.request.yaml_source import KeyPath, read_yaml
 from compose_sim.errors import SpecError
 
-_FLAGS = {"mounts": "--mount", "module": "-m", "script": "SCRIPT", "args": "ARGS"}  # where the name is not the field's
 _PROGRAM = ("script", "module", "args")
-_OF_EACH_NODE = ("nproc_per_node", "cpus", "memory", "gpus")
 
 
 def parse_spec_text(text: str, source: str, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -81,11 +80,6 @@ def _merged_check(of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[
     return merged
 
 
-def flag_of(field: str) -> str:
-    """How `up` names a field on its command line."""
-    return _FLAGS.get(field, "--" + field.replace("_", "-"))
-
-
 def _check_flags(flags: Mapping[str, Any]) -> None:
     try:
         ClusterSpec.model_validate(dict(flags))
@@ -93,17 +87,19 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
         problem = problems_of(error, keys_at)[0]
         if not problem.path:
             raise SpecError(problem.text, hint="composesim up [SCRIPT | -m MODULE] ARGS…") from None
-        of_check = problem.path[0] == "check"
-        flag, verb = flag_of(str(problem.path[int(of_check)])), "check" if of_check else "up"
+        verb, spec, path = (
+            ("check", CheckSpec, problem.path[1:]) if problem.path[0] == "check" else ("up", ClusterSpec, problem.path)
+        )
+        flag = next(option.argument for option in options_of(spec) if option.key == path[0])
         hint = f"composesim {verb} {flag} {problem.nearest} …" if problem.nearest else f"composesim {verb} --help"
         raise SpecError(f"{flag}: {problem.text}", hint=hint) from None
 
 
 def _without(node: Any, flags: Mapping[str, Any]) -> Any:
-    """What one node has of its own, less what a flag says for all nodes."""
+    """Return the settings of one node without those that a flag sets for all nodes."""
     if not isinstance(node, Mapping):
         return node
-    own = {key: value for key, value in node.items() if key not in _OF_EACH_NODE or key not in flags}
+    own = {key: value for key, value in node.items() if key == "env" or key not in flags}
     if "env" in own and "env" in flags:
         own["env"] = {name: value for name, value in own["env"].items() if name not in flags["env"]}
     return own

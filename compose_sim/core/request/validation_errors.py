@@ -11,11 +11,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from compose_sim.core.request.yaml_source import KeyPath, YamlText
-from compose_sim.core.units import format_bytes
 from compose_sim.errors import SpecError
 
 KeysAt = Callable[[KeyPath], list[str]]  # the keys that are known where the unknown one at this path stands
-_SIZES = ("memory", "shm_size", "gpu_memory", "scratch")
 _NOT_OF_THE_KIND = ("int_type", "tuple_type")
 _EXAMPLES = {"env": "{NAME: value}", "nodes": "{memory: 2g}"}
 
@@ -110,11 +108,11 @@ def _words(kind: str, key: str, given: Any, context: Mapping[str, Any], otherwis
         case "string_pattern_mismatch":
             return f"{shown} is no name: lower-case letters, digits and -"
         case "greater_than_equal":
-            return f"{shown} is too small: at least {_limit(key, context['ge'])}"
+            return f"{shown} is too small: at least {context['ge']:g}"
         case "greater_than":
-            return f"{shown} is too small: more than {_limit(key, context['gt'])}"
+            return f"{shown} is too small: more than {context['gt']:g}"
         case "less_than_equal":
-            return f"{shown} is too large: at most {_limit(key, context['le'])}"
+            return f"{shown} is too large: at most {context['le']:g}"
     return f"{shown}: {otherwise}"
 
 
@@ -134,7 +132,3 @@ def _unknown_key(path: KeyPath, key: str, given: Any, known: list[str]) -> Probl
 def _path(location: tuple[int | str, ...]) -> KeyPath:
     """Where in the spec: without the name that pydantic gives to one way of writing `nodes`."""
     return (location[0], *location[2:]) if location[:1] == ("nodes",) and len(location) > 1 else location
-
-
-def _limit(key: str, limit: float) -> str:
-    return format_bytes(limit) if key in _SIZES else f"{limit:g}"

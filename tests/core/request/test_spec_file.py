@@ -46,7 +46,7 @@ BAD = [
     ("recipe: Ray", 1, "recipe: 'Ray' is no name: lower-case letters, digits and -", ""),
     ("args: --epochs 3", 1, "args: '--epochs 3' is not a list", "args: [--epochs, 3]"),
     ("env: [A=1]", 1, "env: a list is not a mapping", "env: {NAME: value}"),
-    ("env:\n  A: 1\n  2B: x", 3, "env: '2B' is not a name of an environment variable", ""),
+    ("env:\n  A: 1\n  2B: x", 3, "env: '2B' is not a valid name for an environment variable", ""),
     ("env:\n  A:", 2, "env.A has no value", 'A: ""'),
     ("mounts:\n- a:/b\n- x", 3, "mounts: 'x' is not SOURCE:TARGET or SOURCE:TARGET:ro", ""),
     ("script: a\nmodule: b", 1, "script 'a' and module 'b' cannot both run", ""),
@@ -130,7 +130,7 @@ BAD_FLAGS = [
     ({"nproc_per_node": "x"}, "--nproc-per-node: 'x' is not a whole number"),
     ({"memory": "lots"}, "--memory: 'lots' is not a size: write it like 512m or 2g"),
     ({"engine": "podman"}, "--engine: 'podman' is none of auto, docker, local"),
-    ({"env": {"1": "x"}}, "--env: '1' is not a name of an environment variable"),
+    ({"env": {"1": "x"}}, "--env: '1' is not a valid name for an environment variable"),
     ({"mounts": ("x",)}, "--mount: 'x' is not SOURCE:TARGET or SOURCE:TARGET:ro"),
     ({"script": "a.py", "module": "b"}, "script 'a.py' and module 'b' cannot both run"),
 ]

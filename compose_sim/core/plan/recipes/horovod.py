@@ -21,11 +21,12 @@ DRIVEN = True
 PACKAGES: Mapping[str, str] = {"horovod": "0.28", "torch": "2.0"}
 EXAMPLE = "templates/examples/horovod_digits.py"
 OPTIONS: Mapping[str, str] = {
-    "timeline": "on: record Horovod's timeline, and say what share of the time was computing, reducing and waiting",
-    "fusion-threshold": "tensors are reduced together up to so many bytes, such as 64m; 0: each by itself",
-    "cycle-time": "milliseconds between two rounds of reductions, such as 1",
-    "mpi": "on: horovodrun --mpi instead of gloo",
+    "timeline": "Record Horovod's timeline, and print how much time went into computing, reducing and waiting.",
+    "fusion-threshold": "Size up to which Horovod reduces tensors together, such as 64m; 0 turns this off.",
+    "cycle-time": "Milliseconds between two rounds of Horovod's reductions, such as 1.",
+    "mpi": "Run Horovod over MPI instead of gloo.",
 }
+FLAGS: Mapping[str, str] = {"timeline": "", "fusion-threshold": "SIZE", "cycle-time": "MS", "mpi": ""}
 EXIT_CODES: Mapping[int, str] = {
     1: "horovodrun says why above",
     90: "something is missing in the image",
