@@ -27,15 +27,24 @@ MAY_IMPORT = {
     "core/request": {"", "core", "core/network"},
     "core/plan": {"", "core", "core/host", "core/network", "core/request"},
     "core/compose": {"", "core", "core/plan"},
-    "core/faults": {"", "core", "core/network", "core/plan"},
-    "core/state": {"", "core", "core/events", "core/plan"},
+    "core/faults": {"", "core", "core/events", "core/network", "core/plan"},
+    "core/state": {"", "core", "core/events", "core/faults", "core/plan"},
     "core/verdict": {"", "core", "core/events", "core/plan", "core/state"},
     "core/checks": {"", "core", "core/events", "core/request", "core/verdict"},
     "core/scenarios": {
         "",
         *("core", "core/events", "core/faults", "core/plan", "core/request", "core/state", "core/verdict"),
     },
-    "core/report": {"", "core", "core/checks", "core/plan", "core/scenarios", "core/state", "core/verdict"},
+    "core/report": {
+        "",
+        "core",
+        "core/checks",
+        "core/faults",
+        "core/plan",
+        "core/scenarios",
+        "core/state",
+        "core/verdict",
+    },
     "core/doctor": {"", "core", "core/host", "core/plan"},
     "engine": {"", "core/*", "engine/*"},
     "engine/run_folder": {"", "core/*", "engine"},
@@ -56,9 +65,9 @@ MAY_IMPORT = {
     "node/starters": {"node/shared", "node/rank"},
     "node/frameworks": {"node/shared", "node/master", "node/rank", "node/starters"},
 }
-# Folders with one file per check, kind of fault, verb, observer or emulated part of CUDA may hold any number of them.
+# Folders with one file per check, verb, observer or emulated part of CUDA may hold any number of them.
 PLUG_INS = {
-    *("core/checks/rules", "core/faults/kinds", "cli/commands"),
+    *("core/checks/rules", "cli/commands"),
     *("node/rank/observers", "node/rank/emulate"),
 }
 TOO_MANY_MODULES, TOO_MANY_LINES, TOO_LONG_FUNCTION = 17, 300, 60

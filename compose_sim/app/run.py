@@ -15,7 +15,7 @@ from compose_sim.core.state.recovery import newly_recovered
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.core.verdict.hang import find_hang
 from compose_sim.core.verdict.verdict import StopReason, is_over, reason_to_stop
-from compose_sim.engine.control.fault_controller import Performer
+from compose_sim.engine.control.fault_controller import FaultController
 from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, interrupts_wake
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
@@ -36,7 +36,7 @@ class RunLoop:
         self._plan, self._engine, self._folder = plan, engine, folder
         self._listener, self._player = listener, player
         self._state = initial_state(plan)
-        self.performer = Performer(plan, engine, folder)
+        self.controller = FaultController(plan, engine, folder)
         self.wake_ups = WakeUps()
         self.was_interrupted = False  # by Ctrl-C or SIGTERM, not by another command
 
@@ -60,7 +60,7 @@ class RunLoop:
                         self.was_interrupted = True
                         self._listener.progress("Stopping… press Ctrl-C again to kill the nodes now.")
                         self.stop(StopReason(reason="interrupted"))
-            self.performer.close()
+            self.controller.close()
             for _ in range(2):  # the last events may complete a recovery, which is an event too
                 last = tail.finish()
                 self._look(last)
@@ -68,7 +68,7 @@ class RunLoop:
                     self._player.hear(last)
             return self._state
         finally:
-            self.performer.close()
+            self.controller.close()
             tail.close()
 
     def stop(self, reason: StopReason) -> None:
@@ -77,13 +77,13 @@ class RunLoop:
         data = {"cause": cause.kind, "message": cause.message, "traceback": cause.traceback} if cause else {}
         node, rank = (cause.node, cause.rank) if cause else (None, None)
         self._folder.append_event("stopping", node=node, rank=rank, reason=reason.reason, **data)
-        self.performer.give_up()
+        self.controller.cancel()
         hurry = False
-        while self.performer.is_at_work() and not hurry:
+        while self.controller.is_busy() and not hurry:
             hurry = self.wake_ups.wait(_LOOK_S)
         if hurry:
             self._engine.stop(self._plan.run, grace_s=0)
-        self.performer.close()  # a node that a fault holds could not end
+        self.controller.close()  # a node that a fault holds could not end
         try:
             with interrupts_raise():
                 hurry = self.wake_ups.wait(0) or hurry
@@ -102,10 +102,10 @@ class RunLoop:
 
     def _intervene(self, events: list[Event]) -> None:
         """Perform what the player wants after these events."""
-        self.performer.hear(events)
+        self.controller.observe(events)
         due = self._player.due(events, self._state, now=time.time()) if self._player else ()
         for request, intervention in due:
-            self.performer.submit(request, intervention)
+            self.controller.submit(request, intervention)
 
     def _record_hang(self) -> None:
         """Record once that no rank moves any more, and why."""

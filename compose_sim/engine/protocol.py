@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from compose_sim.core.faults import Act
+from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.run_folder.folder import RunFolder
 
@@ -59,7 +59,7 @@ class Engine(Protocol):
         """
         ...
 
-    def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
+    def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         """
         Perform an act on its node and return when it is done: Signal, Pause, Start (even of a node that never ran) or LimitCpus.
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from compose_sim.app.listener import QuietListener
 from compose_sim.app.run import RunLoop
-from compose_sim.core.faults import Act
 from compose_sim.core.faults.commands import Fault
+from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.verdict.verdict import StopReason
 from compose_sim.engine.local.engine import LocalEngine
@@ -24,7 +24,7 @@ class Slow(LocalEngine):
         super().__init__()
         self.at_work, self.killed, self.came_free = threading.Event(), threading.Event(), False
 
-    def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
+    def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         self.at_work.set()
         self.came_free = self.killed.wait(PATIENCE_S)
 
@@ -40,7 +40,7 @@ def test_a_second_interrupt_kills_the_nodes_while_a_fault_is_still_being_perform
     plan = bench.start(WAITS)
     loop = RunLoop(plan, engine, RunFolder(runs_folder(bench.project) / plan.run), QuietListener())
     try:
-        loop.performer.submit("fault-1", Fault(kind="pause", nodes=("node-0",)))
+        loop.controller.submit("fault-1", Fault(kind="pause", nodes=("node-0",)))
         assert engine.at_work.wait(PATIENCE_S)
 
         loop.wake_ups.wake(interrupt=True)

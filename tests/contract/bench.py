@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from compose_sim.app.documents import write_documents
-from compose_sim.core.faults import Act
+from compose_sim.core.faults.effects import Action
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import Plan, Program
 from compose_sim.core.plan.planner import make_plan
@@ -71,7 +71,7 @@ class Bench:
         host, folder = self._host(), self._folder()
         return self._start(self._plan(host, folder, **spec), host, folder)
 
-    def do(self, plan: Plan, *acts: Act) -> None:
+    def do(self, plan: Plan, *acts: Action) -> None:
         """Have the engine do these, one after another."""
         for act in acts:
             self.engine.perform(plan, RunFolder(runs_folder(self.project) / plan.run), act)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.faults import Act, Pause, Signal, Start
+from compose_sim.core.faults.effects import Action, Pause, Signal, Start
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import runs_folder
 from tests.contract.bench import COUNTS, DEAF, WAITS, Bench, until
@@ -145,7 +145,7 @@ def test_a_node_that_is_started_again_is_watched_again(bench: Bench) -> None:
     ],
     ids=["stopped", "paused"],
 )
-def test_a_node_that_is_held_stands_still_until_it_is_let_go(bench: Bench, hold: Act, let_go: Act) -> None:
+def test_a_node_that_is_held_stands_still_until_it_is_let_go(bench: Bench, hold: Action, let_go: Action) -> None:
     """The other one counts on meanwhile. What is done twice changes nothing; what is held when a run ends is removed with it."""
     plan = bench.start(COUNTS, COUNTS)
     until(lambda: bench.counted(plan, "node-0") > 0)

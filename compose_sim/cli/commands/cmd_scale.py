@@ -1,10 +1,10 @@
-"""What does `composesim scale` do? It has more or fewer nodes take part in an elastic run."""
+"""Define `composesim scale`: change the number of nodes of an elastic run."""
 
 from __future__ import annotations
 
 import click
 
-from compose_sim.cli.commands.interventions import intervene, run_under_way, tell
+from compose_sim.cli.commands.interventions import event_of, intervene, print_result, running_folder
 from compose_sim.cli.run_lookup import json_option, run_option
 from compose_sim.core.faults.commands import Scale
 
@@ -14,9 +14,8 @@ from compose_sim.core.faults.commands import Scale
 @run_option
 @json_option
 def command(nodes: int, run: str | None, as_json: bool) -> None:
-    """Have NODES nodes take part from now on, within the range of the run's --elastic. The last ones leave in good order."""
-    folder = run_under_way(run)
+    """Change the number of nodes of an elastic run, within the range of --elastic. The last nodes shut down gracefully."""
+    folder = running_folder(run)
     request, events = intervene(folder, "scale", Scale(nodes=nodes))
-    done = next(event for event in events if event.kind == "scale" and event.data["id"] == request)
-    names = [str(name) for name in done.data["names"]]
-    tell({"id": request, "nodes": names}, f"{len(names)} nodes take part: {', '.join(names)}", as_json=as_json)
+    names = [str(name) for name in event_of("scale", request, events).data["names"]]
+    print_result({"id": request, "nodes": names}, f"scaled to {len(names)} nodes: {', '.join(names)}", as_json=as_json)

@@ -1,7 +1,7 @@
-"""What may a person do to a run that is under way? Break it, heal it, change its links, its size: one value each.
+"""Define what a user can do to a running cluster: inject and heal faults, change links, scale.
 
-`composesim fault` and its kin, `play`, and the heal that a fault was born with all become one of these. They are written into the
-run's folder as JSON, and the process that runs the cluster performs them, one after another.
+`composesim fault`, `heal`, `link` and `scale` write these values as JSON into the run folder. The process that runs the
+cluster executes them in order.
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing to break, as the person named it. What it means is in `core/faults/<kind>.py`."""
+    """A fault to inject, as the user named it. `core/faults/kinds` compiles it to an Effect."""
 
     kind: str
     nodes: tuple[str, ...] = ()
     rank: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)  # by kind: {"limit": 0.2}
-    for_s: float | None = None  # healed by itself after so many seconds
+    for_s: float | None = None  # heal it after this many seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heal:
-    """Undo one fault (its id), all that bear on a node (its name), or all of them (nothing)."""
+    """Heal one fault (by id), all faults of a node (by name), or all faults (if the target is empty)."""
 
     target: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relink:
-    """Give links another shape: texts as `--link` takes them; none at all makes every link plain again."""
+class SetLinks:
+    """Change the shape of links, in the syntax of `--link`; if there are none, all links become plain."""
 
     links: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Have so many nodes take part, within the range of `--elastic`."""
+    """Change the number of nodes that take part, within the range of `--elastic`."""
 
     nodes: int
 
 
-Intervention = Fault | Heal | Relink | Scale
-_BY_VERB: dict[str, type[Intervention]] = {"fault": Fault, "heal": Heal, "link": Relink, "scale": Scale}
+Intervention = Fault | Heal | SetLinks | Scale
+_BY_VERB: dict[str, type[Intervention]] = {"fault": Fault, "heal": Heal, "link": SetLinks, "scale": Scale}
 
 
 def intervention_to_dict(intervention: Intervention) -> dict[str, Any]:
-    """The intervention as JSON values; `verb` says which it is."""
+    """Return the intervention as JSON values; `verb` names its type."""
     verb = next(verb for verb, made in _BY_VERB.items() if isinstance(intervention, made))
     return {"verb": verb, **asdict(intervention)}
 
 
 def intervention_from_dict(values: Mapping[str, Any]) -> Intervention:
-    """What `intervention_to_dict` made these values from; KeyError or TypeError where they are nothing of the kind."""
+    """Return the intervention that `intervention_to_dict` serialised; KeyError or TypeError for anything else."""
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }

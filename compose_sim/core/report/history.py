@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from compose_sim.core.state.state import ClusterState, FaultState
+from compose_sim.core.faults.record import FaultRecord
+from compose_sim.core.state.state import ClusterState
 
 
 def fault_values(state: ClusterState) -> list[dict[str, Any]]:
@@ -21,12 +22,7 @@ def fault_values(state: ClusterState) -> list[dict[str, Any]]:
         back_at = _back_at(state, fault)
         values.append(
             {
-                "id": fault.id,
-                "kind": fault.kind,
-                "nodes": list(fault.nodes),
-                "rank": fault.rank,
-                "text": fault.text,
-                "for_s": fault.for_s,
+                **fault.to_dict(),
                 "begun_s": _since(state.started_at, fault.begun_at),
                 "healed_s": _since(state.started_at, fault.healed_at),
                 "recovered_s": recovery.seconds if recovery else None,
@@ -66,7 +62,7 @@ def recovery_values(state: ClusterState) -> list[dict[str, Any]]:
     ]
 
 
-def _back_at(state: ClusterState, fault: FaultState) -> float | None:
+def _back_at(state: ClusterState, fault: FaultRecord) -> float | None:
     """When the nodes that a fault took away took part again, if it took any."""
     lost = set(fault.loses)
     without = next(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.faults.commands import Fault, Heal, Intervention, Relink, Scale
+from compose_sim.core.faults.commands import Fault, Heal, Intervention, Scale, SetLinks
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios.scenario import Scenario, Step
 from compose_sim.core.scenarios.targets import Chooser
@@ -133,7 +133,7 @@ class ScenarioPlayer:
             return self._chooser.fault(step, state, busy=busy, occasion=occasion)
         if step.heal is not None:
             return Heal(target="" if step.heal == "all" else step.heal)
-        return Relink(links=step.link) if step.link is not None else Scale(nodes=step.scale or 1)
+        return SetLinks(links=step.link) if step.link is not None else Scale(nodes=step.scale or 1)
 
     def _arm(self) -> None:
         """An event counts for a step once the step before it has been handed over; what comes again and again holds up nobody."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from compose_sim.core.events.events import KINDS as EVENTS
-from compose_sim.core.faults import KINDS
+from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.request.field_types import Duration
 from compose_sim.core.verdict.verdict import EXIT_CODES
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from compose_sim.core.faults import KINDS, Scene, load_kind, options_of, target_of
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.parse import read_fault
+from compose_sim.core.faults.kind import RunSnapshot
+from compose_sim.core.faults.kinds import KINDS
+from compose_sim.core.faults.parse import parse_fault
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios.scenario import ANY, Breakage, Step
 from compose_sim.core.scenarios.seeded_choice import shuffled
@@ -25,7 +26,7 @@ class Chooser:
         self._plan, self._seed = plan, seed
         ranks = {rank.rank: rank.node for rank in initial_state(plan).ranks.values()}
         # A run in which all goes well: what a kind refuses here it will always refuse.
-        self._scene = Scene(plan=plan, running=tuple(node.name for node in plan.nodes), ranks=ranks)
+        self._scene = RunSnapshot(plan=plan, running=tuple(node.name for node in plan.nodes), ranks=ranks)
 
     def has_a_choice(self, step: Step) -> bool:
         """Whether anything is left to chance."""
@@ -40,9 +41,9 @@ class Chooser:
         assert fault is not None
         for kind in self._kinds(step):
             made = self._made(kind, step, [*self._scene.running], {**self._scene.ranks}, "check")
-            lasts = load_kind(kind).lower(made, self._scene).lasts
+            lasts = KINDS[kind].effect(made, self._scene).lasts
             if fault.for_s is not None and not lasts and not self.has_a_choice(step):
-                raise SpecError(f"'{kind}' is over once done: it cannot be for a time", hint="leave out for")
+                raise SpecError(f"'{kind}' is instantaneous; 'for' does not apply", hint="leave out 'for'")
 
     def fault(self, step: Step, state: ClusterState, *, busy: set[str], occasion: str) -> Fault | None:
         """The fault of a step at this moment; None where chance finds no node to take. Nodes in `busy` bear a fault already."""
@@ -54,7 +55,7 @@ class Chooser:
         kind = shuffled(self._kinds(step), seed=self._seed, occasion=f"{occasion}/kind")[0]
         try:
             made = self._made(kind, step, up, ranks, occasion)
-            lasts = load_kind(kind).lower(made, self._scene).lasts
+            lasts = KINDS[kind].effect(made, self._scene).lasts
         except SpecError:  # too few are up for this kind now
             return None
         return made if lasts else replace(made, for_s=None)  # of several kinds some are over once done
@@ -73,11 +74,11 @@ class Chooser:
         return tuple(name for name in KINDS if self._can_do(name, step))
 
     def _can_do(self, name: str, step: Step) -> bool:
-        kind = load_kind(name)
-        if kind.NEEDS:  # which this host may not have
+        kind = KINDS[name]
+        if kind.needs:  # which this host may not have
             return False
         try:
-            kind.lower(self._made(name, step, [*self._scene.running], {**self._scene.ranks}, "check"), self._scene)
+            kind.effect(self._made(name, step, [*self._scene.running], {**self._scene.ranks}, "check"), self._scene)
         except SpecError:
             return False
         return True
@@ -86,16 +87,16 @@ class Chooser:
         fault = step.fault
         assert fault is not None
         several = ANY in fault.kind or len(fault.kind) != 1
-        known = options_of(load_kind(kind)) if several else fault.options  # of several kinds, each takes its own
+        known = KINDS[kind].options if several else fault.options  # of several kinds, each takes its own
         options = {key: _text(value) for key, value in fault.options.items() if key in known and key != "groups"}
         words = self._words(kind, step, fault, nodes, ranks, occasion)
-        return read_fault(kind, words, options, for_s=fault.for_s, plan=self._plan)
+        return parse_fault(kind, words, options, for_s=fault.for_s, plan=self._plan)
 
     def _words(
         self, kind: str, step: Step, fault: Breakage, nodes: list[str], ranks: dict[int, str], occasion: str
     ) -> list[str]:
         """What the kind is done to, as a person would type it behind `composesim fault KIND`."""
-        target = target_of(load_kind(kind))
+        target = KINDS[kind].target
         order = shuffled(nodes, seed=self._seed, occasion=occasion)
         if target == "nodes":
             return order[:1] if ANY in fault.node or (step.pick and not fault.node) else [*fault.node]

@@ -1,25 +1,26 @@
-"""Which losses does an injected fault account for, and which nodes are due back?
+"""Attribute losses to injected faults, and decide which nodes are expected back.
 
-All of it is told by the state alone, so it does not matter in which order the events of several files were read.
+Everything follows from the final state, so it does not matter in which order the events of several files were read.
 """
 
 from __future__ import annotations
 
-from compose_sim.core.state.state import ClusterState, Failure, FaultState, Round
+from compose_sim.core.faults.record import FaultRecord
+from compose_sim.core.state.state import ClusterState, Failure, Round
 
-_PATIENCE_S = 10.0  # how long after its end something may still be told that a fault did
-_TOLD_LATE_S = 5.0  # the engine's word on a node that ended is written a moment after it was started again
+_AFTER_HEAL_S = 10.0  # failures up to this long after a heal may still be due to the fault
+_REPORTED_LATE_S = 5.0  # the engine reports the end of a node a moment after the node was started again
 
 
-def fault_of(state: ClusterState, failure: Failure) -> FaultState | None:
-    """The fault that a failure came from: it hit the node itself, or one that took part in the same round."""
-    accounting = [fault for fault in state.faults.values() if _accounts(state, fault, failure)]
-    direct = [fault for fault in accounting if failure.node in fault.loses]
-    return max(direct or accounting, key=lambda fault: fault.begun_at, default=None)
+def fault_of(state: ClusterState, failure: Failure) -> FaultRecord | None:
+    """Return the fault that explains a failure: it hit the node itself, or another node of the same round."""
+    explaining = [fault for fault in state.faults.values() if _explains(state, fault, failure)]
+    direct = [fault for fault in explaining if failure.node in fault.loses]
+    return max(direct or explaining, key=lambda fault: fault.begun_at, default=None)
 
 
 def is_excused(state: ClusterState, failure: Failure) -> bool:
-    """Whether a failure was brought about on purpose: by a fault, or by a node that was sent away."""
+    """Whether a failure was caused on purpose: by a fault, or by scaling down."""
     if failure.injected or fault_of(state, failure):
         return True
     then = _generation_at(state, state.wanted_at)
@@ -27,30 +28,31 @@ def is_excused(state: ClusterState, failure: Failure) -> bool:
 
 
 def round_after(state: ClusterState, failure: Failure) -> Round | None:
-    """The first round that began without what was lost in it."""
+    """Return the first round that began after the one of a failure."""
     generation = _generation_of(state, failure)
     return next((each for each in state.rounds if each.generation > generation), None)
 
 
-def lasting(state: ClusterState) -> tuple[FaultState, ...]:
-    """The faults that are there to be healed."""
+def active_faults(state: ClusterState) -> tuple[FaultRecord, ...]:
+    """Return the faults that can be healed."""
     return tuple(fault for fault in state.faults.values() if fault.lasts and fault.healed_at is None)
 
 
 def is_due_back(state: ClusterState, name: str) -> bool:
-    """Whether a node that is gone will take part again without anybody's doing, or is being started at this moment."""
+    """Whether a node that is gone will come back without any further action, or is being started right now."""
     return is_promised(state, name) or _is_being_started(state, name)
 
 
 def is_promised(state: ClusterState, name: str) -> bool:
-    """Whether a fault that took a node away will give it back, or is just doing so."""
+    """Whether the fault that took a node away has a timer, or is being healed."""
     return state.nodes[name].is_gone and any(
-        name in fault.loses and (fault.for_s is not None or fault.heal_begun_at is not None) for fault in lasting(state)
+        name in fault.loses and (fault.for_s is not None or fault.heal_begun_at is not None)
+        for fault in active_faults(state)
     )
 
 
 def last_hope(state: ClusterState, name: str) -> float:
-    """When something was last done to bring back a node that is gone; else when it went."""
+    """Return when something was last done to bring back a node that is gone, or else when it went."""
     healed = (fault.healed_at if fault.lasts else fault.done_at for fault in _faults_on(state, name))
     return max(state.nodes[name].gone_at or 0.0, state.wanted_at, *(at for at in healed if at is not None))
 
@@ -64,21 +66,21 @@ def _is_being_started(state: ClusterState, name: str) -> bool:
     return any(_has_just_started(fault, node.gone_at) for fault in _faults_on(state, name))
 
 
-def _has_just_started(fault: FaultState, gone_at: float) -> bool:
-    """Whether a node that went at that time went by this fault, which is over: it was started again, and has not spoken yet."""
+def _has_just_started(fault: FaultRecord, gone_at: float) -> bool:
+    """Whether a node that went at this time was taken by the fault, which is over, so that the node is starting again."""
     ended_at = fault.healed_at if fault.lasts else fault.done_at
-    return ended_at is not None and fault.begun_at <= gone_at <= ended_at + _TOLD_LATE_S
+    return ended_at is not None and fault.begun_at <= gone_at <= ended_at + _REPORTED_LATE_S
 
 
-def _faults_on(state: ClusterState, name: str) -> tuple[FaultState, ...]:
+def _faults_on(state: ClusterState, name: str) -> tuple[FaultRecord, ...]:
     return tuple(fault for fault in state.faults.values() if name in (*fault.loses, *fault.nodes))
 
 
-def _accounts(state: ClusterState, fault: FaultState, failure: Failure) -> bool:
+def _explains(state: ClusterState, fault: FaultRecord, failure: Failure) -> bool:
     if not fault.loses or failure.t < fault.begun_at:
         return False
-    if fault.lasts and fault.healed_at is not None and failure.t > fault.healed_at + _PATIENCE_S:
-        return False  # what is done at once may bite late: a rank that hangs is given up when a collective times out
+    if fault.lasts and fault.healed_at is not None and failure.t > fault.healed_at + _AFTER_HEAL_S:
+        return False  # only an instantaneous fault may take effect late: a collective may time out long after it
     generation = _generation_of(state, failure)
     if failure.node not in fault.loses:
         round_ = next((each for each in state.rounds if each.generation == generation), None)
@@ -88,8 +90,8 @@ def _accounts(state: ClusterState, fault: FaultState, failure: Failure) -> bool:
     return closing is None or generation < closing.generation
 
 
-def _closing(state: ClusterState, fault: FaultState) -> Round | None:
-    """The round with which a fault's consequences end: all nodes are back, or what it ended has been begun anew."""
+def _closing(state: ClusterState, fault: FaultRecord) -> Round | None:
+    """Return the round that ends the consequences of a fault: all nodes are back, or what it ended has started again."""
     if fault.lasts:
         if fault.healed_at is None:
             return None

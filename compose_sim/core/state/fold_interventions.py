@@ -1,34 +1,22 @@
-"""How does what a person does to a run move its state? Faults and their healing, links, the size, and that training went on."""
+"""Fold the events of interventions into the state: faults, heals, links, scaling and recoveries."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.state.state import ClusterState, FaultState, Recovery
+from compose_sim.core.faults.record import FaultRecord, record_of_event
+from compose_sim.core.state.state import ClusterState, Recovery
 
 
 def _on_fault(state: ClusterState, event: Event) -> ClusterState:
-    """`begun` is written just before the first act, `done` after the last."""
-    data, name = event.data, str(event.data.get("id", ""))
-    known = state.faults.get(name)
-    done = data.get("phase") == "done"
+    """`begun` is written just before the first action, `done` after the last."""
+    fault = record_of_event(event)
+    known = state.faults.get(fault.id)
     if known:
-        fault = replace(known, done_at=event.t) if done else replace(known, begun_at=min(known.begun_at, event.t))
-    else:
-        fault = FaultState(
-            id=name,
-            kind=str(data.get("kind", "")),
-            nodes=tuple(data.get("nodes") or ()),
-            rank=data.get("rank"),
-            text=str(data.get("text", "")),
-            for_s=data.get("for_s"),
-            loses=tuple(data.get("loses") or ()),
-            lasts=bool(data.get("lasts", True)),
-            begun_at=event.t,
-            done_at=event.t if done else None,
-        )
-    return replace(state, faults={**state.faults, name: fault})
+        done_at = event.t if event.data.get("phase") == "done" else known.done_at
+        fault = replace(known, begun_at=min(known.begun_at, event.t), done_at=done_at)
+    return _with_fault(state, fault)
 
 
 def _on_heal(state: ClusterState, event: Event) -> ClusterState:
@@ -37,12 +25,15 @@ def _on_heal(state: ClusterState, event: Event) -> ClusterState:
         return state
     done = event.data.get("phase") == "done"
     begun_at = event.t if fault.heal_begun_at is None else min(fault.heal_begun_at, event.t)
-    healed = replace(fault, heal_begun_at=begun_at, healed_at=event.t if done else fault.healed_at)
-    return replace(state, faults={**state.faults, fault.id: healed})
+    return _with_fault(state, replace(fault, heal_begun_at=begun_at, healed_at=event.t if done else fault.healed_at))
+
+
+def _with_fault(state: ClusterState, fault: FaultRecord) -> ClusterState:
+    return replace(state, faults={**state.faults, fault.id: fault})
 
 
 def _on_refused(state: ClusterState, event: Event) -> ClusterState:
-    """Nothing was changed: there is no such fault."""
+    """Forget the fault: it was rolled back."""
     faults = {name: fault for name, fault in state.faults.items() if name != event.data.get("id")}
     return replace(state, faults=faults)
 

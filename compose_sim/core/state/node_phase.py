@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compose_sim.core.state.fault_attribution import lasting
+from compose_sim.core.state.fault_attribution import active_faults
 from compose_sim.core.state.state import ClusterState
 
 ABSENT = "absent"
@@ -14,7 +14,7 @@ _ENDED = {"kill": "killed", "term": "stopped"}
 def phase_of(state: ClusterState, name: str) -> str:
     """`running`, `paused`, `killed`, `absent`, …: one word."""
     node = state.nodes[name]
-    for fault in reversed(lasting(state)):
+    for fault in reversed(active_faults(state)):
         if name not in (*fault.nodes, *fault.loses):
             continue
         if fault.kind in _HELD and node.phase != "exited":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.state.fault_attribution import fault_of, is_excused, round_after
-from compose_sim.core.state.state import ClusterState, Failure, FaultState, Recovery, Round
+from compose_sim.core.state.state import ClusterState, Failure, Recovery, Round
 
 _LINE_PATIENCE_S = 10.0  # how long after the first step its round's first metric line is waited for
 _ROUNDS_LOOKED_AT = 4  # rounds with steps: what went wrong before them has been told long ago
@@ -24,7 +25,7 @@ def newly_recovered(state: ClusterState) -> Recovery | None:
     return None
 
 
-def _losses(state: ClusterState) -> Iterator[tuple[Failure, FaultState | None]]:
+def _losses(state: ClusterState) -> Iterator[tuple[Failure, FaultRecord | None]]:
     """What went wrong in the last rounds, with the fault that it came from: of each fault its first loss."""
     steps = [each.began_at for each in state.rounds if each.first_step_at is not None]
     since = steps[-_ROUNDS_LOOKED_AT] if len(steps) >= _ROUNDS_LOOKED_AT else 0.0
@@ -38,7 +39,7 @@ def _losses(state: ClusterState) -> Iterator[tuple[Failure, FaultState | None]]:
             yield failure, None
 
 
-def _recovery(state: ClusterState, loss: Failure, fault: FaultState | None) -> Recovery | None:
+def _recovery(state: ClusterState, loss: Failure, fault: FaultRecord | None) -> Recovery | None:
     after = _round_of(state, loss)
     new = next((each for each in state.rounds if each.generation == after), None)
     if new is None or new.first_step_at is None or _may_tell_more(state, new):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.bottleneck import NO_LOAD, Load
 
@@ -124,24 +125,6 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultState:
-    """One fault that was injected, and what became of it. What it accounts for is in `blame.py`."""
-
-    id: str
-    kind: str
-    nodes: tuple[str, ...] = ()
-    rank: int | None = None
-    text: str = ""
-    for_s: float | None = None
-    loses: tuple[str, ...] = ()  # nodes whose loss, or the end of a rank of theirs, it accounts for
-    lasts: bool = True
-    begun_at: float = 0.0  # just before its first act
-    done_at: float | None = None
-    heal_begun_at: float | None = None
-    healed_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
     """The training went on after a loss: the first new step of a later round."""
 
@@ -188,7 +171,7 @@ class ClusterState:
     wanted_at: float = 0.0  # when that was last changed
     links: tuple[str, ...] = ()  # shapes as `--link` takes them
     rounds: tuple[Round, ...] = ()
-    faults: Mapping[str, FaultState] = field(default_factory=dict)  # by id, in the order in which they were injected
+    faults: Mapping[str, FaultRecord] = field(default_factory=dict)  # by id, in the order in which they were injected
     recoveries: tuple[Recovery, ...] = ()
     metric_interval: int | None = None  # global steps between two metric lines of a rank
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.state.fault_attribution import lasting
+from compose_sim.core.state.fault_attribution import active_faults
 from compose_sim.core.state.state import ClusterState, Failure, RankState
 from compose_sim.core.verdict.stalled_rank import Standing, place_of, standing_of
 
@@ -45,7 +45,7 @@ def find_hang(state: ClusterState, plan: Plan, *, now: float) -> Failure | None:
     if not live or any(rank.stall is None or rank.at_breakpoint for rank in live):
         return None
     nodes = {rank.node for rank in live}
-    if any(fault.rank is None and fault.for_s and nodes & set(fault.nodes) for fault in lasting(state)):
+    if any(fault.rank is None and fault.for_s and nodes & set(fault.nodes) for fault in active_faults(state)):
         return None  # it is healed by itself, and what stands because of it goes on
     healed_at = max((fault.healed_at or 0.0 for fault in state.faults.values()), default=0.0)
     last_moved = max(state.round_at, healed_at, *(rank.stalled_since for rank in live))

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.state.fault_attribution import fault_of, is_due_back, is_excused, is_promised, last_hope, lasting
+from compose_sim.core.state.fault_attribution import (
+    active_faults,
+    fault_of,
+    is_due_back,
+    is_excused,
+    is_promised,
+    last_hope,
+)
 from compose_sim.core.state.state import ClusterState, Failure, NodeState
 from compose_sim.core.units import format_seconds
 from compose_sim.core.verdict.hang import find_hang, is_present
@@ -66,7 +73,7 @@ def _counted(state: ClusterState) -> tuple[str, ...]:
     if not state.elastic or state.outcome is None or not state.rounds:
         return names
     last = state.rounds[-1]
-    away = {name for fault in lasting(state) for name in fault.loses}
+    away = {name for fault in active_faults(state) for name in fault.loses}
     losses = (each for each in state.failures if each.rank is None and each.generation == last.generation)
     away |= {each.node for each in losses if each.node and is_excused(state, each)}
     return tuple(name for name in names if name in last.nodes and name not in away)

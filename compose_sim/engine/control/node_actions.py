@@ -1,4 +1,4 @@
-"""How is an act done to a node, whatever state the node is in? What does not run is only started, and only once it has ended."""
+"""Execute actions on nodes, whatever state the nodes are in."""
 
 from __future__ import annotations
 
@@ -7,88 +7,88 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.faults import Act, LimitCpus, Order, Signal, Start
+from compose_sim.core.faults.effects import Action, AgentCommand, LimitCpus, Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.protocol import Engine
-from compose_sim.engine.run_folder.agent_commands import Orders
+from compose_sim.engine.run_folder.agent_commands import AgentCommands
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import ComposesimError, EngineError
 
-_LEAVES_WITHIN_S = 15.0  # a node that was told to end; it is killed then
-_LOOK_S = 0.05
+_SHUTDOWN_S = 15.0  # a node that has not ended this long after a signal is killed
+_POLL_S = 0.05
 
 
-class Acting:
-    """Does acts, one at a time, and knows which nodes run."""
+class NodeActions:
+    """Executes actions, one at a time, and keeps track of the nodes that are running."""
 
     def __init__(self, plan: Plan, engine: Engine, folder: RunFolder) -> None:
         self._plan, self._engine, self._folder = plan, engine, folder
-        self._orders = Orders(folder)
+        self._commands = AgentCommands(folder)
         self._running: set[str] = set()
-        self._told_to_end: set[str] = set()
-        self._over = False
+        self._ending: set[str] = set()  # nodes that got SIGTERM or SIGKILL
+        self._cancelled = False
 
     @property
     def running(self) -> tuple[str, ...]:
-        """The nodes that run, in node order."""
+        """The nodes that are running, in node order."""
         return tuple(node.name for node in self._plan.nodes if node.name in self._running)
 
-    def look(self) -> None:
-        """Ask the engine which nodes run now."""
+    def refresh(self) -> None:
+        """Ask the engine which nodes are running."""
         statuses = self._engine.statuses(self._plan.run)
         self._running = {status.node for status in statuses if status.running and status.role == "node"}
-        self._told_to_end &= self._running
+        self._ending &= self._running
 
-    def hear(self, events: list[Event]) -> None:
-        """What is new in the run."""
-        self._orders.hear(events)
+    def observe(self, events: list[Event]) -> None:
+        """Take note of new events of the run."""
+        self._commands.observe(events)
 
-    def give_up(self) -> None:
-        """Wait for nothing any more, now and later: the run is ending."""
-        self._over = True
-        self._orders.give_up()
+    def cancel(self) -> None:
+        """Stop waiting, now and later, because the run is ending."""
+        self._cancelled = True
+        self._commands.cancel()
 
-    def do(self, act: Act, cause: str) -> None:
-        """Do it; `cause` is the id of the fault or request that it belongs to. EngineError where it cannot be done."""
-        if isinstance(act, Start):
-            self._start(act)
-        elif act.node not in self._running and not isinstance(act, LimitCpus):
-            # There is nothing to do it to. A limit is kept for the next start, and what is to be undone waits for the agent.
-            if isinstance(act, Order) and not act.on:
-                self._orders.leave(act, cause)
-        elif isinstance(act, Order):
-            self._orders.give(act, cause)
+    def execute(self, action: Action, cause: str) -> None:
+        """Execute an action; `cause` is the id of the fault or request that it belongs to. EngineError if it fails."""
+        if isinstance(action, Start):
+            self._start(action)
+        elif action.node not in self._running and not isinstance(action, LimitCpus):
+            # The node is gone. A CPU limit also applies to its next start, and the next agent finds what it is to undo.
+            if isinstance(action, AgentCommand) and not action.on:
+                self._commands.write(action, cause)
+        elif isinstance(action, AgentCommand):
+            self._commands.send(action, cause)
         else:
-            self._engine.perform(self._plan, self._folder, act)
-            if isinstance(act, Signal) and act.name in ("KILL", "TERM"):
-                self._told_to_end.add(act.node)
+            self._engine.perform(self._plan, self._folder, action)
+            if isinstance(action, Signal) and action.name in ("KILL", "TERM"):
+                self._ending.add(action.node)
 
-    def let_go(self, acts: Iterable[Act], cause: str) -> None:
-        """Do those of the acts that undo something to nodes that run, as far as can be; no node is started."""
-        for act in acts:
-            if not isinstance(act, Start):
+    def try_all(self, actions: Iterable[Action], cause: str) -> None:
+        """Execute these actions, except starts of nodes, and ignore failures."""
+        for action in actions:
+            if not isinstance(action, Start):
                 with suppress(ComposesimError, OSError):
-                    self.do(act, cause)
+                    self.execute(action, cause)
 
-    def _start(self, act: Start) -> None:
-        if act.node in self._told_to_end:
-            self._await_end(act.node)
-        if act.node not in self._running:
-            self._refuse_if_over()
-            self._engine.perform(self._plan, self._folder, act)
-            self._running.add(act.node)
+    def _start(self, action: Start) -> None:
+        if action.node in self._ending:
+            self._wait_for_end(action.node)
+        if action.node not in self._running:
+            self._raise_if_cancelled()
+            self._engine.perform(self._plan, self._folder, action)
+            self._running.add(action.node)
 
-    def _await_end(self, node: str) -> None:
-        """A node that was told to end is starting again: its end comes first."""
-        deadline = time.monotonic() + _LEAVES_WITHIN_S
-        self.look()
+    def _wait_for_end(self, node: str) -> None:
+        """Wait until a node that got a signal has ended, since it cannot be started before."""
+        deadline = time.monotonic() + _SHUTDOWN_S
+        self.refresh()
         while node in self._running:
-            self._refuse_if_over()
+            self._raise_if_cancelled()
             if time.monotonic() > deadline:
                 self._engine.perform(self._plan, self._folder, Signal(node=node, name="KILL"))
-            time.sleep(_LOOK_S)
-            self.look()
+            time.sleep(_POLL_S)
+            self.refresh()
 
-    def _refuse_if_over(self) -> None:
-        if self._over:
+    def _raise_if_cancelled(self) -> None:
+        if self._cancelled:
             raise EngineError("the run is ending", hint=f"composesim report --run {self._plan.run}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compose_sim.core.compose.document import project_name
-from compose_sim.core.faults import Act, LimitCpus, Pause, Signal, Start
+from compose_sim.core.faults.effects import Action, LimitCpus, Pause, Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.subprocesses import output_of, run_bound, try_output_of
@@ -31,7 +31,7 @@ def run_docker(*arguments: str, ignore: Sequence[str] = (), hint: str = "compose
         raise CommandError(argv, status, output, hint=hint)
 
 
-def perform(plan: Plan, folder: RunFolder, act: Act, container: str) -> None:
+def perform(plan: Plan, folder: RunFolder, act: Action, container: str) -> None:
     """Perform the act on its container; raise EngineError if that fails."""
     if isinstance(act, Start):
         _start(plan, folder, act.node, container)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from compose_sim.core.compose.document import project_name
-from compose_sim.core.faults import Act
+from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.docker import actions, images
@@ -105,7 +105,7 @@ class DockerEngine:
         statuses = [status for status in statuses if status.role in _CLUSTER_ROLES]
         return tuple(sorted(statuses, key=lambda each: (each.run, each.role == "node", len(each.node), each.node)))
 
-    def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
+    def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         """Perform the act with one docker command."""
         actions.perform(plan, folder, act, _container(plan.run, act.node))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from compose_sim.core.faults import Act, Pause, Signal
+from compose_sim.core.faults.effects import Action, Pause, Signal
 from compose_sim.engine.local.process_labels import (
     agent_of,
     kill_until_gone,
@@ -15,7 +15,7 @@ from compose_sim.engine.local.process_labels import (
 from compose_sim.errors import EngineError
 
 
-def perform(run: str, act: Act) -> None:
+def perform(run: str, act: Action) -> None:
     """Perform the act on its node; raise EngineError if that fails."""
     if isinstance(act, Pause):
         _pause(run, act.node) if act.on else _resume(run, act.node)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from compose_sim.core.faults import Act, Start
+from compose_sim.core.faults.effects import Action, Start
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan, PlannedNode, short_folder
 from compose_sim.engine.local import actions, process_labels
@@ -74,7 +74,7 @@ class LocalEngine:
             for node in plan.initial_nodes:
                 self._start_node(zygote, plan, node, address, program=_shared_program(plan, node))
 
-    def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
+    def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         """Signal the node's processes, or start a new agent with the environment of the first one."""
         if isinstance(act, Start):
             self._restart(plan, folder, next(node for node in plan.nodes if node.name == act.node))

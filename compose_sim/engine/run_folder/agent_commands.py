@@ -1,4 +1,4 @@
-"""How is a node told to do something to itself? By a file that its agent reads; its answer is an event."""
+"""Send commands to the agents of nodes, by files that they read. An agent answers with an event."""
 
 from __future__ import annotations
 
@@ -7,51 +7,53 @@ import threading
 from pathlib import Path
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.faults import Order
+from compose_sim.core.faults.effects import AgentCommand
 from compose_sim.engine.run_folder.folder import RunFolder, write_file
 from compose_sim.errors import EngineError
 
-_ANSWERS_WITHIN_S = 20.0  # a node looks a few times a second; a busy machine may keep it waiting
+_TIMEOUT_S = 20.0  # an agent polls a few times per second; a busy machine may delay it
 _Answer = tuple[str, str]  # phase (done, undone, failed) and why
 
 
-class Orders:
-    """The orders of one run. One thread gives them, another one hears the answers."""
+class AgentCommands:
+    """The commands of one run. One thread sends them, another one observes the answers."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._answers: dict[tuple[str, str], _Answer] = {}
-        self._news = threading.Condition()
-        self._over = False
+        self._changed = threading.Condition()
+        self._cancelled = False
 
-    def give(self, order: Order, cause: str) -> None:
-        """Have the node do it, or undo it; returns when it says so. EngineError where it cannot, or does not answer."""
-        key, wanted = (order.node, cause), "done" if order.on else "undone"
-        with self._news:
-            if self._answers.get(key, ("",))[0] != wanted:  # an agent that left has undone it already, and says so once
+    def send(self, command: AgentCommand, cause: str) -> None:
+        """Have the agent execute the command, or undo it, and wait for the answer. EngineError if it fails or times out."""
+        key, wanted = (command.node, cause), "done" if command.on else "undone"
+        with self._changed:
+            if (
+                self._answers.get(key, ("",))[0] != wanted
+            ):  # an agent undoes some commands when it leaves, before we ask
                 self._answers.pop(key, None)
-        path = self.leave(order, cause)
-        with self._news:
-            self._news.wait_for(
-                lambda: self._over or self._answers.get(key, ("",))[0] in (wanted, "failed"), _ANSWERS_WITHIN_S
+        path = self.write(command, cause)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._cancelled or self._answers.get(key, ("",))[0] in (wanted, "failed"), _TIMEOUT_S
             )
             phase, why = self._answers.get(key, ("", ""))
-        if phase == wanted or (self._over and not phase):
+        if phase == wanted or (self._cancelled and not phase):
             return
-        what = f"{order.node} could not do '{order.name}': {why}" if phase else f"{order.node} did not answer"
-        if order.on:
-            path.unlink(missing_ok=True)  # so that it does not come about later
-        raise EngineError(what, hint=f"composesim logs --node {order.node}")
+        if command.on:
+            path.unlink(missing_ok=True)  # so that it is not executed later
+        what = f"failed to execute '{command.name}': {why}" if phase else "did not answer"
+        raise EngineError(f"{command.node} {what}", hint=f"composesim logs --node {command.node}")
 
-    def leave(self, order: Order, cause: str) -> Path:
-        """Write it down for the node to find when it looks, and wait for nothing; the file."""
-        values = {"id": cause, "name": order.name, "values": dict(order.values), "on": order.on}
-        path = self._folder.path / "orders" / order.node / f"{cause}.json"
+    def write(self, command: AgentCommand, cause: str) -> Path:
+        """Write the command for the agent to find, and return the file without waiting."""
+        values = {"id": cause, "name": command.name, "values": dict(command.values), "on": command.on}
+        path = self._folder.path / "orders" / command.node / f"{cause}.json"
         write_file(path, json.dumps(values))
         return path
 
-    def hear(self, events: list[Event]) -> None:
-        """What is new in the run."""
+    def observe(self, events: list[Event]) -> None:
+        """Take note of the answers among new events of the run."""
         answers = {
             (event.node or "", str(event.data.get("id"))): (
                 str(event.data.get("phase")),
@@ -61,12 +63,12 @@ class Orders:
             if event.kind == "order"
         }
         if answers:
-            with self._news:
+            with self._changed:
                 self._answers.update(answers)
-                self._news.notify_all()
+                self._changed.notify_all()
 
-    def give_up(self) -> None:
-        """Wait for no answer any more, now and later."""
-        with self._news:
-            self._over = True
-            self._news.notify_all()
+    def cancel(self) -> None:
+        """Stop waiting for answers, now and later."""
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()

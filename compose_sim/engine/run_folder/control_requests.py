@@ -1,6 +1,7 @@
-"""How does any shell ask the process that runs a cluster for an intervention? By a file, which lies there until it has been dealt with.
+"""Send interventions from any shell to the process that runs a cluster, by files in RUNFOLDER/requests.
 
-RUNFOLDER/requests/<id>.json; the names sort by time. What became of a request stands in the run's events, written before its file goes.
+A request is `requests/<time>.<id>.json`, so that names sort by time. The process that runs the cluster removes the file after
+it has written the events about the outcome.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from compose_sim.engine.run_folder.folder import RunFolder, write_file
 from compose_sim.engine.run_folder.record import end_of
 from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError, SpecError
 
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 def new_id(verb: str) -> str:
-    """A name for a request, or for the fault that it begins."""
+    """Return an id for a request, which is also the id of the fault that it injects."""
     return f"{verb}-{secrets.token_hex(3)}"
 
 
-def ask(folder: RunFolder, intervention: Intervention, request: str) -> list[Event]:
+def send_request(folder: RunFolder, intervention: Intervention, request: str) -> list[Event]:
     """
-    Have the run's process do this; blocks until it is done. composesim's own events meanwhile, those of others too.
+    Have the process of the run execute an intervention, and return the events that it wrote in the meantime.
 
-    Raises SpecError where the run is not under way, or refuses it as senseless; EngineError where it ended before, or cannot do it;
-    EnvironmentMissingError where this machine lacks what it takes.
+    Raises SpecError if the run is not running, or refuses the request as invalid; EngineError if the run ended first, or
+    failed to execute it; EnvironmentMissingError if the host lacks something that it needs.
     """
     if not folder.is_claimed():
         raise SpecError(f"the run '{folder.name}' is over", hint="composesim ps --all")
@@ -56,9 +57,9 @@ def ask(folder: RunFolder, intervention: Intervention, request: str) -> list[Eve
 def _wait(pending: Path, over: threading.Event, folder: RunFolder) -> None:
     try:
         while pending.exists():
-            if over.wait(_LOOK_S) and pending.exists():
+            if over.wait(_POLL_S) and pending.exists():
                 raise EngineError(
-                    f"the run '{folder.name}' ended before this could be done",
+                    f"the run '{folder.name}' ended before it handled the request",
                     hint=f"composesim report --run {folder.name}",
                 )
     finally:
@@ -72,26 +73,26 @@ def _events_from(path: Path, begin: int) -> list[Event]:
     return [event for event in map(parse_event, lines) if event]
 
 
-class Requests:
-    """The requests of one run, as the process that performs them sees them."""
+class ControlRequests:
+    """The requests of one run, as the process that runs the cluster reads them."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder.path / "requests"
-        self._taken: set[str] = set()
+        self._seen: set[str] = set()
 
     def new(self) -> Iterator[tuple[str, Path, Intervention | None]]:
-        """Id, file and intervention of each that has come since the last look, oldest first; None where it is none of ours."""
+        """Yield id, file and intervention of each new request, oldest first; the intervention is None if it is invalid."""
         with suppress(FileNotFoundError):
             for path in sorted(self._folder.glob("*.json")):
-                if path.name in self._taken:
+                if path.name in self._seen:
                     continue
-                self._taken.add(path.name)
-                with suppress(FileNotFoundError):  # whoever asked was interrupted
+                self._seen.add(path.name)
+                with suppress(FileNotFoundError):  # the shell that sent it was interrupted
                     yield path.name.split(".")[1] if path.name.count(".") == 2 else path.stem, path, _read(path)
 
 
 def _read(path: Path) -> Intervention | None:
-    """FileNotFoundError where it has gone."""
+    """Return the intervention in a file, or None if it is invalid; FileNotFoundError if the file is gone."""
     try:
         values = json.loads(path.read_text())
         values.pop("id", None)

@@ -1,4 +1,4 @@
-"""Which nodes are away because somebody wanted it? Their marks lie in `orders/absent`, where the master looks when a node is lost."""
+"""Mark the nodes whose loss is expected, for the master to find when it loses one: the files of `orders/absent`."""
 
 from __future__ import annotations
 
@@ -10,49 +10,48 @@ from pathlib import Path
 
 from compose_sim.core.events.events import Event
 
-_NEWS_TAKES_S = 10.0  # until a loss that the fault accounts for has been noticed: silence takes 5 s
+_DETECTED_WITHIN_S = 10.0  # by then the master has noticed any loss that the fault caused; silence takes 5 s
 
-Before = dict[str, tuple[bool, tuple[float, float] | None]]  # node -> whether it was marked, and until when
+PreviousMarks = dict[str, tuple[bool, tuple[float, float] | None]]  # node -> whether it was marked, and its _leaving
 
 
-class Marks:
-    """The marks of one run. The loop that follows the run and the thread that performs both speak to it."""
+class ExpectedLosses:
+    """The marks of one run. Used by the loop that follows the run and by the thread that executes interventions."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "orders" / "absent"
-        self._leaving: dict[
-            str, tuple[float, float]
-        ] = {}  # node -> Unix seconds: back since, mark no longer needed from
+        # node -> Unix seconds at which it was healed, and at which the mark expires
+        self._leaving: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
-    def add(self, nodes: Iterable[str]) -> Before:
-        """These nodes are about to be lost on purpose; returns what `restore` needs if nothing becomes of it."""
-        before: Before = {}
+    def expect(self, nodes: Iterable[str]) -> PreviousMarks:
+        """Mark nodes that are about to be lost on purpose, and return the previous marks for `restore`."""
+        previous: PreviousMarks = {}
         with self._lock:
             self._folder.mkdir(parents=True, exist_ok=True)
             for node in nodes:
-                before[node] = ((self._folder / node).exists(), self._leaving.pop(node, None))
+                previous[node] = ((self._folder / node).exists(), self._leaving.pop(node, None))
                 (self._folder / node).touch()
-        return before
+        return previous
 
-    def restore(self, before: Before) -> None:
-        """Nothing has become of it."""
+    def restore(self, previous: PreviousMarks) -> None:
+        """Undo `expect`, because the nodes were not lost after all."""
         with self._lock:
-            for node, (was_marked, leaving) in before.items():
+            for node, (was_marked, leaving) in previous.items():
                 if not was_marked:
                     self._remove(node)
                 elif leaving:
                     self._leaving[node] = leaving
 
     def returning(self, nodes: Iterable[str], *, started: bool) -> None:
-        """These are healed: the mark goes when a round has begun with them, or after a while where they were not `started` anew."""
+        """Remove the marks of healed nodes once a round begins with them, or after a while if they were not `started` again."""
         now = time.time()
         with self._lock:
             for node in nodes:
-                self._leaving[node] = (now, math.inf if started else now + _NEWS_TAKES_S)
+                self._leaving[node] = (now, math.inf if started else now + _DETECTED_WITHIN_S)
 
-    def hear(self, events: Iterable[Event]) -> None:
-        """What is new in the run; to be called now and then, also when nothing is."""
+    def observe(self, events: Iterable[Event]) -> None:
+        """Take note of new events of the run. Must also be called regularly if there are none."""
         now = time.time()
         with self._lock:
             for event in events:
@@ -60,7 +59,7 @@ class Marks:
                     for node in event.data.get("nodes") or ():
                         if event.t > self._leaving.get(node, (math.inf, 0.0))[0]:
                             self._remove(node)
-            for node in [node for node, (_, until) in self._leaving.items() if now > until]:
+            for node in [node for node, (_, expires) in self._leaving.items() if now > expires]:
                 self._remove(node)
 
     def _remove(self, node: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from compose_sim.core.faults import KINDS
+from compose_sim.core.faults.kinds import KINDS
 from tests.cli.conftest import Live, Project
 from tests.contract.bench import until
 
@@ -27,22 +27,22 @@ def test_a_fault_is_told_in_one_line_or_as_json_and_healed(live: Live) -> None:
     }
     assert again.returncode == 2
     assert (
-        f"Error: rank 1 on node-1 stopped (SIGSTOP) already, by {told['id']}\nTry: composesim heal {told['id']}"
+        f"Error: {told['id']} is already active: rank 1 on node-1 stopped (SIGSTOP)\nTry: composesim heal {told['id']}"
         in again.stderr
     )
     assert (healed.returncode, healed.stdout) == (0, f"healed {told['id']}\n")
     assert nothing.returncode == 2
-    assert json.loads(nothing.stdout)["error"]["message"] == f"nothing of the run '{live.run}' is broken"
+    assert json.loads(nothing.stdout)["error"]["message"] == f"the run '{live.run}' has no active faults"
 
 
 def test_requests_that_make_no_sense_are_refused(live: Live) -> None:
     """By the verb itself, or by the process of the run."""
     wrong = {
         ("fault", "kill", "node-7"): "there is no node 'node-7' in the run",
-        ("fault", "cpu", "1", "--limit", "0.5"): "'cpu' cannot be done on the local engine",
+        ("fault", "cpu", "1", "--limit", "0.5"): "'cpu' is not supported on the local engine",
         ("fault", "kill", "1", "--for", "soon"): "'soon' is not a duration",
-        ("fault", "explode", "1"): "there is no kind of fault 'explode'",
-        ("scale", "3"): "is not elastic: it has 2 nodes",
+        ("fault", "explode", "1"): "unknown fault 'explode'",
+        ("scale", "3"): "is not elastic: its size is fixed at 2 nodes",
     }
     for words, message in wrong.items():
         done = live.project.run(*words)
@@ -67,7 +67,7 @@ def test_the_list_of_faults_says_what_each_engine_can_do(project: Project) -> No
     assert list(faults) == list(KINDS)
     assert faults["kill"]["can"]["local"]
     assert not faults["cpu"]["can"]["local"]
-    assert faults["cpu"]["lacks"]["local"] == "nodes of the local engine share what it breaks with this machine"
+    assert faults["cpu"]["lacks"]["local"] == "nodes of the local engine share with the host what the fault would break"
     assert all(
         fault["can"][engine] == (not fault["lacks"][engine]) for fault in faults.values() for engine in fault["can"]
     )

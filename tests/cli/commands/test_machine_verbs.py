@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from compose_sim.cli import VERBS, group
-from compose_sim.core.faults import KINDS, lasts, load_kind
+from compose_sim.core.faults.kinds import KINDS
 from tests.builders import ROOT
 from tests.cli.conftest import Project
 
@@ -96,7 +96,7 @@ def test_every_verb_has_help_that_says_what_it_does() -> None:
 
 def test_only_what_lasts_is_offered_for_a_time() -> None:
     offered = {kind for kind in KINDS if "--for TIME" in CliRunner().invoke(group, ["fault", kind, "--help"]).output}
-    assert offered == {kind for kind in KINDS if lasts(load_kind(kind))}
+    assert offered == {kind for kind in KINDS if KINDS[kind].lasts}
 
     refused = CliRunner().invoke(group, ["fault", "restart", "node-1", "--for", "3s"])
     assert (refused.exit_code, "--for" in refused.output) == (2, True)

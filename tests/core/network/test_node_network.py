@@ -6,31 +6,33 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.faults import Lowered, Scene, load_kind
 from compose_sim.core.faults.commands import Fault
+from compose_sim.core.faults.effects import Effect
+from compose_sim.core.faults.kind import RunSnapshot
+from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.network.links import Shape, parse_link
 from compose_sim.core.network.node_network import NetworkFault, NodeNetwork, decide_network
 from compose_sim.errors import SpecError
 from tests.builders import a_plan
 
 NAMES = tuple(f"node-{number}" for number in range(4))
-SCENE = Scene(plan=a_plan(nodes=4), running=NAMES)
+RUN = RunSnapshot(plan=a_plan(nodes=4), running=NAMES)
 
 
-def lowered(kind: str, *nodes: str, **options: Any) -> Lowered:
-    return load_kind(kind).lower(Fault(kind=kind, nodes=nodes, options=options), SCENE)
+def effect_of(kind: str, *nodes: str, **options: Any) -> Effect:
+    return KINDS[kind].effect(Fault(kind=kind, nodes=nodes, options=options), RUN)
 
 
-def partition(*groups: list[str], one_way: bool = False, keep_master: bool = False) -> Lowered:
-    return lowered("partition", groups=groups, one_way=one_way, keep_master=keep_master)
+def partition(*groups: list[str], one_way: bool = False, keep_master: bool = False) -> Effect:
+    return effect_of("partition", groups=groups, one_way=one_way, keep_master=keep_master)
 
 
-def decided(*links: str, faults: tuple[Lowered, ...] = ()) -> dict[str, NodeNetwork]:
+def decided(*links: str, faults: tuple[Effect, ...] = ()) -> dict[str, NodeNetwork]:
     of_faults = [fault.network for fault in faults if fault.network]
     return {name: decide_network(name, NAMES, [parse_link(text) for text in links], of_faults) for name in NAMES}
 
 
-def dropped(faults: tuple[Lowered, ...]) -> set[tuple[str, str]]:
+def dropped(faults: tuple[Effect, ...]) -> set[tuple[str, str]]:
     """(from, to) of all packets that do not arrive."""
     networks = decided(faults=faults).values()
     arriving = {(other, network.node) for network in networks for other in network.deaf_to}
@@ -77,7 +79,7 @@ def test_a_partition_that_keeps_the_master_loses_no_node() -> None:
 
 
 def test_an_isolated_node_hears_nobody_and_nobody_hears_it() -> None:
-    fault = lowered("isolate", "node-0", "node-3")
+    fault = effect_of("isolate", "node-0", "node-3")
     pairs = dropped((fault,))
 
     assert pairs == {
@@ -91,7 +93,7 @@ def test_an_isolated_node_hears_nobody_and_nobody_hears_it() -> None:
 
 
 def test_faults_of_links_come_on_top_and_the_worst_holds() -> None:
-    slow, lossy = lowered("slow-link", "node-1", rate="1mbit"), lowered("loss", "node-1", rate="5%")
+    slow, lossy = effect_of("slow-link", "node-1", rate="1mbit"), effect_of("loss", "node-1", rate="5%")
     networks = decided("10mbit,loss=10%", "node-2=500kbit", faults=(slow, lossy))
 
     assert networks["node-1"].shapes == (
@@ -99,14 +101,14 @@ def test_faults_of_links_come_on_top_and_the_worst_holds() -> None:
         (Shape(rate_bits=500000, loss_ppm=50000), ("node-2",)),
     )
     assert networks["node-0"].shapes[0] == (Shape(rate_bits=10**6, loss_ppm=100000), ("node-1",))
-    assert (slow.text, lossy.text) == ("links of node-1 carry 1mbit", "links of node-1 lose 5% of their packets")
-    distant = lowered("delay", "node-2", time="5ms")
+    assert (slow.text, lossy.text) == ("links of node-1 limited to 1mbit", "links of node-1 lose 5% of their packets")
+    distant = effect_of("delay", "node-2", time="5ms")
     assert distant.network == NetworkFault(links=(parse_link("node-2=5ms"),))
-    assert distant.text == "packets of node-2 take 5ms"
+    assert distant.text == "packets of node-2 delayed by 5ms"
 
 
 def test_what_is_healed_leaves_no_trace() -> None:
-    isolated, slow = lowered("isolate", "node-1"), lowered("slow-link", "node-1", rate="1mbit")
+    isolated, slow = effect_of("isolate", "node-1"), effect_of("slow-link", "node-1", rate="1mbit")
 
     assert decided("10mbit", faults=(isolated, slow)) != decided("10mbit", faults=(slow,))
     assert decided("10mbit", faults=()) == decided("10mbit")
@@ -115,8 +117,8 @@ def test_what_is_healed_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     ("groups", "problem"),
     [
-        ([["node-0"]], "between two groups of nodes, and 1 were named"),
-        ([["node-0"], []], "between two groups"),
+        ([["node-0"]], "a partition needs two groups of nodes, but 1 were given"),
+        ([["node-0"], []], "a partition needs two groups"),
         ([["node-0"], ["node-1", "node-0"]], "'node-0' cannot be on both sides"),
         ([["node-0"], ["node-9"]], "node-9 of the run 'demo' is not running"),
     ],

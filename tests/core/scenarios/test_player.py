@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.faults.commands import Fault, Heal, Intervention, Relink, Scale
+from compose_sim.core.faults.commands import Fault, Heal, Intervention, Scale, SetLinks
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios.player import ScenarioPlayer
 from compose_sim.core.scenarios.scenario import Scenario
@@ -57,7 +57,7 @@ def words_of(intervention: Intervention) -> str:
         return f"{intervention.kind} {target}".rstrip() + options_of(intervention.options) + lasts
     if isinstance(intervention, Heal):
         return f"heal {intervention.target or 'all'}"
-    if isinstance(intervention, Relink):
+    if isinstance(intervention, SetLinks):
         return f"link {' '.join(intervention.links) or 'plain'}"
     return f"scale {intervention.nodes}"
 
@@ -124,7 +124,7 @@ def test_an_event_counts_once_the_step_before_was_played() -> None:
     assert run.at(21.9) == []
     assert run.at(22) == [("play-2", Heal(target="node-1"))]
     later = Event(t=30.0, kind="recovered", data={"seconds": 1.0})
-    assert run.at(30, later) == [("play-3", Relink(links=("10mbit",)))]
+    assert run.at(30, later) == [("play-3", SetLinks(links=("10mbit",)))]
 
 
 def test_an_event_of_another_node_is_not_meant() -> None:
@@ -271,8 +271,8 @@ BAD = [
     ({"at": {"time": "1s"}, "fault": {"kind": "kill", "node": "node-9"}}, "step 1: .*node-9"),
     ({"at": {"time": "1s"}, "fault": {"kind": "kill", "node": "node-1", "speed": 3}}, "step 1: .*speed"),
     ({"at": {"time": "1s"}, "fault": {"kind": "cpu", "node": "node-1"}}, "step 1: .*limit"),
-    ({"at": {"time": "1s"}, "fault": {"kind": "kill"}}, "step 1: .*must be told what to break"),
-    ({"at": {"time": "1s"}, "fault": {"kind": "restart", "node": "node-1", "for": "2s"}}, "step 1: .*over once done"),
+    ({"at": {"time": "1s"}, "fault": {"kind": "kill"}}, "step 1: .*needs an argument"),
+    ({"at": {"time": "1s"}, "fault": {"kind": "restart", "node": "node-1", "for": "2s"}}, "step 1: .*is instantaneous"),
 ]
 
 

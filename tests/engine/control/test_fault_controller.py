@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from compose_sim.core.events.events import Event, parse_event
-from compose_sim.core.faults import Act, Start
 from compose_sim.core.faults.commands import Fault, Heal, Intervention, Scale
+from compose_sim.core.faults.effects import Action, Start
 from compose_sim.core.plan.model import Plan
-from compose_sim.engine.control.fault_controller import Performer
+from compose_sim.engine.control.fault_controller import FaultController
 from compose_sim.engine.local.engine import LocalEngine
-from compose_sim.engine.run_folder.control_requests import ask
+from compose_sim.engine.run_folder.control_requests import send_request
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder, write_file
 from compose_sim.errors import EngineError, SpecError
 from tests.builders import an_event
@@ -30,10 +30,10 @@ class Run:
     def __init__(self, bench: Bench, plan: Plan) -> None:
         self.bench, self.plan = bench, plan
         self.folder = RunFolder(runs_folder(bench.project) / plan.run)
-        self.performer = Performer(plan, bench.engine, self.folder)
+        self.controller = FaultController(plan, bench.engine, self.folder)
 
     def ask(self, intervention: Intervention, request: str = "r") -> list[Event]:
-        return ask(self.folder, intervention, request)
+        return send_request(self.folder, intervention, request)
 
     def events(self, *kinds: str) -> list[tuple[str, ...]]:
         """Kind, id and phase of composesim's events."""
@@ -77,11 +77,11 @@ def test_a_killed_node_comes_back_in_time_and_its_mark_goes_with_the_next_round(
         *(("heal", "fault-2", phase) for phase in ("begun", "done")),
         *(("heal", "fault-1", phase) for phase in ("begun", "done")),
     ]
-    run.performer.hear([an_event("round", 0.0, nodes=["node-0", "node-1"])])  # an old one
+    run.controller.observe([an_event("round", 0.0, nodes=["node-0", "node-1"])])  # an old one
     assert "node-1" in run.absent()
-    run.performer.hear([an_event("round", 9e9, nodes=["node-0", "node-1"])])
+    run.controller.observe([an_event("round", 9e9, nodes=["node-0", "node-1"])])
     assert run.absent() == []
-    run.performer.close()
+    run.controller.close()
 
 
 def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench) -> None:
@@ -90,11 +90,11 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench) -> Non
     for nonsense in (Heal(), Heal(target="fault-7"), Fault(kind="kill", nodes=("node-5",)), Scale(nodes=2)):
         with pytest.raises(SpecError):
             run.ask(nonsense)
-    with pytest.raises(SpecError, match="'cpu' cannot be done on the local engine"):
+    with pytest.raises(SpecError, match="'cpu' is not supported on the local engine"):
         run.ask(Fault(kind="cpu", nodes=("node-0",), options={"limit": 0.5}))
 
     assert (run.events(), run.running(), run.absent()) == ([("refused", "r", "")] * 5, ["node-0"], [])
-    run.performer.close()
+    run.controller.close()
 
 
 def test_nodes_leave_and_come_by_scaling(bench: Bench) -> None:
@@ -105,13 +105,13 @@ def test_nodes_leave_and_come_by_scaling(bench: Bench) -> None:
 
     until(lambda: run.running() == ["node-0", "node-1", "node-2"])
     assert run.events("scale") == [("scale", "scale-1", ""), ("scale", "scale-2", "")]
-    run.performer.close()
+    run.controller.close()
 
 
 class Narrow(LocalEngine):
     """An engine that has no room for a third node."""
 
-    def perform(self, plan: Plan, folder: RunFolder, act: Act) -> None:
+    def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         if isinstance(act, Start) and act.node == "node-2":
             raise EngineError("there is no room for it")
         super().perform(plan, folder, act)
@@ -129,7 +129,7 @@ def test_a_size_that_cannot_be_had_leaves_the_size_that_was(bench: Bench) -> Non
     told = run.ask(Scale(nodes=2), "scale-2")
     assert [event.data["names"] for event in told] == [["node-0", "node-1"]]
     until(lambda: run.running() == ["node-0", "node-1"])
-    run.performer.close()
+    run.controller.close()
 
 
 @pytest.mark.parametrize("unreadable", ["a folder", "too deep"])
@@ -145,7 +145,7 @@ def test_a_request_that_cannot_be_read_keeps_no_other_from_being_done(bench: Ben
     run.ask(Fault(kind="kill", nodes=("node-0",)), "fault-1")
 
     assert run.running() == []
-    run.performer.close()
+    run.controller.close()
 
 
 def test_a_restart_heals_what_killed_the_node(bench: Bench) -> None:
@@ -156,7 +156,7 @@ def test_a_restart_heals_what_killed_the_node(bench: Bench) -> None:
 
     assert run.running() == ["node-0", "node-1"]
     assert run.events("heal") == [("heal", "fault-1", "begun"), ("heal", "fault-1", "done")]
-    run.performer.close()
+    run.controller.close()
 
 
 def test_the_end_of_a_run_lets_held_nodes_go_and_refuses_what_waits(bench: Bench) -> None:
@@ -164,7 +164,7 @@ def test_the_end_of_a_run_lets_held_nodes_go_and_refuses_what_waits(bench: Bench
     run = started(bench, COUNTS, WAITS)
     run.ask(Fault(kind="pause", nodes=("node-0",)), "fault-1")
     held = bench.counted(run.plan, "node-0")
-    run.performer.submit("fault-2", Fault(kind="rank-raise", rank=1))
+    run.controller.submit("fault-2", Fault(kind="rank-raise", rank=1))
     until(lambda: ("fault", "fault-2", "begun") in run.events())
     refusals: list[str] = []
 
@@ -177,7 +177,7 @@ def test_the_end_of_a_run_lets_held_nodes_go_and_refuses_what_waits(bench: Bench
     late = threading.Thread(target=ask_late)
     late.start()
     until(lambda: any((run.folder.path / "requests").glob("*.json")))
-    run.performer.close()
+    run.controller.close()
     late.join()
 
     assert refusals == ["the run is ending"]
@@ -188,10 +188,10 @@ def test_an_order_is_done_when_the_node_says_so(bench: Bench) -> None:
     run = started(bench, WAITS, WAITS)
     fault = Fault(kind="rank-raise", rank=1)
     for request, phase, why in (("fault-1", "done", ""), ("fault-2", "failed", "there is no rank 1 here")):
-        asked = threading.Thread(target=run.performer.submit, args=(request, fault))
+        asked = threading.Thread(target=run.controller.submit, args=(request, fault))
         asked.start()
         until(lambda: (run.folder.path / "orders" / "node-1" / f"{request}.json").exists())  # noqa: B023
-        run.performer.hear([an_event("order", node="node-1", id=request, phase=phase, why=why)])
+        run.controller.observe([an_event("order", node="node-1", id=request, phase=phase, why=why)])
         until(lambda: run.events()[-1] != ("fault", request, "begun"))  # noqa: B023
         asked.join()
 
@@ -200,7 +200,7 @@ def test_an_order_is_done_when_the_node_says_so(bench: Bench) -> None:
         ("fault", "fault-2", "begun"),
         ("refused", "fault-2", ""),
     ]
-    run.performer.close()
+    run.controller.close()
 
 
 def test_what_a_node_is_to_undo_waits_for_it_or_was_undone_when_it_left(bench: Bench) -> None:
@@ -208,12 +208,12 @@ def test_what_a_node_is_to_undo_waits_for_it_or_was_undone_when_it_left(bench: B
     run = started(bench, WAITS, WAITS)
     for rank, request in enumerate(("fault-0", "fault-1")):
         order = run.folder.path / "orders" / f"node-{rank}" / f"{request}.json"
-        run.performer.submit(request, Fault(kind="rank-stop", rank=rank))
+        run.controller.submit(request, Fault(kind="rank-stop", rank=rank))
         until(order.exists)
-        run.performer.hear([an_event("order", node=f"node-{rank}", id=request, phase="done")])
+        run.controller.observe([an_event("order", node=f"node-{rank}", id=request, phase="done")])
         until(lambda: ("fault", request, "done") in run.events())  # noqa: B023
     run.ask(Fault(kind="kill", nodes=("node-1",)), "fault-2")
-    run.performer.hear([an_event("order", node="node-0", id="fault-0", phase="undone")])
+    run.controller.observe([an_event("order", node="node-0", id="fault-0", phase="undone")])
 
     run.ask(Heal(target="fault-0"), "heal-0")
     run.ask(Heal(target="fault-1"), "heal-1")
@@ -222,20 +222,20 @@ def test_what_a_node_is_to_undo_waits_for_it_or_was_undone_when_it_left(bench: B
     assert run.events("heal", "refused") == [
         ("heal", name, phase) for name in ("fault-0", "fault-1") for phase in ("begun", "done")
     ]
-    run.performer.close()
+    run.controller.close()
 
 
 def test_what_cannot_be_healed_keeps_nothing_else_from_being(bench: Bench) -> None:
     run = started(bench, WAITS, WAITS)
     order = run.folder.path / "orders" / "node-1" / "fault-1.json"
-    run.performer.submit("fault-1", Fault(kind="rank-stop", rank=1))
+    run.controller.submit("fault-1", Fault(kind="rank-stop", rank=1))
     until(order.exists)
-    run.performer.hear([an_event("order", node="node-1", id="fault-1", phase="done")])
+    run.controller.observe([an_event("order", node="node-1", id="fault-1", phase="done")])
     run.ask(Fault(kind="pause", nodes=("node-0",)), "fault-2")
 
-    run.performer.submit("heal-1", Heal())
+    run.controller.submit("heal-1", Heal())
     until(lambda: '"on": false' in order.read_text())
-    run.performer.hear([an_event("order", node="node-1", id="fault-1", phase="failed", why="it is gone")])
+    run.controller.observe([an_event("order", node="node-1", id="fault-1", phase="failed", why="it is gone")])
 
     until(lambda: ("refused", "heal-1", "") in run.events())
     assert run.events("heal") == [
@@ -243,4 +243,4 @@ def test_what_cannot_be_healed_keeps_nothing_else_from_being(bench: Bench) -> No
         ("heal", "fault-2", "begun"),
         ("heal", "fault-2", "done"),
     ]
-    run.performer.close()
+    run.controller.close()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.faults import LimitCpus, Signal, Start
+from compose_sim.core.faults.effects import LimitCpus, Signal, Start
 from compose_sim.core.plan.model import Plan
-from compose_sim.engine.control.node_actions import Acting
+from compose_sim.engine.control.node_actions import NodeActions
 from compose_sim.engine.docker.engine import DockerEngine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.contract.bench import WAITS, Bench, until
@@ -53,12 +53,12 @@ def test_a_straggler_gets_little_cpu_until_it_is_healed(bench: Bench) -> None:
 
     assert (limited, cpus_of(bench, plan, "node-0")) == (0.2, all_there_is)
 
-    acting = Acting(plan, bench.engine, RunFolder(runs_folder(bench.project) / plan.run))
-    acting.look()
-    acting.do(LimitCpus(node="node-0", cpus=0.2), "fault-1")
-    acting.do(Signal(node="node-0", name="KILL"), "fault-2")
+    actions = NodeActions(plan, bench.engine, RunFolder(runs_folder(bench.project) / plan.run))
+    actions.refresh()
+    actions.execute(LimitCpus(node="node-0", cpus=0.2), "fault-1")
+    actions.execute(Signal(node="node-0", name="KILL"), "fault-2")
     until(lambda: bench.running(plan) == ["master"])
-    acting.look()
-    acting.do(LimitCpus(node="node-0", cpus=None), "fault-1")
-    acting.do(Start(node="node-0"), "fault-2")
+    actions.refresh()
+    actions.execute(LimitCpus(node="node-0", cpus=None), "fault-1")
+    actions.execute(Start(node="node-0"), "fault-2")
     assert cpus_of(bench, plan, "node-0") == all_there_is

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim.core.faults.commands import Heal, Intervention, Scale
-from compose_sim.engine.run_folder.control_requests import Requests, ask
+from compose_sim.engine.run_folder.control_requests import ControlRequests, send_request
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 from tests.contract.bench import until
@@ -36,14 +36,14 @@ class Shell(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.heard = [event.kind for event in ask(self.folder, self.intervention, "r")]
+            self.heard = [event.kind for event in send_request(self.folder, self.intervention, "r")]
         except ComposesimError as error:
             self.error = error
 
 
 def test_a_request_is_done_when_its_file_has_gone(folder: RunFolder) -> None:
     folder.append_event("note", reason="from before")
-    shell, requests = Shell(folder, Scale(nodes=3)), Requests(folder)
+    shell, requests = Shell(folder, Scale(nodes=3)), ControlRequests(folder)
 
     ((request, file, intervention),) = requests.new()
     again = list(requests.new())
@@ -60,7 +60,7 @@ def test_a_refusal_is_an_error_with_all_its_words(folder: RunFolder, exit_code: 
     shell = Shell(folder, Heal())
 
     folder.append_event("refused", id="r", message="no", evidence="why", hint="what else", exit_code=exit_code)
-    ((_, file, _),) = Requests(folder).new()
+    ((_, file, _),) = ControlRequests(folder).new()
     file.unlink()
     shell.join()
 
@@ -76,7 +76,7 @@ def test_a_run_that_ends_before_is_an_error_and_takes_the_request_with_it(folder
     shell.join()
 
     assert type(shell.error) is EngineError
-    assert "ended before this could be done" in shell.error.message
+    assert "ended before it handled the request" in shell.error.message
     assert list((folder.path / "requests").iterdir()) == []
 
 
@@ -84,7 +84,7 @@ def test_a_run_that_is_over_is_not_asked(folder: RunFolder) -> None:
     folder.release()
 
     with pytest.raises(SpecError, match="the run 'demo' is over"):
-        ask(folder, Heal(), "r")
+        send_request(folder, Heal(), "r")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"verb": "explode"}', json.dumps({"verb": "scale", "many": 3})])
@@ -92,4 +92,4 @@ def test_what_is_no_request_is_known_as_such(folder: RunFolder, text: str) -> No
     (folder.path / "requests").mkdir()
     (folder.path / "requests" / "1.r.json").write_text(text)
 
-    assert [(request, intervention) for request, _, intervention in Requests(folder).new()] == [("r", None)]
+    assert [(request, intervention) for request, _, intervention in ControlRequests(folder).new()] == [("r", None)]
