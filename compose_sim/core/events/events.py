@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from compose_sim.core.events.event_data import is_valid, read_object
+
 KINDS = frozenset(
     {
         # by a node's agent
@@ -51,31 +53,29 @@ class Event:
 
 
 def parse_event(line: str) -> Event | None:
-    """The event on a line of an event file; None for a line torn by a crash or of a kind not known here."""
-    try:
-        fields = json.loads(line)
-    except json.JSONDecodeError:
+    """Return the event on an untrusted line; None if it is torn, of an unknown kind, or has a field of the wrong type."""
+    fields = read_object(line)
+    if fields is None or fields.get("kind") not in KINDS or not isinstance(fields.get("t"), int | float):
         return None
-    if not isinstance(fields, dict) or fields.get("kind") not in KINDS or not isinstance(fields.get("t"), int | float):
+    node, rank, generation = (fields.get(name) for name in ("node", "rank", "generation"))
+    data = fields.get("data") or {}
+    numbers = [each for each in (rank, generation) if each is not None]
+    if not isinstance(data, dict) or not isinstance(node, str | None) or not is_valid(fields["kind"], data):
         return None
-    return Event(
-        t=fields["t"],
-        kind=fields["kind"],
-        node=fields.get("node"),
-        rank=fields.get("rank"),
-        generation=fields.get("generation"),
-        data=fields.get("data") or {},
-    )
+    if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in numbers):
+        return None
+    return Event(t=fields["t"], kind=fields["kind"], node=node, rank=rank, generation=generation, data=data)
 
 
 def parse_metric(line: str) -> dict[str, Any] | None:
-    """The metric on a line of a rank's output: a JSON object with an integer `step`; None for any other line."""
+    """
+    Return the metric on a line of a rank's output: a JSON object with an integer `step`; None for any other line.
+
+    JSON has no NaN and no Infinity: they become texts.
+    """
     text = line.strip()
     if not (text.startswith("{") and text.endswith("}") and '"step"' in text):
         return None
-    try:
-        metric = json.loads(text, parse_constant=str)  # NaN and Infinity are not JSON: a report holds them as text
-    except json.JSONDecodeError:
-        return None
-    step = metric.get("step") if isinstance(metric, dict) else None
+    metric = read_object(text, non_finite=str)
+    step = metric.get("step") if metric else None
     return metric if isinstance(step, int) and not isinstance(step, bool) else None

@@ -29,11 +29,11 @@ def _on_round(state: ClusterState, event: Event) -> ClusterState:
     data, generation = event.data, event.generation
     if generation is None:
         return state
-    restarts = int(data.get("restart_count", 0))
+    restarts = int(data.get("restart_count") or 0)
     known = next((each for each in state.rounds if each.generation == generation), None)
     began_at = min(known.began_at, event.t) if known else event.t
     nodes = tuple(data.get("nodes") or (known.nodes if known else ()))
-    world_size = int(data.get("world_size", known.world_size if known else len(state.ranks)))
+    world_size = int(data.get("world_size") or (known.world_size if known else len(state.ranks)))
     first = Round(generation=generation, world_size=world_size, nodes=nodes, began_at=began_at)
     round_ = replace(known, nodes=nodes, began_at=began_at) if known else first
     others = [each for each in state.rounds if each.generation != generation]
@@ -131,7 +131,7 @@ def _on_usage(state: ClusterState, event: Event) -> ClusterState:
     node, data = state.nodes.get(event.node or ""), event.data
     if not node:
         return state
-    before, seconds = node.usage, float(data.get("cpu_s", 0.0))
+    before, seconds = node.usage, float(data.get("cpu_s") or 0.0)
     passed = event.t - before.t if before else 0.0
     memory = int(data.get("memory_bytes") or 0)
     gpu_memory = data.get("gpu_memory_bytes")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event, parse_event, parse_metric
 from compose_sim.core.state.fold_driver import NODE as DRIVER
 
@@ -132,6 +133,7 @@ def _log_events(stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int,
         return
     rank = None if node == DRIVER else int(rank_text)
     for begins_at, line in lines:
+        line = printable(line)
         # If two rounds begin at the same offset, nothing was printed in the earlier one.
         generation = next((each for first, each in reversed(rounds) if first <= begins_at), None)
         yield Event(t=now, kind="log", node=node, rank=rank, generation=generation, data={"line": line})

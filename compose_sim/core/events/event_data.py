@@ -1,0 +1,152 @@
+"""Define the data of each kind of event, and reject what no node of ours would write.
+
+A training script can append to the event files of its node, so every line is untrusted: a field of the wrong type would
+otherwise break the state, the report or the terminal of whoever reads the run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MAX_LINE = 1 << 20  # characters; the longest real event is a stack dump of a few kilobytes
+MAX_INTEGER = 1 << 63
+
+# An operating system command, any other sequence of a terminal, a single control character, or half of a surrogate pair.
+_UNSAFE = re.compile(
+    r"\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NUMBER = (int, float)
+_TEXTS = ("list", str)
+_EXIT: Mapping[str, Any] = {"exit_code": int}
+
+# Kind -> field -> type. ("list", T) is a list of T, ("dict", T) maps names to T; None is allowed for every field.
+DATA: Mapping[str, Mapping[str, Any]] = {
+    "started": {"version": str},
+    "stopping": {"reason": str, "cause": str, "message": str, "traceback": str},
+    "verdict": {"verdict": str},
+    "note": {"message": str},
+    "node-started": {"pid": int, "hostname": str, "launcher": str, "python": str, "executable": str},
+    "node-exited": _EXIT,
+    "node-stopped": {**_EXIT, "oom": bool},
+    "node-joined": {"node": str, "node_rank": int, "nproc": int},
+    "node-lost": {"node": str, "reason": str, "injected": bool},
+    "master-started": {"port": int, "pid": int},
+    "ended": {**_EXIT, "passed": bool, "reason": str},
+    "ready": {"words": str},
+    "round": {"world_size": int, "nodes": _TEXTS, "restart_count": int, "because": str},
+    "rendezvous": {
+        **{"world_size": int, "nodes": _TEXTS, "restart_count": int, "logs": ("dict", int)},
+        **{"master_addr": str, "master_port": int},
+    },
+    "start-failed": {"message": str, "hint": str},
+    "rank-started": {"pid": int, "local_rank": int},
+    "rank-exited": {**_EXIT, "signal": int, "oom": bool, "stopped": bool, "reason": str},
+    "usage": {
+        **{"cpu_s": _NUMBER, "memory_bytes": int, "memory_limit_bytes": int, "received_bytes": int, "sent_bytes": int},
+        **{"gpu_use": _NUMBER, "gpu_memory_bytes": int},
+    },
+    "gpus": {"planned": _TEXTS, "visible": _TEXTS, "mps": bool, "message": str, "seconds": _NUMBER},
+    "mps": {"phase": str, "seconds": _NUMBER, "message": str},
+    "service": {**_EXIT, "name": str, "phase": str, "words": str},
+    "environment": {name: str for name in ("torch", "cuda", "nccl", "python", "platform", "paddle")},
+    "init": {"phase": str, "backend": str, "world_size": int},
+    "step": {"step": int},
+    "waited": {"what": str, "seconds": _NUMBER},
+    "breakpoint": {"phase": str, "file": str, "line": int, "socket": str},
+    "exception": {"type": str, "message": str, "traceback": str, "hint": str},
+    "script-ended": _EXIT,
+    "stalled": {
+        **{"since_s": _NUMBER, "doing": str, "waiting_in": str, "place": list, "frames": ("list", list)},
+        **{"threads": ("list", list), "workers": ("list", dict), "locked_in_c": bool},
+        **{"steps": int, "collectives": int, "batches": int},
+    },
+    "hang": {"message": str, "traceback": str},
+    "fault": {
+        **{"id": str, "phase": str, "kind": str, "nodes": _TEXTS, "rank": int, "text": str},
+        **{"for_s": _NUMBER, "loses": _TEXTS, "lasts": bool},
+    },
+    "heal": {"id": str, "phase": str},
+    "link": {"id": str, "links": _TEXTS, "text": str},
+    "scale": {"id": str, "nodes": int, "names": _TEXTS},
+    "refused": {"id": str, "message": str, "evidence": str, "hint": str, "exit_code": int},
+    "recovered": {
+        **{"id": str, "cause": str, "seconds": _NUMBER, "world_size": int, "steps_lost": int, "generation": int},
+    },
+    "order": {"id": str, "phase": str, "why": str},
+    "log": {"line": str},
+}
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(text)
+
+
+def read_object(line: str, *, non_finite: Callable[[str], Any] = _refuse) -> dict[str, Any] | None:
+    """
+    Return the JSON object on an untrusted line, its texts printable; None for anything else.
+
+    None as well for a line that is too long or too deeply nested, and for an integer beyond 64 bits. `non_finite` makes a value of
+    NaN, Infinity and numbers too large for a float; by default they are refused.
+    """
+    if len(line) > MAX_LINE:
+        return None
+
+    def number(text: str) -> Any:
+        value = float(text)
+        return value if math.isfinite(value) else non_finite(text)
+
+    try:
+        value = json.loads(line, parse_constant=non_finite, parse_float=number, parse_int=_integer)
+        return _printable_values(value) if isinstance(value, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_valid(kind: str, data: Mapping[str, Any]) -> bool:
+    """Return whether every field of `data` that the kind defines has the defined type, or is None."""
+    return all(_matches(data.get(name), wanted) for name, wanted in DATA.get(kind, {}).items())
+
+
+def printable(text: str) -> str:
+    """
+    Return text that cannot act on a terminal: of all control characters only newlines, tabs and colours (SGR) remain.
+
+    Of a line that a progress bar has rewritten with carriage returns the last state remains, as on a terminal.
+    """
+    if not _UNSAFE.search(text):
+        return text
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return _UNSAFE.sub(lambda match: match[0] if _COLOUR.fullmatch(match[0]) else "", "\n".join(lines))
+
+
+def _printable_values(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable_values(each) for each in value]
+    if isinstance(value, dict):
+        return {printable(name): _printable_values(each) for name, each in value.items()}
+    return value
+
+
+def _matches(value: Any, wanted: Any) -> bool:
+    if value is None:
+        return True
+    if wanted is int or wanted is _NUMBER:
+        return isinstance(value, wanted) and not isinstance(value, bool)
+    if isinstance(wanted, tuple) and wanted[0] == "list":
+        return isinstance(value, list) and all(isinstance(each, wanted[1]) for each in value)
+    if isinstance(wanted, tuple) and wanted[0] == "dict":
+        return isinstance(value, dict) and all(_matches(each, wanted[1]) for each in value.values())
+    return isinstance(value, wanted)
+
+
+def _integer(text: str) -> int:
+    if len(text) > len(str(-MAX_INTEGER)) or abs(number := int(text)) > MAX_INTEGER:
+        raise ValueError(text)
+    return number
