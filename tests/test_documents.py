@@ -1,6 +1,7 @@
-"""Everything printed in a document is what the command prints: each block under `<!-- run -->` is run here.
+"""The documents: what they print is what the commands print, links lead somewhere, and every page is short and can be found.
 
-`<!-- run: NAME -->` before a code block writes it to the file NAME first. `--update-golden` puts the new output in.
+`<!-- run: NAME -->` before a code block writes the block to the file NAME. `<!-- run -->` before a block runs the commands in it
+and compares what they print. `--update-golden` writes the new output into the document.
 """
 
 from __future__ import annotations
@@ -16,24 +17,37 @@ from pathlib import Path
 import pytest
 import yaml
 
+from compose_sim.cli import VERBS
 from compose_sim.cli.commands.cmd_check import command as check
 from compose_sim.core.checks import question
+from compose_sim.core.events.events import KINDS
 from compose_sim.core.request.check_ids import IDS
 from tests.builders import ROOT
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES = sorted((ROOT / "docs" / "checks").glob("*.md"))
+DOCS = ROOT / "docs"
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+PAGES = sorted((DOCS / "checks").glob("*.md"))
 SECTIONS = ["What is wrong", "Why it matters", "How it is seen", "How to fix it", "When it may be wrong itself"]
+MOST_WORDS = 900
+LONG = {"CHANGELOG.md", "ARCHITECTURE.md", "docs/cli.md"}
 _BLOCK = re.compile(r"<!-- run(?:: (?P<file>[\w.]+))? -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
-_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+_CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+_RUN = [
+    pytest.param(path, {}, id=path.name, marks=pytest.mark.docker)
+    for path in DOCUMENTS
+    if _BLOCK.search(path.read_text())
+]
+_NO_DOCKER = {"DOCKER_HOST": "unix:///nowhere"}
 
 
-@pytest.mark.docker
 @pytest.mark.train
 @pytest.mark.parametrize(
-    "document", [path for path in DOCUMENTS if _BLOCK.search(path.read_text())], ids=lambda path: path.name
+    ("document", "variables"), [*_RUN, pytest.param(DOCS / "tutorial.md", _NO_DOCKER, id="tutorial.md without Docker")]
 )
-def test_blocks_print_what_they_say(document: Path, tmp_path: Path, update_golden: bool) -> None:
+def test_commands_print_what_the_document_shows(
+    document: Path, variables: dict[str, str], tmp_path: Path, update_golden: bool
+) -> None:
     for name in ("train_ddp.py", "data"):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
@@ -42,7 +56,7 @@ def test_blocks_print_what_they_say(document: Path, tmp_path: Path, update_golde
         if block["file"]:
             (tmp_path / block["file"]).write_text(block["text"])
             continue
-        printed = _run(block["text"], tmp_path)
+        printed = _run(block["text"], tmp_path, variables)
         if update_golden:
             text = text.replace(block["text"], printed)
         else:
@@ -52,23 +66,57 @@ def test_blocks_print_what_they_say(document: Path, tmp_path: Path, update_golde
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(document: Path) -> None:
-    broken = [target for target in _LINK.findall(document.read_text()) if not (document.parent / target).exists()]
+def test_links_lead_to_a_file_and_a_heading(document: Path) -> None:
+    broken = []
+    for target, heading in _LINK.findall(_CODE.sub("", document.read_text())):
+        path = document.parent / target if target else document
+        if not path.exists() or (heading and heading not in _anchors(path)):
+            broken.append(f"{target}#{heading}")
 
     assert broken == []
 
 
-def test_every_verb_is_in_the_readme() -> None:
-    from compose_sim.cli import VERBS
+def test_every_page_can_be_reached_from_the_index() -> None:
+    reached, waiting = set(), [DOCS / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        targets = {(page.parent / target).resolve() for target, _ in _LINK.findall(page.read_text()) if target}
+        waiting += {path for path in targets - reached if path.suffix == ".md" and path.is_relative_to(DOCS)}
 
-    text = (ROOT / "README.md").read_text()
+    assert set(DOCS.rglob("*.md")) - reached == set()
 
-    assert [verb for verb in VERBS if not re.search(rf"\b{verb}\b", text)] == ["completion"]
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_page_is_short(document: Path) -> None:
+    words = len(document.read_text().split())
+
+    assert words <= MOST_WORDS or str(document.relative_to(ROOT)) in LONG
+
+
+def test_every_command_is_in_the_documents() -> None:
+    text = "".join(path.read_text() for path in DOCUMENTS if "checks" not in path.parts)
+
+    assert [verb for verb in VERBS if not re.search(rf"composesim {verb}\b", text)] == []
+
+
+def test_the_scenario_that_is_shown_is_the_one_that_ships() -> None:
+    shipped = (ROOT / "templates" / "scenarios" / "node-0-loss.yaml").read_text()
+    lines = [line for line in shipped.splitlines(keepends=True) if not line.startswith("#")]
+
+    assert f"```yaml\n{''.join(lines)}```\n" in (DOCS / "scenarios.md").read_text()
+
+
+def test_every_kind_of_event_is_described() -> None:
+    listed = re.findall(r"^\| (`.*?) \|", (DOCS / "events.md").read_text(), re.MULTILINE)
+    made_when_read = {"log", "metric"}
+
+    assert set(re.findall(r"`([a-z-]+)`", " ".join(listed))) == KINDS - made_when_read
 
 
 def test_every_check_has_a_page_and_every_page_a_check() -> None:
     assert sorted(path.stem for path in PAGES) == sorted(IDS)
-    listed = re.findall(r"^\| \[`([a-z-]+)`\]\(checks/\1\.md\)", (ROOT / "docs" / "check.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| \[`([a-z-]+)`\]\(checks/\1\.md\)", (DOCS / "checks.md").read_text(), re.MULTILINE)
     assert tuple(listed) == IDS
 
 
@@ -87,14 +135,14 @@ def test_every_kind_of_observation_is_written_down() -> None:
     """Those that stand in the code as a word; a kind that a variable holds is not found."""
     sources = "".join(path.read_text() for path in (ROOT / "compose_sim" / "node").rglob("*.py"))
     noted = set(re.findall(r"\bnote\(\s*\"([a-z-]+)\"", sources))
-    listed = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "observations.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| (`.*?) \|", (DOCS / "observations.md").read_text(), re.MULTILINE)
 
     assert noted <= set(re.findall(r"`([a-z-]+)`", " ".join(listed)))
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
 def test_a_job_to_copy_is_valid_yaml_and_runs_words_that_there_are(name: str) -> None:
-    text = (ROOT / "docs" / "ci.md").read_text()
+    text = (DOCS / "ci.md").read_text()
     block = re.search(rf"<!-- file: {name} -->\n```yaml\n(.*?)```\n", text, re.DOTALL)
     assert block
     job = json.dumps(yaml.safe_load(block[1]))
@@ -106,10 +154,16 @@ def test_a_job_to_copy_is_valid_yaml_and_runs_words_that_there_are(name: str) ->
     assert "--composesim-engine" in job
 
 
-def _run(block: str, folder: Path) -> str:
-    """The block with what its commands print now, stdout and stderr as on a terminal."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    environment.pop("CI", None)  # where pytest does not shorten its lines
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", _CODE.sub(lambda code: code[0].strip("`"), page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _run(block: str, folder: Path, variables: dict[str, str]) -> str:
+    """Return the block with the present output of its commands, stdout and stderr together."""
+    environment = {**os.environ, **variables, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("CI", None)  # in CI, pytest does not shorten long lines
     printed = ""
     for line in block.splitlines():
         if line.startswith("$ "):
@@ -134,7 +188,7 @@ def _run(block: str, folder: Path) -> str:
 
 
 def _without_figures(text: str) -> list[str]:
-    """The lines with every figure, and every run of spaces that aligns them, made equal."""
+    """Return the lines with figures and alignment replaced, so that two runs compare equal."""
     plain = re.sub(r"\([0-9a-f]{12}\)", "(#)", text)
     plain = re.sub(r"\d[\d.]*( [KMG]iB| B| min \d+ s)?", "#", plain)
     return [" ".join(line.split()) for line in plain.splitlines()]

@@ -1,4 +1,4 @@
-"""A recipe of another package, as docs/recipes.md has it, found by its entry point: on both engines, through all that a run is."""
+"""A recipe of another package, as docs/recipe-plugins.md shows it, found by its entry point: on both engines, in every kind of run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.builders import ROOT
 from tests.scenarios.conftest import Project
 
 _FILE = re.compile(r"<!-- file: (?P<name>[\w.]+) -->\n```python\n(?P<text>.*?)```\n", re.DOTALL)
-FILES = {block["name"]: block["text"] for block in _FILE.finditer((ROOT / "docs" / "recipes.md").read_text())}
+FILES = {block["name"]: block["text"] for block in _FILE.finditer((ROOT / "docs" / "recipe-plugins.md").read_text())}
 
 SAME = "from greetings.recipe import *\n"
 WRONG = {

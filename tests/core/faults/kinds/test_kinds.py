@@ -47,7 +47,9 @@ def test_a_kind_lasts_if_its_effect_can_be_reverted() -> None:
 
 
 def test_every_kind_is_documented_with_its_engines() -> None:
-    rows = re.findall(r"^\| (`.*?) \|.*?\| (docker|both) \|", (ROOT / "docs" / "faults.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`.*?) \|.*?\| (docker|both) \|", (ROOT / "docs" / "fault-kinds.md").read_text(), re.MULTILINE
+    )
     documented = {word: engines for cell, engines in rows for word in re.findall(r"`([a-z-]+)", cell)}
 
     assert documented == {name: "both" if len(kind.engines) == 2 else "docker" for name, kind in KINDS.items()}
