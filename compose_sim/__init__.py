@@ -1,3 +1,45 @@
-"""composesim: one machine, simulated as an N-node training cluster."""
+"""Simulate an N-node PyTorch training cluster on one machine: `composesim.run` and `composesim.check`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from compose_sim.app.api import check, run
+    from compose_sim.app.function_run import RankValues
+    from compose_sim.app.session import Report
+    from compose_sim.core.request.spec import ClusterSpec
+    from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError, RunError, SpecError
 
 __version__ = "0.1.0"
+__all__ = [
+    "ClusterSpec",
+    "ComposesimError",
+    "EngineError",
+    "EnvironmentMissingError",
+    "RankValues",
+    "Report",
+    "RunError",
+    "SpecError",
+    "check",
+    "run",
+]
+# Imported when they are first used: the command line imports this package, and `--help` must stay quick.
+_MODULES = {
+    "ClusterSpec": "core.request.spec",
+    "RankValues": "app.function_run",
+    "Report": "app.session",
+    "check": "app.api",
+    "run": "app.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *__all__))

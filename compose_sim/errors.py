@@ -1,12 +1,13 @@
-"""What can go wrong, and what does composesim say then?
+"""Define the errors that composesim raises, and the exit code of each.
 
     ComposesimError                     exit code
     ├── SpecError                       2   the request is wrong or cannot be met
     ├── EnvironmentMissingError         4   no engine, no image, no Python with torch
-    ├── EngineError                     3   an engine failed at what it was told
-    └── CommandError                    3   a program that an engine needs ended badly
+    ├── RunError                        1   a function failed on a rank, or its run did not pass
+    └── EngineError                     3   an engine failed
+        └── CommandError                3   a program that an engine started exited with an error
 
-Every error says what happened with the value quoted, shows the evidence, and ends with a command to type.
+A message says what happened and quotes the value; the evidence shows why; the hint is a command to type.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 
 class ComposesimError(Exception):
-    """An expected failure: printed as three parts (message, evidence, hint), never as a traceback."""
+    """An expected failure. The command line prints its three parts, without a traceback of composesim."""
 
     exit_code = 1
 
@@ -24,6 +25,9 @@ class ComposesimError(Exception):
         self.message = message
         self.evidence = evidence
         self.hint = hint
+        for note in (evidence, f"Try: {hint}" if hint else ""):
+            if note:
+                self.add_note(note)  # for Python, which prints notes below the message
 
 
 class SpecError(ComposesimError):
@@ -33,23 +37,35 @@ class SpecError(ComposesimError):
 
 
 class EnvironmentMissingError(ComposesimError):
-    """Something that must be there before a run starts is not: an engine, an image, a Python with torch."""
+    """An engine, an image or a Python with torch is missing, so that the run cannot start."""
 
     exit_code = 4
 
 
 class EngineError(ComposesimError):
-    """An engine was reached and failed at what it was told to do."""
+    """An engine is there, and could not do what was asked of it."""
 
     exit_code = 3
 
 
 class CommandError(EngineError):
-    """A program ended with a status other than 0."""
+    """A program exited with a status other than 0."""
 
     def __init__(self, argv: Sequence[str], status: int, output: str, *, hint: str = "") -> None:
         tail = "\n".join(output.strip().splitlines()[-12:])
-        super().__init__(f"'{' '.join(argv[:4])}' ended with status {status}", evidence=tail, hint=hint)
+        super().__init__(f"'{' '.join(argv[:4])}' exited with status {status}", evidence=tail, hint=hint)
         self.argv = tuple(argv)
         self.status = status
         self.output = output
+
+
+class RunError(ComposesimError):
+    """A function raised an exception on a rank, or its run ended in another way than passed, such as a hang."""
+
+    def __init__(
+        self, message: str, *, rank: int | None = None, node: str | None = None, traceback: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(message, evidence=traceback, hint=hint)
+        self.rank = rank  # None if no single rank is the cause, as in a timeout
+        self.node = node
+        self.traceback = traceback  # of the rank's exception

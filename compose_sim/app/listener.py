@@ -45,7 +45,7 @@ class ProgressListener(QuietListener):
 class OutputListener(QuietListener):
     """Passes on progress lines, and each line that a rank prints with the name of its node before it."""
 
-    def __init__(self, output: Callable[[str], None]) -> None:
+    def __init__(self, output: Callable[[str], object]) -> None:
         self._output = output
 
     def progress(self, text: str) -> None:

@@ -35,6 +35,7 @@ class Request:
     env_files: Mapping[str, str] = field(default_factory=dict)  # the variables of `--env-file`
     remark: str = ""  # how the request was read, if that may surprise the user
     program: Program | None = None  # what the ranks run, if it is not the spec's script, module or example
+    label: str = ""  # what reports show as the program, if not its command line
 
     def with_spec(self, **changes: Any) -> Request:
         """Return the same request with other values for fields of its spec."""
@@ -62,7 +63,7 @@ class Request:
             env_files=self.env_files,
             portable=portable,
         )
-        return plan, host
+        return (replace(plan, program=self.label) if self.label else plan), host
 
 
 def read_request(

@@ -1,4 +1,4 @@
-"""Does the wheel carry everything that composesim needs where no checkout is?"""
+"""The wheel holds all that composesim needs without a checkout, and `import composesim` works in every kind of install."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-
-from compose_sim import assets
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,17 +40,43 @@ def test_the_wheel_carries_the_licence_and_nothing_beside_the_package(wheel: Pat
     assert {name.split("/")[0].split("-")[0] for name in names} == {"compose_sim", "composesim"}
 
 
-def test_the_package_in_a_wheel_finds_its_own_assets(wheel: Path, tmp_path: Path) -> None:
+def imported(*folders: Path) -> list[str]:
+    """Import composesim in a fresh interpreter that looks into these folders first; return where it and its assets are."""
+    code = (
+        f"import sys; sys.path[:0] = {[str(folder) for folder in folders]}\n"
+        "import composesim, compose_sim\n"
+        "from compose_sim import assets\n"
+        "assert composesim.run is compose_sim.run and composesim.ClusterSpec(nodes=2).nodes == 2\n"
+        "print(composesim.__file__, compose_sim.__file__, assets.root())"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_wheel_can_be_imported_and_finds_its_own_assets(wheel: Path, tmp_path: Path) -> None:
     ZipFile(wheel).extractall(tmp_path)
-    question = "from compose_sim import assets; print(assets.root())"
 
-    found = subprocess.run(
-        [sys.executable, "-c", question], cwd=tmp_path, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    assert imported(tmp_path) == [
+        str(tmp_path / "composesim" / "__init__.py"),
+        str(tmp_path / "compose_sim" / "__init__.py"),
+        str(tmp_path / "compose_sim" / "_assets"),
+    ]
+    assert (tmp_path / "composesim" / "py.typed").is_file()
 
-    assert Path(found) == tmp_path / "compose_sim" / "_assets"
 
+def test_an_editable_install_can_be_imported_and_finds_the_checkout(tmp_path: Path) -> None:
+    """It also copies the assets into site-packages, where they would go stale."""
+    build = "import sys; from hatchling.build import build_editable; print(build_editable(sys.argv[1]))"
+    made = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    site = tmp_path / "site"
+    ZipFile(tmp_path / made.stdout.split()[-1]).extractall(site)
+    linked = [Path(line) for file in site.glob("*.pth") for line in file.read_text().splitlines()]
 
-def test_the_package_in_a_checkout_finds_the_checkout() -> None:
-    """An editable install leaves copies of the assets in site-packages, which go stale."""
-    assert assets.root() == ROOT
+    assert imported(site, *linked) == [
+        str(site / "composesim" / "__init__.py"),
+        str(ROOT / "compose_sim" / "__init__.py"),
+        str(ROOT),
+    ]

@@ -7,6 +7,7 @@ an interrupted wait on an Event can leave its lock held, and the run would hang 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
@@ -55,6 +56,9 @@ def interrupts_wake(wake_ups: WakeUps) -> Iterator[None]:
 
 @contextmanager
 def _handled(handle: Callable[[], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers in that thread only
+        yield
+        return
     # If a shell started us in the background, it ignores SIGINT for us: Ctrl-C is meant for another program.
     numbers = [number for number in _NUMBERS if (number, signal.getsignal(number)) != (signal.SIGINT, signal.SIG_IGN)]
     before = {number: signal.signal(number, lambda *_: handle()) for number in numbers}

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from ..shared import process, roles
 from ..shared.event_log import EventLog
 from ..shared.frames import is_ours
-from . import emulate, gpu_limits, instrument, teardown
+from . import emulate, function_call, gpu_limits, instrument, teardown
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ class Program:
 
         sys.argv = ["-m", *self.arguments]
         _put_first_on_path(str(Path.cwd()))
+        if self.name == function_call.PROGRAM:
+            function_call.main(sys.argv[1:])
+            return
         # Not public, but it is what `python -m` itself calls, under this name since Python 2.5; the public run_module puts
         # the module into a namespace that is taken away again when its main code ends, before its threads and exit handlers.
         runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]

@@ -1,0 +1,149 @@
+"""Run a Python function on every rank, and collect what it returns."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import linecache
+import os
+import secrets
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import cloudpickle
+
+from compose_sim.app.listener import Listener
+from compose_sim.app.program import new_name
+from compose_sim.app.request import Request
+from compose_sim.app.session import Report, Session
+from compose_sim.core.plan.model import Mount, Program
+from compose_sim.errors import RunError, SpecError
+
+T = TypeVar("T")
+
+_PROGRAM = "composesim.function"  # as node/rank/function_call.py names itself
+
+
+class RankValues(list[T]):
+    """What a function returned on each rank, in rank order."""
+
+    def __init__(self, values: Iterable[T], report: Report) -> None:
+        """Hold the values and the `report` of their run."""
+        super().__init__(values)
+        self.report = report
+
+
+def run_function(
+    function: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any], request: Request, listener: Listener
+) -> RankValues[T]:
+    """Run a function on every rank of a request. Raises RunError if a rank fails, or the run does not pass for another reason."""
+    name = f"{getattr(function, '__qualname__', type(function).__qualname__)}()"
+    if request.spec.recipe != "ddp":
+        raise SpecError(
+            f"recipe '{request.spec.recipe}' runs scripts, and {name} is a function",
+            hint=f"composesim.run('train.py', recipe='{request.spec.recipe}')",
+        )
+    call = f"call-{secrets.token_hex(4)}"  # a name of its own: an earlier run of the same name may have left values
+    session = Session(_request(request, name, call))
+    folder = session.folder.path / "shared" / call
+    try:
+        _write_call(folder, function, args, kwargs, name=name)
+        _give_to(folder, *session.plan.user_ids)
+        report = session.run(listener)
+        if session.was_interrupted:
+            raise KeyboardInterrupt
+        if report["verdict"] != "passed":
+            raise _error(report)
+        return RankValues(_read_values(folder / "values", report, name), report)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _request(request: Request, name: str, call: str) -> Request:
+    """Return a request that runs the function, whatever program the spec file names."""
+    folder = str(request.folder)
+    mounts = (Mount(source=folder, target=folder),)
+    run = new_name(request.spec.model_copy(update={"script": name.rpartition(".")[2], "module": None}))
+    return replace(
+        request.with_spec(name=run, script=None, module=None, args=()),
+        program=Program(target=_PROGRAM, is_module=True, arguments=(call,), folder=folder, mounts=mounts),
+        label=name,
+    )
+
+
+def _write_call(
+    folder: Path, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, name: str
+) -> None:
+    """Write what a rank needs to call the function: the pickle, the library that reads it, and where to import from."""
+    try:
+        data = cloudpickle.dumps((function, tuple(args), dict(kwargs)), protocol=5)
+    except Exception as error:  # noqa: BLE001 - an object may raise anything when it is pickled
+        raise SpecError(
+            f"{name} or its arguments cannot be pickled: {error}",
+            hint="create such objects inside the function, or pass what it needs to create them",
+        ) from None
+    (folder / "values").mkdir(parents=True)
+    (folder / "call.pickle").write_bytes(data)
+    library = Path(cloudpickle.__file__).parent  # nodes need the very version that pickled the function
+    shutil.copytree(library, folder / "cloudpickle", ignore=shutil.ignore_patterns("__pycache__"))
+    about = {
+        "name": name,
+        "python": sys.version_info[:2],
+        "by_value": b"cloudpickle.cloudpickle" in data,  # it holds bytecode, which one version of Python can load
+        "path": [entry for entry in map(os.path.abspath, sys.path) if Path(entry).is_dir() and not _is_library(entry)],
+        "sources": _sources(function),
+    }
+    (folder / "call.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _sources(function: Callable[..., Any]) -> dict[str, list[str]]:
+    """Return the source of a function that has no file, such as one of a notebook, by the name that tracebacks give it."""
+    try:
+        file = inspect.getfile(inspect.unwrap(function))
+    except TypeError:  # a callable object, or a function written in C
+        return {}
+    return {} if Path(file).is_file() else {file: linecache.getlines(file)}
+
+
+def _is_library(path: str) -> bool:
+    parts = Path(path).parts
+    return path.startswith(sysconfig.get_path("stdlib")) or "site-packages" in parts or "dist-packages" in parts
+
+
+def _give_to(folder: Path, user_id: int, group_id: int) -> None:
+    """Let the user that nodes run as write values."""
+    if os.geteuid() == 0:
+        os.chown(folder / "values", user_id, group_id)
+
+
+def _error(report: Report) -> RunError:
+    cause = report["cause"] or {"rank": None, "node": None, "message": f"the run {report['verdict']}", "traceback": ""}
+    rank, node, message = cause["rank"], cause["node"], cause["message"]
+    place = f"rank {rank} on {node}: " if rank is not None and not message.startswith(("rank ", "node-")) else ""
+    hint = f"composesim logs --run {report['run']}"
+    return RunError(f"{place}{message}", rank=rank, node=node, traceback=cause["traceback"] or "", hint=hint)
+
+
+def _read_values(folder: Path, report: Report, name: str) -> list[Any]:
+    """Return the values of the last round, by rank."""
+    stored = {tuple(map(int, path.name.split("."))): path for path in folder.glob("*.*") if path.suffix != ".partial"}
+    last = max((generation for generation, _ in stored), default=0)
+    world_size = report["rounds"][-1]["world_size"] if report["rounds"] else report["world_size"]
+    return [_read_value(stored.get((last, rank)), rank, name, report) for rank in range(world_size)]
+
+
+def _read_value(path: Path | None, rank: int, name: str, report: Report) -> Any:
+    hint = f"composesim logs --run {report['run']}"
+    if path is None:
+        raise RunError(f"rank {rank} exited before {name} returned", rank=rank, hint=hint)
+    try:
+        return cloudpickle.loads(path.read_bytes())
+    except Exception as error:
+        raise RunError(
+            f"the value that {name} returned on rank {rank} cannot be loaded here: {error}", rank=rank, hint=hint
+        ) from error
