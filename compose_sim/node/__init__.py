@@ -1,5 +1,5 @@
-"""What runs inside a node? The rendezvous master, the agent that starts and watches the ranks, and what surrounds a rank's script.
+"""The code that runs inside nodes: the master, the agents, the ranks, and the services of a run.
 
-Runs in the person's image: Python >= 3.9, the standard library, and torch >= 2.4 where the script needs it. Imports nothing
-else of compose_sim. A run's folder holds a copy of these files; `__main__.py` starts each process.
+It runs in the user's image on Python 3.9 or newer, and imports only the standard library, and torch 2.4 or newer if the
+script uses it. A run's folder holds a copy of these files; `__main__.py` starts each process.
 """

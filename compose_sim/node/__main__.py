@@ -1,6 +1,6 @@
 """Start one of the processes of a node: `python .../node/__main__.py ROLE [ARGUMENTS...]`.
 
-Every process that composesim starts inside a node, its master or a service begins here.
+Every process that composesim starts inside a node, for the master or for a service, starts here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if __name__ == "__main__" and not __package__:
 
 from importlib import import_module
 
-# Role -> its module, whose `main(arguments)` returns the exit code of the process.
+# Role -> module, whose `main(arguments)` returns the exit code of the process.
 ROLES = {
     "master": ".master.rendezvous_master",
     "driver-master": ".master.driver_master",
@@ -41,10 +41,10 @@ ROLES = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run the role named by the first argument with the arguments after it; returns its exit code."""
+    """Run the role that the first argument names with the other arguments, and return the exit code."""
     role, *rest = arguments or [""]
     if role not in ROLES:
-        sys.exit(f"composesim: '{role}' is not a role of a node: {', '.join(ROLES)}")
+        sys.exit(f"composesim: unknown role '{role}'. Roles: {', '.join(ROLES)}")
     return int(import_module(ROLES[role], __package__).main(rest) or 0)
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 NAME = "composesim_node"
 
 
-def _name_the_folder() -> None:
+def _make_importable() -> None:
     folder = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != folder]
     spec = importlib.util.spec_from_file_location(
         NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     if spec is None or spec.loader is None:
-        raise ImportError(f"{folder} holds no __init__.py: copy the whole folder")
+        raise ImportError(f"{folder} has no __init__.py: copy the whole folder")
     package = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = package
     spec.loader.exec_module(package)
 
 
-_name_the_folder()
+_make_importable()

@@ -146,8 +146,11 @@ def test_training_goes_on_while_nodes_go_and_come(folder: Project, recipes_pytho
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--mount", "/dev/null:/usr/sbin/sshd:ro"), "there is no sshd in this image, by which nodes are reached"),
-        (("--image", "composesim-test-image:1", "--python", "python3"), "there is no horovod in this image"),
+        (
+            ("--mount", "/dev/null:/usr/sbin/sshd:ro"),
+            "sshd, which Horovod needs to reach nodes, is not installed in this image",
+        ),
+        (("--image", "composesim-test-image:1", "--python", "python3"), "horovod is not installed"),
     ],
 )
 def test_what_is_missing_is_named_and_nothing_is_left(

@@ -129,7 +129,7 @@ def test_an_image_without_ray_is_told_so(project: Project) -> None:
 
     cause = done.report["cause"]
     assert (done.status, done.report["driver"]["exit_code"]) == (1, 90)
-    assert "has no ray" in cause["message"]
+    assert "ray is not installed" in cause["message"]
     assert "composesim image build --recipe ray" in json.dumps(done.report)
 
 

@@ -86,7 +86,7 @@ def test_a_node_that_sees_another_gpu_than_planned_stops_the_run(project: Projec
     outcome = project.run(*UP, "--engine", "local", "--gpus", planned, BENCH, *SMALL)
 
     assert outcome.status == 1
-    assert f"node-0 sees no GPU where {planned} was planned" in outcome.report["cause"]["message"]
+    assert f"node-0 sees no GPU, but {planned} was planned" in outcome.report["cause"]["message"]
 
 
 @pytest.mark.gpu

@@ -121,9 +121,9 @@ if __name__ == "__main__":
     _starter = serve()
     if _starter is None:
         os._exit(0)  # torch takes its time to leave
-    _variables = _node_code("starters.fork_server").Starter(_starter.link).serve()
+    _variables = _node_code("starters.fork_server").ForkServer(_starter.link).serve()
     if _variables is None:
         os._exit(0)
     os.environ.update(_variables)
     _rank = _node_code("rank.script_runner")
-    _rank.run(_rank.Program.from_arguments(_starter.program))
+    _rank.run(_rank.UserProgram.from_arguments(_starter.program))

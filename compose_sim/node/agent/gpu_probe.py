@@ -1,6 +1,6 @@
-"""Which GPUs does CUDA show a process of this node, and does it reach them through MPS? Asked of the driver in a process of its own.
+"""Print which GPUs CUDA shows to a process of this node, and whether they are shared through MPS, as one line of JSON.
 
-A rank does not ask, since one that has called CUDA may not fork any more. Prints one line of JSON; stands alone, and needs no torch.
+This is a separate process because one that has called CUDA may not fork any more. It needs no torch.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ import json
 import uuid
 from typing import Any
 
-_MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED: contexts on this device are shared through MPS
+_MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
 
 
 class CudaError(Exception):
-    """What the driver said no to."""
+    """A call of the driver has failed."""
 
 
 def visible() -> dict[str, Any]:
-    """UUIDs in CUDA's order, without the GPU- or MIG- before them; `mps` is None where the driver cannot tell."""
+    """Return UUIDs in CUDA's order, without the prefix GPU- or MIG-; `mps` is None if the driver does not know."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return {"uuids": [], "mps": None, "error": f"the driver's library cannot be loaded: {error}"}
+        return {"uuids": [], "mps": None, "error": f"cannot load the library of the NVIDIA driver: {error}"}
     try:
-        return _ask(cuda)
+        return _query(cuda)
     except CudaError as error:
         return {"uuids": [], "mps": None, "error": str(error)}
 
 
-def _ask(cuda: Any) -> dict[str, Any]:
+def _query(cuda: Any) -> dict[str, Any]:
     _check(cuda, "cuInit", 0)
     count, device, value = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     _check(cuda, "cuDeviceGetCount", ctypes.byref(count))
     uuids, shared = [], []
-    # The second version tells a MIG slice's own UUID; older drivers have the first alone.
+    # The second version returns the UUID of a MIG slice; older drivers have only the first.
     get_uuid = "cuDeviceGetUuid_v2" if hasattr(cuda, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
     for number in range(count.value):
         _check(cuda, "cuDeviceGet", ctypes.byref(device), number)

@@ -17,27 +17,27 @@ from ..shared.event_log import EventLog
 from ..shared.mps_marks import FAILED, READY
 
 _MPS_PATIENCE_S = 90.0
-_PROOF_PATIENCE_S = 60.0
-_LOOK_S = 0.02
+_PROBE_PATIENCE_S = 60.0
+_POLL_S = 0.02
 
 
-class Proof:
-    """The question to the driver, on its way while the launcher imports torch."""
+class GpuProof:
+    """The check of this node's GPUs."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Ask nothing yet: MPS may not be up."""
+        """Read what was planned from the environment."""
         self._environment = environment
         self._planned = [each for each in environment.get("COMPOSESIM_GPUS", "").split(",") if each]
         self._joins_mps = environment.get("COMPOSESIM_MPS") == "1"
 
     def finish(self, events: EventLog, pause: Callable[[float], bool]) -> str:
-        """What is wrong, which ends this node; "" where all is well. `pause` waits, and is true where the node is to end."""
+        """Return why this node cannot run, or "". `pause` waits, and returns True if the node was told to stop."""
         if not self._planned:
             return ""
         begun = time.monotonic()
-        problem = self._await_mps(pause)
-        found = {} if problem or pause(0) else self._ask(pause)
-        if pause(0):  # told to end meanwhile: what was found, or was not, is of no use
+        problem = self._wait_for_mps(pause)
+        found = {} if problem or pause(0) else self._probe(pause)
+        if pause(0):
             return ""
         problem = problem or self._compare(found, events.node)
         seen = {"visible": found.get("uuids", []), "mps": found.get("mps")}
@@ -45,37 +45,37 @@ class Proof:
         events.emit("gpus", planned=self._planned, message=problem, seconds=seconds, **seen)
         return problem
 
-    def _await_mps(self, pause: Callable[[float], bool]) -> str:
+    def _wait_for_mps(self, pause: Callable[[float], bool]) -> str:
         if not self._joins_mps:
             return ""
         folder = Path(self._environment["CUDA_MPS_PIPE_DIRECTORY"])
         ready, failed = folder / READY, folder / FAILED
         deadline = time.monotonic() + _MPS_PATIENCE_S
-        while not ready.exists() and not pause(_LOOK_S):
+        while not ready.exists() and not pause(_POLL_S):
             if failed.exists():
-                return f"the run's MPS does not serve: {failed.read_text()}"
+                return f"MPS does not run: {failed.read_text()}"
             if time.monotonic() > deadline:
-                return f"the run's MPS has not answered within {_MPS_PATIENCE_S:g} s; what it said: logs/mps.out, docker logs"
+                return f"MPS has not answered within {_MPS_PATIENCE_S:g} s; see logs/mps.out in the run folder, or docker logs"
         return ""
 
-    def _ask(self, pause: Callable[[float], bool]) -> dict[str, Any]:
+    def _probe(self, pause: Callable[[float], bool]) -> dict[str, Any]:
         probe = subprocess.Popen(
             roles.command("gpu-probe"),
             stdout=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             universal_newlines=True,
         )
-        deadline = time.monotonic() + _PROOF_PATIENCE_S
+        deadline = time.monotonic() + _PROBE_PATIENCE_S
         while probe.poll() is None:
-            if time.monotonic() > deadline or pause(_LOOK_S):
+            if time.monotonic() > deadline or pause(_POLL_S):
                 probe.kill()
                 probe.communicate()
-                return {"error": "the driver does not answer"}
+                return {"error": f"the NVIDIA driver has not answered within {_PROBE_PATIENCE_S:g} s"}
         output = probe.communicate()[0]
         try:
             found: dict[str, Any] = json.loads(output)
         except ValueError:
-            return {"error": f"asking the driver ended with status {probe.returncode}"}
+            return {"error": f"querying the NVIDIA driver failed with exit status {probe.returncode}"}
         return found
 
     def _compare(self, found: dict[str, Any], node: str) -> str:
@@ -83,12 +83,12 @@ class Proof:
         if sorted(planned) != sorted(seen):
             sees = ", ".join(seen) or "no GPU"
             why = f" ({found['error']})" if found.get("error") else ""
-            return f"{node} sees {sees} where {', '.join(self._planned)} was planned{why}"
+            return f"{node} sees {sees}, but {', '.join(self._planned)} was planned{why}"
         if self._joins_mps and found.get("mps") is False:
-            return f"{node} does not reach its GPU through MPS, which was planned: CUDA would go on without it"
+            return f"{node} does not use its GPU through MPS, which was planned"
         return ""
 
 
 def _bare(uuid: str) -> str:
-    """A UUID without the kind before it."""
+    """Return a UUID without the prefix GPU- or MIG-."""
     return uuid.partition("-")[2].lower()

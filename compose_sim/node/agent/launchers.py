@@ -1,7 +1,8 @@
-"""How does each launcher start a node's ranks, and with what variables? A process of its own starts them; this is its handle.
+"""Run the process that starts a node's ranks, and set the ranks' environment variables, for each launcher.
 
-`warm` forks ranks from a Python that has imported torch; `env` starts a new Python for each; `torchrun` and `paddle` are the real
-ones; `command` runs the words as they are; `hosted` starts a rank whenever a launcher of others asks for it, by ssh.
+`warm` forks ranks from a Python that has imported torch, `env` starts a new Python for each, `torchrun` and `paddle` are
+the frameworks' own launchers, `command` runs any command, and `hosted` starts a rank whenever a launcher outside the node
+requests one by ssh.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from dataclasses import dataclass
 from ..shared import roles, starter_protocol
 from ..shared.master_protocol import Message
 
-HANDED = "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for us from one that serves several nodes
+INHERITED = (
+    "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for this agent (engine/local/zygote_main.py)
+)
 LAUNCHERS = ("warm", "torchrun", "env", "command", "paddle", "hosted")
-# Of those that serve one round each; one process of starter.py serves all.
-ROUND_LAUNCHERS = {"torchrun": "torchrun", "paddle": "paddle-launch"}  # launcher -> its role; one process per round
-_SECONDS_TO_LEAVE = 2.0
+ROUND_LAUNCHERS = {"torchrun": "torchrun", "paddle": "paddle-launch"}  # launcher -> role; one process per round
+_EXIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Launch:
     """
-    What this node was asked to run.
+    What this node runs.
 
-    `program` is the words after `python`, or all the words of a `command`; `master_address` the host where rank 0 listens itself.
+    `program` is the command line after `python`, or all of it if the launcher is `command`. If rank 0 is to listen itself,
+    `master_address` is its host.
     """
 
     launcher: str
@@ -40,12 +43,12 @@ class Launch:
 
     @property
     def is_hosted(self) -> bool:
-        """Whether ranks begin, end and begin again within a round, at the word of a launcher that is not ours."""
+        """Whether another launcher starts ranks, perhaps several times within a round."""
         return self.launcher == "hosted"
 
 
 def rank_variables(launch: Launch, round_: Message, local_rank: int) -> dict[str, str]:
-    """The environment variables of one rank in a round, on top of the node's own."""
+    """Return the environment variables of one rank in a round, in addition to the node's."""
     rank = round_["first_rank"] + local_rank
     variables = {
         "RANK": rank,
@@ -68,7 +71,7 @@ def rank_variables(launch: Launch, round_: Message, local_rank: int) -> dict[str
 
 
 def _command_variables(round_: Message) -> dict[str, object]:
-    """Who else is there: for frameworks that find each other by a list of hosts."""
+    """Return the variables for frameworks that need a list of hosts."""
     return {
         "COMPOSESIM_NODES": ",".join(round_["nodes"]),
         "COMPOSESIM_SLOTS": ",".join(map(str, round_["nproc"])),
@@ -77,7 +80,7 @@ def _command_variables(round_: Message) -> dict[str, object]:
 
 
 def _torchrun_variables(launch: Launch, round_: Message, rank: int) -> dict[str, object]:
-    """What torchrun gives its ranks beyond the variables that torch.distributed itself reads."""
+    """Return the variables that torchrun sets in addition to those that torch.distributed reads."""
     listens_itself = launch.master_address or round_["store_host"] is None
     return {
         "ROLE_NAME": "default",
@@ -85,7 +88,7 @@ def _torchrun_variables(launch: Launch, round_: Message, rank: int) -> dict[str,
         "ROLE_WORLD_SIZE": round_["world_size"],
         "GROUP_WORLD_SIZE": round_["group_world_size"],
         "TORCHELASTIC_RUN_ID": launch.run,
-        # How often these ranks were started anew, for whatever reason: scripts ask it whether to resume.
+        # How often these ranks were restarted, for any reason: scripts use it to decide whether to resume.
         "TORCHELASTIC_RESTART_COUNT": round_["generation"],
         "TORCHELASTIC_MAX_RESTARTS": round_["max_restarts"],
         "TORCHELASTIC_USE_AGENT_STORE": not listens_itself,
@@ -94,11 +97,11 @@ def _torchrun_variables(launch: Launch, round_: Message, rank: int) -> dict[str,
     }
 
 
-class Handed:
-    """A child that another process started for us; to wait for and kill it like a `subprocess.Popen`."""
+class InheritedProcess:
+    """A child that another process started for us, with methods of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
-        """Nobody but us may wait for it."""
+        """Take over the process, which is a child of this one."""
         self._pid, self._handle = pid, os.pidfd_open(pid)
         self._status: int | None = None
 
@@ -114,15 +117,15 @@ class Handed:
 
 
 class Starter:
-    """The process that starts the ranks (the fork server, or a framework's own launcher), and the channel to it."""
+    """The process that starts the ranks (the fork server, or a framework's launcher), and the channel to it."""
 
     def __init__(self, launch: Launch) -> None:
-        """Take over the one we were given, if we were; else begin at once: it imports while the nodes still find each other."""
-        handed = os.environ.pop(HANDED, "")  # for the first only: a later one replaces one that has died
-        self._process: subprocess.Popen[bytes] | Handed
-        if handed:
-            pid, descriptor = map(int, handed.split())
-            self.link, self._process = socket.socket(fileno=descriptor), Handed(pid)
+        """Take over an inherited starter, or start one, which imports while the nodes still find each other."""
+        inherited = os.environ.pop(INHERITED, "")  # only the first starter is inherited
+        self._process: subprocess.Popen[bytes] | InheritedProcess
+        if inherited:
+            pid, descriptor = map(int, inherited.split())
+            self.link, self._process = socket.socket(fileno=descriptor), InheritedProcess(pid)
             self.link.setblocking(False)
             self.link.set_inheritable(False)
         else:
@@ -132,26 +135,25 @@ class Starter:
         role = "sshd-starter" if launch.is_hosted else ROUND_LAUNCHERS.get(launch.launcher, "fork-server")
         self.link, theirs = starter_protocol.pair()
         self.link.setblocking(False)
-        words = (str(os.getpid()), str(theirs.fileno()), launch.launcher, "--", *launch.program)
-        command = roles.command(role, *words)
-        # A session of its own: an interrupt from a terminal is for the agent, who knows what it means.
+        command = roles.command(role, str(os.getpid()), str(theirs.fileno()), launch.launcher, "--", *launch.program)
+        # A new session, because an interrupt from a terminal is for the agent, which stops the ranks in order.
         self._process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
         )
         theirs.close()
 
     def start(self, ranks: Sequence[dict[str, str]], outputs: Sequence[int]) -> None:
-        """Start these ranks; each writes to its output, which is ours no longer."""
+        """Start these ranks, and close the descriptors for their output here."""
         try:
             starter_protocol.send_ranks(self.link, ranks, outputs)
-        except ConnectionError:  # it has died: the channel's end, which is read next, says so
+        except ConnectionError:  # it has died, as the end of the channel will show
             return
         finally:
             for output in outputs:
                 os.close(output)
 
     def receive(self) -> starter_protocol.Packet | None:
-        """What it reports, nothing if nothing after all; None when it has ended."""
+        """Return its next report, {} if there is none, or None when it has ended."""
         try:
             received = starter_protocol.receive(self.link)
         except BlockingIOError:
@@ -160,14 +162,14 @@ class Starter:
 
     @property
     def closed(self) -> bool:
-        """Whether it was let go."""
+        """Whether `close` was called."""
         return self.link.fileno() < 0
 
     def close(self, *, at_once: bool = False) -> int:
-        """Let it go, by force if need be. Its exit code, or minus the signal that ended it."""
+        """End the process, and return its exit code, or minus the signal that ended it."""
         self.link.close()
         try:
-            return self._process.wait(0 if at_once else _SECONDS_TO_LEAVE)
+            return self._process.wait(0 if at_once else _EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()

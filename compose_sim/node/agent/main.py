@@ -1,6 +1,6 @@
-"""Where does a node begin? Here: the command that each node of a run executes, and what it reads from its environment.
+"""Run one node of a run: read its environment, start the agent, and report how it ended.
 
-Arguments of the role `agent`: --launcher warm|torchrun|env|command|paddle [--master-address NAME] [--module] -- SCRIPT ARGS...
+Arguments of the role `agent`: --launcher warm|torchrun|env|command|paddle|hosted [--master-address HOST] [--module] -- SCRIPT ARGS...
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Callable
 
 from ..shared import emulation
 from ..shared.event_log import EventLog
-from ..shared.rank_logs import Outputs
+from ..shared.rank_logs import RankLogs
 from .agent import Agent
 from .faults import Orders
-from .gpu_proof import Proof
+from .gpu_proof import GpuProof
 from .launchers import LAUNCHERS, Launch
-from .stalls.stall_detector import Stalls
-
-Say = Callable[[str], None]
+from .stalls.stall_detector import StallDetector
 
 _FLUSH_SECONDS = 5.0
 
 
 class Signals:
-    """SIGTERM and SIGINT, as something to wait for."""
+    """SIGTERM and SIGINT, as a file descriptor to wait for."""
 
     def __init__(self) -> None:
-        """From now on neither ends this process."""
+        """Install handlers, so that neither ends this process."""
         self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -45,11 +44,11 @@ class Signals:
         return self._read
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, unless one has arrived: True."""
+        """Wait for a signal, and return whether one has arrived."""
         return bool(select.select([self._read], [], [], seconds)[0])
 
     def received(self) -> bytes:
-        """The numbers of the signals that have arrived, in order."""
+        """Return the numbers of the signals that have arrived."""
         try:
             return os.read(self._read, 64)
         except BlockingIOError:
@@ -57,7 +56,7 @@ class Signals:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one node; its exit code."""
+    """Run one node, and return the exit code."""
     options = _options(arguments)
     environment = os.environ
     events = EventLog.from_environment(environment)
@@ -79,70 +78,68 @@ def main(arguments: list[str]) -> int:
     )
     if emulation.is_on():
         count = environment[emulation.VARIABLE]
-        _say(log, f"CUDA {emulation.WORDS}: {count} device{'' if count == '1' else 's'}")
+        _print_and_log(log, f"CUDA {emulation.WORDS}: {count} device{'' if count == '1' else 's'}")
     exit_code = 1
     try:
-        exit_code = _take_part(launch, environment["COMPOSESIM_MASTER"], lambda text: _say(log, text))
+        exit_code = _run_agent(launch, environment["COMPOSESIM_MASTER"], partial(_print_and_log, log))
     finally:
         events.emit("node-exited", exit_code=exit_code)
     return exit_code
 
 
-def _take_part(launch: Launch, master: str, say: Say) -> int:
+def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
     events, signals = EventLog.from_environment(os.environ), Signals()
     contained = _is_contained()
     with selectors.DefaultSelector() as selector:
         echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"
-        outputs = Outputs(events.folder / "logs", events.node, selector, echo=echo)
+        logs = RankLogs(events.folder / "logs", events.node, selector, echo=echo)
         orders = Orders(events, contained=contained)
         agent = Agent(
             master=master,
             launch=launch,
             node_rank=int(os.environ["COMPOSESIM_NODE_RANK"]),
             events=events,
-            outputs=outputs,
+            logs=logs,
             selector=selector,
-            say=say,
+            log=log,
             contained=contained,
-            stalls=Stalls(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
+            stalls=StallDetector(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
             orders=orders,
         )
         try:
-            # While the launcher imports torch: a node that sees other GPUs than it was given must not train on them.
-            if problem := Proof(os.environ).finish(events, pause=signals.wait):
-                say(problem)
+            # While the starter imports torch. A node must not train on GPUs other than those planned for it.
+            if problem := GpuProof(os.environ).finish(events, pause=signals.wait):
+                log(problem)
                 return 1
             selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
             return agent.run()
         finally:
             agent.close()
             orders.close()
-            outputs.finish(_FLUSH_SECONDS)
+            logs.finish(_FLUSH_SECONDS)
 
 
 def _is_contained() -> bool:
-    """Whether this node has a container to itself: every process here is then this node's."""
+    """Return whether this node has its own container, so that every process in it is part of this node."""
     engine = os.environ.get("COMPOSESIM_ENGINE")
-    return engine != "local" if engine else os.getppid() <= 1  # a container's init, or none at all
+    return engine != "local" if engine else os.getppid() <= 1  # the parent is the container's init, or there is none
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="agent", description="One node of a composesim run.")
     parser.add_argument("--launcher", choices=LAUNCHERS, default="warm")
-    parser.add_argument(
-        "--master-address", help="the host where the first rank listens itself, without the master's store"
-    )
+    parser.add_argument("--master-address", help="the host on which rank 0 listens, instead of the master's store")
     parser.add_argument("--module", action="store_true", help="SCRIPT is a module's name, as after python -m")
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
     return parser.parse_args(arguments)
 
 
-def _say(log: Path, text: str) -> None:
+def _print_and_log(log: Path, text: str) -> None:
     line = f"composesim {os.environ['COMPOSESIM_NODE']}: {text}\n"
     sys.stderr.write(line)
     try:
         with log.open("a") as file:
             file.write(f"{time.strftime('%H:%M:%S')} {line}")
-    except OSError as error:  # a full disk must not end somebody's training
-        print(f"composesim: cannot append to {log} ({error.strerror}): the line above is only here", file=sys.stderr)
+    except OSError as error:  # a full disk must not end a training run
+        print(f"composesim: cannot append the line above to {log}: {error.strerror}", file=sys.stderr)

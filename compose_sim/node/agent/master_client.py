@@ -1,7 +1,8 @@
-"""How does a node stay in touch with the master? By a connection that it makes anew, again and again, when it breaks.
+"""Keep a node connected to the master, and reconnect when the connection breaks.
 
-A node that was frozen, or cut off from the network for a while, finds its connection closed: it is no member any more, but may join
-again. How long it tries depends on what it hears: a master that refuses, or whose name is unknown, has ended; silence may end.
+A node that was frozen, or cut off from the network for a while, finds its connection closed: it is not part of the round
+any more, but may join again. How long it tries depends on the failure: a master that refuses connections or whose name is
+unknown has ended, but one that does not answer may come back.
 """
 
 from __future__ import annotations
@@ -16,54 +17,54 @@ from typing import Protocol
 
 from ..shared.master_protocol import SILENCE_SECONDS, Connection, Message
 
-# Seconds to try, by what is heard. At first the master may not be up, nor its name known.
-_AT_FIRST = {"refused": 120.0, "unknown": 120.0, "silent": 120.0}
-_AGAIN = {"refused": 3.0, "unknown": 10.0, "silent": 600.0}
+# Seconds to try, by failure. At first the master may not run yet, nor its name be known.
+_FIRST_TIME = {"refused": 120.0, "unknown": 120.0, "silent": 120.0}
+_RECONNECT = {"refused": 3.0, "unknown": 10.0, "silent": 600.0}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _NEVER = float("inf")
 
 
-class Member(Protocol):
-    """Who is told what becomes of the connection."""
+class MasterListener(Protocol):
+    """Receives what happens on the connection."""
 
     def connected(self) -> None:
-        """It stands."""
+        """The connection is open."""
 
-    def heard(self, message: Message) -> None:
+    def received(self, message: Message) -> None:
         """The master has sent a message."""
 
     def disconnected(self, reason: str) -> None:
-        """It has broken; nothing is done about it before `dial`."""
+        """The connection has ended; call `connect` to reconnect."""
 
     def unreachable(self, reason: str) -> None:
-        """It could not be made, and is given up."""
+        """No connection could be made, and no further attempt will be."""
 
 
-class Membership:
-    """One node's connection to the master. `wake_at` says when it wants to `go_on`, on the monotonic clock."""
+class MasterClient:
+    """One node's connection to the master. Call `poll` at `wake_at`, on the monotonic clock, at the latest."""
 
-    def __init__(self, address: str, selector: selectors.BaseSelector, member: Member) -> None:
-        """Nothing happens before `dial`; `address` is HOST:PORT."""
-        self._address, self._selector, self._member = address, selector, member
+    def __init__(self, address: str, selector: selectors.BaseSelector, listener: MasterListener) -> None:
+        """Do nothing before `connect`; `address` is HOST:PORT."""
+        self._address, self._selector, self._listener = address, selector, listener
         self._connection: Connection | None = None
         self._attempt: socket.socket | None = None
         self._began = 0.0
         self._pause, self._attempts = _FIRST_PAUSE, 0
-        self._patience: Mapping[str, float] = _AT_FIRST
+        self._patience: Mapping[str, float] = _FIRST_TIME
         self.wake_at = _NEVER
 
-    def dial(self) -> None:
-        """Connect, however often it takes."""
+    def connect(self) -> None:
+        """Start to connect, with as many attempts as needed."""
         self._began, self._pause = time.monotonic(), _FIRST_PAUSE
         self._try()
 
     def send(self, message: Message) -> None:
-        """Send one message, where there is a connection; what breaks it is heard of later."""
+        """Send one message if there is a connection; a failure is reported later."""
         if self._connection is not None:
             self._connection.send(message)
 
-    def go_on(self) -> None:
-        """Do what is due: try again, or give up an attempt that nobody answers."""
+    def poll(self) -> None:
+        """Start another attempt if one is due, or give up one that gets no answer."""
         if time.monotonic() < self.wake_at:
             return
         if self._attempt is None:
@@ -73,12 +74,12 @@ class Membership:
             self._failed("silent", "timed out")
 
     def close(self) -> None:
-        """Hang up, and try no more."""
+        """Close the connection, and make no further attempt."""
         self.wake_at = _NEVER
         if self._attempt is not None:
             self._end_attempt().close()
         if self._connection is not None:
-            self._hang_up(self._connection)
+            self._disconnect(self._connection)
 
     def _try(self) -> None:
         host, _, port = self._address.rpartition(":")
@@ -98,7 +99,7 @@ class Membership:
             self._answered(error_number)
 
     def _answered(self, error_number: int = 0) -> None:
-        if self._attempt is None:  # given up a moment ago, in the same turn
+        if self._attempt is None:  # given up earlier in this iteration
             return
         link = self._end_attempt()
         error_number = error_number or link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -107,9 +108,9 @@ class Membership:
             self._failed("refused" if error_number == errno.ECONNREFUSED else "silent", os.strerror(error_number))
             return
         self._connection = Connection(link)
-        self._selector.register(self._connection, selectors.EVENT_READ, self._hear)
-        self._patience, self.wake_at = _AGAIN, _NEVER
-        self._member.connected()
+        self._selector.register(self._connection, selectors.EVENT_READ, self._read)
+        self._patience, self.wake_at = _RECONNECT, _NEVER
+        self._listener.connected()
 
     def _end_attempt(self) -> socket.socket:
         assert self._attempt is not None
@@ -121,23 +122,23 @@ class Membership:
         now, patience = time.monotonic(), self._patience[what]
         if now + self._pause > self._began + patience:
             self.wake_at = _NEVER
-            self._member.unreachable(f"no answer from the master at {self._address} in {patience:.0f} s: {reason}")
+            self._listener.unreachable(f"cannot reach the master at {self._address} after {patience:.0f} s: {reason}")
             return
         self.wake_at = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         connection = self._connection
-        if connection is None:  # hung up a moment ago, in the same turn
+        if connection is None:  # closed earlier in this iteration
             return
         for message in connection.receive():
-            self._member.heard(message)
+            self._listener.received(message)
         if connection.closed and connection is self._connection:
             reason = connection.closed
-            self._hang_up(connection)
-            self._member.disconnected(reason)
+            self._disconnect(connection)
+            self._listener.disconnected(reason)
 
-    def _hang_up(self, connection: Connection) -> None:
+    def _disconnect(self, connection: Connection) -> None:
         self._connection = None
         self._selector.unregister(connection)
         connection.close()

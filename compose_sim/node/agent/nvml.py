@@ -1,6 +1,6 @@
-"""How busy are this node's GPUs, and how full? Asked of NVIDIA's management library (NVML), which sets up no CUDA in this process.
+"""Sample the utilization and memory of this node's GPUs through NVML, which does not set up CUDA in this process.
 
-A GPU counts as a whole: what other nodes do on a shared one is in its numbers.
+The numbers are of whole GPUs: those of a shared GPU include the other nodes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class _Memory(ctypes.Structure):
 
 
 class Gpus:
-    """The GPUs with these UUIDs; none where the library is not there, or does not know them."""
+    """The GPUs with these UUIDs that NVML knows."""
 
     def __init__(self, uuids: list[str]) -> None:
-        """Ask for a handle of each, once."""
+        """Get a handle of each GPU, if the library is installed."""
         self._nvml: Any = None
         self._handles: list[ctypes.c_void_p] = []
         if not uuids:
@@ -41,7 +41,7 @@ class Gpus:
                 self._handles.append(handle)
 
     def sample(self) -> Sample:
-        """`gpu_use` is their mean, 0 to 1, of the last moments (None of a MIG slice, which has none); empty without a GPU."""
+        """Return the mean recent utilization, 0 to 1 (None for MIG slices), and the memory in use; {} without a GPU."""
         if not self._handles:
             return {}
         uses, used = [], 0
@@ -58,7 +58,7 @@ _of_this_node: Gpus | None = None
 
 
 def sample() -> Sample:
-    """What this node's GPUs are doing now."""
+    """Return the current usage of this node's GPUs."""
     global _of_this_node
     if _of_this_node is None:
         _of_this_node = Gpus([uuid for uuid in os.environ.get("COMPOSESIM_GPUS", "").split(",") if uuid])

@@ -1,4 +1,4 @@
-"""How does a node signal its ranks, with all that they started, and never a stranger who was given their number?"""
+"""Signal a rank with everything it started, but never a process that reuses its number."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from . import usage
 
 
 @dataclass(frozen=True)
-class Ending:
-    """How a process ended: `status` as in `subprocess`, an exit code or minus a signal."""
+class ExitStatus:
+    """How a process ended: `status` is an exit code or minus a signal, as in `subprocess`."""
 
     status: int
 
@@ -24,18 +24,17 @@ class Ending:
     def signal(self) -> int | None:
         return -self.status if self.status < 0 else None
 
-    @property
-    def words(self) -> str:
-        """`SIGKILL`, `exit code 3`."""
+    def __str__(self) -> str:
+        """Return `SIGKILL` or `exit code 3`."""
         return signal.Signals(-self.status).name if self.status < 0 else f"exit code {self.status}"
 
 
 @dataclass
-class Rank:
+class RankProcess:
     """
-    A rank process of the present round; `pid` is its process group too, 0 until it has started and when its group is gone.
+    A rank of the current round. `pid` is also the process group; it is 0 before the start, and after the group has ended.
 
-    One that a launcher of others will start, or has started and seen end, counts as `ended` meanwhile: nobody waits for it.
+    A rank that another launcher starts counts as `ended` while it does not run, because nothing waits for it.
     """
 
     rank: int
@@ -43,31 +42,31 @@ class Rank:
     ended: bool = False
 
     def signal(self, number: int) -> None:
-        """Signal the rank and its children; 0 only looks whether any are left."""
+        """Signal the rank and its children; signal 0 only checks whether any are left."""
         if not self.pid:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
             if not (self.ended and number == signal.SIGKILL):
                 return
-        if self.ended:  # its group has ended as well: the kernel may give the number to a stranger
+        if self.ended:  # its group has ended as well, and the kernel may reuse the number
             self.pid = 0
             return
-        # It was forked this instant and has no group of its own yet; or it has ended, which we shall hear next.
+        # It was forked just now and does not lead a group yet; or it has ended, and that will be reported next.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
 
 class OutOfMemoryKills:
-    """Was it for want of memory that the kernel killed a rank? Only a container of its own can tell."""
+    """Counts the kernel's out-of-memory kills, to tell which rank was killed for that reason; works in containers only."""
 
     def __init__(self, *, contained: bool) -> None:
-        """Count from now on."""
+        """Start to count."""
         self._contained = contained
         self._known = usage.out_of_memory_kills() if contained else 0
 
-    def ended(self, status: int) -> bool:
-        """Whether a rank that ended with `status` ended so."""
+    def explains(self, status: int) -> bool:
+        """Return whether a rank that has just ended with `status` ran out of memory."""
         if status != -signal.SIGKILL or not self._contained:
             return False
         before, self._known = self._known, usage.out_of_memory_kills()

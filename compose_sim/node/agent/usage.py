@@ -1,4 +1,4 @@
-"""How much does a node use? CPU seconds, memory and network bytes, from its cgroup in a container, else from its processes."""
+"""Sample the CPU time, memory and network traffic of a node, from its cgroup in a container, else from its processes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Sample = dict[str, Optional[float]]
 
 
 def sample(root: int, *, contained: bool) -> Sample:
-    """What has been used until now: by this container, or by the process `root` and all below it."""
+    """Return what this container, or the process `root` with its descendants, has used so far."""
     return {**(_of_container() if contained else _of_processes(root)), **nvml.sample()}
 
 
 def out_of_memory_kills() -> int:
-    """How often the kernel has killed a process of this container for want of memory; 0 where it cannot be known."""
+    """Return how many processes of this container the kernel has killed for lack of memory; 0 if unknown."""
     for line in _lines("memory.events") or _lines("memory/memory.oom_control"):
         name, _, count = line.partition(" ")
         if name == "oom_kill":
@@ -49,7 +49,7 @@ def _cpu_seconds() -> float:
 
 
 def _memory() -> int:
-    """As `docker stats` counts it: without files that were read once and that the kernel may drop at any time."""
+    """Return the memory in use without inactive page cache, like `docker stats`."""
     used = _number("memory.current", "memory/memory.usage_in_bytes") or 0
     for line in _lines("memory.stat") or _lines("memory/memory.stat"):
         name, _, count = line.partition(" ")
@@ -74,9 +74,9 @@ def _of_processes(root: int) -> Sample:
         try:
             fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             resident, shared = Path(f"/proc/{process}/statm").read_text().split()[1:3]
-        except OSError:  # it ended while we looked
+        except OSError:  # it has ended
             continue
-        cpu += sum(map(int, fields[11:15]))  # its own and its ended children's, in user and kernel mode
+        cpu += sum(map(int, fields[11:15]))  # of the process and of its ended children, in user and kernel mode
         memory += (int(resident) - int(shared)) * _PAGE
     return {
         "cpu_s": cpu / _TICKS,

@@ -1,1 +1,1 @@
-"""The master: rendezvous, or the head of a framework that has a driver."""
+"""The master of a run: the rendezvous of the nodes, or the driver that controls them."""

@@ -1,4 +1,4 @@
-"""How does the master hear of its nodes? By a connection each: what happens to it is told to a council, whose acts are done."""
+"""Serve the connections of all nodes: pass what happens on them to a coordinator, and perform its actions."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ..shared.decisions import Act, Council, Drop, Note, Send
 from ..shared.event_log import EventLog
 from ..shared.master_protocol import Connection
+from .coordinator import Action, Coordinator, Drop, Emit, Send
 
 TICK_SECONDS = 0.25
 
 
-class Nodes:
-    """The connections of all nodes: what happens to them is told to a council, and what it decides is done."""
+class NodeServer:
+    """The sockets of one run's master."""
 
-    def __init__(self, council: Council, listener: socket.socket, events: EventLog) -> None:
+    def __init__(self, coordinator: Coordinator[Any], listener: socket.socket, events: EventLog) -> None:
         """Listen on `listener`."""
-        self._council = council
+        self._coordinator = coordinator
         self._listener = listener
         self._events = events
         self._connections: dict[int, Connection] = {}
@@ -33,57 +34,55 @@ class Nodes:
         self._next_peer = 0
 
     def run(self) -> int:
-        """Serve until the run has ended and the last node has left. 0: it went well."""
+        """Serve until the run has ended and the last node has left; return 0 if the run passed, else 1."""
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._events.emit("master-started", port=self._listener.getsockname()[1], pid=os.getpid())
-        self._perform(self._council.begin())
-        while not self._council.finished:
+        self._perform(self._coordinator.begin())
+        while not self._coordinator.finished:
             for key, _ in self._selector.select(TICK_SECONDS):
                 key.data()
-            # After reading: what came in while this process itself was held up is not silence.
-            self._perform(self._council.tick(time.monotonic()))
-        return 0 if self._council.outcome else 1
+            # After reading: if this process was suspended, what arrived in the meantime is not silence.
+            self._perform(self._coordinator.tick(time.monotonic()))
+        return 0 if self._coordinator.outcome else 1
 
     def _accept(self) -> None:
         link, (address, *_) = self._listener.accept()
         peer, self._next_peer = self._next_peer, self._next_peer + 1
         self._connections[peer] = Connection(link)
         self._selector.register(self._connections[peer], selectors.EVENT_READ, partial(self._read, peer))
-        self._perform(self._council.connected(peer, address, time.monotonic()))
+        self._coordinator.connected(peer, address, time.monotonic())
 
     def _read(self, peer: int) -> None:
         connection = self._connections.get(peer)
-        if connection is None:  # dropped a moment ago, in the same turn
+        if connection is None:  # dropped earlier in this iteration
             return
         for message in connection.receive():
             try:
-                acts = self._council.received(peer, message, time.monotonic())
+                actions = self._coordinator.received(peer, message, time.monotonic())
             except (KeyError, TypeError, ValueError):
-                connection.closed = f"it does not speak our protocol: {message!r:.80}"
+                connection.reject(message)
                 break
-            self._perform(acts)
+            self._perform(actions)
         if connection.closed:
-            self._lose(peer, connection.closed)
+            reason = connection.closed
+            self._drop(peer)
+            self._perform(self._coordinator.gone(peer, reason))
 
-    def _lose(self, peer: int, reason: str) -> None:
-        self._drop(peer)
-        self._perform(self._council.gone(peer, reason, time.monotonic()))
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Emit):
+                self._events.bind(generation=self._coordinator.generation).emit(action.kind, **action.data)
+            elif isinstance(action, Drop):
+                self._drop(action.peer)
+            elif not isinstance(action, Send):
+                self._perform_other(action)
+            elif action.peer in self._connections:
+                self._connections[action.peer].send(action.message)
 
-    def _perform(self, acts: list[Act]) -> None:
-        for act in acts:
-            if isinstance(act, Note):
-                self._events.bind(generation=self._council.generation).emit(act.kind, **act.data)
-            elif isinstance(act, Drop):
-                self._drop(act.peer)
-            elif not isinstance(act, Send):
-                self._perform_own(act)
-            elif act.peer in self._connections:
-                self._connections[act.peer].send(act.message)
-
-    def _perform_own(self, act: Act) -> None:
-        """An act that only some councils ask for."""
-        raise TypeError(act)
+    def _perform_other(self, action: Action) -> None:
+        """Perform an action that only one kind of coordinator returns."""
+        raise TypeError(action)
 
     def _drop(self, peer: int) -> None:
         connection = self._connections.pop(peer, None)
@@ -93,36 +92,36 @@ class Nodes:
 
 
 class PortTaken(RuntimeError):
-    """Another process listens where we were told to."""
+    """Another process listens on the port."""
 
     def __init__(self, port: int) -> None:
         super().__init__(f"port {port} is taken")
         self.port = port
 
 
-def serve(make: Callable[[], Nodes], council: Council, events: EventLog) -> int:
-    """Make the sockets of a run's master and serve the run, whatever ends it; the exit code of this process."""
+def serve(make_server: Callable[[], NodeServer], coordinator: Coordinator[Any], events: EventLog) -> int:
+    """Serve a run to its end, and return the exit code of this process."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return make().run()
+        return make_server().run()
     except (OSError, RuntimeError) as error:
-        hint = f": `ss -ltnp sport = :{error.port}` shows by whom" if isinstance(error, PortTaken) else ""
+        hint = f". To see which process uses it: ss -ltnp sport = :{error.port}" if isinstance(error, PortTaken) else ""
         print(f"composesim master: {error}{hint}", file=sys.stderr)
-        if council.outcome is None:
+        if coordinator.outcome is None:
             events.emit("ended", passed=False, reason=str(error))
         return 1
     except KeyboardInterrupt:
-        # Compose may end all services when the first node leaves (--abort-on-container-exit): the outcome stands.
-        return 128 + signal.SIGTERM if council.outcome is None else 0 if council.outcome else 1
+        # Compose may stop all services when the first node leaves (--abort-on-container-exit): the outcome stands.
+        return 128 + signal.SIGTERM if coordinator.outcome is None else 0 if coordinator.outcome else 1
 
 
 def interface_of(host: str) -> str:
-    """The address to listen on where nodes know us by this name; "" for all: a run on this machine alone is nobody else's business."""
+    """Return the address to listen on if nodes connect to `host`: loopback if they run on this machine, else "" for all."""
     return "127.0.0.1" if host in ("127.0.0.1", "localhost") else ""
 
 
 def listen(interface: str, port: int) -> socket.socket:
-    """A socket that listens there, on any port where it is 0; PortTaken where somebody else does."""
+    """Return a listening socket, on any free port if `port` is 0; raises PortTaken."""
     try:
         return socket.create_server((interface, port), backlog=1024)
     except OSError as error:
@@ -132,14 +131,14 @@ def listen(interface: str, port: int) -> socket.socket:
 
 
 def free_port(interface: str) -> int:
-    """A port on which nobody listens at this moment."""
+    """Return a port that nothing listens on at this moment."""
     with listen(interface, 0) as listener:
         return int(listener.getsockname()[1])
 
 
-def marked(folder: Path) -> frozenset[str]:
-    """Nodes that something is done to on purpose at this moment: composesim keeps a file of the name of each."""
+def absent_nodes(run_folder: Path) -> frozenset[str]:
+    """Return the nodes that a fault affects at this moment: composesim keeps a file with the name of each."""
     try:
-        return frozenset(path.name for path in folder.iterdir())
-    except OSError:  # there is no such folder where nothing can be done to nodes
+        return frozenset(path.name for path in (run_folder / "orders" / "absent").iterdir())
+    except OSError:  # without faults there is no such folder
         return frozenset()

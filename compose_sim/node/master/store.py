@@ -1,10 +1,13 @@
-"""Where do ranks find each other's addresses? In a TCPStore, served by this process for the master, one store a round.
+"""Serve TCPStores to the ranks, one per round, for the master.
 
-A process of its own, because torch is only half imported here: torch's C extension alone gives a TCPStore in 0.2 s instead of 1 s,
-but should a torch not like that, it can abort, and must not take the master with it. The master then starts this again with `--whole`.
+Arguments of the role `store`: [--whole]
 
-Reads `open HOST PORT` lines, answers each with a line: `PORT` (the one that the new store listens on), `taken` (PORT is)
-or `error TEXT`; ends with its input. HOST is 127.0.0.1, to be reached from this machine alone, or 0.0.0.0.
+This is a separate process because it imports only torch's C extension, which provides a TCPStore in 0.2 s instead of
+1 s. A torch that does not work this way may abort, which must not end the master; the master then starts this process
+again with `--whole`.
+
+It reads lines `open HOST PORT` and answers each with the port of the new store, `taken` if another process listens on
+PORT, or `error TEXT`; it ends when standard input does. HOST is 127.0.0.1 (this machine only) or 0.0.0.0.
 """
 
 from __future__ import annotations
@@ -22,17 +25,17 @@ _KEPT = 4
 
 def main(arguments: list[str]) -> int:
     """Serve stores until standard input ends."""
-    # An interrupt from a terminal is for the master, who ends us when the last node has left.
+    # An interrupt from a terminal is for the master, which ends us when the last node has left.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     make_store = whole_torch() if "--whole" in arguments else torch_extension()
-    # Ranks of a round that has just ended may still be reading theirs; those of long ago would cost a thread and a port each.
+    # Ranks of a round that has just ended may still use its store. Older ones would each cost a thread and a port.
     stores: deque[Any] = deque(maxlen=_KEPT)
     for line in sys.stdin:
         try:
             _, host, port = line.split()
             store = _open(make_store, host, int(port))
             print(store.port, flush=True)
-            stores.append(store)  # and the oldest one ends, which takes longer than to answer
+            stores.append(store)  # and the oldest one closes, which takes longer than answering
         except (RuntimeError, OSError) as error:  # torch's DistNetworkError is a RuntimeError
             text = " ".join(str(error).split())
             print("taken" if "address already in use" in text.lower() else f"error {text}", flush=True)
@@ -41,20 +44,20 @@ def main(arguments: list[str]) -> int:
 
 def _open(make_store: Any, host: str, port: int) -> Any:
     options: dict[str, Any] = {}
-    if host == "127.0.0.1":  # torch listens on all interfaces, unless it is handed a socket that already listens
+    if host == "127.0.0.1":  # torch listens on all interfaces, unless it is given a socket that already listens
         listener = socket.create_server((host, port), backlog=1024)
         port = listener.getsockname()[1]
-        # The store closes the socket with itself. Not every torch's libuv takes one.
+        # The store closes the socket. Not every version of torch's libuv backend accepts one.
         options = {"master_listen_fd": listener.detach(), "use_libuv": False}
     return make_store(host, port, None, True, wait_for_workers=False, **options)
 
 
 def torch_extension() -> Any:
-    """The class TCPStore, from torch's C extension without the 0.8 s of torch's Python code."""
+    """Return the class TCPStore from torch's C extension, without the 0.8 s for torch's Python code."""
     spec = importlib.util.find_spec("torch")
     if spec is None:
         raise ModuleNotFoundError("No module named 'torch'")
-    # The extension asks for these while it initialises, and only needs that they exist.
+    # The extension imports these when it is initialised, and only needs them to exist.
     _stand_in("torch").__path__ = list(spec.submodule_search_locations or ())
     _stand_in("torch.distributed")
     _stand_in("torch.futures").Future = type("Future", (), {})  # type: ignore[attr-defined]
@@ -64,7 +67,7 @@ def torch_extension() -> Any:
 
 
 def whole_torch() -> Any:
-    """The class TCPStore, as documented."""
+    """Return the documented class TCPStore."""
     return importlib.import_module("torch.distributed").TCPStore
 
 

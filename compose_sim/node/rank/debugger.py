@@ -16,7 +16,7 @@ from typing import Any
 from ..shared.event_log import EventLog
 
 
-class Prompt(pdb.Pdb):
+class RemotePdb(pdb.Pdb):
     """A pdb whose terminal is whoever is attached. When they leave, the script runs on."""
 
     def __init__(self, events: EventLog) -> None:
@@ -112,11 +112,11 @@ class _Peer:
             return b""
 
 
-_prompts: dict[int, Prompt] = {}  # by process: one that the script forks has its own
+_prompts: dict[int, RemotePdb] = {}  # by process: one that the script forks has its own
 
 
 def stop_at(frame: FrameType, events: EventLog) -> None:
     """Stop this process at `frame`, as `breakpoint()` there would with a terminal."""
     if os.getpid() not in _prompts:
-        _prompts[os.getpid()] = Prompt(events)
+        _prompts[os.getpid()] = RemotePdb(events)
     _prompts[os.getpid()].stop_at(frame)

@@ -15,4 +15,4 @@ from . import script_runner
 def main(arguments: list[str]) -> None:
     """Arguments: [-m] SCRIPT ARGS..."""
     process.die_with(os.getppid())
-    script_runner.run_alone(script_runner.Program.from_arguments(arguments), EventLog.from_environment(os.environ))
+    script_runner.run_alone(script_runner.UserProgram.from_arguments(arguments), EventLog.from_environment(os.environ))

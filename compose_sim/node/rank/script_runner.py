@@ -23,7 +23,7 @@ from . import emulate, function_call, gpu_limits, instrument, teardown
 
 
 @dataclass(frozen=True)
-class Program:
+class UserProgram:
     """What a rank runs: a script or, with `is_module`, a module as after `python -m`."""
 
     name: str
@@ -31,10 +31,10 @@ class Program:
     arguments: tuple[str, ...]
 
     @staticmethod
-    def from_arguments(arguments: list[str]) -> Program:
+    def from_arguments(arguments: list[str]) -> UserProgram:
         is_module = arguments[:1] == ["-m"]
         name, *rest = arguments[1:] if is_module else arguments
-        return Program(name=name, is_module=is_module, arguments=tuple(rest))
+        return UserProgram(name=name, is_module=is_module, arguments=tuple(rest))
 
     @property
     def words(self) -> list[str]:
@@ -101,9 +101,9 @@ class Program:
         exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
-def run(program: Program) -> None:
+def run(program: UserProgram) -> None:
     """Run `program` as this process's rank; ends as it ends, for the interpreter to exit as after any script."""
-    process.list_as(program.command)
+    process.set_command_line(program.command)
     events = EventLog.from_environment(os.environ)
     events = events.bind(rank=int(os.environ["RANK"]), generation=int(os.environ["COMPOSESIM_GENERATION"]))
     emulate.install()
@@ -114,7 +114,7 @@ def run(program: Program) -> None:
     run_alone(program, events, end=instrument.end)
 
 
-def run_alone(program: Program, events: EventLog, *, end: Callable[[], None] = lambda: None) -> None:
+def run_alone(program: UserProgram, events: EventLog, *, end: Callable[[], None] = lambda: None) -> None:
     """Run `program` without a probe, and tell how it ended, after `end`."""
     exit_code = 0
     try:
@@ -192,4 +192,4 @@ def main(arguments: list[str]) -> None:
     """Be the rank of this new Python. Arguments: [-m] SCRIPT ARGS..."""
     process.die_with(os.getppid())
     instrument.install()
-    run(Program.from_arguments(arguments))
+    run(UserProgram.from_arguments(arguments))

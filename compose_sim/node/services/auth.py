@@ -1,4 +1,4 @@
-"""May this request pass the gate? With the run's token: in the link, then by a cookie; or in a header, as programs send it."""
+"""Decide whether a request may pass the proxy: with the run's token in the link, then with a cookie, or in a header."""
 
 from __future__ import annotations
 
@@ -10,64 +10,64 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Union
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-NAME = "token"  # of the parameter in a link, and of the field in the form
+NAME = "token"  # the parameter in a link, and the field in the form
 
 
 @dataclass(frozen=True)
-class Pass:
-    """It may; `path` is what to ask for behind the gate."""
+class Allow:
+    """Forward the request."""
 
     path: str
 
 
 @dataclass(frozen=True)
-class Enter:
-    """It showed the token: it gets the cookie, and is sent to the same place without the token, which then stays in no history."""
+class SetCookie:
+    """Set the cookie, and redirect to the same place without the token, which then stays in no browser history."""
 
     location: str
     cookie: str
 
 
 @dataclass(frozen=True)
-class Refuse:
-    """It may not."""
+class Deny:
+    """Refuse the request."""
 
 
-Decision = Union[Pass, Enter, Refuse]
+Decision = Union[Allow, SetCookie, Deny]
 
 
 def decide(path: str, headers: Mapping[str, str], token: str, *, form: str = "") -> Decision:
-    """What becomes of a request for a path with these headers, named in lower case; `form` is the body of a form that was filled in."""
+    """Decide about a request. `headers` have lower-case names; `form` is the body of a submitted form."""
     try:
         parts = urlsplit(path)
     except ValueError:  # such as http://[
-        return Refuse()
+        return Deny()
     query = parse_qsl(parts.query, keep_blank_values=True)
     shown = [value for name, value in query if name == NAME] + [
         value for name, value in parse_qsl(form) if name == NAME
     ]
     if any(_same(value, token) for value in shown):
         left = urlencode([pair for pair in query if pair[0] != NAME])
-        # Only the path: a link such as //elsewhere must not lead away from here.
-        here = "/" + parts.path.lstrip("/\\")  # to browsers either slash is one
-        return Enter(location=urlunsplit(("", "", here, left, "")), cookie=_cookie(token))
+        # Only the path: a link to //elsewhere must not redirect to another host.
+        here = "/" + parts.path.lstrip("/\\")  # browsers treat both slashes alike
+        return SetCookie(location=urlunsplit(("", "", here, left, "")), cookie=_cookie(token))
     if _cookie_shown(headers.get("cookie", ""), token) or _same(_in_header(headers.get("authorization", "")), token):
-        return Pass(path=path)
-    return Refuse()
+        return Allow(path=path)
+    return Deny()
 
 
 def without_ours(cookies: str, token: str) -> str:
-    """The cookies of a request, less the one that opens the gate: what is behind it need not see that."""
+    """Return the cookies of a request without the proxy's own, which the program behind it need not see."""
     return "; ".join(pair for pair in cookies.split("; ") if pair.partition("=")[0] != _cookie_name(token))
 
 
 def _cookie(token: str) -> str:
-    """Not the token itself; no script may read it, and no other site's form may send it."""
+    """Return a cookie that does not contain the token, that no script can read, and that no form on another site sends."""
     return f"{_cookie_name(token)}={_ticket(token)}; Path=/; HttpOnly; SameSite=Lax"
 
 
 def _cookie_name(token: str) -> str:
-    """One for each run: browsers do not tell ports of one machine apart."""
+    """Return a name per run: browsers share cookies between all ports of a machine."""
     return f"composesim-{_digest(token, 'name')[:12]}"
 
 
@@ -88,7 +88,7 @@ def _cookie_shown(text: str, token: str) -> bool:
 
 
 def _in_header(text: str) -> str | None:
-    """`Bearer TOKEN`, or the password of `Basic`, whoever the user."""
+    """Return the token in `Bearer TOKEN`, or the password in `Basic`, with any user name."""
     scheme, _, value = text.partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
@@ -96,10 +96,10 @@ def _in_header(text: str) -> str | None:
         return None
     try:
         return base64.b64decode(value, validate=True).decode().partition(":")[2]
-    except ValueError:  # no base64, or no text
+    except ValueError:  # not base64, or not text
         return None
 
 
 def _same(given: str | None, wanted: str) -> bool:
-    """Compared in a time that says nothing of where they differ."""
+    """Compare in constant time."""
     return bool(wanted) and given is not None and hmac.compare_digest(given.encode(), wanted.encode())

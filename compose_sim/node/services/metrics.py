@@ -1,4 +1,4 @@
-"""What do a run's events say in numbers? A fold over them, and its state as the text that Prometheus reads."""
+"""Turn a run's events and metric lines into metrics in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-_MOST_METRICS = 100  # names that one rank may print: a name that holds a number would otherwise never end
+# Maximum number of metric names per rank, since a name that contains a number could otherwise vary without end
+_MOST_METRICS = 100
 
-# Name -> (type, help). Counters end in _total, as is the custom.
+# Name -> (type, help). By convention, counters end in _total.
 _FAMILIES: Mapping[str, tuple[str, str]] = {
-    "composesim_node_up": ("gauge", "Whether the node runs."),
-    "composesim_node_cpu_seconds_total": ("counter", "CPU time that the node has used."),
-    "composesim_node_memory_bytes": ("gauge", "Memory that the node uses, without what the kernel may drop."),
-    "composesim_node_memory_limit_bytes": ("gauge", "Memory that the node may use."),
-    "composesim_node_received_bytes_total": ("counter", "Bytes that the node has received."),
-    "composesim_node_sent_bytes_total": ("counter", "Bytes that the node has sent."),
-    "composesim_node_gpu_use_ratio": ("gauge", "How busy the node's GPUs are, as wholes, 0 to 1."),
-    "composesim_node_gpu_memory_bytes": ("gauge", "Memory in use on the node's GPUs, as wholes."),
-    "composesim_rank_up": ("gauge", "Whether the rank runs."),
-    "composesim_rank_steps": ("gauge", "Optimizer steps of the rank so far."),
-    "composesim_rank_longest_wait_seconds": ("gauge", "Longest wait of the rank for others in one collective."),
-    "composesim_rank_metric": ("gauge", "Last value of each number in the metric lines that the rank printed."),
-    "composesim_round": ("gauge", "Number of the rendezvous round under way."),
-    "composesim_world_size": ("gauge", "Ranks in the round under way."),
-    "composesim_restarts_total": ("counter", "Rounds that began because something had failed."),
-    "composesim_nodes_lost_total": ("counter", "Nodes that were lost while they were needed."),
-    "composesim_faults_total": ("counter", "Faults that were injected, by kind."),
+    "composesim_node_up": ("gauge", "1 if the node runs."),
+    "composesim_node_cpu_seconds_total": ("counter", "CPU time used by the node."),
+    "composesim_node_memory_bytes": ("gauge", "Memory in use on the node, without inactive page cache."),
+    "composesim_node_memory_limit_bytes": ("gauge", "Memory limit of the node."),
+    "composesim_node_received_bytes_total": ("counter", "Bytes received by the node."),
+    "composesim_node_sent_bytes_total": ("counter", "Bytes sent by the node."),
+    "composesim_node_gpu_use_ratio": (
+        "gauge",
+        "Utilization of the node's GPUs, 0 to 1, including other nodes on shared GPUs.",
+    ),
+    "composesim_node_gpu_memory_bytes": (
+        "gauge",
+        "Memory in use on the node's GPUs, including other nodes on shared GPUs.",
+    ),
+    "composesim_rank_up": ("gauge", "1 if the rank runs."),
+    "composesim_rank_steps": ("gauge", "Optimizer steps of the rank."),
+    "composesim_rank_longest_wait_seconds": (
+        "gauge",
+        "Longest time for which the rank waited for others in one collective.",
+    ),
+    "composesim_rank_metric": ("gauge", "Latest value of each number in the metric lines that the rank printed."),
+    "composesim_round": ("gauge", "Number of the current rendezvous round."),
+    "composesim_world_size": ("gauge", "Ranks in the current round."),
+    "composesim_restarts_total": ("counter", "Rounds that were started after a failure."),
+    "composesim_nodes_lost_total": ("counter", "Nodes that were lost."),
+    "composesim_faults_total": ("counter", "Injected faults by kind."),
 }
 _USAGE = {
     "cpu_s": "composesim_node_cpu_seconds_total",
@@ -42,15 +52,15 @@ _USAGE = {
 Labels = tuple[tuple[str, str], ...]
 
 
-class Numbers:
+class Metrics:
     """The latest value of each series."""
 
     def __init__(self) -> None:
-        """Nothing has happened yet."""
+        """Start without values."""
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in _FAMILIES}
 
-    def hear(self, line: str) -> None:
-        """One line of an event file; a torn one says nothing."""
+    def add_event(self, line: str) -> None:
+        """Update the metrics from one line of an event file; ignore malformed lines."""
         event = _object(line)
         data = event.get("data") if event else None
         if event is None or not isinstance(data, dict):
@@ -77,8 +87,8 @@ class Numbers:
         elif kind == "fault" and data.get("phase") == "begun":
             self._count("composesim_faults_total", kind=data.get("kind"))
 
-    def read(self, node: str, rank: str, line: str) -> None:
-        """One line that a rank printed: a JSON object with an integer `step` is a metric, and its numbers are kept."""
+    def add_output(self, node: str, rank: str, line: str) -> None:
+        """Update the metrics from one line of a rank's output: a JSON object with an integer `step` is a metric line."""
         text = line.strip()
         metric = _object(text) if text.startswith("{") and '"step"' in text else None
         step = metric.get("step") if metric else None
@@ -93,11 +103,11 @@ class Numbers:
                 known.add(name)
 
     def text(self) -> str:
-        """All of them, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         lines = []
-        for name, (kind, words) in _FAMILIES.items():
+        for name, (kind, description) in _FAMILIES.items():
             if self._values[name]:
-                lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+                lines += [f"# HELP {name} {description}", f"# TYPE {name} {kind}"]
                 lines += [f"{name}{_braces(labels)} {_number(value)}" for labels, value in self._values[name].items()]
         return "\n".join([*lines, ""])
 

@@ -1,6 +1,6 @@
-"""What does Prometheus hear of a run? Its event files and logs, read on at each question, in numbers.
+"""Export a run's metrics to Prometheus, from its event files and logs.
 
-exporter.py --listen 9100    on loopback, for the Prometheus beside it
+Arguments of the role `metrics-exporter`: --listen PORT, on loopback, where the run's Prometheus reads it
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from .metrics import Numbers
+from .metrics import Metrics
 
-_CHUNK = 4 << 20  # bytes of one file at a time: a loud rank is caught up with over several questions
+_CHUNK = 4 << 20  # bytes to read per file and request
 
 
-class Reader:
-    """Follows the files of a run's folder."""
+class RunReader:
+    """Follows the files in a run's folder."""
 
     def __init__(self, folder: Path) -> None:
-        """From their beginning."""
-        self.numbers = Numbers()
+        """Start at their beginning."""
+        self.metrics = Metrics()
         self._folder = folder
-        self._read: dict[Path, int] = {}
+        self._offsets: dict[Path, int] = {}
 
     def catch_up(self) -> None:
-        """Read what has been added; the rest of a last line that is not complete waits."""
+        """Read what was added; an incomplete last line is read later."""
         for path in sorted((self._folder / "events").glob("*.jsonl")):
             for line in self._new_lines(path):
-                self.numbers.hear(line)
+                self.metrics.add_event(line)
         for path in sorted((self._folder / "logs").glob("*.*.log")):
             node, _, rank = path.stem.partition(".")
             for line in self._new_lines(path) if rank.isdigit() else ():
-                self.numbers.read(node, rank, line)
+                self.metrics.add_output(node, rank, line)
 
     def _new_lines(self, path: Path) -> list[str]:
-        at = self._read.get(path, 0)
+        at = self._offsets.get(path, 0)
         try:
             with path.open("rb") as file:
                 file.seek(at)
@@ -44,38 +44,38 @@ class Reader:
         except OSError:
             return []
         complete, newline, _ = data.rpartition(b"\n")
-        if not newline and len(data) == _CHUNK:  # a line without an end: it is no event
-            self._read[path] = at + len(data)
+        if not newline and len(data) == _CHUNK:  # an endless line, which is no event
+            self._offsets[path] = at + len(data)
             return []
-        self._read[path] = at + len(complete) + len(newline)
+        self._offsets[path] = at + len(complete) + len(newline)
         return complete.decode("utf-8", "replace").splitlines()
 
 
 class Exporter(ThreadingHTTPServer):
-    """One reader for all who ask."""
+    """Serves the metrics over HTTP."""
 
     daemon_threads = True
 
     def __init__(self, port: int, folder: Path) -> None:
         """Listen on loopback."""
-        self._reader, self._lock = Reader(folder), threading.Lock()
+        self._reader, self._lock = RunReader(folder), threading.Lock()
         super().__init__(("127.0.0.1", port), _Handler)
 
     def text(self) -> str:
-        """The numbers as they are now."""
+        """Return the current metrics."""
         with self._lock:
             self._reader.catch_up()
-            return self._reader.numbers.text()
+            return self._reader.metrics.text()
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Exporter
 
     def log_message(self, *_: object) -> None:
-        """Nothing: somebody asks every two seconds."""
+        """Log nothing, because Prometheus sends a request every two seconds."""
 
     def do_GET(self) -> None:
-        """`/metrics`."""
+        """Answer `/metrics`."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return
@@ -89,6 +89,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 def main(arguments: list[str]) -> None:
     """Serve until killed."""
-    parser = argparse.ArgumentParser(prog="metrics-exporter", description="A run's events, as Prometheus reads them.")
+    parser = argparse.ArgumentParser(prog="metrics-exporter", description="Export a run's metrics to Prometheus.")
     parser.add_argument("--listen", type=int, required=True, help="port on loopback")
     Exporter(parser.parse_args(arguments).listen, Path(os.environ["COMPOSESIM_DIR"])).serve_forever()

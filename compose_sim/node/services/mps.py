@@ -1,7 +1,7 @@
-"""How does NVIDIA's Multi-Process Service (MPS) run as a service of a run? It serves ranks of all nodes, as the user they run as.
+"""Run NVIDIA's Multi-Process Service (MPS) for the ranks of all nodes, as the nodes' user.
 
-mps.py serve    start its daemon, tell when it answers, and stop it in good order on SIGTERM
-mps.py ask      exit status 0 where it answers: the health of the service
+Arguments of the role `mps`: serve (run the daemon, report when it answers, and stop it on SIGTERM) or ask (the health
+check: exit with 0 if the daemon answers)
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import NoReturn
 from ..shared.event_log import EventLog
 from ..shared.mps_marks import FAILED, READY
 
-_PATIENCE_S = 60.0
-_BETWEEN_QUESTIONS_S = 0.02
-_GRACE_S = 2  # for clients, before their servers end with them
+_START_SECONDS = 60.0
+_POLL_SECONDS = 0.02
+_GRACE_S = 2  # for clients to finish before their servers end
 _ASK_S = 5.0
 
 
 def main(arguments: list[str]) -> int:
-    """Serve, or ask; the exit status."""
+    """Serve or ask, and return the exit status."""
     control = os.environ.get("COMPOSESIM_MPS_CONTROL", "nvidia-cuda-mps-control")
-    if "/" in control:  # the daemon finds its server on PATH
+    if "/" in control:  # the daemon looks for its server on the PATH
         os.environ["PATH"] = f"{Path(control).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     if arguments == ["ask"]:
         return 0 if answers(control) else 1
@@ -37,12 +37,12 @@ def main(arguments: list[str]) -> int:
 
 
 def serve(control: str, folder: Path, events: EventLog) -> int:
-    """Run the daemon until SIGTERM (0), or until it ends by itself (1)."""
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
+    """Run the daemon until SIGTERM (and return 0), or until it ends by itself (and return 1)."""
+    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, _terminate)
     is_ours = not folder.exists()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for left in folder.iterdir():  # by a daemon that was killed: its pipes lead nowhere
+    for left in folder.iterdir():  # of a daemon that was killed
         left.unlink()
     ready = folder / READY
     begun = time.monotonic()
@@ -53,25 +53,25 @@ def serve(control: str, folder: Path, events: EventLog) -> int:
     try:
         while not answers(control):
             if daemon.poll() is not None:
-                return _failed(events, folder, f"'{control}' ended with status {daemon.returncode} instead of serving")
-            if time.monotonic() - begun > _PATIENCE_S:
-                return _failed(events, folder, f"'{control}' does not answer after {_PATIENCE_S:g} s")
-            time.sleep(_BETWEEN_QUESTIONS_S)
+                return _failed(events, folder, f"'{control}' ended with status {daemon.returncode} before it answered")
+            if time.monotonic() - begun > _START_SECONDS:
+                return _failed(events, folder, f"'{control}' does not answer after {_START_SECONDS:g} s")
+            time.sleep(_POLL_SECONDS)
         ready.write_text(f"{daemon.pid}\n")
         events.emit("mps", phase="ready", seconds=round(time.monotonic() - begun, 3))
         daemon.wait()
-        return _failed(events, folder, f"'{control}' ended with status {daemon.returncode} while nodes needed it")
-    except _Left:
+        return _failed(events, folder, f"'{control}' ended with status {daemon.returncode} while nodes used it")
+    except _Terminated:
         return 0
     finally:
         ready.unlink(missing_ok=True)
         _stop(control, daemon)
-        if is_ours and not (folder / FAILED).exists():  # which nodes have yet to read
+        if is_ours and not (folder / FAILED).exists():  # nodes may still have to read it
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def answers(control: str) -> bool:
-    """Whether the daemon of this pipe folder answers a question."""
+    """Return whether the daemon of this pipe folder answers."""
     status, output = _ask(control, "get_default_active_thread_percentage")
     return status == 0 and output.strip().replace(".", "").isdigit()
 
@@ -102,19 +102,19 @@ def _stop(control: str, daemon: subprocess.Popen[bytes]) -> None:
         daemon.wait()
 
 
-class _Left(Exception):
-    """Told to end."""
+class _Terminated(Exception):
+    """A signal has arrived."""
 
 
-def _leave(*_: object) -> NoReturn:
+def _terminate(*_: object) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # once is enough: what follows is the leaving
-    raise _Left
+        signal.signal(number, signal.SIG_IGN)  # ignore further signals
+    raise _Terminated
 
 
 def _failed(events: EventLog, folder: Path, message: str) -> int:
     print(f"composesim mps: {message}", file=sys.stderr)
-    draft = folder / f"{FAILED}.draft"  # nodes read the reason as soon as it is there
+    draft = folder / f"{FAILED}.draft"  # nodes read the file as soon as it exists
     draft.write_text(message)
     draft.replace(folder / FAILED)
     events.emit("mps", phase="failed", message=message)

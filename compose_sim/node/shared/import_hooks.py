@@ -1,7 +1,4 @@
-"""How is something done to a module once the script has imported it, without importing what the script would not?
-
-after_import("torch.optim.optimizer", function)     function(module) runs when the module's own code has run
-"""
+"""Patch a module right after the script has imported it, without importing anything that the script would not."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _after: dict[str, list[Callable[[Any], None]]] = {}
 
 
 def after_import(name: str, function: Callable[[Any], None]) -> None:
-    """Call `function` with the module of this name: now where it is there already, else when it has been imported."""
+    """Call `function` with this module once it has been imported, or now if it already has."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     _after.setdefault(name, []).append(function)
@@ -25,7 +22,7 @@ def after_import(name: str, function: Callable[[Any], None]) -> None:
 
 
 class _Finder:
-    """A finder that finds modules as the others do, and has something done once one of `_after` has been executed."""
+    """Finds modules with the other finders, and calls the functions in `_after` once a module has been executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -44,7 +41,7 @@ def _follow(loader: Any, name: str) -> None:
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        del loader.exec_module  # nothing of ours stays on the loader
+        del loader.exec_module  # leave no trace on the loader
         execute(module)
         for function in _after[name]:
             _call(function, module)
@@ -55,5 +52,7 @@ def _follow(loader: Any, name: str) -> None:
 def _call(function: Callable[[Any], None], module: ModuleType) -> None:
     try:
         function(module)
-    except Exception as error:  # noqa: BLE001 - a library without what we hold on to must still train
-        print(f"composesim: part of what this script does may go unseen: {error}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 - a library that lacks what we patch must still work
+        print(
+            f"composesim: cannot observe {module.__name__} ({error}), so checks may miss what it does", file=sys.stderr
+        )

@@ -1,4 +1,4 @@
-"""How do master and nodes speak? JSON lines, both ways, over one TCP connection a node."""
+"""Exchange messages between the master and its nodes: JSON lines, in both directions, over one TCP connection per node."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 Message = dict[str, Any]
 
-BEAT_SECONDS = 1.0
-SILENCE_SECONDS = 5.0  # without a byte for so long, the other side counts as gone
-OVER = "connection closed"  # why a connection has ended that the other side has closed
+HEARTBEAT_SECONDS = 1.0
+SILENCE_SECONDS = 5.0  # a peer that sends nothing for this long is lost
+CLOSED = "connection closed"  # the reason if the other side closed the connection
 _LONGEST_LINE = 1 << 20
 
 
 class Connection:
-    """One end of a connection. Never blocks; `closed` says why it has ended, or is empty while it lives."""
+    """One end of a connection, which never blocks. `closed` is the reason why it has ended, or "" while it is open."""
 
     def __init__(self, link: socket.socket) -> None:
         """Take over `link`."""
         link.setblocking(False)
         if link.family != socket.AF_UNIX:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A peer that vanished without a word (a cut network) is noticed when our own bytes stay unanswered.
+            # If the network was cut, the peer is noticed as lost when what we sent stays unacknowledged.
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_SECONDS * 1000))
         self._link = link
         self._unread = b""
@@ -32,7 +32,7 @@ class Connection:
         return self._link.fileno()
 
     def send(self, message: Message) -> None:
-        """Send one message. A peer whose buffer is full has stopped reading, and is given up."""
+        """Send one message. A peer with a full buffer has stopped reading, and counts as lost."""
         if self.closed:
             return
         line = json.dumps(message).encode() + b"\n"
@@ -45,7 +45,7 @@ class Connection:
             self.closed = f"connection lost ({error.strerror})"
 
     def receive(self) -> list[Message]:
-        """All messages that have arrived; sets `closed` at the end of the connection or when it carries something else."""
+        """Return all messages that have arrived; set `closed` if the connection has ended or a message is malformed."""
         while not self.closed:
             try:
                 data = self._link.recv(65536)
@@ -55,15 +55,20 @@ class Connection:
                 self.closed = f"connection lost ({error.strerror})"
                 break
             if not data:
-                self.closed = OVER
+                self.closed = CLOSED
             self._unread += data
         *lines, self._unread = self._unread.split(b"\n")
         if len(self._unread) > _LONGEST_LINE:
-            self.closed, self._unread = "it does not speak our protocol", b""
+            self.reject(self._unread[:80])
+            self._unread = b""
         return self._parse(lines)
 
+    def reject(self, message: object) -> None:
+        """Set `closed` because of this message."""
+        self.closed = f"unexpected message {message!r:.80}"
+
     def close(self) -> None:
-        self.closed = self.closed or "we closed it"
+        self.closed = self.closed or "closed by this side"
         self._link.close()
 
     def _parse(self, lines: list[bytes]) -> list[Message]:
@@ -74,7 +79,7 @@ class Connection:
             except ValueError:
                 message = None
             if not isinstance(message, dict) or "type" not in message:
-                self.closed = f"it does not speak our protocol: {line[:80]!r}"
+                self.reject(line)
                 break
             messages.append(message)
         return messages

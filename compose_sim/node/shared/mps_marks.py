@@ -1,6 +1,6 @@
-"""Name the files with which the MPS service tells nodes that it serves, or why it does not."""
+"""Name the files in which the MPS service reports its state to the nodes."""
 
 from __future__ import annotations
 
 READY = "composesim-ready"  # in the pipe folder, once the daemon has answered
-FAILED = "composesim-failed"  # in its place, with the reason, if it never answers
+FAILED = "composesim-failed"  # instead, with the reason, if it does not answer

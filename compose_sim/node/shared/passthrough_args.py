@@ -1,22 +1,18 @@
-"""What stands behind `--` on a command line of ours? The words of somebody else's, as they are."""
+"""Parse command lines that end with `--` and the arguments of another program."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 
-class _Words(argparse.Action):
-    """All that is left, without the `--` itself."""
-
+class _Passthrough(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        words: Sequence[str] = values
-        setattr(namespace, self.dest, [*words[1:]] if words[:1] == ["--"] else [*words])
+        setattr(namespace, self.dest, [*values[1:]] if values[:1] == ["--"] else [*values])
 
 
-def add_words(parser: argparse.ArgumentParser, name: str, *, help: str) -> None:
-    """The last argument of a parser: a list of words, empty where there are none."""
-    parser.add_argument(name, nargs=argparse.REMAINDER, action=_Words, help=help)
+def add_passthrough(parser: argparse.ArgumentParser, name: str, *, help: str) -> None:
+    """Add the last argument of a parser: the arguments after `--`, as a list."""
+    parser.add_argument(name, nargs=argparse.REMAINDER, action=_Passthrough, help=help)

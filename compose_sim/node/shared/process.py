@@ -1,4 +1,4 @@
-"""What must a process here say to the kernel? That it dies with its parent, and under which words it is listed."""
+"""Kill a process when its parent ends, set the command line that `ps` shows, and convert exit statuses."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-_ARG_START, _ARG_END = 45, 46  # in /proc/self/stat, counted from behind the name: proc(5) calls them 48 and 49
+_ARG_START, _ARG_END = 45, 46  # in /proc/self/stat, counted after the name: proc(5) calls them 48 and 49
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent`, the process that started it, ends: no rank outlives its agent."""
+    """Have the kernel kill this process when its parent, which has this process id, ends: no rank outlives its agent."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before we asked
+    if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def list_as(words: Sequence[str]) -> None:
-    """Have `ps` show `words` for this process, as if it had been started with them, where they fit into the space of the real ones."""
+def set_command_line(command: Sequence[str]) -> None:
+    """Have `ps` show this command for this process, if it fits into the memory of the real one."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, room = int(fields[_ARG_START]), int(fields[_ARG_END]) - int(fields[_ARG_START])
-    text = b"".join(os.fsencode(word) + b"\0" for word in words)
+    text = b"".join(os.fsencode(argument) + b"\0" for argument in command)
     if start and len(text) <= room:
         ctypes.memmove(start, text.ljust(room, b"\0"), room)
+
+
+def shell_status(status: int) -> int:
+    """Return a status of `subprocess` (an exit code, or minus a signal) as a shell reports it."""
+    return status if status >= 0 else 128 - status

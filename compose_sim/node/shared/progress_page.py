@@ -1,7 +1,8 @@
-"""How can an agent see that a rank moves, when the rank itself cannot say so any more? By counters in a page of memory they share.
+"""Share counters between a rank and its agent in a page of memory, so that the agent sees progress without asking the
+rank.
 
-A rank that sleeps in C with the interpreter locked, or was stopped, can run no code of ours. It needs none: it wrote before it
-entered what it cannot leave, and a page of a mapped file outlives it.
+A rank that holds the interpreter's lock in C, or that is stopped, cannot run our code. It does not need to: it has
+written the page before, and the page, part of a mapped file, outlives it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
-STACKS_SIGNAL = signal.SIGRTMAX - 3  # makes a rank write its stacks; rank/stack_signal.py handles it
+STACKS_SIGNAL = signal.SIGRTMAX - 3  # makes a rank write its stacks; handled by rank/stack_signal.py
 _COUNTERS = ("steps", "collectives", "batches")
-_OF_STACKS = ("main_thread", "helper", "descriptor", "awake")  # rank/stack_signal.py says what they are
-_OF_LIBRARIES = ("talks",)  # 1: a thread of a library exchanges messages without end, also while nothing goes on
+_OF_STACKS = ("main_thread", "helper", "descriptor", "awake")  # set by rank/stack_signal.py
+_OF_LIBRARIES = ("busy_library",)  # 1: a thread of a library exchanges messages all the time, also without progress
 _SIZE = 4096
 _WAITING_AT = 64
 _WAITING_BYTES = 1024
@@ -31,10 +32,10 @@ _length = struct.Struct("=H")
 
 
 class ProgressPage:
-    """The page of one rank in one round; written by the rank, read by its agent."""
+    """The page of one rank in one round, written by the rank and read by its agent."""
 
     def __init__(self, folder: Path, node: str, rank: int, generation: int) -> None:
-        """Map the page. Where that is not possible, the rank's progress is simply not seen."""
+        """Map the page. If that fails, the rank's progress is not seen."""
         self.path = folder / "observations" / f"{node}.{rank}.{generation}.progress"
         self._page: Any = bytearray(_SIZE)
         try:
@@ -54,37 +55,37 @@ class ProgressPage:
         return self.path.with_suffix(".stacks")
 
     def advance(self, name: str) -> None:
-        """One more of `steps`, `collectives` or `batches`."""
+        """Increment one of `steps`, `collectives` and `batches`."""
         self.set(name, self.get(name) + 1)
 
     def set(self, name: str, value: int) -> None:
-        """Write one number down for the agent."""
+        """Set a number for the agent to read."""
         _counter.pack_into(self._page, _OFFSETS[name], value)
 
     def get(self, name: str) -> int:
-        """The number of this name; 0 where it was never written."""
+        """Return a number, which is 0 if it was never set."""
         value: int = _counter.unpack_from(self._page, _OFFSETS[name])[0]
         return value
 
     def counters(self) -> dict[str, int]:
-        """How often each has advanced."""
+        """Return the counters."""
         return {name: self.get(name) for name in _COUNTERS}
 
     def wait_in(self, what: str) -> None:
-        """From now on the rank waits for others in this, such as `all_reduce #12 (train.py, line 40)`; nothing: no more."""
+        """Set what the rank waits for others in, such as `all_reduce #12 (train.py, line 40)`, or ""."""
         text = what.encode()[:_WAITING_BYTES]
-        _length.pack_into(self._page, _WAITING_AT, 0)  # never a length that belongs to another text
+        _length.pack_into(self._page, _WAITING_AT, 0)  # never combine the old length with the new text
         self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + len(text)] = text
         _length.pack_into(self._page, _WAITING_AT, len(text))
 
     def waiting_in(self) -> str:
-        """What the rank waits for others in, or nothing."""
+        """Return what the rank waits for others in, or ""."""
         length = _length.unpack_from(self._page, _WAITING_AT)[0]
         return bytes(self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + length]).decode("utf-8", "replace")
 
 
 def _map(file: int) -> Any:
-    """The page as a buffer. Not by `mmap.mmap`, which would hold a descriptor that the script's own files should have."""
+    """Return the page as a buffer. `mmap.mmap` would keep a file descriptor open, which the script could notice."""
     function = ctypes.CDLL(None, use_errno=True).mmap
     function.restype = ctypes.c_void_p
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)

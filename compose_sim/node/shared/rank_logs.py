@@ -1,4 +1,4 @@
-"""What did the ranks print? Their pipes, copied byte for byte into one log file a rank, and line by line onto the node's own output."""
+"""Copy the output of ranks: unchanged into one log file per rank, and line by line to the node's own output."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ import sys
 from pathlib import Path
 
 _READ_BYTES = 1 << 16
-_MOST_PENDING = 1 << 20  # when the node's output is read slower than ranks print, they wait, as they would without us
+# If the node's output is read more slowly than ranks print, they block, as they would without us
+_MOST_PENDING = 1 << 20
 _LONGEST_LINE = 1 << 20
-_WRITE_BYTES = 4096  # a pipe reported as writable takes so much (PIPE_BUF) without blocking
+_WRITE_BYTES = 4096  # a pipe that is ready accepts this many bytes (PIPE_BUF) without blocking
 
 
 class RankOutput:
-    """One rank's pipe and log file."""
+    """The pipe and log file of one rank."""
 
     def __init__(self, log: Path, echo: Echo) -> None:
-        """Copy into `log`, after what is already in it, and onto `echo`."""
+        """Append to `log`, and copy to `echo`."""
         self._pipe, self.write_end = os.pipe()
         os.set_blocking(self._pipe, False)
         self._log = _LogFile(log)
         self._echo = echo
-        self._unfinished = b""  # the start of a line: ranks' lines are never mixed on the node's output
+        self._unfinished = b""  # the start of a line; ranks' lines are never mixed on the node's output
         self.ended = False
 
     def fileno(self) -> int:
         return self._pipe
 
     def read(self) -> bool:
-        """Copy what is there, at most one read; False when there is nothing more for now, or for ever (`ended`)."""
+        """Copy what one read returns; return False if there is nothing to read for now, or for good (`ended`)."""
         try:
             data = os.read(self._pipe, _READ_BYTES)
         except BlockingIOError:
@@ -48,7 +49,10 @@ class RankOutput:
         return bool(data)
 
     def drain(self) -> None:
-        """Copy all that has been written. After the rank's end that is all it wrote, even while a child of it holds the pipe open."""
+        """
+        Copy everything that is in the pipe; after the rank's end, that is all it wrote, even if a child holds the pipe
+        open.
+        """
         while not self.ended and self.read():
             pass
 
@@ -61,38 +65,38 @@ class RankOutput:
 
 
 class _LogFile:
-    """What a rank printed, kept as long as the disk takes it: a full one must not end somebody's training."""
+    """A log file, written as long as there is space: a full disk must not end a training run."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._descriptor = path, -1
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            self._give_up(error)
+            self._stop_logging(error)
 
     def write(self, data: bytes) -> None:
         if self._descriptor >= 0:
             try:
                 _write_all(self._descriptor, data)
             except OSError as error:
-                self._give_up(error)
+                self._stop_logging(error)
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
 
-    def _give_up(self, error: OSError) -> None:
+    def _stop_logging(self, error: OSError) -> None:
         self.close()
         self._descriptor = -1
-        text = f"composesim: cannot append to {self._path} ({error.strerror}): it ends here, the output goes on"
+        text = f"composesim: cannot append to {self._path} ({error.strerror}): later output is not logged"
         print(text, file=sys.stderr)
 
 
 class Echo:
-    """The node's own output: whole lines of its ranks, written without ever blocking the agent."""
+    """The node's own output, with whole lines of its ranks, written without ever blocking the agent."""
 
     def __init__(self, descriptor: int, selector: selectors.BaseSelector, *, wanted: bool) -> None:
-        """Write on `descriptor`; nothing is kept where it is not `wanted`."""
+        """Write to `descriptor`, or nowhere if the output is not `wanted`."""
         self._descriptor, self._selector, self._wanted = descriptor, selector, wanted
         self._pending = bytearray()
         self._watched = False
@@ -107,18 +111,18 @@ class Echo:
             self._watch()
 
     def write(self) -> None:
-        """Write some of what is pending; the descriptor is ready for it."""
+        """Write some of the pending output; the descriptor must be ready."""
         try:
             written = os.write(self._descriptor, self._pending[:_WRITE_BYTES])
         except BlockingIOError:
             return
-        except OSError:  # nobody reads our output any more; the log files remain
+        except OSError:  # nobody reads our output any more, but the log files remain
             self._wanted, written = False, len(self._pending)
         del self._pending[:written]
         self._watch()
 
     def flush(self, seconds: float) -> None:
-        """Write all that is pending, unless the reader lets us wait so long."""
+        """Write all pending output, unless the descriptor is not ready for this long."""
         with selectors.DefaultSelector() as selector:
             if self._watched:
                 selector.register(self._descriptor, selectors.EVENT_WRITE)
@@ -135,43 +139,43 @@ class Echo:
         try:
             self._selector.register(self._descriptor, selectors.EVENT_WRITE, self.write)
             self._watched = True
-        except PermissionError:  # a plain file cannot be watched, and never blocks
+        except PermissionError:  # a plain file cannot be polled, and never blocks
             pending, self._pending = bytes(self._pending), bytearray()
             _write_all(self._descriptor, pending)
 
 
-class Outputs:
-    """The outputs of all ranks of a node, read whenever they have something to say."""
+class RankLogs:
+    """The logs of all ranks of a node."""
 
     def __init__(self, folder: Path, node: str, selector: selectors.BaseSelector, *, echo: bool) -> None:
-        """Keep `<node>.<rank>.log` files in `folder`."""
+        """Write files `<node>.<rank>.log` in `folder`."""
         self._folder, self._node, self._selector = folder, node, selector
         self._echo = Echo(1, selector, wanted=echo)
         self._outputs: dict[int, RankOutput] = {}
         self._reading = True
 
     def open(self, rank: int) -> int:
-        """Begin to read a rank's output. The descriptor it is to write to: hand it over, then close it."""
+        """Start to copy a rank's output, and return the descriptor to write it to, which the caller must close."""
         output = RankOutput(self._log(rank), self._echo)
         self._outputs[rank] = output
         self._watch(rank)
         return output.write_end
 
     def logged(self, rank: int) -> int:
-        """How many bytes of earlier rounds the rank's log holds: where the next round's begin."""
+        """Return how many bytes the rank's log has from earlier rounds."""
         try:
             return self._log(rank).stat().st_size
         except OSError:
             return 0
 
     def drain(self, rank: int) -> None:
-        """Copy all that the rank, which has ended, wrote."""
+        """Copy all remaining output of a rank that has ended."""
         if rank in self._outputs:
             self._outputs[rank].drain()
             self._forget_if_ended(rank)
 
     def hold(self) -> None:
-        """Stop reading while too much is pending, and read again when it is written."""
+        """Stop reading while too much output is pending, and resume later."""
         if self._reading == self._echo.full:
             self._reading = not self._echo.full
             for rank, output in self._outputs.items():
@@ -181,7 +185,7 @@ class Outputs:
                     self._selector.unregister(output)
 
     def close_round(self) -> None:
-        """All ranks have ended: let go of pipes that their children still hold."""
+        """Close the pipes of all ranks, which have ended; children may still hold them open."""
         for rank in list(self._outputs):
             self._forget(rank)
 
@@ -197,7 +201,7 @@ class Outputs:
             self._selector.register(self._outputs[rank], selectors.EVENT_READ, lambda: self._read(rank))
 
     def _read(self, rank: int) -> None:
-        if rank in self._outputs:  # else it was drained a moment ago, in the same turn
+        if rank in self._outputs:  # it was drained earlier in this iteration
             self._outputs[rank].read()
             self._forget_if_ended(rank)
 

@@ -9,5 +9,5 @@ PROGRAM = str(Path(__file__).resolve().parents[1] / "__main__.py")
 
 
 def command(role: str, *arguments: str, options: tuple[str, ...] = ("-u",)) -> list[str]:
-    """The command that runs a role (see `node/__main__.py`) in a new Python; `options` are Python's own."""
+    """Return the command that runs a role (see `node/__main__.py`) in a new Python with these options."""
     return [sys.executable, *options, PROGRAM, role, *arguments]

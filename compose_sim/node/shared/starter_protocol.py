@@ -1,11 +1,16 @@
-"""How do the agent and the process that starts its ranks speak? One JSON packet a message over a pair of Unix sockets.
+"""Exchange messages between the agent and its starter, the process that starts the ranks: one JSON packet per message.
 
-agent -> starter  `{"common": {NAME: VALUE, …}, "ranks": [{NAME: VALUE, …}, …], "more": BOOL}` start these ranks with the common
-                  variables and their own; along with it comes one descriptor a rank, the pipe for its output
-starter -> agent  `{"ready": true}` what ranks will need is imported · `{"started": LOCAL_RANK, "pid": …}`
-                  `{"ended": LOCAL_RANK, "status": N}`, N as in `subprocess`: -signal or exit code; a hosted rank's also
-                  says whether it was `"stopped"`, since its session had gone
-Either end closing ends the other.
+agent -> starter
+    `{"common": {NAME: VALUE, …}, "ranks": [{NAME: VALUE, …}, …], "more": BOOL}`: start these ranks with the common
+    variables and their own. The packet carries one descriptor per rank, the pipe for its output.
+
+starter -> agent
+    `{"ready": true}`: everything that ranks need is imported.
+    `{"started": LOCAL_RANK, "pid": PID}`
+    `{"ended": LOCAL_RANK, "status": N}`, with an exit code or minus a signal as in `subprocess`; for a hosted rank also
+    `"stopped": BOOL`, whether it was stopped because its session had ended.
+
+Either process ends when the other one closes its socket.
 """
 
 from __future__ import annotations
@@ -19,17 +24,18 @@ from typing import Any
 Packet = dict[str, Any]
 Variables = dict[str, str]
 _LONGEST = 1 << 17
-_MOST_DESCRIPTORS = 250  # the kernel's own limit is 253 a packet: more ranks take several
+_MOST_DESCRIPTORS = 250  # the kernel's limit is 253 per packet; more ranks take several packets
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends. Packets keep their borders, so that reading one never waits for the rest of it."""
+    """Return both ends of a channel. It preserves packet boundaries, so reading a packet never waits for the rest of it."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send_ranks(channel: socket.socket, ranks: Sequence[Variables], outputs: Sequence[int]) -> None:
-    """Have these ranks started. Raises ConnectionError where nobody reads any more."""
-    # What all ranks share is sent once: nobody reads while the starter imports, and all of this waits in the socket's buffer.
+    """Request the start of these ranks; raises ConnectionError if the starter has ended."""
+    # Send what all ranks have in common once: the starter does not read while it imports, and all packets must fit into
+    # the socket's buffer.
     common = dict(set.intersection(*(set(rank.items()) for rank in ranks)))
     own = [{name: value for name, value in rank.items() if name not in common} for rank in ranks]
     for first in range(0, len(own), _MOST_DESCRIPTORS):
@@ -38,12 +44,12 @@ def send_ranks(channel: socket.socket, ranks: Sequence[Variables], outputs: Sequ
 
 
 def ranks_of(packet: Packet) -> list[Variables]:
-    """The variables of each rank that a packet asks for."""
+    """Return the variables of each rank in a packet."""
     return [{**packet["common"], **own} for own in packet["ranks"]]
 
 
 def send(channel: socket.socket, packet: Packet, descriptors: Sequence[int] = ()) -> None:
-    """Send a packet. Raises ConnectionError where nobody reads any more."""
+    """Send a packet; raises ConnectionError if the other process has ended."""
     data = json.dumps(packet).encode()
     if descriptors:
         socket.send_fds(channel, [data], list(descriptors))
@@ -52,11 +58,10 @@ def send(channel: socket.socket, packet: Packet, descriptors: Sequence[int] = ()
 
 
 def receive(channel: socket.socket) -> tuple[Packet, list[int]] | None:
-    """
-    The next packet and the descriptors that came with it; None when the other end is gone.
+    """Return the next packet with its descriptors, or None if the other process has ended.
 
     Raises:
-        OSError: a part of it was lost, because this process may open no more files.
+        OSError: descriptors were lost, because this process has too many open files.
     """
     try:
         data, descriptors, flags, _ = socket.recv_fds(channel, _LONGEST, _MOST_DESCRIPTORS)
@@ -64,6 +69,6 @@ def receive(channel: socket.socket) -> tuple[Packet, list[int]] | None:
         return None
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         raise OSError(
-            errno.EMFILE, "ranks' outputs were lost on their way: too many open files (`ulimit -n` is the limit)"
+            errno.EMFILE, "cannot receive the ranks' output pipes: too many open files. Raise the limit (`ulimit -n`)"
         )
     return (json.loads(data), descriptors) if data else None

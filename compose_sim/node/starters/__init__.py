@@ -1,1 +1,1 @@
-"""Start ranks: by forking, by torchrun, or by executing a command."""
+"""Start the ranks of a node for the agent, each launcher in a separate process."""

@@ -1,4 +1,4 @@
-"""How does a rank become any command? It finds a host file with the names of all nodes, and is that command from then on."""
+"""Replace a rank's process by any command, after writing a host file with the names of all nodes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as every shell says it
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as in every shell
 
 
-def become(words: list[str]) -> NoReturn:
-    """Become the command `words`, found as a shell would find it. Ends with 127 or 126 where there is none."""
+def execute(command: list[str]) -> NoReturn:
+    """Become this command, searched on the PATH; exit with 127 or 126 if it cannot be run."""
     _write_hostfile(Path(os.environ["COMPOSESIM_HOSTFILE"]))
     try:
-        os.execvp(words[0], words)
+        os.execvp(command[0], command)
     except OSError as error:
-        print(f"composesim: '{words[0]}' cannot be run on this node: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"composesim: cannot run '{command[0]}' on this node: {error.strerror}", file=sys.stderr, flush=True)
         os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
 
 
 def _write_hostfile(path: Path) -> None:
-    """`NODE slots=RANKS` lines, as mpirun and deepspeed read them: whole, whoever of the round writes it last."""
+    """Write lines `NODE slots=RANKS`, as mpirun and deepspeed read them. All ranks of the round write the same file."""
     names, slots = (os.environ[f"COMPOSESIM_{name}"].split(",") for name in ("NODES", "SLOTS"))
     partial = path.with_name(f".{path.name}.{os.environ['RANK']}")
     try:
         partial.write_text("".join(f"{node} slots={count}\n" for node, count in zip(names, slots)))
         partial.replace(path)
     except OSError as error:
-        print(f"composesim: '{path}' could not be written: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"composesim: cannot write '{path}': {error.strerror}", file=sys.stderr, flush=True)

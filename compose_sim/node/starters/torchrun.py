@@ -1,6 +1,6 @@
-"""How does the real torchrun start a node's ranks? In this process, told its place by us, and watched while it awaits them.
+"""Start a node's ranks with the real torchrun, in this process, which serves one round.
 
-Arguments of the role `torchrun`: PARENT_PID CHANNEL_DESCRIPTOR torchrun -- [-m] SCRIPT ARGS...
+Arguments of the role `torchrun`: AGENT_PID CHANNEL_DESCRIPTOR torchrun -- [-m] SCRIPT ARGS...
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..shared import process, roles, starter_protocol
-from .popen_hook import receive_ranks, watch_ranks
+from .popen_hook import RankWatcher
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 
 _BACKEND = "composesim"
-# One torchrun runs one round, so these would start from nothing; NODE_RANK is not torchrun's, but every launcher of ours sets it.
+# torchrun would restart these in each round, because each round has its own torchrun. Our other launchers also set NODE_RANK.
 _OUR_VARIABLES = ("COMPOSESIM_GENERATION", "NODE_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
 
 
 def run_torchrun(variables: dict[str, str], nproc: int, program: list[str]) -> None:
-    """Run torchrun for one round. Returns when its ranks have ended, well or not, and all nodes' torchruns know it."""
+    """Run torchrun for one round; return when its ranks have ended and the torchruns of all nodes know it."""
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
@@ -33,16 +33,16 @@ def run_torchrun(variables: dict[str, str], nproc: int, program: list[str]) -> N
         rendezvous_handler_registry.register(_BACKEND, lambda parameters: master_rendezvous(parameters, int(node_rank)))
         options += ["--rdzv-backend", _BACKEND, "--rdzv-endpoint", f"{address}:{port}"]
         options += ["--rdzv-id", variables["TORCHELASTIC_RUN_ID"]]
-    else:  # the first node's torchrun serves the store, as torchrun does when it is given a master's address
+    else:  # the first node's torchrun serves the store, as it does if it is given a master address
         options += ["--master-addr", address, "--master-port", port, "--node-rank", node_rank]
     try:
         torchrun.main([*options, roles.PROGRAM, "rank", *program])
-    except ChildFailedError as error:  # the agent knows already; the person sees what torchrun has to say
+    except ChildFailedError as error:  # the agent has already reported it; print torchrun's own message
         print(error, file=sys.stderr)
 
 
 def master_rendezvous(parameters: RendezvousParameters, node_rank: int) -> RendezvousHandler:
-    """A rendezvous that the master has already held: this node's place in it, and the master's store at its endpoint."""
+    """Return a rendezvous that is complete: the master has assigned this node's place, and its store is at the endpoint."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
@@ -64,7 +64,7 @@ def master_rendezvous(parameters: RendezvousParameters, node_rank: int) -> Rende
             return False
 
         def set_closed(self) -> None:
-            """Nobody else can join: another round has another store."""
+            """Do nothing: no other node can join, because each round has its own store."""
 
         def num_nodes_waiting(self) -> int:
             return 0
@@ -79,19 +79,16 @@ def master_rendezvous(parameters: RendezvousParameters, node_rank: int) -> Rende
 
 
 def main(arguments: list[str]) -> None:
-    """Import torchrun, wait for the agent's word, run one round, and wait to be let go."""
+    """Import torchrun, wait for the agent to start a round, run it, and wait until the agent disconnects."""
     agent, descriptor = map(int, arguments[:2])
     process.die_with(agent)
     link = socket.socket(fileno=descriptor)
-    ranks: list[dict[str, str]] = []
-    outputs: list[int] = []
-    given: list[dict[str, str]] = []
-    watch_ranks(link, given, outputs, known_by="LOCAL_RANK")
+    watcher = RankWatcher(link, local_rank_variable="LOCAL_RANK")
+    watcher.install()
+    import torch.distributed.run  # noqa: F401 - while the nodes still find each other
 
-    import torch.distributed.run  # noqa: F401 (while the nodes still find each other)
-
-    if receive_ranks(link, ranks, outputs):
-        given += [{name: variables[name] for name in _OUR_VARIABLES} for variables in ranks]
+    if ranks := watcher.receive():
+        watcher.variables += [{name: variables[name] for name in _OUR_VARIABLES} for variables in ranks]
         run_torchrun(ranks[0], len(ranks), arguments[4:])
         starter_protocol.receive(link)
-    os._exit(0)  # nothing is left to do, and torch takes its time to leave
+    os._exit(0)  # nothing is left to do, and torch takes time to exit

@@ -143,7 +143,7 @@ def test_a_run_whose_nodes_do_not_see_their_gpu_ends_before_the_script_with_its_
     events = [json.loads(line) for file in (folder.path / "events").iterdir() for line in file.read_text().splitlines()]
 
     assert report["verdict"] == "failed"
-    assert f"where {uuid(0)} was planned" in report["cause"]["message"]
+    assert f"but {uuid(0)} was planned" in report["cause"]["message"]
     assert [node["gpus"] for node in report["nodes"]] == [[uuid(0)], [uuid(0)]]
     assert [event["data"]["phase"] for event in events if event["kind"] == "mps"] == ["ready"]
     assert not [event for event in events if event["kind"] == "rank-started"]

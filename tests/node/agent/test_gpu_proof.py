@@ -39,10 +39,10 @@ def not_told_to_end(seconds: float) -> bool:
 
 
 def test_a_node_without_its_gpu_says_which_was_planned(events: EventLog) -> None:
-    problem = gpu_proof.Proof({"COMPOSESIM_GPUS": UUID}).finish(events, not_told_to_end)
+    problem = gpu_proof.GpuProof({"COMPOSESIM_GPUS": UUID}).finish(events, not_told_to_end)
     (event,) = told(events.folder, "gpus")
 
-    assert problem.startswith(f"node-1 sees no GPU where {UUID} was planned")
+    assert problem.startswith(f"node-1 sees no GPU, but {UUID} was planned")
     assert (event["planned"], event["visible"], event["message"]) == ([UUID], [], problem)
 
 
@@ -52,15 +52,15 @@ def test_a_node_without_its_gpu_says_which_was_planned(events: EventLog) -> None
         ({"uuids": [UUID[4:]], "mps": None}, {}, ""),
         ({"uuids": [UUID[4:]], "mps": True}, {"COMPOSESIM_MPS": "1"}, ""),
         ({"uuids": [UUID[4:]], "mps": None}, {"COMPOSESIM_MPS": "1"}, ""),  # a driver that cannot tell
-        ({"uuids": [UUID[4:]], "mps": False}, {"COMPOSESIM_MPS": "1"}, "does not reach its GPU through MPS"),
-        ({"uuids": ["another"], "mps": None}, {}, f"sees another where {UUID} was planned"),
-        ({"uuids": [UUID[4:], "another"], "mps": None}, {}, f"another where {UUID} was planned"),
+        ({"uuids": [UUID[4:]], "mps": False}, {"COMPOSESIM_MPS": "1"}, "does not use its GPU through MPS"),
+        ({"uuids": ["another"], "mps": None}, {}, f"sees another, but {UUID} was planned"),
+        ({"uuids": [UUID[4:], "another"], "mps": None}, {}, f"another, but {UUID} was planned"),
     ],
 )
 def test_what_cuda_shows_is_compared_with_the_plan(
     found: dict[str, Any], environment: dict[str, str], problem: str
 ) -> None:
-    proof = gpu_proof.Proof({"COMPOSESIM_GPUS": UUID, **environment})
+    proof = gpu_proof.GpuProof({"COMPOSESIM_GPUS": UUID, **environment})
 
     said = proof._compare(found, "node-1")
 
@@ -69,14 +69,14 @@ def test_what_cuda_shows_is_compared_with_the_plan(
 
 
 def test_a_node_without_gpus_proves_nothing(events: EventLog) -> None:
-    assert gpu_proof.Proof({"COMPOSESIM_GPUS": ""}).finish(events, not_told_to_end) == ""
+    assert gpu_proof.GpuProof({"COMPOSESIM_GPUS": ""}).finish(events, not_told_to_end) == ""
     assert told(events.folder, "gpus") == []
 
 
 def test_a_node_that_is_told_to_end_while_it_waits_for_mps_has_no_problem(events: EventLog, tmp_path: Path) -> None:
     environment = {"COMPOSESIM_GPUS": UUID, "COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
 
-    assert gpu_proof.Proof(environment).finish(events, lambda seconds: True) == ""
+    assert gpu_proof.GpuProof(environment).finish(events, lambda seconds: True) == ""
 
 
 def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +166,12 @@ def test_an_mps_that_does_not_come_up_says_so(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 1
-    assert "ended with status 3 instead of serving" in done.stderr
+    assert "ended with status 3 before it answered" in done.stderr
     assert [event["phase"] for event in told(tmp_path, "mps")] == ["failed"]
     client = {
         "COMPOSESIM_GPUS": UUID,
         "COMPOSESIM_MPS": "1",
         "CUDA_MPS_PIPE_DIRECTORY": environment["CUDA_MPS_PIPE_DIRECTORY"],
     }
-    problem = gpu_proof.Proof(client).finish(EventLog(folder=tmp_path, run="demo", node="node-1"), not_told_to_end)
-    assert problem.startswith("the run's MPS does not serve: ")
+    problem = gpu_proof.GpuProof(client).finish(EventLog(folder=tmp_path, run="demo", node="node-1"), not_told_to_end)
+    assert problem.startswith("MPS does not run: ")

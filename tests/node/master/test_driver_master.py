@@ -1,4 +1,4 @@
-"""What does the head do with a driver that does not speak as it should? It says what it heard, and the run ends."""
+"""A driver that sends unexpected messages is disconnected, and the run ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.node.harness import NODE_CODE, PATIENCE_SECONDS
 
 pytestmark = pytest.mark.train
 
-# Accepts nodes, says one line, then waits for as long as it is heard.
+# Accepts nodes, sends one line, then waits until it is disconnected.
 DRIVER = """
 import os, socket, sys
 link = socket.socket(fileno=int(os.environ["COMPOSESIM_DRIVER_LINK"]))
@@ -26,7 +26,7 @@ sys.exit(5)
 
 
 def drive(folder: Path, line: str, then: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
-    """The end of a head whose driver says this line, and the head's events."""
+    """Run a master whose driver sends this line; return the finished process and the master's events."""
     for name in ("events", "logs"):
         (folder / name).mkdir()
     driver = folder / "driver.py"
@@ -45,18 +45,18 @@ def drive(folder: Path, line: str, then: str) -> tuple[subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("line", ["hello", "[1]", '{"a": 1}', '{"type": "accept"}'])
-def test_a_driver_that_says_something_else_is_let_go_and_told_of(tmp_path: Path, line: str) -> None:
-    """Not waited for: it hears that nobody listens, and its end is the run's."""
+def test_a_driver_that_sends_something_else_is_disconnected(tmp_path: Path, line: str) -> None:
+    """The run ends when the driver does."""
     done, events = drive(tmp_path, line, "stays")
 
     assert done.returncode == 1
-    assert "the driver is heard no more: it does not speak our protocol: " in done.stderr
+    assert "lost the connection to the driver: unexpected message " in done.stderr
     assert "Traceback" not in done.stderr
     assert (events[-1]["kind"], events[-1]["data"]["exit_code"]) == ("ended", 5)  # type: ignore[index]
 
 
-def test_a_driver_may_call_its_facts_what_it_likes(tmp_path: Path) -> None:
-    """None of the names that an event has of its own is taken from it."""
+def test_facts_may_have_any_name(tmp_path: Path) -> None:
+    """Also the names of the event's own fields."""
     done, events = drive(tmp_path, json.dumps({"type": "ready", "kind": "small", "self": 1, "node": "all"}), "goes")
 
     facts = next(event["data"] for event in events if event["kind"] == "ready")

@@ -1,4 +1,4 @@
-"""Who is there for a driver, told by events alone."""
+"""Which nodes a driver is told about, and when the run ends; without sockets."""
 
 from __future__ import annotations
 
@@ -6,128 +6,128 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.master.driver_membership import Gathering, StartDriver, Tell
-from compose_sim.node.shared.decisions import Act, Drop, Note, Send
+from compose_sim.node.master.coordinator import Action, Drop, Emit, Send
+from compose_sim.node.master.driver_membership import DriverMembership, SendDriver, StartDriver
 from compose_sim.node.shared.master_protocol import SILENCE_SECONDS
 
 
-def a_gathering(**changes: Any) -> Gathering:
+def a_membership(**changes: Any) -> DriverMembership:
     """Three planned nodes of one, two and one ranks, and a driver that accepts nodes."""
-    gathering = Gathering(**{"slots": [1, 2, 1], "host": "master", "head_port": 6379, **changes})
-    gathering.begin()
-    gathering.driver_said({"type": "accepting"})
-    return gathering
+    membership = DriverMembership(**{"slots": [1, 2, 1], "host": "master", "head_port": 6379, **changes})
+    membership.begin()
+    membership.driver_sent({"type": "accepting"})
+    return membership
 
 
-def join(gathering: Gathering, peer: int, number: int, now: float = 0.0) -> list[Act]:
+def join(membership: DriverMembership, peer: int, number: int, now: float = 0.0) -> list[Action]:
     """Node `number` connects as `peer`, and joins."""
-    gathering.connected(peer, f"10.0.0.{number}", now)
-    return gathering.received(
+    membership.connected(peer, f"10.0.0.{number}", now)
+    return membership.received(
         peer, {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": [1, 2, 1][number]}, now
     )
 
 
-def rounds(acts: list[Act]) -> list[tuple[int, int]]:
-    """(peer, first rank) of each node that was told to start."""
+def rounds(actions: list[Action]) -> list[tuple[int, int]]:
+    """(peer, first rank) of each node that starts its ranks."""
     return [
-        (act.peer, act.message["first_rank"])
-        for act in acts
-        if isinstance(act, Send) and act.message["type"] == "round"
+        (action.peer, action.message["first_rank"])
+        for action in actions
+        if isinstance(action, Send) and action.message["type"] == "round"
     ]
 
 
-def told(acts: list[Act]) -> list[list[str]]:
-    """The nodes that the driver was told of, each time."""
-    return [[node["node"] for node in act.message["nodes"]] for act in acts if isinstance(act, Tell)]
+def reported(actions: list[Action]) -> list[list[str]]:
+    """The nodes in each message to the driver."""
+    return [[node["node"] for node in action.message["nodes"]] for action in actions if isinstance(action, SendDriver)]
 
 
-def notes(acts: list[Act]) -> list[str]:
-    """Kinds of what was written down."""
-    return [act.kind for act in acts if isinstance(act, Note)]
+def emitted(actions: list[Action]) -> list[str]:
+    """The kinds of the emitted events."""
+    return [action.kind for action in actions if isinstance(action, Emit)]
 
 
 def test_the_driver_is_started_first() -> None:
-    assert Gathering(slots=[1], host="master", head_port=1).begin() == [StartDriver()]
+    assert DriverMembership(slots=[1], host="master", head_port=1).begin() == [StartDriver()]
 
 
 def test_nodes_wait_until_the_driver_accepts_them() -> None:
-    gathering = Gathering(slots=[1, 2, 1], host="master", head_port=6379)
-    gathering.begin()
+    membership = DriverMembership(slots=[1, 2, 1], host="master", head_port=6379)
+    membership.begin()
 
-    early = join(gathering, 5, 1)
-    accepted = gathering.driver_said({"type": "accepting"})
+    early = join(membership, 5, 1)
+    accepted = membership.driver_sent({"type": "accepting"})
 
-    assert (rounds(early), told(early)) == ([], [])
-    assert (rounds(accepted), told(accepted)) == ([(5, 1)], [["node-1"]])
+    assert (rounds(early), reported(early)) == ([], [])
+    assert (rounds(accepted), reported(accepted)) == ([(5, 1)], [["node-1"]])
 
 
 def test_ranks_are_those_planned_whoever_comes_first() -> None:
-    gathering = a_gathering()
+    membership = a_membership()
 
-    assert rounds(join(gathering, 7, 2)) == [(7, 3)]
-    acts = join(gathering, 8, 0)
+    assert rounds(join(membership, 7, 2)) == [(7, 3)]
+    actions = join(membership, 8, 0)
 
-    assert rounds(acts) == [(8, 0)]
-    assert told(acts) == [["node-0", "node-2"]]
-    present = next(act for act in acts if isinstance(act, Tell)).message["nodes"]
+    assert rounds(actions) == [(8, 0)]
+    assert reported(actions) == [["node-0", "node-2"]]
+    present = next(action for action in actions if isinstance(action, SendDriver)).message["nodes"]
     assert present[1] == {"node": "node-2", "address": "10.0.0.2", "slots": 1}
-    round_ = next(act for act in acts if isinstance(act, Send)).message
+    round_ = next(action for action in actions if isinstance(action, Send)).message
     assert (round_["world_size"], round_["nproc"]) == (4, [1, 2, 1])
     assert (round_["store_host"], round_["store_port"]) == ("master", 6379)
 
 
-def test_a_lost_node_is_told_and_ends_nothing() -> None:
-    gathering = a_gathering()
-    join(gathering, 1, 0)
-    join(gathering, 2, 1)
+def test_a_lost_node_is_reported_and_ends_nothing() -> None:
+    membership = a_membership()
+    join(membership, 1, 0)
+    join(membership, 2, 1)
 
-    acts = gathering.gone(2, "connection closed", 3.0)
+    actions = membership.gone(2, "connection closed")
 
-    assert (notes(acts), told(acts)) == (["node-lost"], [["node-0"]])
-    assert gathering.outcome is None
+    assert (emitted(actions), reported(actions)) == (["node-lost"], [["node-0"]])
+    assert membership.outcome is None
 
 
 def test_a_node_that_comes_back_before_its_loss_was_seen_takes_its_place() -> None:
-    gathering = a_gathering()
-    join(gathering, 1, 0)
+    membership = a_membership()
+    join(membership, 1, 0)
 
-    acts = join(gathering, 9, 0, now=1.0)
+    actions = join(membership, 9, 0, now=1.0)
 
-    assert Drop(1) in acts
-    assert rounds(acts) == [(9, 0)]
-    assert told(acts) == [[], ["node-0"]]
+    assert Drop(1) in actions
+    assert rounds(actions) == [(9, 0)]
+    assert reported(actions) == [[], ["node-0"]]
 
 
-def test_silence_is_a_loss_and_a_marked_one_was_wanted() -> None:
+def test_a_silent_node_is_lost_and_an_absent_one_on_purpose() -> None:
     absent: set[str] = set()
-    gathering = a_gathering(absent=lambda: frozenset(absent))
-    join(gathering, 1, 0, now=0.0)
-    join(gathering, 2, 1, now=0.0)
+    membership = a_membership(absent=lambda: frozenset(absent))
+    join(membership, 1, 0, now=0.0)
+    join(membership, 2, 1, now=0.0)
     absent.add("node-1")
-    gathering.tick(1.0)
+    membership.tick(1.0)
     absent.clear()
-    gathering.received(1, {"type": "beat"}, 6.0)
+    membership.received(1, {"type": "heartbeat"}, 6.0)
 
-    acts = gathering.tick(6.1)
+    actions = membership.tick(6.1)
 
-    lost = next(act for act in acts if isinstance(act, Note))
+    lost = next(action for action in actions if isinstance(action, Emit))
     assert (lost.data["node"], lost.data["injected"]) == ("node-1", True)
-    assert Drop(2) in acts
-    assert Drop(1) not in acts
+    assert Drop(2) in actions
+    assert Drop(1) not in actions
 
 
 @pytest.mark.parametrize("message", [{"type": "failed", "exit_code": 3}, {"type": "done"}])
 def test_a_node_whose_process_ends_is_stopped_and_counts_as_gone(message: dict[str, Any]) -> None:
-    gathering = a_gathering()
-    join(gathering, 1, 0)
-    join(gathering, 2, 1)
+    membership = a_membership()
+    join(membership, 1, 0)
+    join(membership, 2, 1)
 
-    acts = gathering.received(2, message, 2.0)
+    actions = membership.received(2, message, 2.0)
 
-    assert told(acts) == [["node-0"]]
-    stop = next(act for act in acts if isinstance(act, Send))
+    assert reported(actions) == [["node-0"]]
+    stop = next(action for action in actions if isinstance(action, Send))
     assert (stop.peer, stop.message["type"]) == (2, "stop")
-    assert told(gathering.gone(2, "connection closed", 2.1)) == [], "it was told already"
+    assert reported(membership.gone(2, "connection closed")) == [], "it was reported already"
 
 
 @pytest.mark.parametrize(
@@ -138,56 +138,56 @@ def test_a_node_whose_process_ends_is_stopped_and_counts_as_gone(message: dict[s
         (-9, False, "stop", "the driver was ended by signal 9"),
     ],
 )
-def test_the_drivers_end_is_the_runs(code: int, outcome: bool, word: str, reason: str) -> None:
-    gathering = a_gathering()
-    join(gathering, 1, 0)
+def test_the_run_ends_with_the_driver(code: int, outcome: bool, word: str, reason: str) -> None:
+    membership = a_membership()
+    join(membership, 1, 0)
 
-    acts = gathering.driver_ended(code)
+    actions = membership.driver_ended(code)
 
-    ended = next(act for act in acts if isinstance(act, Note))
+    ended = next(action for action in actions if isinstance(action, Emit))
     assert (ended.kind, ended.data["passed"], ended.data["reason"]) == ("ended", outcome, reason)
-    assert [act.message["type"] for act in acts if isinstance(act, Send)] == [word]
-    assert not gathering.finished
-    late = join(gathering, 2, 1)
-    assert [act.message["type"] for act in late if isinstance(act, Send)] == [word], (
-        "one that comes late is told as well"
+    assert [action.message["type"] for action in actions if isinstance(action, Send)] == [word]
+    assert not membership.finished
+    late = join(membership, 2, 1)
+    assert [action.message["type"] for action in late if isinstance(action, Send)] == [word], (
+        "a late node is told as well"
     )
-    gathering.gone(1, "connection closed", 1.0)
-    gathering.gone(2, "connection closed", 1.0)
-    assert gathering.finished
+    membership.gone(1, "connection closed")
+    membership.gone(2, "connection closed")
+    assert membership.finished
 
 
-def test_a_driver_that_ends_before_it_accepts_nodes_leaves_none_that_asks_in_vain() -> None:
-    """They are still on their way, and are told; those that have not come after a while are not waited for."""
-    gathering = Gathering(slots=[1, 2], host="master", head_port=6379)
-    gathering.begin()
-    gathering.driver_ended(90)
-    gathering.tick(1.0)
-    finished = [gathering.finished]
+def test_after_an_early_end_of_the_driver_nodes_on_their_way_are_told() -> None:
+    """Nodes that do not come for a while are not waited for."""
+    membership = DriverMembership(slots=[1, 2], host="master", head_port=6379)
+    membership.begin()
+    membership.driver_ended(90)
+    membership.tick(1.0)
+    finished = [membership.finished]
 
-    (told,) = join(gathering, 1, 0, now=1.5)
-    gathering.gone(1, "connection closed", 1.6)
-    finished.append(gathering.finished)
-    gathering.tick(1.0 + 2 * SILENCE_SECONDS)
-    finished.append(gathering.finished)
+    (answer,) = join(membership, 1, 0, now=1.5)
+    membership.gone(1, "connection closed")
+    finished.append(membership.finished)
+    membership.tick(1.0 + 2 * SILENCE_SECONDS)
+    finished.append(membership.finished)
 
-    assert isinstance(told, Send)
-    assert told.message["type"] == "stop"
+    assert isinstance(answer, Send)
+    assert answer.message["type"] == "stop"
     assert finished == [False, False, True]
 
 
-def test_ready_is_written_down_with_what_the_framework_says() -> None:
-    acts = a_gathering().driver_said({"type": "ready", "words": "3 nodes", "cpus": 6})
+def test_ready_is_emitted_with_the_facts_of_the_framework() -> None:
+    actions = a_membership().driver_sent({"type": "ready", "words": "3 nodes", "cpus": 6})
 
-    assert acts == [Note("ready", {"words": "3 nodes", "cpus": 6})]
+    assert actions == [Emit("ready", {"words": "3 nodes", "cpus": 6})]
 
 
 def test_a_node_that_was_never_planned_is_not_taken_in() -> None:
-    """Whoever holds its connection takes it for a stranger's, and closes it (nodes.py)."""
-    gathering = a_gathering()
-    gathering.connected(3, "10.0.0.7", 0.0)
+    """The server closes the connection (server.py)."""
+    membership = a_membership()
+    membership.connected(3, "10.0.0.7", 0.0)
 
     with pytest.raises(ValueError, match="node number 99 was never planned"):
-        gathering.received(3, {"type": "join", "node": "node-99", "node_rank": 99, "nproc": 1}, 0.0)
+        membership.received(3, {"type": "join", "node": "node-99", "node_rank": 99, "nproc": 1}, 0.0)
 
-    assert told(join(gathering, 4, 0)) != []
+    assert reported(join(membership, 4, 0)) != []

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from compose_sim.node.master.coordinator import Action, Drop, Emit, Send
 from compose_sim.node.master.rendezvous import OpenStore, Rendezvous
-from compose_sim.node.shared.decisions import Act, Drop, Note, Send
 
 FAILED = {"type": "failed", "rank": 0, "exit_code": 1, "signal": None}
 
@@ -24,7 +24,7 @@ def begun(nodes: int, *, min_nodes: int | None = None, max_restarts: int = 0, ma
         nodes=nodes, min_nodes=min_nodes, max_restarts=max_restarts, absent=Marks() if marks is None else marks
     )
     assert rendezvous.begin() == [OpenStore()]
-    rendezvous.store_opened("master", 29500, 0.0)
+    rendezvous.store_opened("master", 29500)
     return rendezvous
 
 
@@ -36,24 +36,26 @@ def training(nodes: int, *, min_nodes: int | None = 1, max_restarts: int = 0) ->
     return rendezvous, marks
 
 
-def rejoin(rendezvous: Rendezvous, *numbers: int, now: float = 1.0) -> list[Act]:
+def rejoin(rendezvous: Rendezvous, *numbers: int, now: float = 1.0) -> list[Action]:
     """These nodes answer a call; the next round's store opens first."""
-    rendezvous.store_opened("master", 29501, now)
+    rendezvous.store_opened("master", 29501)
     return join(rendezvous, *numbers, now=now, connect=False)
 
 
-def join(rendezvous: Rendezvous, *numbers: int, now: float = 0.0, connect: bool = True) -> list[Act]:
-    acts: list[Act] = []
+def join(rendezvous: Rendezvous, *numbers: int, now: float = 0.0, connect: bool = True) -> list[Action]:
+    actions: list[Action] = []
     for number in numbers:
         if connect:
             rendezvous.connected(number, "10.0.0.9", now)
         message = {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": number + 1}
-        acts += rendezvous.received(number, message, now)
-    return acts
+        actions += rendezvous.received(number, message, now)
+    return actions
 
 
-def sent(acts: list[Act], kind: str) -> dict[int, dict[str, Any]]:
-    return {act.peer: act.message for act in acts if isinstance(act, Send) and act.message["type"] == kind}
+def sent(actions: list[Action], kind: str) -> dict[int, dict[str, Any]]:
+    return {
+        action.peer: action.message for action in actions if isinstance(action, Send) and action.message["type"] == kind
+    }
 
 
 def test_a_round_begins_when_all_nodes_are_there() -> None:
@@ -72,7 +74,7 @@ def test_a_round_waits_for_its_store() -> None:
     rendezvous = Rendezvous(nodes=1, max_restarts=0)
     rendezvous.begin()
     assert not sent(join(rendezvous, 0), "round")
-    assert sent(rendezvous.store_opened("master", 29500, 0.0), "round")[0]["store_port"] == 29500
+    assert sent(rendezvous.store_opened("master", 29500), "round")[0]["store_port"] == 29500
 
 
 def test_when_all_are_done_all_may_leave() -> None:
@@ -81,17 +83,17 @@ def test_when_all_are_done_all_may_leave() -> None:
     assert not sent(rendezvous.received(0, {"type": "done"}, 1.0), "end")
     assert set(sent(rendezvous.received(1, {"type": "done"}, 2.0), "end")) == {0, 1}
     assert rendezvous.outcome is True
-    rendezvous.gone(0, "left", 3.0)
+    rendezvous.gone(0, "left")
     assert not rendezvous.finished
-    rendezvous.gone(1, "left", 3.0)
+    rendezvous.gone(1, "left")
     assert rendezvous.finished
 
 
 def test_without_restarts_a_failure_stops_everybody() -> None:
     rendezvous = begun(2)
     join(rendezvous, 0, 1)
-    acts = rendezvous.received(1, {"type": "failed", "rank": 1, "exit_code": 3, "signal": None}, 1.0)
-    assert sent(acts, "stop")[0] == {
+    actions = rendezvous.received(1, {"type": "failed", "rank": 1, "exit_code": 3, "signal": None}, 1.0)
+    assert sent(actions, "stop")[0] == {
         "type": "stop",
         "reason": "rank 1 on node-1 ended with exit code 3",
         "node": "node-1",
@@ -106,9 +108,9 @@ def test_one_failure_seen_from_two_sides_costs_one_restart() -> None:
         rendezvous = begun(2, max_restarts=1)
         join(rendezvous, 0, 1)
         for lost in (lost_first, not lost_first):
-            acts = rendezvous.gone(1, "closed", 1.0) if lost else rendezvous.received(0, FAILED, 1.0)
-            assert not sent(acts, "stop")
-        rendezvous.store_opened("master", 29501, 1.0)
+            actions = rendezvous.gone(1, "closed") if lost else rendezvous.received(0, FAILED, 1.0)
+            assert not sent(actions, "stop")
+        rendezvous.store_opened("master", 29501)
         join(rendezvous, 0, connect=False)
         assert sent(join(rendezvous, 1), "round")[0]["restart_count"] == 1
 
@@ -117,7 +119,7 @@ def test_a_second_failure_without_restarts_left_stops_everybody() -> None:
     rendezvous = begun(2, max_restarts=1)
     join(rendezvous, 0, 1)
     assert OpenStore() in rendezvous.received(0, FAILED, 1.0)
-    rendezvous.store_opened("master", 29501, 1.0)
+    rendezvous.store_opened("master", 29501)
     assert sent(join(rendezvous, 0, 1, connect=False), "round")
     assert set(sent(rendezvous.received(0, FAILED, 2.0), "stop")) == {0, 1}
 
@@ -132,27 +134,27 @@ def test_a_node_that_fails_while_it_waits_is_heard() -> None:
 def test_a_silent_node_is_dropped_and_its_beats_keep_it() -> None:
     rendezvous = begun(2)
     join(rendezvous, 0, 1)
-    rendezvous.received(0, {"type": "beat"}, 4.0)
-    acts = rendezvous.tick(5.5)
-    assert Drop(1) in acts
-    assert Note("node-lost", {"node": "node-1", "reason": "silent for 5 s", "injected": False}) in acts
-    assert set(sent(acts, "stop")) == {0}
+    rendezvous.received(0, {"type": "heartbeat"}, 4.0)
+    actions = rendezvous.tick(5.5)
+    assert Drop(1) in actions
+    assert Emit("node-lost", {"node": "node-1", "reason": "silent for 5 s", "injected": False}) in actions
+    assert set(sent(actions, "stop")) == {0}
 
 
 def test_a_node_started_again_before_its_end_was_noticed_takes_its_own_place() -> None:
     rendezvous = begun(2, max_restarts=1)
     join(rendezvous, 0, 1)
     rendezvous.connected(7, "10.0.0.9", 1.0)
-    acts = rendezvous.received(7, {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}, 1.0)
-    assert Drop(1) in acts
-    assert set(sent(acts, "rejoin")) == {0}
+    actions = rendezvous.received(7, {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}, 1.0)
+    assert Drop(1) in actions
+    assert set(sent(actions, "rejoin")) == {0}
 
 
 def test_a_lone_node_may_come_back() -> None:
     rendezvous = begun(1, max_restarts=1)
     join(rendezvous, 0)
-    assert OpenStore() in rendezvous.gone(0, "closed", 1.0)
-    rendezvous.store_opened("master", 29501, 1.0)
+    assert OpenStore() in rendezvous.gone(0, "closed")
+    rendezvous.store_opened("master", 29501)
     assert sent(join(rendezvous, 0, now=2.0), "round")
 
 
@@ -166,12 +168,12 @@ def test_a_connection_that_never_joins_holds_up_nobody_for_long() -> None:
 def test_marks_count_for_nothing_where_rounds_are_of_all_nodes() -> None:
     rendezvous, marks = training(2, min_nodes=None)
     marks.add("node-1")
-    assert sent(rendezvous.gone(1, "closed", 1.0), "stop")
+    assert sent(rendezvous.gone(1, "closed"), "stop")
 
 
 def test_where_rounds_are_of_all_nodes_a_restart_waits_for_all() -> None:
     rendezvous, _ = training(3, min_nodes=None, max_restarts=1)
-    rendezvous.gone(2, "closed", 1.0)
+    rendezvous.gone(2, "closed")
     assert not sent(rejoin(rendezvous, 0, 1), "round")
     assert set(sent(join(rendezvous, 2), "round")) == {0, 1, 2}
 
@@ -181,9 +183,9 @@ def test_the_others_go_on_at_once_without_a_node_that_was_killed_on_purpose(numb
     rendezvous, marks = training(4)
     marks.add(f"node-{number}")
     others = {0, 1, 2, 3} - {number}
-    acts = rendezvous.gone(number, "closed", 1.0)
-    assert Note("node-lost", {"node": f"node-{number}", "reason": "closed", "injected": True}) in acts
-    assert set(sent(acts, "rejoin")) == others
+    actions = rendezvous.gone(number, "closed")
+    assert Emit("node-lost", {"node": f"node-{number}", "reason": "closed", "injected": True}) in actions
+    assert set(sent(actions, "rejoin")) == others
     told = sent(rejoin(rendezvous, *others), "round")
     assert set(told) == others
     assert {(it["generation"], it["restart_count"]) for it in told.values()} == {(1, 0)}
@@ -192,7 +194,7 @@ def test_the_others_go_on_at_once_without_a_node_that_was_killed_on_purpose(numb
 def test_a_node_that_comes_back_calls_the_others_when_its_ranks_can_start() -> None:
     rendezvous, marks = training(2)
     marks.add("node-1")
-    rendezvous.gone(1, "closed", 1.0)
+    rendezvous.gone(1, "closed")
     rejoin(rendezvous, 0)
     marks.clear()
     assert not sent(come_back(rendezvous, 5, 1, 2.0), "rejoin"), "its imports cost nobody else time"
@@ -202,7 +204,7 @@ def test_a_node_that_comes_back_calls_the_others_when_its_ranks_can_start() -> N
     assert told[0]["world_size"] == 2
 
 
-def come_back(rendezvous: Rendezvous, peer: int, number: int, now: float) -> list[Act]:
+def come_back(rendezvous: Rendezvous, peer: int, number: int, now: float) -> list[Action]:
     """A node that was started again joins while its ranks cannot start yet."""
     rendezvous.connected(peer, "10.0.0.9", now)
     message = {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": 1, "ready": False}
@@ -212,8 +214,8 @@ def come_back(rendezvous: Rendezvous, peer: int, number: int, now: float) -> lis
 def test_nodes_that_come_back_together_interrupt_the_others_once() -> None:
     rendezvous, marks = training(3)
     marks.update(("node-1", "node-2"))
-    rendezvous.gone(1, "closed", 1.0)
-    rendezvous.gone(2, "closed", 1.0)
+    rendezvous.gone(1, "closed")
+    rendezvous.gone(2, "closed")
     rejoin(rendezvous, 0)
     come_back(rendezvous, 5, 1, 2.0)
     come_back(rendezvous, 6, 2, 2.0)
@@ -225,22 +227,22 @@ def test_nodes_that_come_back_together_interrupt_the_others_once() -> None:
 def test_a_node_that_comes_back_is_not_kept_waiting_by_one_that_dies_again() -> None:
     rendezvous, marks = training(3)
     marks.update(("node-1", "node-2"))
-    rendezvous.gone(1, "closed", 1.0)
-    rendezvous.gone(2, "closed", 1.0)
+    rendezvous.gone(1, "closed")
+    rendezvous.gone(2, "closed")
     rejoin(rendezvous, 0)
     come_back(rendezvous, 5, 1, 2.0)
     come_back(rendezvous, 6, 2, 2.0)
     rendezvous.received(5, {"type": "ready"}, 3.0)
-    assert set(sent(rendezvous.gone(6, "closed", 4.0), "rejoin")) == {0}
+    assert set(sent(rendezvous.gone(6, "closed"), "rejoin")) == {0}
 
 
 def test_nodes_that_are_all_new_wait_for_one_another() -> None:
     rendezvous, marks = training(2)
     marks.update(("node-0", "node-1"))
-    rendezvous.gone(0, "closed", 1.0)
-    rendezvous.gone(1, "closed", 1.0)
+    rendezvous.gone(0, "closed")
+    rendezvous.gone(1, "closed")
     assert not rendezvous.finished
-    rendezvous.store_opened("master", 29501, 1.0)
+    rendezvous.store_opened("master", 29501)
     come_back(rendezvous, 5, 0, 2.0)
     come_back(rendezvous, 6, 1, 2.0)
     assert not sent(rendezvous.received(5, {"type": "ready"}, 3.0), "round")
@@ -250,8 +252,8 @@ def test_nodes_that_are_all_new_wait_for_one_another() -> None:
 def test_with_fewer_nodes_than_the_least_the_rest_wait_for_more() -> None:
     rendezvous, marks = training(3, min_nodes=2)
     marks.update(("node-1", "node-2"))
-    rendezvous.gone(1, "closed", 1.0)
-    rendezvous.gone(2, "closed", 1.0)
+    rendezvous.gone(1, "closed")
+    rendezvous.gone(2, "closed")
     assert not sent(rejoin(rendezvous, 0), "round")
     assert not rendezvous.tick(3.0)
     assert set(sent(join(rendezvous, 2, now=4.0), "round")) == {0, 2}
@@ -261,7 +263,7 @@ def test_what_fails_because_of_a_marked_node_spends_no_restart() -> None:
     rendezvous, marks = training(3)
     marks.add("node-2")
     assert set(sent(rendezvous.received(0, FAILED, 1.0), "rejoin")) == {0, 1, 2}
-    rendezvous.gone(2, "closed", 1.1)
+    rendezvous.gone(2, "closed")
     assert set(sent(rejoin(rendezvous, 0, 1), "round")) == {0, 1}
     assert rendezvous.restart_count == 0
 
@@ -269,7 +271,7 @@ def test_what_fails_because_of_a_marked_node_spends_no_restart() -> None:
 def test_a_real_failure_while_a_marked_node_is_away_fails_the_run() -> None:
     rendezvous, marks = training(3)
     marks.add("node-2")
-    rendezvous.gone(2, "closed", 1.0)
+    rendezvous.gone(2, "closed")
     rejoin(rendezvous, 0, 1)
     assert set(sent(rendezvous.received(0, FAILED, 2.0), "stop")) == {0, 1}
 
@@ -277,8 +279,8 @@ def test_a_real_failure_while_a_marked_node_is_away_fails_the_run() -> None:
 @pytest.mark.parametrize("max_restarts", [0, 1])
 def test_a_real_death_spends_a_restart(max_restarts: int) -> None:
     rendezvous, _ = training(3, max_restarts=max_restarts)
-    acts = rendezvous.gone(1, "closed", 1.0)
-    assert set(sent(acts, "rejoin" if max_restarts else "stop")) == {0, 2}
+    actions = rendezvous.gone(1, "closed")
+    assert set(sent(actions, "rejoin" if max_restarts else "stop")) == {0, 2}
     if max_restarts:
         assert set(sent(rejoin(rendezvous, 0, 2), "round")) == {0, 2}
         assert set(sent(rendezvous.received(0, FAILED, 2.0), "stop")) == {0, 2}
@@ -290,10 +292,10 @@ def test_a_node_that_fell_silent_while_it_was_marked_may_come_back() -> None:
     marks.add("node-1")
     rendezvous.tick(0.5)
     marks.clear()
-    rendezvous.received(0, {"type": "beat"}, 5.0)
-    acts = rendezvous.tick(5.1)
-    assert Drop(1) in acts
-    assert set(sent(acts, "rejoin")) == {0}
+    rendezvous.received(0, {"type": "heartbeat"}, 5.0)
+    actions = rendezvous.tick(5.1)
+    assert Drop(1) in actions
+    assert set(sent(actions, "rejoin")) == {0}
     rejoin(rendezvous, 0, now=5.2)
     rendezvous.connected(7, "10.0.0.9", 5.3)
     message = {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}
@@ -303,9 +305,9 @@ def test_a_node_that_fell_silent_while_it_was_marked_may_come_back() -> None:
 def test_a_node_that_joins_anew_before_its_silence_was_noticed_has_not_died() -> None:
     rendezvous, _ = training(2)
     rendezvous.connected(7, "10.0.0.9", 1.0)
-    acts = rendezvous.received(7, {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}, 1.0)
-    assert Drop(1) in acts
-    assert set(sent(acts, "rejoin")) == {0}
+    actions = rendezvous.received(7, {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}, 1.0)
+    assert Drop(1) in actions
+    assert set(sent(actions, "rejoin")) == {0}
     assert set(sent(rejoin(rendezvous, 0), "round")) == {0, 7}
 
 
@@ -321,15 +323,15 @@ def test_a_node_that_dies_on_purpose_before_the_first_round_is_not_waited_for() 
 def test_a_node_that_dies_while_a_round_forms_holds_up_nobody() -> None:
     rendezvous, marks = training(3)
     marks.update(("node-1", "node-2"))
-    rendezvous.gone(1, "closed", 1.0)
+    rendezvous.gone(1, "closed")
     assert not sent(rejoin(rendezvous, 0), "round")
-    assert set(sent(rendezvous.gone(2, "closed", 1.1), "round")) == {0}
+    assert set(sent(rendezvous.gone(2, "closed"), "round")) == {0}
 
 
 def test_when_those_left_are_done_the_run_has_passed() -> None:
     rendezvous, marks = training(2)
     marks.add("node-1")
-    rendezvous.gone(1, "closed", 1.0)
+    rendezvous.gone(1, "closed")
     rejoin(rendezvous, 0)
     assert sent(rendezvous.received(0, {"type": "done"}, 2.0), "end")
     assert rendezvous.outcome is True
@@ -339,13 +341,13 @@ def test_a_death_on_purpose_after_all_others_are_done_changes_nothing() -> None:
     rendezvous, marks = training(2)
     marks.add("node-1")
     rendezvous.received(0, {"type": "done"}, 1.0)
-    assert sent(rendezvous.gone(1, "closed", 1.1), "end")
+    assert sent(rendezvous.gone(1, "closed"), "end")
 
 
 def test_who_comes_back_when_some_are_done_already_calls_nobody() -> None:
     rendezvous, marks = training(3)
     marks.add("node-2")
-    rendezvous.gone(2, "closed", 1.0)
+    rendezvous.gone(2, "closed")
     rejoin(rendezvous, 0, 1)
     rendezvous.received(0, {"type": "done"}, 2.0)
     assert not sent(join(rendezvous, 2, now=2.1), "rejoin")

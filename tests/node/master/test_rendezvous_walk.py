@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from compose_sim.node.master.coordinator import Action, Drop, Send
 from compose_sim.node.master.rendezvous import OpenStore, Rendezvous
-from compose_sim.node.shared.decisions import Act, Drop, Send
 
 NODES = 4
 
@@ -38,15 +38,15 @@ class Walk:
         for number in range(NODES):
             self.start(number)
 
-    def perform(self, acts: Iterable[Act]) -> None:
-        for act in acts:
-            if isinstance(act, OpenStore):
+    def perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, OpenStore):
                 self.opening = True
-            elif isinstance(act, Drop):
-                self.trains.pop(act.peer, None)
-                self.saying = [said for said in self.saying if said[0] != act.peer]
-            elif isinstance(act, Send):
-                self.hear(act.peer, act.message)
+            elif isinstance(action, Drop):
+                self.trains.pop(action.peer, None)
+                self.saying = [said for said in self.saying if said[0] != action.peer]
+            elif isinstance(action, Send):
+                self.hear(action.peer, action.message)
 
     def hear(self, peer: int, message: dict[str, Any]) -> None:
         assert message["type"] in ("round", "rejoin", "end"), message
@@ -67,7 +67,7 @@ class Walk:
     def start(self, number: int, *, ready: bool = False) -> None:
         self.peers[number] = peer = self.next_peer
         self.next_peer += 1
-        self.perform(self.rendezvous.connected(peer, "10.0.0.9", self.now))
+        self.rendezvous.connected(peer, "10.0.0.9", self.now)
         self.saying.append((peer, self.joining(number, ready=ready)))
         if not ready:
             self.saying.append((peer, {"type": "ready"}))
@@ -86,7 +86,7 @@ class Walk:
         self.frozen.discard(number)
         self.trains.pop(peer, None)
         self.saying = [said for said in self.saying if said[0] != peer]
-        self.perform(self.rendezvous.gone(peer, "closed", self.now))
+        self.perform(self.rendezvous.gone(peer, "closed"))
 
     def freeze(self, number: int) -> None:
         if self.peers[number] is not None:
@@ -110,7 +110,7 @@ class Walk:
         self.now += seconds
         for number, peer in self.peers.items():
             if peer is not None and number not in self.frozen:
-                self.perform(self.rendezvous.received(peer, {"type": "beat"}, self.now))
+                self.perform(self.rendezvous.received(peer, {"type": "heartbeat"}, self.now))
         self.perform(self.rendezvous.tick(self.now))
 
     def step(self) -> bool:
@@ -119,7 +119,7 @@ class Walk:
         speakers = list(dict.fromkeys(peer for peer, _ in self.saying if peer not in blocked))
         if self.opening and (not speakers or self.random.random() < 0.3):
             self.opening = False
-            self.perform(self.rendezvous.store_opened("master", 1, self.now))
+            self.perform(self.rendezvous.store_opened("master", 1))
             return True
         if not speakers:
             return False

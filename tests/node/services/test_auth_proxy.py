@@ -11,15 +11,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from compose_sim.node.services.auth import Enter, Pass, Refuse, decide, without_ours
-from compose_sim.node.services.auth_proxy import Gate
+from compose_sim.node.services.auth import Allow, Deny, SetCookie, decide, without_ours
+from compose_sim.node.services.auth_proxy import AuthProxy
 
 TOKEN = "5ec3e7" * 10
 
 
 def cookie_of(decision: object) -> str:
     """What a browser sends back."""
-    assert isinstance(decision, Enter)
+    assert isinstance(decision, SetCookie)
     return decision.cookie.partition(";")[0]
 
 
@@ -32,7 +32,7 @@ def basic(password: str) -> str:
     [{"authorization": f"Bearer {TOKEN}"}, {"authorization": f"bearer {TOKEN}"}, {"authorization": basic(TOKEN)}],
 )
 def test_programs_pass_with_the_token_in_a_header(headers: dict[str, str]) -> None:
-    assert decide("/data?run=a", headers, TOKEN) == Pass(path="/data?run=a")
+    assert decide("/data?run=a", headers, TOKEN) == Allow(path="/data?run=a")
 
 
 @pytest.mark.parametrize(
@@ -55,26 +55,26 @@ def test_programs_pass_with_the_token_in_a_header(headers: dict[str, str]) -> No
     ],
 )
 def test_nobody_else_passes(path: str, headers: dict[str, str]) -> None:
-    assert decide(path, headers, TOKEN) == Refuse()
+    assert decide(path, headers, TOKEN) == Deny()
 
 
 def test_no_token_opens_no_gate() -> None:
     """An empty file must not mean that everybody may."""
-    assert decide("/?token=", {"authorization": "Bearer "}, "") == Refuse()
+    assert decide("/?token=", {"authorization": "Bearer "}, "") == Deny()
 
 
 def test_a_link_gives_a_cookie_and_leaves_no_token_behind() -> None:
     entered = decide(f"/graph?a=1&token={TOKEN}&b=x%20y", {}, TOKEN)
 
-    assert isinstance(entered, Enter)
+    assert isinstance(entered, SetCookie)
     assert entered.location == "/graph?a=1&b=x+y"
     assert TOKEN not in entered.cookie
     assert "HttpOnly" in entered.cookie
     assert "SameSite=Lax" in entered.cookie
     cookie = cookie_of(entered)
-    assert decide("/graph", {"cookie": f"other=1; {cookie}"}, TOKEN) == Pass(path="/graph")
-    assert decide("/graph", {"cookie": cookie}, "another" + TOKEN) == Refuse()
-    assert decide("/graph", {"cookie": cookie[:-1]}, TOKEN) == Refuse()
+    assert decide("/graph", {"cookie": f"other=1; {cookie}"}, TOKEN) == Allow(path="/graph")
+    assert decide("/graph", {"cookie": cookie}, "another" + TOKEN) == Deny()
+    assert decide("/graph", {"cookie": cookie[:-1]}, TOKEN) == Deny()
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_a_link_gives_a_cookie_and_leaves_no_token_behind() -> None:
 def test_a_link_leads_nowhere_else(path: str) -> None:
     entered = decide(f"{path}?token={TOKEN}", {}, TOKEN)
 
-    assert isinstance(entered, Enter)
+    assert isinstance(entered, SetCookie)
     assert entered.location in ("/x", "/elsewhere.example/x")
 
 
 def test_the_form_is_as_good_as_the_link() -> None:
-    assert isinstance(decide("/", {}, TOKEN, form=f"token={TOKEN}"), Enter)
-    assert decide("/", {}, TOKEN, form="token=wrong") == Refuse()
+    assert isinstance(decide("/", {}, TOKEN, form=f"token={TOKEN}"), SetCookie)
+    assert decide("/", {}, TOKEN, form="token=wrong") == Deny()
 
 
 def test_what_is_behind_the_gate_does_not_see_its_cookie() -> None:
@@ -145,7 +145,7 @@ def behind() -> Iterator[ThreadingHTTPServer]:
 @pytest.fixture
 def gate(behind: ThreadingHTTPServer) -> Iterator[http.client.HTTPConnection]:
     """A connection to a gate before the echo."""
-    with Gate(0, serve(behind), TOKEN) as server:
+    with AuthProxy(0, serve(behind), TOKEN) as server:
         connection = http.client.HTTPConnection("127.0.0.1", serve(server), timeout=30)
         yield connection
         connection.close()
@@ -224,4 +224,4 @@ def test_before_the_program_listens_the_gate_says_so(
     answer, text = ask(gate, "/", Authorization=f"Bearer {TOKEN}")
 
     assert answer.status == 503
-    assert "It is starting." in text
+    assert "The program is starting." in text

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from compose_sim.node.services.metrics import Numbers
-from compose_sim.node.services.metrics_exporter import Reader
+from compose_sim.node.services.metrics import Metrics
+from compose_sim.node.services.metrics_exporter import RunReader
 
 
 def event(what: str, /, *, node: str | None = None, rank: int | None = None, **data: Any) -> str:
@@ -16,29 +16,29 @@ def event(what: str, /, *, node: str | None = None, rank: int | None = None, **d
     )
 
 
-def values(numbers: Numbers) -> dict[str, float]:
+def values(metrics: Metrics) -> dict[str, float]:
     """Series -> value, as a reader of the text takes them."""
-    lines = [line for line in numbers.text().splitlines() if not line.startswith("#")]
+    lines = [line for line in metrics.text().splitlines() if not line.startswith("#")]
     return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def heard(*lines: str) -> dict[str, float]:
-    numbers = Numbers()
+    metrics = Metrics()
     for line in lines:
-        numbers.hear(line)
-    return values(numbers)
+        metrics.add_event(line)
+    return values(metrics)
 
 
 def test_the_latest_use_of_a_node_is_told() -> None:
     usage = {"cpu_s": 1.5, "memory_bytes": 1 << 20, "memory_limit_bytes": None, "received_bytes": 10, "sent_bytes": 20}
 
-    told = heard(
+    found = heard(
         event("node-started", node="node-0"),
         event("usage", node="node-0", **usage),
         event("usage", node="node-0", **{**usage, "cpu_s": 2.5, "gpu_use": 0.25, "gpu_memory_bytes": 5}),
     )
 
-    assert told == {
+    assert found == {
         'composesim_node_up{node="node-0"}': 1,
         'composesim_node_cpu_seconds_total{node="node-0"}': 2.5,
         'composesim_node_memory_bytes{node="node-0"}': 1 << 20,
@@ -51,7 +51,7 @@ def test_the_latest_use_of_a_node_is_told() -> None:
 
 def test_a_node_that_was_killed_takes_its_ranks_with_it() -> None:
     """It says nothing any more; composesim does."""
-    told = heard(
+    found = heard(
         event("node-started", node="node-1"),
         event("rank-started", node="node-1", rank=2),
         event("rank-started", node="node-1", rank=3),
@@ -59,7 +59,7 @@ def test_a_node_that_was_killed_takes_its_ranks_with_it() -> None:
         event("node-stopped", node="master", exit_code=0),
     )
 
-    assert told == {
+    assert found == {
         'composesim_node_up{node="node-1"}': 0,
         'composesim_rank_up{node="node-1",rank="2"}': 0,
         'composesim_rank_up{node="node-1",rank="3"}': 0,
@@ -67,7 +67,7 @@ def test_a_node_that_was_killed_takes_its_ranks_with_it() -> None:
 
 
 def test_rounds_losses_and_faults_are_counted() -> None:
-    told = heard(
+    found = heard(
         event("round", generation=2, world_size=3, restart_count=1),
         event("node-lost", node="master"),
         event("node-lost", node="master"),
@@ -77,7 +77,7 @@ def test_rounds_losses_and_faults_are_counted() -> None:
         event("waited", node="node-0", rank=0, what="all_reduce", seconds=0.5),
     )
 
-    assert told == {
+    assert found == {
         "composesim_round": 2,
         "composesim_world_size": 3,
         "composesim_restarts_total": 1,
@@ -89,7 +89,7 @@ def test_rounds_losses_and_faults_are_counted() -> None:
 
 
 def test_numbers_that_ranks_print_are_metrics_and_all_else_is_not() -> None:
-    numbers = Numbers()
+    metrics = Metrics()
     for line in (
         '{"step": 1, "loss": 0.5, "name": "x", "nothing": null, "list": [1]}',
         '{"step": 2, "loss": NaN}',
@@ -98,9 +98,9 @@ def test_numbers_that_ranks_print_are_metrics_and_all_else_is_not() -> None:
         "{'step': 1}",
         "step 1",
     ):
-        numbers.read("node-0", "0", line)
+        metrics.add_output("node-0", "0", line)
 
-    text = numbers.text()
+    text = metrics.text()
     assert 'composesim_rank_metric{node="node-0",rank="0",metric="loss"} NaN' in text
     assert 'composesim_rank_metric{node="node-0",rank="0",metric="step"} 2' in text
     assert "name" not in text.replace("metric lines", "")
@@ -108,22 +108,22 @@ def test_numbers_that_ranks_print_are_metrics_and_all_else_is_not() -> None:
 
 
 def test_one_rank_cannot_flood_prometheus() -> None:
-    numbers = Numbers()
+    metrics = Metrics()
     for step in range(1000):
-        numbers.read("node-0", "0", json.dumps({"step": step, f"sample {step}": 1.0}))
-    numbers.read("node-0", "1", '{"step": 1, "loss": 2}')
+        metrics.add_output("node-0", "0", json.dumps({"step": step, f"sample {step}": 1.0}))
+    metrics.add_output("node-0", "1", '{"step": 1, "loss": 2}')
 
-    told = values(numbers)
-    assert len(told) == 102
-    assert told['composesim_rank_metric{node="node-0",rank="0",metric="step"}'] == 999
-    assert told['composesim_rank_metric{node="node-0",rank="1",metric="loss"}'] == 2
+    found = values(metrics)
+    assert len(found) == 102
+    assert found['composesim_rank_metric{node="node-0",rank="0",metric="step"}'] == 999
+    assert found['composesim_rank_metric{node="node-0",rank="1",metric="loss"}'] == 2
 
 
 def test_names_are_quoted() -> None:
-    numbers = Numbers()
-    numbers.read("node-0", "0", json.dumps({"step": 1, 'a"b\\c\nd': 3}))
+    metrics = Metrics()
+    metrics.add_output("node-0", "0", json.dumps({"step": 1, 'a"b\\c\nd': 3}))
 
-    assert 'metric="a\\"b\\\\c\\nd"} 3' in numbers.text()
+    assert 'metric="a\\"b\\\\c\\nd"} 3' in metrics.text()
 
 
 def test_what_is_torn_or_strange_says_nothing() -> None:
@@ -134,7 +134,7 @@ def test_files_are_read_on_from_where_they_were_left(tmp_path: Path) -> None:
     """A line that is not complete yet waits; what an agent says is no metric; new files are found."""
     (tmp_path / "events").mkdir()
     (tmp_path / "logs").mkdir()
-    reader = Reader(tmp_path)
+    reader = RunReader(tmp_path)
     reader.catch_up()
     with (tmp_path / "events" / "node-0.jsonl").open("w") as file:
         file.write(
@@ -142,13 +142,13 @@ def test_files_are_read_on_from_where_they_were_left(tmp_path: Path) -> None:
         )
         file.flush()
         reader.catch_up()
-        assert values(reader.numbers) == {'composesim_rank_steps{node="node-0",rank="0"}': 1}
+        assert values(reader.metrics) == {'composesim_rank_steps{node="node-0",rank="0"}': 1}
         file.write(event("step", node="node-0", rank=0, step=2)[20:] + "\n")
     (tmp_path / "logs" / "node-0.0.log").write_text('{"step": 7}\n')
     (tmp_path / "logs" / "node-0.log").write_text('{"step": 8}\n')
     reader.catch_up()
 
-    assert values(reader.numbers) == {
+    assert values(reader.metrics) == {
         'composesim_rank_steps{node="node-0",rank="0"}': 2,
         'composesim_rank_metric{node="node-0",rank="0",metric="step"}': 7,
     }

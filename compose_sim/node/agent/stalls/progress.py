@@ -1,7 +1,7 @@
-"""Does a rank move? When a counter of its progress advances, or when it computes, reads, writes or receives, or a child of it does.
+"""Measure whether a rank makes progress: whether it advances a counter of its progress page, computes, or does any I/O.
 
-Waiting is not free: a data loader looks after its workers every 5 seconds, a script may look for a file ten times a second.
-So each kind of work drains away at the pace of such waiting, and only what outruns it counts.
+Waiting takes some work too: a data loader checks its workers every 5 seconds, a script may check for a file ten times per
+second. So the amount that such waiting takes is subtracted from each kind of work, and only what exceeds it counts.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ _MS = 1_000_000
 
 @dataclass(frozen=True)
 class Work:
-    """What a process had done by a moment. Nanoseconds of CPU, bytes."""
+    """What a process has done so far, in nanoseconds of CPU time and bytes."""
 
     main_cpu: int  # of its main thread
     other_cpu: int  # of its other threads
-    child_cpu: int  # of its children and theirs
+    child_cpu: int  # of its descendants
     moved_bytes: int  # read and written by it and its children
-    network_bytes: int  # its own and its children's, but for what goes to the store
-    faults: int  # pages its main thread had to wait for
+    network_bytes: int  # of it and its children, except connections to the store
+    faults: int  # pages that its main thread had to wait for
 
 
-# Of each kind of work: how much of it, each second, is no more than waiting; and how much more than that is movement.
-# Measured on a busy 2-core machine: os.path.exists every 0.1 s takes 0.8 ms of CPU a second, every 0.01 s 6 ms, reading a small
-# file every 0.1 s 1.7 ms, a data loader's wait 0.04 ms; a computation that shares a core with 20 others would get 50 ms.
+# For each kind of work: how much per second may be due to waiting, and how much more than that is progress. Measured
+# per second on a busy 2-core machine: os.path.exists every 0.1 s takes 0.8 ms of CPU time, every 0.01 s 6 ms, reading a
+# small file every 0.1 s 1.7 ms, a data loader's wait 0.04 ms. A computation that shares a core with 20 others gets 50
+# ms.
 _LIMITS = {
     "main_cpu": (10 * _MS, 30 * _MS),
     "other_cpu": (100 * _MS, 200 * _MS),
@@ -42,38 +43,38 @@ _LIMITS = {
     "network_bytes": (0, 0),
     "faults": (0, 0),
 }
-_OF_MAIN_THREAD = ("main_cpu", "child_cpu", "faults")  # what is left where a library's thread is never still
+_OF_MAIN_THREAD = ("main_cpu", "child_cpu", "faults")  # what counts if a thread of a library never sleeps
 
 
-class Movement:
-    """One rank, looked at from time to time."""
+class ProgressMeter:
+    """Measures the progress of one rank between two calls."""
 
     def __init__(self, process: int, progress: ProgressPage) -> None:
-        """A process of this machine, and the page it shares with us."""
+        """Measure this process, which writes this progress page."""
         self._process, self._progress = process, progress
         self._counters: dict[str, int] | None = None
         self._work: Work | None = None
         self._levels = dict.fromkeys(_LIMITS, 0.0)
-        self._looked_at = 0.0
+        self._measured_at = 0.0
 
-    def since_last_look(self, now: float, network: Callable[[], tcp_counters.Totals]) -> bool:
-        """Whether it has moved. The first look finds that it has. `network` is asked only where it matters."""
+    def has_progressed(self, now: float, network: Callable[[], tcp_counters.Totals]) -> bool:
+        """Return whether the rank has made progress since the last call; the first call returns True."""
         counters, before = self._progress.counters(), self._counters
         self._counters = counters
         if counters != before:
-            self._work = None  # whoever advances need not be looked at any closer
+            self._work = None  # a counter has advanced, so the work does not matter
             return True
         work, earlier = work_of(self._process, network()), self._work
-        passed, self._looked_at = now - self._looked_at, now
+        passed, self._measured_at = now - self._measured_at, now
         self._work = work
         if work is None or earlier is None:
             self._levels = dict.fromkeys(_LIMITS, 0.0)
             return False
-        return self._outruns_waiting(earlier, work, passed)
+        return self._exceeds_waiting(earlier, work, passed)
 
-    def _outruns_waiting(self, earlier: Work, work: Work, passed: float) -> bool:
-        moved, kinds = False, tuple(_LIMITS)
-        if self._progress.get("talks"):  # and a main thread that waits there looks a thousand times a second
+    def _exceeds_waiting(self, earlier: Work, work: Work, passed: float) -> bool:
+        progressed, kinds = False, tuple(_LIMITS)
+        if self._progress.get("busy_library"):  # whose main thread polls a thousand times a second while it waits
             kinds = () if self._progress.waiting_in() else _OF_MAIN_THREAD
         for kind in kinds:
             drain, limit = _LIMITS[kind]
@@ -81,12 +82,12 @@ class Movement:
             self._levels[kind] = max(0.0, self._levels[kind] + done - drain * passed)
             if self._levels[kind] > limit:
                 self._levels[kind] = 0.0
-                moved = True
-        return moved
+                progressed = True
+        return progressed
 
 
 def work_of(process: int, network: tcp_counters.Totals) -> Work | None:
-    """What a process has done until now; None where it has ended."""
+    """Return what a process has done so far, or None if it has ended."""
     try:
         fields = _stat(f"/proc/{process}")
         main = _stat(f"/proc/{process}/task/{process}")
@@ -107,7 +108,7 @@ def work_of(process: int, network: tcp_counters.Totals) -> Work | None:
 
 
 def children_of(process: int) -> Iterator[int]:
-    """The children of all its threads, and theirs."""
+    """Yield the descendants of a process."""
     try:
         threads = list(Path(f"/proc/{process}/task").iterdir())
     except OSError:
@@ -129,7 +130,7 @@ def _stat(folder: str) -> list[str]:
 def _cpu(folder: str, fields: list[str]) -> int:
     try:
         return int(Path(folder, "schedstat").read_text().split()[0])
-    except (OSError, ValueError, IndexError):  # a kernel without it counts in ticks
+    except (OSError, ValueError, IndexError):  # this kernel counts in ticks
         return (int(fields[11]) + int(fields[12])) * _TICK_NS
 
 
@@ -143,6 +144,6 @@ def _cpu_of_child(process: int) -> int:
 def _bytes(process: int) -> int:
     try:
         lines = Path(f"/proc/{process}/io").read_text().splitlines()
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return 0
     return sum(int(line.partition(": ")[2]) for line in lines if line.startswith(("rchar", "wchar")))

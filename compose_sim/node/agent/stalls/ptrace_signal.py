@@ -1,6 +1,6 @@
-"""How does one thread of a stopped process take a signal, while the process stays stopped? As a debugger would have it: by ptrace.
+"""Deliver a signal to one thread of a stopped process, which stays stopped, with ptrace as a debugger would.
 
-Only our own thread runs for that moment; all others, the person's, stay where they are.
+Only our helper thread runs for that moment; the user's threads stay stopped.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from typing import Callable
 
 _CONT, _DETACH, _SEIZE, _INTERRUPT = 7, 17, 0x4206, 0x4207
 _ANY_THREAD = 0x40000000  # __WALL
-_LOOK_SECONDS, _MOST_LOOKS = 0.02, 25
+_POLL_SECONDS, _MOST_POLLS = 0.02, 25
 
 
-def take_signal(thread: int, send: Callable[[], None], written: Callable[[], bool]) -> Generator[float, None, None]:
-    """Have a thread of a stopped process take what `send` sends, until its answer is `written`. OSError where that is forbidden."""
+def deliver(thread: int, send: Callable[[], None], written: Callable[[], bool]) -> Generator[float, None, None]:
+    """Let a thread of a stopped process handle the signal that `send` sends, until `written`; raises OSError if forbidden."""
     _ptrace(_SEIZE, thread)
     try:
-        yield from _until_it_halts(thread)
+        yield from _wait_for_stop(thread)
         send()
         _ptrace(_CONT, thread)
-        signal = yield from _until_it_halts(thread)
+        signal = yield from _wait_for_stop(thread)
         _ptrace(_CONT, thread, signal)
-        for _ in range(_MOST_LOOKS):
-            yield _LOOK_SECONDS
+        for _ in range(_MOST_POLLS):
+            yield _POLL_SECONDS
             if written():
                 break
         _ptrace(_INTERRUPT, thread)
-        yield from _until_it_halts(thread)
+        yield from _wait_for_stop(thread)
     finally:
-        with contextlib.suppress(OSError):  # it has ended; or runs, and is let go with us
+        with contextlib.suppress(OSError):  # it has ended; or it runs, and is detached when this process ends
             _ptrace(_DETACH, thread)
 
 
-def _until_it_halts(thread: int) -> Generator[float, None, int]:
-    """Wait for a thread's next halt: the signal that it halts for."""
-    for _ in range(_MOST_LOOKS):
+def _wait_for_stop(thread: int) -> Generator[float, None, int]:
+    """Wait until a thread stops, and return the signal that it stops for."""
+    for _ in range(_MOST_POLLS):
         found, status = os.waitpid(thread, os.WNOHANG | _ANY_THREAD)
         if found and os.WIFSTOPPED(status):
             return os.WSTOPSIG(status)
-        yield _LOOK_SECONDS
-    raise OSError("the thread does not halt")
+        yield _POLL_SECONDS
+    raise OSError("the thread does not stop")
 
 
 def _ptrace(request: int, thread: int, data: int = 0) -> None:

@@ -1,10 +1,9 @@
-"""Where do the threads of a rank, or of a process it forked, stand? Asked by signal, read from the file that stack_signal.py names."""
+"""Dump the stacks of a rank, or of a process that it forked, by a signal that rank/stack_signal.py handles."""
 
 from __future__ import annotations
 
 import ctypes
 import linecache
-import os
 import platform
 import re
 from collections.abc import Generator
@@ -16,12 +15,12 @@ from ...shared.progress_page import STACKS_SIGNAL
 from . import ptrace_signal
 
 _TGKILL = {"x86_64": 234, "aarch64": 131}
-_LOOK_SECONDS, _PATIENCE_LOOKS = 0.05, 40
+_POLL_SECONDS, _MOST_POLLS = 0.05, 40
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]+|\?\?\?) in (.*)')
 _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
-_HELPER = os.sep + "stack_signal.py"
-# System calls by number: nanosleep, clock_nanosleep; futex; select and pselect6, in which Python sleeps before 3.11.
+_HELPER = "/rank/stack_signal.py"
+# System calls by number: nanosleep, clock_nanosleep, futex, and select and pselect6, in which Python before 3.11 sleeps.
 _CALLS = {
     "x86_64": {35: "sleeping", 230: "sleeping", 202: "locked", 23: "select", 270: "select"},
     "aarch64": {101: "sleeping", 115: "sleeping", 98: "locked", 72: "select"},
@@ -38,7 +37,7 @@ class Frame:
 
     @property
     def place(self) -> list[object]:
-        """[file, line, function, the line's text]."""
+        """[file, line, function, source line]."""
         return [self.file, self.line, self.function, linecache.getline(self.file, self.line).strip()[:120]]
 
 
@@ -51,32 +50,32 @@ class Stack:
     frames: tuple[Frame, ...]
 
     @property
-    def persons(self) -> Frame | None:
-        """The innermost frame of the person's own code."""
+    def user_frame(self) -> Frame | None:
+        """The innermost frame of the user's code."""
         return next((frame for frame in self.frames if is_user_code(frame.file)), None)
 
 
-def ask(process: int, thread: int, file: Path, descriptor: int) -> Generator[float, None, tuple[Stack, ...]]:
+def request(process: int, thread: int, file: Path, descriptor: int) -> Generator[float, None, tuple[Stack, ...]]:
     """
-    Have the stacks of a process written. Yields seconds to wait; returns the stacks, none where they cannot be had.
+    Let a process write its stacks, and return them, or () if that is impossible; yields seconds to wait.
 
-    A process that does not catch the signal (it has executed another program) or that has put another file
-    where ours was, is not asked.
+    The signal is not sent to a process that does not handle it (because it has executed another program) or that has
+    replaced our file descriptor.
     """
-    if not _would_answer(process, thread, file, descriptor):
+    if not _handles_signal(process, thread, file, descriptor):
         return ()
     before = size = file.stat().st_size
     try:
-        if what_it_does(process) == "stopped":
-            yield from ptrace_signal.take_signal(
+        if main_thread_state(process) == "stopped":
+            yield from ptrace_signal.deliver(
                 thread, lambda: send_signal(process, thread), lambda: file.stat().st_size > before
             )
         else:
             send_signal(process, thread)
     except OSError:
         return ()
-    for _ in range(_PATIENCE_LOOKS):
-        yield _LOOK_SECONDS
+    for _ in range(_MOST_POLLS):
+        yield _POLL_SECONDS
         last, size = size, file.stat().st_size
         if before < size == last:
             break
@@ -86,7 +85,7 @@ def ask(process: int, thread: int, file: Path, descriptor: int) -> Generator[flo
 
 
 def parse(text: str) -> tuple[Stack, ...]:
-    """What `faulthandler` wrote, without the thread that only waits for its signal."""
+    """Parse what `faulthandler` wrote, without the helper thread."""
     stacks: list[Stack] = []
     for block in text.split("\n\n"):
         head, *lines = block.strip("\n").splitlines() or [""]
@@ -96,11 +95,11 @@ def parse(text: str) -> tuple[Stack, ...]:
                 Frame(_file(m[1]), int(m[2]), m[3]) for m in map(_FRAME.match, lines) if m and m[2].isdigit()
             )
             stacks.append(Stack(int(thread[2], 16), thread[1] == "Current thread", frames))
-    return tuple(stack for stack in stacks if stack.frames and not _is_ours(stack))
+    return tuple(stack for stack in stacks if stack.frames and not _is_helper(stack))
 
 
 def send_signal(process: int, thread: int) -> None:
-    """Send the signal to one thread; OSError where there is none."""
+    """Send the signal to one thread; raises OSError if it does not exist."""
     libc = ctypes.CDLL(None, use_errno=True)
     number = _TGKILL.get(platform.machine())
     function, first = (libc.syscall, (number,)) if number else (libc.tgkill, ())
@@ -108,8 +107,8 @@ def send_signal(process: int, thread: int) -> None:
         raise OSError(ctypes.get_errno(), "tgkill")
 
 
-def what_it_does(process: int) -> str:
-    """What a process's main thread does: stopped, traced, sleeping (for a time), locked (it waits for a thread), waiting."""
+def main_thread_state(process: int) -> str:
+    """Return `stopped`, `traced`, `sleeping`, `locked` (it waits for another thread), `waiting`, `in the kernel` or ""."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
         if state in ("T", "t"):
@@ -119,7 +118,7 @@ def what_it_does(process: int) -> str:
         return ""
     if state == "D":
         return "in the kernel"
-    if not call[0].isdigit():  # it is running
+    if not call[0].isdigit():  # running
         return ""
     name = _CALLS.get(platform.machine(), {}).get(int(call[0]), "waiting")
     if name == "select":
@@ -127,7 +126,7 @@ def what_it_does(process: int) -> str:
     return name
 
 
-def _would_answer(process: int, thread: int, file: Path, descriptor: int) -> bool:
+def _handles_signal(process: int, thread: int, file: Path, descriptor: int) -> bool:
     if not (thread and descriptor):
         return False
     try:
@@ -141,10 +140,10 @@ def _would_answer(process: int, thread: int, file: Path, descriptor: int) -> boo
     return bool(masks.get("Cgt", 0) & bit) and not masks.get("Blk", 0) & bit
 
 
-def _is_ours(stack: Stack) -> bool:
+def _is_helper(stack: Stack) -> bool:
     return stack.frames[0].file.endswith(_HELPER) and stack.frames[0].function == "_wait_for_signals"
 
 
 def _file(text: str) -> str:
-    """The name of a file, in which `faulthandler` has escaped all that is not ASCII."""
+    """Return a file name in which `faulthandler` has escaped all characters that are not ASCII."""
     return _ESCAPE.sub(lambda escape: chr(int(escape[0][2:], 16)), text)

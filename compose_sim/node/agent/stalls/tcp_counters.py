@@ -1,7 +1,4 @@
-"""How many bytes have gone over each TCP connection here? Asked of the kernel through netlink, as `ss -i` asks it.
-
-/proc counts what is read from files; what is received from a socket, no file of it tells.
-"""
+"""Count the bytes of each TCP connection with netlink, as `ss -i` does; /proc does not count what sockets receive."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ _ACKED_AT = 120  # in tcp_info: bytes_acked, then bytes_received (Linux 4.2)
 
 
 def bytes_by_socket(without_port: int) -> Totals:
-    """Bytes sent and received so far, by inode, of connections that have `without_port` at neither end; empty where not known."""
+    """Return the bytes sent and received so far by inode, of connections without this port at either end; {} if unknown."""
     totals: Totals = {}
     try:
         for family in (socket.AF_INET, socket.AF_INET6):
-            for message in _ask(family):
+            for message in _query(family):
                 ports = _ports.unpack_from(message, _PORTS_AT)
                 if without_port not in ports:
                     totals[struct.unpack_from("=I", message, _INODE_AT)[0]] = _bytes(message)
-    except (OSError, struct.error):  # no such netlink here (gVisor), or forbidden
+    except (OSError, struct.error):  # not supported (gVisor) or not permitted
         return {}
     return totals
 
 
 def sockets_of(process: int) -> Iterator[int]:
-    """The inodes of a process's sockets."""
+    """Yield the inodes of a process's sockets."""
     try:
         descriptors = [entry.path for entry in os.scandir(f"/proc/{process}/fd")]
     except OSError:
@@ -43,21 +40,21 @@ def sockets_of(process: int) -> Iterator[int]:
     for path in descriptors:
         try:
             name = str(Path(path).readlink())
-        except OSError:  # closed while we looked
+        except OSError:  # it was closed
             continue
         if name.startswith("socket:["):
             yield int(name[len("socket:[") : -1])
 
 
 def bytes_of(process: int, totals: Totals) -> int:
-    """Of all connections of one process."""
+    """Return the bytes of all connections of one process."""
     mine: Collection[int] = set(sockets_of(process)) if totals else ()
     return sum(totals.get(inode, 0) for inode in mine)
 
 
-def _ask(family: int) -> Iterator[bytes]:
+def _query(family: int) -> Iterator[bytes]:
     everything = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _LIVE)
-    request = everything + bytes(40) + b"\xff" * 8  # of any address; a cookie of all ones is none
+    request = everything + bytes(40) + b"\xff" * 8  # any address; all ones mean no cookie
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as link:
         link.settimeout(1.0)
         link.send(_header.pack(_header.size + len(request), _BY_FAMILY, 0x301, 1, 0) + request)

@@ -1,1 +1,1 @@
-"""Run horovodrun, and fork the ranks that it asks for over ssh."""
+"""Run horovodrun, and fork the ranks that it starts over ssh."""

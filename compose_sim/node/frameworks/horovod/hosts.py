@@ -1,6 +1,6 @@
-"""Which nodes can horovodrun use, and whose ranks have joined? Nodes tell it as events, and a first ssh session to each proves it.
+"""Track which nodes horovodrun can use and which ranks have joined, from the nodes' events and one ssh session to each.
 
-The session stays open: horovodrun's own share its connection, and its end is the end of all of them.
+The session stays open: horovodrun's own sessions share its connection, and end with it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ...shared import process
 from . import ssh
 
 _GREETING = b"composesim\n"
-_LONGEST_LOOK = 1 << 20
-PATIENCE_SECONDS = 10.0  # more than the master takes to notice that a node has gone
-_AGAIN_SECONDS = 1.0
+_READ_BYTES = 1 << 20
+PATIENCE_SECONDS = 10.0  # more than the master takes to notice that a node is lost
+_RETRY_SECONDS = 1.0
 
 
 @dataclass
-class Told:
-    """What nodes have told: a line of each one's events after the other. A node that starts anew has told nothing yet."""
+class NodeStates:
+    """What nodes have reported in their events. A node that is started again has not reported anything yet."""
 
     host_keys: dict[str, str] = field(default_factory=dict)
     joined: dict[str, set[int]] = field(default_factory=dict)  # the ranks of each node that have initialised Horovod
 
-    def line(self, text: str) -> None:
-        """One event; what is not understood says nothing."""
+    def add_event(self, line: str) -> None:
+        """Update the states from one line of an event file; ignore malformed lines."""
         try:
-            event = json.loads(text)
+            event = json.loads(line)
             kind, node, data = event["kind"], event["node"], event["data"]
         except (ValueError, KeyError, TypeError):
             return
@@ -48,75 +48,76 @@ class Told:
         elif kind in ("init", "rank-exited"):
             self.joined.get(node, set()).discard(event["rank"])
 
-    def count(self, nodes: Collection[str]) -> int:
-        """How many ranks of these nodes have joined."""
+    def joined_ranks(self, nodes: Collection[str]) -> int:
+        """Return the number of ranks of these nodes that have joined."""
         return sum(len(ranks) for node, ranks in self.joined.items() if node in nodes)
 
 
-class Listening:
-    """The events of nodes, read on from where the last look ended."""
+class EventReader:
+    """Reads the nodes' event files incrementally."""
 
-    def __init__(self, folder: Path, told: Told) -> None:
-        self._folder, self.told = folder, told
-        self._read: dict[Path, int] = {}
+    def __init__(self, folder: Path, states: NodeStates) -> None:
+        """Add the events in `folder` to `states`."""
+        self._folder, self._states = folder, states
+        self._offsets: dict[Path, int] = {}
 
-    def look(self, nodes: Collection[str]) -> None:
-        """Read what is new of these nodes; half a line waits for its other half."""
+    def read(self, nodes: Collection[str]) -> None:
+        """Read the new events of these nodes; an incomplete last line is read later."""
         for node in nodes:
             path = self._folder / f"{node}.jsonl"
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
+                file.seek(self._offsets.get(path, 0))
                 while True:
-                    lines, newline, _ = file.read(_LONGEST_LOOK).rpartition(b"\n")
+                    lines, newline, _ = file.read(_READ_BYTES).rpartition(b"\n")
                     if not newline:
                         break
-                    self._read[path] = self._read.get(path, 0) + len(lines) + 1
-                    file.seek(self._read[path])
+                    self._offsets[path] = self._offsets.get(path, 0) + len(lines) + 1
+                    file.seek(self._offsets[path])
                     for line in lines.decode(errors="replace").splitlines():
-                        self.told.line(line)
+                        self._states.add_event(line)
 
 
 class UnreachableError(Exception):
-    """A node that ssh does not reach; says what ssh said."""
+    """ssh cannot reach a node; the message is ssh's own."""
 
 
 @dataclass
-class Failing:
-    """A node that ssh does not reach: since when, and when it is tried again, on the monotonic clock."""
+class _Unreachable:
+    """A node that ssh cannot reach: since when, and when to try again, on the monotonic clock."""
 
     since: float
-    again_at: float = 0.0
+    retry_at: float = 0.0
 
 
 @dataclass
-class Gate:
-    """A lock that others wait for before they may go to a node: closed while we hold it."""
+class AccessLock:
+    """A file lock that horovodrun's sessions to a node wait for."""
 
     file: Path
     _descriptor: int = -1
 
-    def close(self) -> None:
+    def acquire(self) -> None:
         if self._descriptor < 0:
             self._descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
-    def open(self) -> None:
+    def release(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
-class Way:
-    """The first session to one node: it is there when the node has answered in it."""
+class SshConnection:
+    """The first ssh session to one node, whose connection later sessions share."""
 
     def __init__(self, folder: Path, node: str) -> None:
-        """Begin to connect."""
-        self.node, self.stands, self._said = node, False, b""
-        (folder / f"{node}.sock").unlink(missing_ok=True)  # of an earlier one that was killed
+        """Start to connect."""
+        self.is_open, self._output = False, b""
+        (folder / f"{node}.sock").unlink(missing_ok=True)  # of an earlier session that was killed
         options = ["-F", str(folder / "config"), "-o", "ControlMaster=yes"]
         self._process = subprocess.Popen(
             [ssh.program("ssh") or "ssh", *options, node, "echo composesim && exec cat"],
-            stdin=subprocess.PIPE,  # its end ends `cat`, and with it the session
+            stdin=subprocess.PIPE,  # `cat` and with it the session end when this pipe is closed
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             preexec_fn=partial(process.die_with, os.getpid()),
@@ -124,16 +125,16 @@ class Way:
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
 
-    def look(self) -> None:
-        """See whether the node has answered; UnreachableError where ssh has given up, or the connection has ended."""
+    def poll(self) -> None:
+        """Check whether the node has answered; raises UnreachableError if ssh has given up or the connection has ended."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        if not self.stands:
-            self._said += self._process.stdout.read() or b""
-            self.stands = self._said == _GREETING
+        if not self.is_open:
+            self._output += self._process.stdout.read() or b""
+            self.is_open = self._output == _GREETING
         if self._process.poll() is not None:
-            said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-            raise UnreachableError(said[-1] if said else f"ssh ended with exit code {self._process.returncode}")
+            errors = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+            raise UnreachableError(errors[-1] if errors else f"ssh ended with exit code {self._process.returncode}")
 
     def close(self) -> None:
         """End the connection, and with it all sessions that share it."""
@@ -141,77 +142,78 @@ class Way:
         self._process.communicate()
 
 
-class Ways:
-    """The ways to all nodes that are there."""
+class SshConnections:
+    """The ssh connections to all present nodes."""
 
     def __init__(self, folder: Path, shared: Path) -> None:
-        """Make the run's key pair in `folder`, which only this process's user may read; its public half opens all nodes."""
+        """Make the run's key pair in `folder`, which only this user may read, and authorize it on all nodes."""
         self._folder = folder
-        self._ways: dict[str, Way] = {}
-        self._gates: dict[str, Gate] = {}
-        self._failing: dict[str, Failing] = {}
-        ssh.write_whole(ssh.authorized_keys(shared), ssh.make_key(folder / "key") + "\n")
-        ssh.write_whole(folder / "config", ssh.client_settings(folder))
-        ssh.write_whole(folder / "gated", ssh.gated_settings(folder))
-        ssh.write_whole(folder / "bin" / "ssh", ssh.wrapper(folder), mode=0o755)
+        self._connections: dict[str, SshConnection] = {}
+        self._locks: dict[str, AccessLock] = {}
+        self._unreachable: dict[str, _Unreachable] = {}
+        ssh.write_atomically(ssh.authorized_keys(shared), ssh.make_key(folder / "key") + "\n")
+        ssh.write_atomically(folder / "config", ssh.client_settings(folder))
+        ssh.write_atomically(folder / "locked", ssh.locked_settings(folder))
+        ssh.write_atomically(self.programs / "ssh", ssh.wrapper(folder), mode=0o755)
 
     @property
     def programs(self) -> Path:
-        """The folder of the `ssh` that others shall find."""
+        """The folder with the `ssh` that other programs should use."""
         return self._folder / "bin"
 
-    def close_gates(self, nodes: Collection[str]) -> None:
-        """From now on others wait for these nodes."""
+    def lock(self, nodes: Collection[str]) -> None:
+        """Let other programs wait until these nodes can be reached."""
         for node in nodes:
-            gate = self._gates[node] = Gate(self._folder / f"{node}.gate")
-            gate.close()
+            lock = self._locks[node] = AccessLock(self._folder / f"{node}.lock")
+            lock.acquire()
 
-    def update(self, present: Collection[str], told: Told, *, now: float) -> dict[str, str]:
+    def update(self, present: Collection[str], states: NodeStates, *, now: float) -> dict[str, str]:
         """
-        Go to nodes that have come, again and again, and forget those that have gone; `now` is of the monotonic clock.
+        Connect to nodes that have come, with retries, and forget those that have gone.
 
-        Nodes that are given up, and why: they could not be reached for PATIENCE_SECONDS. Each is told once.
+        Return each node that was unreachable for PATIENCE_SECONDS with the reason, once.
         """
-        for node in [node for node in self._ways if node not in present]:
-            self._ways.pop(node).close()
-        self._failing = {node: failing for node, failing in self._failing.items() if node in present}
+        for node in [node for node in self._connections if node not in present]:
+            self._connections.pop(node).close()
+        self._unreachable = {node: since for node, since in self._unreachable.items() if node in present}
         for node in present:
-            failing = self._failing.get(node)
-            if node not in self._ways and node in told.host_keys and (failing is None or now >= failing.again_at):
-                keys = "".join(ssh.known_host(each, key) for each, key in told.host_keys.items())
-                ssh.write_whole(self._folder / "known_hosts", keys)
-                self._ways[node] = Way(self._folder, node)
+            unreachable = self._unreachable.get(node)
+            may_try = unreachable is None or now >= unreachable.retry_at
+            if node not in self._connections and node in states.host_keys and may_try:
+                keys = "".join(ssh.known_host(each, key) for each, key in states.host_keys.items())
+                ssh.write_atomically(self._folder / "known_hosts", keys)
+                self._connections[node] = SshConnection(self._folder, node)
         given_up: dict[str, str] = {}
-        for node, way in list(self._ways.items()):
+        for node, connection in list(self._connections.items()):
             try:
-                way.look()
+                connection.poll()
             except UnreachableError as error:
-                self._ways.pop(node).close()
-                failing = self._failing.setdefault(node, Failing(since=now))
-                failing.again_at = now + _AGAIN_SECONDS
-                if now - failing.since >= PATIENCE_SECONDS:
-                    failing.again_at = float("inf")
+                self._connections.pop(node).close()
+                unreachable = self._unreachable.setdefault(node, _Unreachable(since=now))
+                unreachable.retry_at = now + _RETRY_SECONDS
+                if now - unreachable.since >= PATIENCE_SECONDS:
+                    unreachable.retry_at = float("inf")
                     given_up[node] = str(error)
             else:
-                if way.stands:
-                    self._failing.pop(node, None)
-                    if node in self._gates:
-                        self._gates[node].open()
+                if connection.is_open:
+                    self._unreachable.pop(node, None)
+                    if node in self._locks:
+                        self._locks[node].release()
         return given_up
 
     @property
-    def standing(self) -> list[str]:
+    def open(self) -> list[str]:
         """The nodes that have answered."""
-        return [node for node, way in self._ways.items() if way.stands]
+        return [node for node, connection in self._connections.items() if connection.is_open]
 
     @property
-    def under_way(self) -> list[str]:
-        """The nodes that are asked, and have not answered."""
-        return [node for node, way in self._ways.items() if not way.stands]
+    def pending(self) -> list[str]:
+        """The nodes that have not answered yet."""
+        return [node for node, connection in self._connections.items() if not connection.is_open]
 
     def close(self) -> None:
-        """Leave no connection, and nobody waiting at a gate."""
-        while self._ways:
-            self._ways.popitem()[1].close()
-        for gate in self._gates.values():
-            gate.open()
+        """End all connections, and release all locks."""
+        while self._connections:
+            self._connections.popitem()[1].close()
+        for lock in self._locks.values():
+            lock.release()

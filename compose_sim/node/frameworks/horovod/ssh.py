@@ -1,7 +1,8 @@
-"""How does the master reach its nodes by ssh? By one key pair a run, one host key a node, and settings that allow nothing else.
+"""Configure ssh between the master and its nodes: one key pair per run, one host key per node, and nothing else allowed.
 
-The private keys stay in the memory (tmpfs) of whom they belong to. The master's public key lies in the shared folder, where each
-node's sshd reads it; a node tells its own public host key as an event, `ssh`. Both sides run as the nodes' ordinary user.
+Private keys stay in the memory (tmpfs) of the container that owns them. The master's public key is in the shared folder,
+where each node's sshd reads it; a node reports its public host key in the event `ssh`. Both sides run as the nodes'
+unprivileged user.
 """
 
 from __future__ import annotations
@@ -11,46 +12,37 @@ import shutil
 import subprocess
 from pathlib import Path
 
-PORT = 2222  # an ordinary user may not listen below 1024; each node has all ports to itself
-HOSTING = "COMPOSESIM_HOSTING"  # where, within a node, the process listens that starts ranks (hosting.py)
-_SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/sbin"  # where sshd is, on no ordinary user's PATH
+PORT = 2222  # an unprivileged user may not listen below 1024
+RANK_SOCKET = "COMPOSESIM_RANK_SOCKET"  # the path of the socket on which sshd_starter.py listens for sessions
+_SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/sbin"  # sshd's folders, which are not on an unprivileged user's PATH
 
 
 def program(name: str) -> str | None:
-    """The path of `ssh`, `sshd` or `ssh-keygen`; None where this system has none. sshd wants to be started by its whole path."""
+    """Return the full path of `ssh`, `sshd` or `ssh-keygen`, or None. sshd must be started by its full path."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}")
 
 
 def missing() -> list[str]:
-    """What OpenSSH has and this system has not."""
+    """Return the programs of OpenSSH that this system lacks."""
     return [name for name in ("sshd", "ssh", "ssh-keygen") if program(name) is None]
 
 
 def make_key(file: Path) -> str:
-    """Make a key pair, `file` and `file`.pub; the public key. OSError or CalledProcessError where that fails."""
-    command = [
-        program("ssh-keygen") or "ssh-keygen",
-        "-q",
-        "-t",
-        "ed25519",
-        "-N",
-        "",
-        "-C",
-        "composesim",
-        "-f",
-        str(file),
-    ]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    """Make a key pair, `file` and `file`.pub, and return the public key; raises OSError or CalledProcessError."""
+    options = ["-q", "-t", "ed25519", "-N", "", "-C", "composesim", "-f", str(file)]
+    subprocess.run(
+        [program("ssh-keygen") or "ssh-keygen", *options], check=True, stdin=subprocess.DEVNULL, capture_output=True
+    )
     return file.with_name(f"{file.name}.pub").read_text().strip()
 
 
 def authorized_keys(shared: Path) -> Path:
-    """Where the master's public key lies."""
+    """Return the file with the master's public key."""
     return shared / ".ssh" / "authorized_keys"
 
 
-def write_whole(file: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file that others read at any moment: the old one or the new one, never half of it."""
+def write_atomically(file: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a file that other processes may read at any moment: they see the old or the new content, never a part."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     partial.write_text(text)
@@ -58,8 +50,8 @@ def write_whole(file: Path, text: str, *, mode: int = 0o644) -> None:
     partial.replace(file)
 
 
-def server_settings(*, host_key: Path, authorized: Path, hosting: Path) -> str:
-    """sshd_config of a node: the run's key opens it and nothing else does, to run commands and for nothing else."""
+def server_settings(*, host_key: Path, authorized: Path, rank_socket: Path) -> str:
+    """Return the sshd_config of a node: only the run's key gives access, and only to run commands."""
     return f"""\
 Port {PORT}
 HostKey {host_key}
@@ -68,7 +60,7 @@ PidFile none
 AuthenticationMethods publickey
 PasswordAuthentication no
 KbdInteractiveAuthentication no
-# What needs root, which nobody here is: PAM. The keys lie in folders that all nodes may write to, as the same user.
+# PAM needs root. The keys are in folders that all nodes, which run as the same user, may write to.
 UsePAM no
 StrictModes no
 DisableForwarding yes
@@ -81,13 +73,13 @@ MaxSessions 4096
 MaxStartups 4096
 ClientAliveInterval 5
 ClientAliveCountMax 3
-SetEnv {HOSTING}={hosting}
+SetEnv {RANK_SOCKET}={rank_socket}
 LogLevel INFO
 """
 
 
 def client_settings(folder: Path) -> str:
-    """ssh_config of the master; `folder` has its `key`, `known_hosts`, and a socket a node for the connection that sessions share."""
+    """Return the ssh_config of the master; `folder` holds `key`, `known_hosts`, and one socket per node for the shared connection."""
     return f"""\
 Port {PORT}
 IdentityFile {folder}/key
@@ -112,15 +104,15 @@ LogLevel ERROR
 
 
 def known_host(node: str, host_key: str) -> str:
-    """A node's line of known_hosts."""
+    """Return a node's line of known_hosts."""
     return f"[{node}]:{PORT} {' '.join(host_key.split()[:2])}\n"
 
 
-def gated_settings(folder: Path) -> str:
-    """The same for others' programs, which are let through to a node when its gate is open: a lock that we hold until then."""
-    return f'Match exec "flock --shared {folder}/%n.gate true"\nMatch all\nInclude {folder}/config\n'
+def locked_settings(folder: Path) -> str:
+    """Return the ssh_config for other programs, which wait for a node's lock before they connect."""
+    return f'Match exec "flock --shared {folder}/%n.lock true"\nMatch all\nInclude {folder}/config\n'
 
 
 def wrapper(folder: Path) -> str:
-    """What others find as `ssh`: OpenSSH with our settings, which their options come after and so cannot change."""
-    return f'#!/bin/sh\nexec {program("ssh")} -F {folder}/gated -o StrictHostKeyChecking=yes "$@"\n'
+    """Return a script that replaces `ssh`: OpenSSH with our settings, which later options cannot override."""
+    return f'#!/bin/sh\nexec {program("ssh")} -F {folder}/locked -o StrictHostKeyChecking=yes "$@"\n'

@@ -1,9 +1,9 @@
-"""What runs in the ssh session of a rank? This: it has the rank started by the node itself, waits for its end, and ends as it ends.
+"""Stand in for a rank within an ssh session: request the rank from the node, wait for it to end, and exit as it does.
 
-Arguments of the role `ssh-rank`: -- [-m] SCRIPT ARGS..., as somebody else's launcher (horovodrun, mpirun) starts it on a node
+Arguments of the role `ssh-rank`: -- [-m] SCRIPT ARGS..., as another launcher (horovodrun, mpirun) starts it on a node
 
-So the rank is a rank like all others: with a log of its own, watched, and a target of faults. The end of this process, or of the
-session that it runs in, is the end of the rank.
+The node forks the rank itself, so it has a log, is watched and can be a target of faults like any other. The rank is
+stopped when this process or its session ends.
 """
 
 import json
@@ -12,33 +12,33 @@ import select
 import socket
 import sys
 
-_HOSTING = "COMPOSESIM_HOSTING"  # as ssh.py has it, which this process saves the time to import
+_SOCKET = "COMPOSESIM_RANK_SOCKET"  # as in ssh.py, which would take time to import
 
 
 def main(arguments: list[str]) -> int:
-    """Hand over what the launcher tells its ranks; the exit code is the rank's, 128 and more for a signal."""
-    path = os.environ.get(_HOSTING)
+    """Pass on the environment, which the launcher has set for the rank; return the rank's status as a shell reports it."""
+    path = os.environ.get(_SOCKET)
     if not path:
-        print("composesim hosted: this is no ssh session of a node", file=sys.stderr)
+        print("composesim: the role ssh-rank runs only in ssh sessions of a node", file=sys.stderr)
         return 2
-    hosting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    hosting.connect(path)
-    hosting.sendall(json.dumps({"environment": dict(os.environ)}).encode() + b"\n")
-    waiting = select.poll()
-    waiting.register(hosting, select.POLLIN)
-    waiting.register(1, 0)  # only its errors: nobody reads our output any more, so the session is over
-    answer = b""
-    while not answer.endswith(b"\n"):
-        for descriptor, _ in waiting.poll():
+    starter = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    starter.connect(path)
+    starter.sendall(json.dumps({"environment": dict(os.environ)}).encode() + b"\n")
+    poll = select.poll()
+    poll.register(starter, select.POLLIN)
+    poll.register(1, 0)  # errors only: if nobody reads our output any more, the session has ended
+    line = b""
+    while not line.endswith(b"\n"):
+        for descriptor, _ in poll.poll():
             if descriptor == 1:
                 return 1
-            received = hosting.recv(65536)
+            received = starter.recv(65536)
             if not received:
-                print("composesim hosted: the node ends", file=sys.stderr)
+                print("composesim: the node is shutting down", file=sys.stderr)
                 return 1
-            answer += received
-    told = json.loads(answer)
-    if told.get("why"):
-        print(f"composesim hosted: {told['why']}", file=sys.stderr)
-    status = int(told["status"])
+            line += received
+    answer = json.loads(line)
+    if answer["error"]:
+        print(f"composesim: {answer['error']}", file=sys.stderr)
+    status = int(answer["status"])
     return status if status >= 0 else 128 - status

@@ -1,15 +1,14 @@
-"""Which session asked for which rank of this node, and what becomes of it? Without sockets or processes: what happens in, acts out.
+"""Assign the ranks of one node to the ssh sessions that request them, without sockets or processes.
 
-A launcher of others starts a program in a session, which asks us for a rank and waits for its end. Each local rank has a place; a
-session that has gone takes its rank with it, and only when that has ended may another one have the place.
+Another launcher starts a program in an ssh session, which requests a rank and waits for it to end. Each local rank has a
+slot. If its session ends, the rank is stopped, and another session gets the slot as soon as the rank has ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from ...shared.decisions import Act
+from typing import Union
 
 Variables = dict[str, str]
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
@@ -17,119 +16,117 @@ GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 _LOCAL_RANK = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 _LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _SIZE = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
-# What a launcher tells its ranks. All else a rank has of its own node, as every rank of composesim does.
-_TOLD = ("HOROVOD_", "OMPI_", "ORTE_", "OPAL_", "PMIX_", "PRTE_")
+# The variables that a launcher sets for its ranks. Ranks take all others from their node, as with every launcher.
+_LAUNCHER_PREFIXES = ("HOROVOD_", "OMPI_", "ORTE_", "OPAL_", "PMIX_", "PRTE_")
 
 
 @dataclass(frozen=True)
-class Fork(Act):
-    """Start the rank of a place for a session, with these variables."""
+class ForkRank:
+    """Start the rank of a slot for a session, with these variables."""
 
-    place: int
+    slot: int
     variables: Variables
 
 
 @dataclass(frozen=True)
-class Stop(Act):
-    """Send a place's rank SIGTERM, and SIGKILL if it is still there GRACE_SECONDS later."""
+class StopRank:
+    """Send SIGTERM to the rank of a slot, and SIGKILL if it still runs GRACE_SECONDS later."""
 
-    place: int
+    slot: int
 
 
 @dataclass(frozen=True)
-class Answer(Act):
-    """Tell a session how its rank ended, or why there is none, and let it go."""
+class AnswerSession:
+    """Tell a session how its rank ended, or why there is none, and close it."""
 
     session: int
     status: int
-    why: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True)
-class Report(Act):
-    """Tell the agent that a rank has ended; `stopped` because its session had gone."""
+class ReportExit:
+    """Tell the agent that a rank has ended; `stopped` if that was because its session had ended."""
 
-    place: int
+    slot: int
     status: int
     stopped: bool
 
 
+Action = Union[ForkRank, StopRank, AnswerSession, ReportExit]
+
+
 @dataclass
-class _Place:
-    """Where one local rank runs."""
-
+class _Slot:
     variables: Variables
-    runs: bool = False
-    session: int | None = None  # whose rank runs here; None while it is stopped since its session has gone
-    next: tuple[int, Variables] | None = None  # who gets the place then
+    running: bool = False
+    session: int | None = None  # that the running rank belongs to; None while the rank is being stopped
+    next: tuple[int, Variables] | None = None  # the session that gets the slot after that
 
 
-class Guests:
-    """The sessions of one node, and the places of its ranks."""
+class SshSessions:
+    """The sessions of one node, and the slots of its ranks."""
 
     def __init__(self) -> None:
-        """No round has begun: sessions wait."""
-        self._places: list[_Place] = []
+        """Let sessions wait, because no round has begun."""
+        self._slots: list[_Slot] = []
         self._early: dict[int, Variables] = {}
 
-    def opened(self, ranks: Sequence[Variables]) -> list[Act]:
-        """A round begins: these are the variables of each local rank."""
-        self._places = [
-            _Place(variables, runs=old.runs) if old else _Place(variables)
-            for variables, old in zip(ranks, [*self._places, *[None] * len(ranks)])
-        ]
+    def start_round(self, ranks: Sequence[Variables]) -> list[Action]:
+        """Begin a round with these variables of each local rank."""
+        was_running = [slot.running for slot in self._slots] + [False] * len(ranks)
+        self._slots = [_Slot(variables, running) for variables, running in zip(ranks, was_running)]
         early, self._early = self._early, {}
-        return [act for session, told in early.items() for act in self.asked(session, told)]
+        return [action for session, environment in early.items() for action in self.request(session, environment)]
 
-    def asked(self, session: int, environment: Variables) -> list[Act]:
-        """A session wants the rank that its environment tells of."""
-        if not self._places:
+    def request(self, session: int, environment: Variables) -> list[Action]:
+        """Handle a session that requests the rank which its environment names."""
+        if not self._slots:
             self._early[session] = environment
             return []
         number = _number(environment, _LOCAL_RANK)
-        if number is None or not 0 <= number < len(self._places):
-            why = f"it asked for local rank {number}, and this node has {len(self._places)}"
-            return [Answer(session, 1, why)]
-        place = self._places[number]
-        if place.session is not None or place.next is not None:
-            return [Answer(session, 1, f"local rank {number} of this node runs already")]
-        if place.runs:
-            place.next = (session, environment)
+        if number is None or not 0 <= number < len(self._slots):
+            return [AnswerSession(session, 1, f"local rank {number} does not exist: this node has {len(self._slots)}")]
+        slot = self._slots[number]
+        if slot.session is not None or slot.next is not None:
+            return [AnswerSession(session, 1, f"local rank {number} of this node is already running")]
+        if slot.running:
+            slot.next = (session, environment)
             return []
-        return self._begin(number, session, environment)
+        return self._fork(number, session, environment)
 
-    def left(self, session: int) -> list[Act]:
-        """A session has gone, with or without its answer."""
+    def left(self, session: int) -> list[Action]:
+        """Handle the end of a session."""
         self._early.pop(session, None)
-        for number, place in enumerate(self._places):
-            if place.next and place.next[0] == session:
-                place.next = None
-            if place.session == session:
-                place.session = None
-                return [Stop(number)]
+        for number, slot in enumerate(self._slots):
+            if slot.next and slot.next[0] == session:
+                slot.next = None
+            if slot.session == session:
+                slot.session = None
+                return [StopRank(number)]
         return []
 
-    def ended(self, number: int, status: int) -> list[Act]:
-        """The rank of a place has ended: an exit code, or minus a signal."""
-        place = self._places[number]
-        session, place.session, place.runs = place.session, None, False
-        acts: list[Act] = [Report(number, status, stopped=session is None)]
+    def rank_ended(self, number: int, status: int) -> list[Action]:
+        """Handle the end of a slot's rank, with an exit code or minus a signal."""
+        slot = self._slots[number]
+        session, slot.session, slot.running = slot.session, None, False
+        actions: list[Action] = [ReportExit(number, status, stopped=session is None)]
         if session is not None:
-            acts.append(Answer(session, status))
-        if place.next:
-            waiting, place.next = place.next, None
-            acts += self._begin(number, *waiting)
-        return acts
+            actions.append(AnswerSession(session, status))
+        if slot.next:
+            waiting, slot.next = slot.next, None
+            actions += self._fork(number, *waiting)
+        return actions
 
-    def _begin(self, number: int, session: int, environment: Variables) -> list[Act]:
-        place = self._places[number]
-        place.runs, place.session = True, session
-        return [Fork(number, {**place.variables, **told(environment)})]
+    def _fork(self, number: int, session: int, environment: Variables) -> list[Action]:
+        slot = self._slots[number]
+        slot.running, slot.session = True, session
+        return [ForkRank(number, {**slot.variables, **rank_variables(environment)})]
 
 
-def told(environment: Mapping[str, str]) -> Variables:
-    """What a launcher tells one rank: its own variables, and torch's names for how many ranks there are."""
-    variables = {name: value for name, value in environment.items() if name.startswith(_TOLD)}
+def rank_variables(environment: Mapping[str, str]) -> Variables:
+    """Return the variables that a launcher sets for one rank, with torch's names for the numbers of ranks."""
+    variables = {name: value for name, value in environment.items() if name.startswith(_LAUNCHER_PREFIXES)}
     for name, names in (("WORLD_SIZE", _SIZE), ("LOCAL_WORLD_SIZE", _LOCAL_SIZE)):
         number = _number(environment, names)
         if number is not None:

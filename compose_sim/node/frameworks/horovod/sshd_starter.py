@@ -1,15 +1,13 @@
-"""Who starts ranks where another launcher says when, by ssh? This process: it runs sshd, and forks a rank for each session that asks.
+"""Start the ranks of a node when another launcher requests them by ssh: run sshd, and fork a rank for each session.
 
-Like the starter of the warm launcher it imports what ranks will need once, while the nodes still find each other.
+Arguments of the role `sshd-starter`: AGENT_PID CHANNEL_DESCRIPTOR hosted -- [-m] SCRIPT ARGS...
 
-    PARENT_PID CHANNEL_DESCRIPTOR hosted -- [-m] SCRIPT ARGS...
+Like the fork server of the warm launcher, it imports what ranks need once, while the nodes still find each other.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import json
 import os
 import selectors
@@ -20,34 +18,33 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from ...rank import instrument, script_runner
 from ...shared import process, starter_protocol
-from ...shared.decisions import Act
 from ...shared.event_log import EventLog
-from ...starters.fork_server import become_rank, exit_status
+from ...starters.fork_server import become_rank, import_ahead, wake_on_child_exit
 from . import ssh
-from .ssh_sessions import GRACE_SECONDS, Answer, Fork, Guests, Report, Stop
+from .ssh_sessions import GRACE_SECONDS, Action, AnswerSession, ForkRank, SshSessions, StopRank
 
 _NEVER = float("inf")
 
 
-def start_server(folder: Path) -> subprocess.Popen[bytes]:
-    """Run sshd with a host key of its own, made in `folder`, and tell its public half when sshd listens."""
+def start_sshd(folder: Path) -> subprocess.Popen[bytes]:
+    """Run sshd with a new host key in `folder`, and report the public key when sshd listens."""
     sshd = ssh.program("sshd")
     if sshd is None:
-        sys.exit("composesim hosting: there is no sshd on this node. Debian and Ubuntu have it in openssh-server")
+        sys.exit("composesim: this node has no sshd, which Debian and Ubuntu have in the package openssh-server")
     public = ssh.make_key(folder / "host_key")
     settings = ssh.server_settings(
         host_key=folder / "host_key",
         authorized=ssh.authorized_keys(Path(os.environ["COMPOSESIM_SHARED"])),
-        hosting=folder / "socket",
+        rank_socket=folder / "socket",
     )
     (folder / "sshd_config").write_text(settings)
-    # Foreground, and its log on stderr: the first line says that it listens. What follows it is kept for nobody.
+    # In the foreground, with the log on stderr: it contains a line when sshd listens. Later lines are discarded.
     server = subprocess.Popen(
         [sshd, "-D", "-e", "-f", str(folder / "sshd_config")],
         stdin=subprocess.DEVNULL,
@@ -56,97 +53,90 @@ def start_server(folder: Path) -> subprocess.Popen[bytes]:
         preexec_fn=partial(process.die_with, os.getpid()),
     )
     assert server.stderr is not None
-    said = b""
-    while b"listening" not in said:
+    log = b""
+    while b"listening" not in log:
         line = server.stderr.readline()
         if not line:
-            sys.exit(f"composesim hosting: sshd ended: {said.decode(errors='replace').strip()}")
-        said += line
+            sys.exit(f"composesim: sshd ended: {log.decode(errors='replace').strip()}")
+        log += line
     os.set_blocking(server.stderr.fileno(), False)
     EventLog.from_environment(os.environ).emit("ssh", port=ssh.PORT, host_key=public)
     return server
 
 
-def import_framework(name: str) -> None:
-    """Import a module that scripts of this recipe will ask for. Where it is not there, the script's own import will say so."""
-    gc.disable()
-    with warnings.catch_warnings(), contextlib.suppress(ImportError):
-        warnings.simplefilter("ignore")
-        importlib.import_module(name)
-    gc.freeze()
-    gc.enable()
-
-
-class Hosting:
-    """The sockets and processes around the guests of a node."""
+class SshdStarter:
+    """The sockets and processes of a node's ssh sessions."""
 
     def __init__(self, link: socket.socket, listener: socket.socket, server: subprocess.Popen[bytes]) -> None:
-        """Speak with the agent over `link`; sessions connect to `listener`."""
+        """Talk to the agent over `link`; sessions connect to `listener`."""
         self._link, self._listener, self._server = link, listener, server
-        self._guests = Guests()
-        self._opening: list[tuple[list[dict[str, str]], list[int]]] = []  # a round that comes in several packets
+        self._ssh_sessions = SshSessions()
+        self._round: tuple[list[dict[str, str]], list[int]] = (
+            [],
+            [],
+        )  # received so far: a round may take several packets
         self._outputs: list[int] = []
-        self._processes: dict[int, int] = {}  # the place of each process
+        self._slots: dict[int, int] = {}  # by process
         self._kill_at: dict[int, float] = {}  # by process
         self._sessions: dict[int, socket.socket] = {}
         self._unread: dict[int, bytes] = {}
-        self._wakeup_read, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakeup, self._wakeup_write = wake_on_child_exit()
         self._selector = selectors.DefaultSelector()
-        self._rank: dict[str, str] | None = None  # in a forked rank, what it is told
-        self._hung_up = False
+        self._rank: dict[str, str] | None = None  # in a forked rank: its variables
+        self._agent_left = False
 
     def serve(self) -> dict[str, str] | None:
-        """Serve until the agent hangs up: None. In a forked rank: the variables it was given."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+        """Serve until the agent disconnects, and return None; return a rank's variables in a process forked for it."""
         self._listener.setblocking(False)
-        for source, act in (
-            (self._link, self._hear_agent),
-            (self._wakeup_read, self._reap),
-            (self._listener, self._welcome),
-            (self._server.stderr, self._hear_server),
+        for source, handle in (
+            (self._link, self._read_agent),
+            (self._wakeup, self._reap),
+            (self._listener, self._accept),
+            (self._server.stderr, self._read_sshd),
         ):
-            self._selector.register(source, selectors.EVENT_READ, act)  # type: ignore[arg-type]
+            self._selector.register(source, selectors.EVENT_READ, handle)  # type: ignore[arg-type]
         starter_protocol.send(self._link, {"ready": True})
-        while not self._hung_up:
-            due = min(self._kill_at.values(), default=_NEVER) - time.monotonic()
-            for key, _ in self._selector.select(None if due == _NEVER else max(0.0, due)):
+        while not self._agent_left:
+            timeout = min(self._kill_at.values(), default=_NEVER) - time.monotonic()
+            for key, _ in self._selector.select(None if timeout == _NEVER else max(0.0, timeout)):
                 key.data()
                 if self._rank is not None:
                     return self._rank
-            self._kill_the_late()
+            self._kill_overdue()
         return None
 
     def close(self) -> None:
-        """End sshd; the sessions end with their sockets."""
+        """End sshd, and with it the sessions."""
         self._server.kill()
         self._server.wait()
 
-    def _hear_agent(self) -> None:
+    def _read_agent(self) -> None:
         received = starter_protocol.receive(self._link)
         if received is None:
-            self._hung_up = True
+            self._agent_left = True
             return
         packet, outputs = received
-        self._opening.append((starter_protocol.ranks_of(packet), outputs))
+        ranks = [*self._round[0], *starter_protocol.ranks_of(packet)]
+        outputs = [*self._round[1], *outputs]
         if packet["more"]:
+            self._round = ranks, outputs
             return
-        opening, self._opening = self._opening, []
+        self._round = [], []
         for output in self._outputs:
             os.close(output)
-        self._outputs = [output for _, outputs in opening for output in outputs]
-        self._do(self._guests.opened([variables for ranks, _ in opening for variables in ranks]))
+        self._outputs = outputs
+        self._perform(self._ssh_sessions.start_round(ranks))
 
-    def _welcome(self) -> None:
+    def _accept(self) -> None:
         session, _ = self._listener.accept()
         session.setblocking(False)
         self._sessions[session.fileno()] = session
         self._unread[session.fileno()] = b""
-        self._selector.register(session, selectors.EVENT_READ, partial(self._hear_session, session.fileno()))
+        self._selector.register(session, selectors.EVENT_READ, partial(self._read_session, session.fileno()))
 
-    def _hear_session(self, number: int) -> None:
+    def _read_session(self, number: int) -> None:
         session = self._sessions.get(number)
-        if session is None:  # let go a moment ago, in the same turn
+        if session is None:  # closed earlier in this iteration
             return
         try:
             data = session.recv(1 << 16)
@@ -154,94 +144,96 @@ class Hosting:
             return
         except OSError:
             data = b""
-        if not data:
-            self._let_go(number)
-            self._do(self._guests.left(number))
-            return
         line, newline, self._unread[number] = (self._unread[number] + data).partition(b"\n")
-        if not newline:
+        if data and not newline:
             self._unread[number] = line
             return
         try:
-            environment = {str(name): str(value) for name, value in json.loads(line)["environment"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError):  # not from hosted.py
-            self._let_go(number)
-            self._do(self._guests.left(number))
+            environment = (
+                {str(name): str(value) for name, value in json.loads(line)["environment"].items()} if data else None
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):  # not from ssh_rank.py
+            environment = None
+        if environment is None:
+            self._close_session(number)
+            self._perform(self._ssh_sessions.left(number))
         else:
-            self._do(self._guests.asked(number, environment))
+            self._perform(self._ssh_sessions.request(number, environment))
 
-    def _hear_server(self) -> None:
-        """Read on what sshd says, so that it never waits; its end is ours, since nobody reaches this node any more."""
+    def _read_sshd(self) -> None:
+        """Read sshd's log, so that it never blocks; without sshd nobody can reach this node, so leave."""
         assert self._server.stderr is not None
         if self._server.stderr.read(1 << 16) == b"":
-            print("composesim hosting: sshd has ended", file=sys.stderr)
-            self._hung_up = True
+            print("composesim: sshd of this node has ended", file=sys.stderr)
+            self._agent_left = True
 
-    def _do(self, acts: list[Act]) -> None:
-        for act in acts:
-            if isinstance(act, Fork):
-                self._fork(act)
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, ForkRank):
+                self._fork(action)
                 if self._rank is not None:
                     return
-            elif isinstance(act, Stop):
-                self._stop(act.place)
-            elif isinstance(act, Answer):
-                self._answer(act)
-            elif isinstance(act, Report):
-                starter_protocol.send(self._link, {"ended": act.place, "status": act.status, "stopped": act.stopped})
+            elif isinstance(action, StopRank):
+                self._stop(action.slot)
+            elif isinstance(action, AnswerSession):
+                self._answer(action)
+            else:
+                report = {"ended": action.slot, "status": action.status, "stopped": action.stopped}
+                starter_protocol.send(self._link, report)
 
-    def _fork(self, act: Fork) -> None:
-        parent, output = os.getpid(), self._outputs[act.place]
+    def _fork(self, action: ForkRank) -> None:
+        parent, output = os.getpid(), self._outputs[action.slot]
         pid = os.fork()
         if pid == 0:
-            become_rank(parent, output, [self._wakeup_read, self._wakeup_write, *self._outputs])
+            become_rank(parent, output, [self._wakeup, self._wakeup_write, *self._outputs])
             self._selector.close()
             for ours in (self._link, self._listener, *self._sessions.values()):
                 ours.close()
-            self._server.returncode = 0  # no child of this process
-            self._rank = act.variables
+            self._server.returncode = 0  # sshd is not a child of this process
+            self._rank = action.variables
             return
-        self._processes[pid] = act.place
-        starter_protocol.send(self._link, {"started": act.place, "pid": pid})
+        self._slots[pid] = action.slot
+        starter_protocol.send(self._link, {"started": action.slot, "pid": pid})
 
-    def _stop(self, place: int) -> None:
-        for pid, at in self._processes.items():
-            if at == place:
+    def _stop(self, slot: int) -> None:
+        for pid, its_slot in self._slots.items():
+            if its_slot == slot:
                 _signal(pid, signal.SIGTERM)
                 self._kill_at[pid] = time.monotonic() + GRACE_SECONDS
 
-    def _kill_the_late(self) -> None:
+    def _kill_overdue(self) -> None:
         now = time.monotonic()
         for pid in [pid for pid, at in self._kill_at.items() if at <= now]:
             del self._kill_at[pid]
             _signal(pid, signal.SIGKILL)
 
-    def _answer(self, act: Answer) -> None:
-        session = self._sessions.get(act.session)
+    def _answer(self, action: AnswerSession) -> None:
+        session = self._sessions.get(action.session)
         if session is not None:
-            with contextlib.suppress(OSError):  # it has gone: we hear that next
-                session.send(json.dumps({"status": act.status, "why": act.why}).encode() + b"\n")
-            self._let_go(act.session)
+            with contextlib.suppress(OSError):  # the session has ended
+                session.send(json.dumps({"status": action.status, "error": action.error}).encode() + b"\n")
+            self._close_session(action.session)
 
-    def _let_go(self, number: int) -> None:
+    def _close_session(self, number: int) -> None:
         session = self._sessions.pop(number)
         self._unread.pop(number)
         self._selector.unregister(session)
         session.close()
 
     def _reap(self) -> None:
-        os.read(self._wakeup_read, 512)
-        for pid in list(self._processes):
+        os.read(self._wakeup, 512)
+        for pid in list(self._slots):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 self._kill_at.pop(pid, None)
-                self._do(self._guests.ended(self._processes.pop(pid), exit_status(status)))
+                status = os.waitstatus_to_exitcode(status)
+                self._perform(self._ssh_sessions.rank_ended(self._slots.pop(pid), status))
                 if self._rank is not None:
                     return
 
 
 def _signal(pid: int, number: int) -> None:
-    """A rank and all that it started: it leads a group of its own, unless it was forked this instant."""
+    """Signal a rank and everything it started; a rank leads its own process group, unless it was forked just now."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
         return
@@ -249,30 +241,30 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _begin(agent: int, descriptor: int) -> dict[str, str] | None:
+def _serve(agent: int, descriptor: int) -> dict[str, str] | None:
     process.die_with(agent)
     link = socket.socket(fileno=descriptor)
-    # Removed by hand: a forked rank leaves by the same way, and must not.
+    # No context manager: a forked rank returns from here as well, and must not remove the folder.
     folder = tempfile.mkdtemp(prefix="composesim-ssh-")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"{folder}/socket")
     listener.listen(1024)
-    server = start_server(Path(folder))
+    server = start_sshd(Path(folder))
     instrument.install()
-    import_framework(os.environ.get("COMPOSESIM_IMPORT", "torch"))
-    hosting = Hosting(link, listener, server)
-    variables = hosting.serve()
+    import_ahead(os.environ.get("COMPOSESIM_IMPORT", "torch"))
+    starter = SshdStarter(link, listener, server)
+    variables = starter.serve()
     if variables is None:
-        hosting.close()
+        starter.close()
         shutil.rmtree(folder, ignore_errors=True)
     return variables
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the agent and its sessions; in a rank forked meanwhile: become it."""
-    agent, descriptor, _, _, *words = arguments
-    variables = _begin(int(agent), int(descriptor))
+    """Serve the agent and the sessions; in a process forked for a rank, run the rank."""
+    agent, descriptor, _, _, *program = arguments
+    variables = _serve(int(agent), int(descriptor))
     if variables is None:
         os._exit(0)
     os.environ.update(variables)
-    script_runner.run(script_runner.Program.from_arguments(words))
+    script_runner.run(script_runner.UserProgram.from_arguments(program))

@@ -1,20 +1,17 @@
-"""What drives Paddle in Ray's actors? The head of a Ray cluster, as of the role `ray-driver`, once it is known that there is a Paddle.
-
-Takes the arguments of `ray-driver`.
-"""
+"""Drive Paddle in Ray's actors: check that Paddle is installed, then act as the role `ray-driver`, with its arguments."""
 
 from __future__ import annotations
 
 from ...master.driver_api import fail
-from ...shared import installed
+from ...shared.installed import StartError
 from ..ray import driver
-from . import requirement
+from . import require_paddle
 
 
 def main(arguments: list[str]) -> None:
-    """Check for Paddle, then drive one run; does not return where the script ran."""
+    """Drive one run, and exit as the script does."""
     try:
-        requirement.require_paddle()
-    except installed.Unfit as problem:
-        fail(problem.code, str(problem), f"{requirement.HINT} paddle-ray, or composesim up --python /path/to/python …")
+        require_paddle("paddle-ray")
+    except StartError as error:
+        fail(error.code, str(error), error.hint)
     driver.main(arguments)

@@ -1,1 +1,1 @@
-"""Start the head and the members of a Ray cluster."""
+"""Start the head and the nodes of a Ray cluster."""

@@ -1,6 +1,7 @@
-"""What drives a Ray cluster? Its head, which this program starts; when Ray has all nodes, the person's script, on the head.
+"""Start the head of a Ray cluster, and run the user's script there once Ray has all nodes.
 
-ray_driver.py --nodes N --cpus 0 --client-port PORT [--dashboard-port PORT] OPTIONS -- [-m] SCRIPT ARGS...
+Arguments of the role `ray-driver`: --nodes N --cpus N --ready-timeout SECONDS --client-port PORT [--dashboard-port PORT]
+--shm BYTES --share NODES [--free-ports] -- [-m] SCRIPT ARGS...
 """
 
 from __future__ import annotations
@@ -11,111 +12,110 @@ import sys
 import time
 from typing import Any
 
-from ...master.driver_api import NOT_READY, UNREACHABLE, Link, before, end_as, fail, run_script
+from ...master.driver_api import NOT_READY, UNREACHABLE, MasterConnection, exit_like, fail, run_script, seconds_until
 from ...master.server import PortTaken, free_port, listen
-from ...shared.installed import Unfit
-from ...shared.passthrough_args import add_words
+from ...shared.installed import StartError
+from ...shared.passthrough_args import add_passthrough
 from . import start
 
-_LOOK_S = 0.1  # between two questions to Ray
-_BACK_S = 10.0  # how long a node that left before all were there may take to come back
+_POLL_S = 0.1
+_RETURN_S = 10.0  # how long a node that is lost before all are registered may take to return
 
 
 def main(arguments: list[str]) -> None:
-    """Start the head, wait for the nodes, run the script, end as it ends."""
+    """Start the head, wait for the nodes, run the script, and exit as it does."""
     options = _options(arguments)
     try:
-        version = start.check_ray()
-    except Unfit as problem:
-        hint = "composesim image build --recipe ray, or composesim up --python /path/to/python …"
-        fail(problem.code, str(problem), hint)
-    link = Link()
-    link.accept()  # nodes import Ray while the head starts, and wait for it
+        version = start.require_ray()
+    except StartError as error:
+        fail(error.code, str(error), error.hint)
+    master = MasterConnection()
+    master.accept()  # nodes import Ray while the head starts, and wait for it
     address = _start_head(options)
-    nodes = _await_nodes(link, address, options)
+    nodes = _wait_for_nodes(master, address, options)
     cpus, gpus = (sum(node.get(name, 0.0) for node in nodes.values()) for name in ("CPU", "GPU"))
     words = f"{len(nodes)} nodes, {cpus:g} CPUs" + (f", {gpus:g} GPUs" if gpus else "")
-    link.ready(words=words, nodes=len(nodes), cpus=cpus, gpus=gpus, version=version)
-    end_as(run_script(options.program, {"RAY_ADDRESS": address}))
+    master.ready(words=words, nodes=len(nodes), cpus=cpus, gpus=gpus, version=version)
+    exit_like(run_script(options.program, {"RAY_ADDRESS": address}))
 
 
 def _start_head(options: argparse.Namespace) -> str:
-    """Ray's head, in processes of its own; the address that clients take."""
+    """Start Ray's head in processes of its own, and return the address for clients."""
     shared, port = options.free_ports, int(os.environ["MASTER_PORT"])
     host = "127.0.0.1" if shared else start.own_address()
-    words = [
+    arguments = [
         "--head",
         f"--port={port}",
         "--node-name=head",
         *(() if shared else (f"--node-ip-address={host}",)),
         f"--num-cpus={options.cpus}",
         "--num-gpus=0",
-        "--memory=0",  # like its CPUs: work is done on nodes
+        "--memory=0",  # like the CPUs: work is done on nodes
         f"--object-store-memory={start.object_store_of(start.memory_of(0, options.share + 1), options.shm)}",
         f"--ray-client-server-port={options.client_port}",
         f"--include-dashboard={'true' if options.dashboard_port else 'false'}",
         f"--dashboard-port={options.dashboard_port or free_port('')}",
         f"--dashboard-host={'127.0.0.1' if shared else '0.0.0.0'}",
         "--disable-usage-stats",
-        *start.port_words(free=shared),
+        *start.port_arguments(free=shared),
     ]
-    said = None
+    log = None
     try:
         listen("", port).close()
         folder = start.make_folder("head", shared=shared)
-        said = folder / "start.log"
-        with start.said_to(said):
-            start.start(words, folder)
-    except PortTaken as taken:
-        hint = f"leave --master-port out, or see who it is: ss -ltnp 'sport = :{port}'"
-        fail(UNREACHABLE, f"Ray's head cannot listen on port {port} of {host}: {taken}", hint)
-    except start.Failed as problem:
-        print(start.last_words(said) if said else "", file=sys.stderr)
-        fail(UNREACHABLE, f"Ray's head did not start at {host}:{port}: {problem}")
+        log = folder / "start.log"
+        with start.stdout_to(log):
+            start.start(arguments, folder)
+    except PortTaken as error:
+        hint = f"composesim up without --master-port, or ss -ltnp 'sport = :{port}' to see which process uses it"
+        fail(UNREACHABLE, f"Ray's head cannot listen on port {port} of {host}: {error}", hint)
+    except start.RayError as error:
+        print(start.last_lines(log) if log else "", file=sys.stderr)
+        fail(UNREACHABLE, f"Ray's head did not start at {host}:{port}: {error}")
     return f"{host}:{port}"
 
 
-def _await_nodes(link: Link, address: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """The resources of each node, once Ray itself has as many as were started; else the end."""
+def _wait_for_nodes(master: MasterConnection, address: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the resources of each node once all have registered with Ray; end the driver if they do not in time."""
     client = start.client_of(address)
     deadline = time.monotonic() + options.ready_timeout
-    last_there: dict[str, float] = {}
+    present_at: dict[str, float] = {}
     while True:
         nodes = _registered(client)
         if len(nodes) >= options.nodes:
             return nodes
-        link.hear(min(_LOOK_S, before(deadline)))
+        master.update(min(_POLL_S, seconds_until(deadline)))
         now = time.monotonic()
-        there = {node.node for node in link.nodes}
-        last_there.update({node: now for node in link.known if node in there or node not in last_there})
-        gone = [node for node, last in last_there.items() if now - last > _BACK_S]
+        present = {node.node for node in master.nodes}
+        present_at.update({node: now for node in master.seen if node in present or node not in present_at})
+        gone = [node for node, at in present_at.items() if now - at > _RETURN_S]
         if now >= deadline or gone:
             _give_up(nodes, options, gone)
 
 
 def _give_up(nodes: dict[str, Any], options: argparse.Namespace, gone: list[str]) -> None:
     missing = [f"node-{number}" for number in range(options.nodes) if f"node-{number}" not in nodes]
-    why = f"{', '.join(gone)} ended before that" if gone else f"{options.ready_timeout} s have passed"
+    why = f"{', '.join(gone)} ended before" if gone else f"timed out after {options.ready_timeout} s"
     fail(
         NOT_READY,
-        f"{len(nodes)} of {options.nodes} nodes registered with Ray, without {', '.join(missing)}: {why}",
+        f"{len(nodes)} of {options.nodes} nodes have registered with Ray, {', '.join(missing)} not: {why}",
         f"composesim logs --run {os.environ['COMPOSESIM_RUN']} --node {missing[0] if missing else 'node-0'}",
     )
 
 
 def _registered(client: Any) -> dict[str, dict[str, float]]:
-    """What Ray has: the resources of each node that is alive, by our name for it, without the head."""
+    """Return the resources of each node that Ray lists as alive, except the head, by composesim's name for it."""
     alive = start.nodes_of(client)
     return {node.node_name: dict(node.resources_total) for node in alive if not node.is_head_node}
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ray-driver", description="The head of a Ray cluster, and its script.")
-    parser.add_argument("--nodes", type=int, required=True, help="nodes that are to be there before the script begins")
+    parser.add_argument("--nodes", type=int, required=True, help="number of nodes to wait for before the script starts")
     parser.add_argument("--cpus", type=int, required=True, help="CPUs of the head")
-    parser.add_argument("--ready-timeout", type=int, required=True, help="seconds until all nodes must be there")
+    parser.add_argument("--ready-timeout", type=int, required=True, help="seconds to wait for all nodes")
     parser.add_argument("--client-port", type=int, required=True, help="port of Ray's client")
-    parser.add_argument("--dashboard-port", type=int, help="port of the dashboard; left out: none")
+    parser.add_argument("--dashboard-port", type=int, help="port of the dashboard; default: no dashboard")
     start.add_options(parser)
-    add_words(parser, "program", help="-- and the person's program")
+    add_passthrough(parser, "program", help="-- and the user's program")
     return parser.parse_args(arguments)

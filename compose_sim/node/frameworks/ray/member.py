@@ -1,6 +1,6 @@
-"""What runs on a node of a Ray cluster? `ray start --address`, as soon as the head answers, until it is stopped.
+"""Run `ray start --address` on a node as soon as the head answers, until it is stopped.
 
-ray_member.py --cpus 0,4 --memory 0,0 --shm BYTES --share NODES [--free-ports] [--patience SECONDS]
+Arguments of the role `ray-member`: --cpus 0,4 --memory 0,0 --shm BYTES --share NODES [--free-ports] [--patience SECONDS]
 """
 
 from __future__ import annotations
@@ -16,114 +16,110 @@ import time
 from pathlib import Path
 
 from ...shared import process
-from ...shared.installed import Unfit
+from ...shared.installed import StartError
+from ...shared.network import connect
 from . import start
 
 _PAUSE_S = 0.05
 _SLOW_S = 15.0
-_NOT_STARTED = 75  # sysexits.h: a failure that may pass
-_STOPS = (signal.SIGTERM, signal.SIGINT)
+_NOT_STARTED = 75  # sysexits.h: a temporary failure
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: list[str]) -> int:
-    """Watch over Ray's own process, and show its last words where it ends by itself."""
+    """Supervise Ray's process, and print the last lines of its log if it ends by itself."""
     options = _options(arguments)
     try:
-        start.check_ray()
+        start.require_ray()
         folder = start.make_folder(os.environ["COMPOSESIM_NODE"], shared=options.free_ports)
-    except (Unfit, start.Failed, OSError) as problem:
-        print(f"composesim: {problem}", file=sys.stderr)
+    except (StartError, start.RayError, OSError) as error:
+        hint = f"\nTry: {error.hint}" if isinstance(error, StartError) else ""
+        print(f"composesim: {error}{hint}", file=sys.stderr)
         return 1
-    said, ours, deadline = folder / "start.log", os.getpid(), time.monotonic() + options.patience
+    log, parent, deadline = folder / "start.log", os.getpid(), time.monotonic() + options.patience
     stopped: list[int] = []
-    handlers = {number: signal.signal(number, lambda it, _: stopped.append(it)) for number in _STOPS}
+    handlers = {number: signal.signal(number, lambda received, _: stopped.append(received)) for number in _STOP_SIGNALS}
     while True:
-        for left in folder.iterdir():  # of this node's earlier life, or of a start that failed
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in folder.iterdir():  # from before this node was restarted, or from a failed start
+            shutil.rmtree(leftover, ignore_errors=True)
         began = time.monotonic()
         child = os.fork()
         if child == 0:
-            process.die_with(ours)
+            process.die_with(parent)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-            return _become(options, folder, said)
+            return _run_node(options, folder, log)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if stopped:
             break
-        print(start.last_words(said), file=sys.stderr)
-        # A raylet gives its agents 15 s to start, and dies where a busy machine takes longer: the next one may have it easier.
+        print(start.last_lines(log), file=sys.stderr)
+        # A raylet gives its agents 15 s to start. On a busy machine they may take longer, and it exits: start another one.
         now = time.monotonic()
         if code != _NOT_STARTED or now > deadline or now - began < _SLOW_S:
             break
-        print("composesim: once more", file=sys.stderr, flush=True)
-    return code if code >= 0 else 128 - code
+        print("composesim: Ray did not start in time; trying again", file=sys.stderr, flush=True)
+    return process.shell_status(code)
 
 
-def _become(options: argparse.Namespace, folder: Path, said: Path) -> int:
-    """Ray's node, in a process of its own; the exit code of one that could not be."""
-    with contextlib.suppress(ImportError):  # which ray start says again
-        import ray.scripts.scripts  # noqa: F401 - the better part of a second, while the head starts
-    address = f"{socket.gethostbyname(os.environ['MASTER_ADDR'])}:{os.environ['MASTER_PORT']}"
+def _run_node(options: argparse.Namespace, folder: Path, log: Path) -> int:
+    """Run Ray's node in this process; returns the exit code if that fails."""
+    with contextlib.suppress(ImportError):  # `ray start` reports it
+        import ray.scripts.scripts  # noqa: F401 - this takes most of a second, while the head starts
     number = int(os.environ["COMPOSESIM_NODE_RANK"])
     memory = start.memory_of(options.memory[number], options.share)
     store = start.object_store_of(memory, options.shm)
-    words = [
+    try:
+        address = _wait_for_head(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), options.patience)
+    except Exception as error:  # noqa: BLE001 - Ray's client raises other exceptions in other versions
+        print(f"composesim: this node cannot join the Ray cluster: {error}", file=sys.stderr)
+        return 1
+    arguments = [
         f"--address={address}",
         f"--node-name={os.environ['COMPOSESIM_NODE']}",
         f"--num-cpus={options.cpus[number] or start.cpus_of(options.share)}",
-        f"--num-gpus={start.gpus_here()}",
+        f"--num-gpus={start.visible_gpus()}",
         f"--memory={max(memory - store, 0)}",
         f"--object-store-memory={store}",
-        *start.port_words(free=options.free_ports),
+        *start.port_arguments(free=options.free_ports),
         *(() if options.free_ports else (f"--node-ip-address={start.own_address()}",)),
         "--block",
     ]
     try:
-        _await_head(address, options.patience)
-    except Exception as problem:  # noqa: BLE001 - Ray's client raises other exceptions in other versions
-        print(f"composesim: this node did not become one of Ray: {problem}", file=sys.stderr)
-        return 1
-    try:
-        with start.said_to(said):
-            start.start(words, folder)
-    except start.Failed as problem:
-        print(f"composesim: this node did not become one of Ray: {problem}", file=sys.stderr)
+        with start.stdout_to(log):
+            start.start(arguments, folder)
+    except start.RayError as error:
+        print(f"composesim: this node cannot join the Ray cluster: {error}", file=sys.stderr)
         return _NOT_STARTED
     return 1
 
 
-def _await_head(address: str, patience: int) -> None:
-    """Wait until Ray's head counts itself as a node: Ray, if it asked too early, would wait for seconds before it asks again."""
+def _wait_for_head(host: str, port: int, patience: int) -> str:
+    """Return the address of Ray's head once it lists itself as a node: `ray start` would wait for seconds before a retry."""
+    address = f"{socket.gethostbyname(host)}:{port}"
     deadline = time.monotonic() + patience
-    host, _, port = address.rpartition(":")
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host, int(port)), timeout=5.0).close()
-            break
-        except OSError:
-            time.sleep(_PAUSE_S)
-    else:
-        raise start.Failed(f"Ray's head at {address} did not answer in {patience} s")
+    connect(host, port, patience).close()
     from ray.exceptions import AuthenticationError
 
-    said = ""
+    reason = ""
     while time.monotonic() < deadline:
         try:
             if any(node.is_head_node for node in start.nodes_of(start.client_of(address))):
-                return
+                return address
         except AuthenticationError:
             raise
-        except Exception as error:  # noqa: BLE001 - a head that is starting answers in many ways; the last one is told
-            said = f": {error}"
+        except Exception as error:  # noqa: BLE001 - a head that is starting fails in many ways; report the last one
+            reason = f": {error}"
         time.sleep(_PAUSE_S)
-    raise start.Failed(f"Ray's head at {address} was not ready in {patience} s{said}")
+    raise start.RayError(f"Ray's head at {address} was not ready after {patience} s{reason}")
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ray-member", description="One node of a Ray cluster.")
-    parser.add_argument("--cpus", type=_numbers, required=True, help="CPUs of each node; 0: its share")
-    parser.add_argument("--memory", type=_numbers, required=True, help="bytes that each node may take; 0: its share")
-    parser.add_argument("--patience", type=int, default=300, help="seconds until the head must answer")
+    parser.add_argument("--cpus", type=_numbers, required=True, help="CPUs of each node; 0: an equal share")
+    parser.add_argument(
+        "--memory", type=_numbers, required=True, help="bytes of memory of each node; 0: an equal share"
+    )
+    parser.add_argument("--patience", type=int, default=300, help="seconds to wait for the head")
     start.add_options(parser)
     return parser.parse_args(arguments)
 

@@ -29,8 +29,8 @@ class Stream:
     def wait_stream(self, stream: Any) -> None:
         """It is done already."""
 
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
+    def record_event(self, event: CudaEvent | None = None) -> CudaEvent:
+        event = event or CudaEvent()
         event.record(self)
         return event
 
@@ -60,7 +60,7 @@ class Stream:
         return f"<torch.cuda.Stream device={self.device} cuda_stream={hex(self.cuda_stream)}>"
 
 
-class Event:
+class CudaEvent:
     """A moment, which has happened when it was recorded."""
 
     def __init__(self, *arguments: Any, enable_timing: bool = False, **options: Any) -> None:
@@ -81,7 +81,7 @@ class Event:
     def synchronize(self) -> None:
         """It has happened."""
 
-    def elapsed_time(self, end_event: Event) -> float:
+    def elapsed_time(self, end_event: CudaEvent) -> float:
         """Milliseconds between two events, by this machine's clock."""
         if not (self._timed and end_event._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -92,7 +92,7 @@ class Event:
     def ipc_handle(self) -> Any:
         from .refusals import refuse
 
-        raise refuse("sharing a CUDA event between processes (Event.ipc_handle)")
+        raise refuse("sharing a CUDA event between processes (CudaEvent.ipc_handle)")
 
 
 class StreamContext:
@@ -122,7 +122,7 @@ def install() -> None:
     cuda: Any = torch.cuda
     for name, answer in {
         "Stream": Stream,
-        "Event": Event,
+        "Event": CudaEvent,
         "ExternalStream": Stream,
         "StreamContext": StreamContext,
         "stream": StreamContext,
@@ -135,6 +135,6 @@ def install() -> None:
         if hasattr(cuda.streams, name):
             setattr(cuda.streams, name, answer)
     library: Any = torch
-    library.Stream, library.Event = Stream, Event
+    library.Stream, library.Event = Stream, CudaEvent
     tensor: Any = torch.Tensor
     tensor.record_stream = lambda self, stream: None

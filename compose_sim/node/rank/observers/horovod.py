@@ -30,7 +30,7 @@ def _after_operations(module: ModuleType) -> None:
             return initialise(*arguments, **options)
         watch.events.emit("init", phase="started", backend="horovod", world_size=None)
         watch.flush()
-        watch.progress.set("talks", 1)  # Horovod's own thread asks the others each millisecond what they have
+        watch.progress.set("busy_library", 1)  # Horovod's own thread asks the others each millisecond what they have
         stack_signal.start_helper()
         watch.wait_in("horovod.init")
         try:

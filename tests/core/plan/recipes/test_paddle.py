@@ -12,7 +12,7 @@ from compose_sim.core.plan.recipes import paddle, paddle_ray
 from compose_sim.core.verdict.hang import diagnose, standings_of
 from compose_sim.core.verdict.verdict import find_deadlock, judge
 from compose_sim.errors import EnvironmentMissingError, SpecError
-from compose_sim.node.frameworks.paddle import requirement
+from compose_sim.node.frameworks import paddle as paddle_node
 from tests.builders import a_host, a_plan, no_docker
 from tests.core.story import Story
 from tests.inventories import FOUR
@@ -81,7 +81,7 @@ def test_a_python_without_a_paddle_that_will_do(packages: dict[str, str], messag
 
 
 def test_nodes_ask_for_the_same_paddle_as_the_plan() -> None:
-    assert paddle.PACKAGES == {"paddlepaddle": requirement.OLDEST}
+    assert paddle.PACKAGES == {"paddlepaddle": paddle_node.OLDEST}
 
 
 def test_a_paddle_for_cpus_is_given_no_gpu_whatever_torch_there_is() -> None:

@@ -104,4 +104,4 @@ def test_what_ray_does_not_have_is_refused(spec: dict[str, Any], message: str) -
 
 def test_what_is_refused_before_the_run_is_refused_on_a_node_too() -> None:
     """The oldest Ray that will do is told in two places, since nodes cannot import the recipe."""
-    assert ray.PACKAGES == {"ray": start.LEAST_VERSION}
+    assert ray.PACKAGES == {"ray": start.OLDEST}

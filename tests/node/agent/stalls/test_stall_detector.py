@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compose_sim.node.agent.stalls import stack_dump, tcp_counters
-from compose_sim.node.agent.stalls.progress import Movement
+from compose_sim.node.agent.stalls.progress import ProgressMeter
 from compose_sim.node.shared.progress_page import ProgressPage
 from tests.builders import PATIENCE_S, ROOT
 
@@ -103,7 +103,7 @@ def answer_of(steps: Generator[float, None, Any]) -> Any:
 
 
 def main_stack(process: subprocess.Popen[str], progress: ProgressPage) -> list[str]:
-    asked = stack_dump.ask(process.pid, progress.get("helper"), progress.stacks_path, progress.get("descriptor"))
+    asked = stack_dump.request(process.pid, progress.get("helper"), progress.stacks_path, progress.get("descriptor"))
     stacks = answer_of(asked)
     (main,) = (stack for stack in stacks if stack.thread == progress.get("main_thread"))
     assert len(stacks) == 1, "the helper's own stack is nobody's business"
@@ -124,9 +124,9 @@ def test_stacks_are_had_without_cutting_a_call_short(rank: Start, how: str, can_
 
 def test_a_stopped_process_tells_where_it_stands_and_stays_stopped(rank: Start) -> None:
     process, progress = rank("stopped")
-    assert stack_dump.what_it_does(process.pid) == "stopped"
+    assert stack_dump.main_thread_state(process.pid) == "stopped"
     assert main_stack(process, progress) == ["stand", "<module>"]
-    assert stack_dump.what_it_does(process.pid) == "stopped"
+    assert stack_dump.main_thread_state(process.pid) == "stopped"
 
     process.send_signal(signal.SIGCONT)
     output, _ = process.communicate("x")
@@ -136,7 +136,9 @@ def test_a_stopped_process_tells_where_it_stands_and_stays_stopped(rank: Start) 
 def test_a_process_that_runs_another_program_is_not_asked(rank: Start) -> None:
     """The signal would end it."""
     process, progress = rank("another program")
-    assert answer_of(stack_dump.ask(process.pid, process.pid, progress.stacks_path, progress.get("descriptor"))) == ()
+    assert (
+        answer_of(stack_dump.request(process.pid, process.pid, progress.stacks_path, progress.get("descriptor"))) == ()
+    )
     output, _ = process.communicate("still here")
     assert output == "still here"
 
@@ -167,7 +169,7 @@ for line in sys.stdin:
     with subprocess.Popen(
         [sys.executable, "-c", computes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        movement = Movement(process.pid, progress)
+        meter = ProgressMeter(process.pid, progress)
 
         def compute(seconds: float) -> None:
             assert process.stdin is not None
@@ -176,7 +178,7 @@ for line in sys.stdin:
             assert process.stdout.readline() == "done\n"
 
         def moved() -> bool:
-            return movement.since_last_look(float(next(looks)), dict)
+            return meter.has_progressed(float(next(looks)), dict)
 
         compute(0.0)  # it has started, and waits
         assert moved()
@@ -195,11 +197,11 @@ def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client, listener.accept()[0] as server:
-            movement = Movement(os.getpid(), ProgressPage(tmp_path, "node-0", 0, 0))
+            meter = ProgressMeter(os.getpid(), ProgressPage(tmp_path, "node-0", 0, 0))
             without = port if is_store else 1
 
             def moved(now: float) -> bool:
-                return movement.since_last_look(now, lambda: tcp_counters.bytes_by_socket(without))
+                return meter.has_progressed(now, lambda: tcp_counters.bytes_by_socket(without))
 
             # Far apart: this process reads while it looks at itself, which so much time makes nothing of.
             assert moved(0.0)
@@ -213,9 +215,9 @@ def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path
 def test_what_a_process_does_is_told() -> None:
     """A thread that waits for another, as in a deadlock, from one that sleeps for a time."""
     with subprocess.Popen(["sleep", "100"]) as sleeper:
-        wait_until(lambda: stack_dump.what_it_does(sleeper.pid) == "sleeping")
+        wait_until(lambda: stack_dump.main_thread_state(sleeper.pid) == "sleeping")
         sleeper.kill()
     code = "import threading; threading.Lock().acquire(); lock = threading.Lock(); lock.acquire(); lock.acquire()"
     with subprocess.Popen([sys.executable, "-c", code]) as locked:
-        wait_until(lambda: stack_dump.what_it_does(locked.pid) == "locked")
+        wait_until(lambda: stack_dump.main_thread_state(locked.pid) == "locked")
         locked.kill()

@@ -1,4 +1,4 @@
-"""What the driver of Horovod knows of nodes from their events, and what it starts horovodrun with."""
+"""What the Horovod driver learns about nodes from their events, and how it starts horovodrun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.node.frameworks.horovod import driver, ssh
-from compose_sim.node.frameworks.horovod.hosts import PATIENCE_SECONDS, Gate, Listening, Told, Ways
+from compose_sim.node.frameworks.horovod.hosts import (
+    PATIENCE_SECONDS,
+    AccessLock,
+    EventReader,
+    NodeStates,
+    SshConnections,
+)
 from tests.builders import PATIENCE_S
 
 
@@ -19,9 +25,9 @@ def a_line(node: str, kind: str, rank: int | None = None, **data: Any) -> str:
     return json.dumps({"v": 1, "t": 0.0, "node": node, "rank": rank, "kind": kind, "data": data}) + "\n"
 
 
-def test_a_node_that_starts_anew_has_told_nothing_yet() -> None:
-    """Else the host key of its first life would be taken for that of its second."""
-    told = Told()
+def test_a_restarted_node_has_not_reported_anything_yet() -> None:
+    """Otherwise the host key from before the restart would be used."""
+    states = NodeStates()
     for line in (
         a_line("node-0", "node-started"),
         a_line("node-0", "ssh", host_key="ssh-ed25519 AAAA composesim"),
@@ -29,103 +35,105 @@ def test_a_node_that_starts_anew_has_told_nothing_yet() -> None:
         a_line("node-0", "init", 0, phase="done"),
         "half a line",
     ):
-        told.line(line)
+        states.add_event(line)
 
-    assert (told.host_keys, told.count(["node-0"])) == ({"node-0": "ssh-ed25519 AAAA composesim"}, 1)
-    told.line(a_line("node-0", "node-started"))
-    assert (told.host_keys, told.count(["node-0"])) == ({}, 0)
+    assert (states.host_keys, states.joined_ranks(["node-0"])) == ({"node-0": "ssh-ed25519 AAAA composesim"}, 1)
+    states.add_event(a_line("node-0", "node-started"))
+    assert (states.host_keys, states.joined_ranks(["node-0"])) == ({}, 0)
 
 
 def test_a_rank_that_has_ended_has_not_joined() -> None:
-    told = Told()
+    states = NodeStates()
     for number in (0, 1):
-        told.line(a_line("node-0", "init", number, phase="done"))
+        states.add_event(a_line("node-0", "init", number, phase="done"))
 
-    told.line(a_line("node-0", "rank-exited", 1))
+    states.add_event(a_line("node-0", "rank-exited", 1))
 
-    assert told.count(["node-0"]) == 1
+    assert states.joined_ranks(["node-0"]) == 1
 
 
-def test_a_host_is_added_when_all_ranks_are_there_and_taken_away_at_once(tmp_path: Path) -> None:
-    """While Horovod begins anew, news of another host would be lost."""
-    told = Told()
+def test_a_host_is_added_when_all_ranks_have_joined_and_removed_at_once(tmp_path: Path) -> None:
+    """While Horovod restarts, it would miss another host."""
+    states = NodeStates()
     hosts = driver.Hosts(tmp_path, {f"node-{number}": 1 for number in range(3)})
     for number in (0, 1):
-        told.line(a_line(f"node-{number}", "init", number, phase="done"))
+        states.add_event(a_line(f"node-{number}", "init", number, phase="done"))
 
     def listed(*numbers: int, now: float, begun: bool = True) -> str:
-        hosts.update([f"node-{number}" for number in numbers], told, begun=begun, now=now)
+        hosts.update([f"node-{number}" for number in numbers], states, begun=begun, now=now)
         return subprocess.run([hosts.script], capture_output=True, text=True, check=True).stdout
 
     assert listed(0, 1, now=100.0, begun=False) == "node-0:1\nnode-1:1\n"
-    told.line(a_line("node-0", "init", 0, phase="started"))
+    states.add_event(a_line("node-0", "init", 0, phase="started"))
     assert listed(0, 1, 2, now=110.0) == "node-0:1\nnode-1:1\n"
     assert listed(0, 2, now=111.0) == "node-0:1\n"
-    told.line(a_line("node-0", "init", 0, phase="done"))
+    states.add_event(a_line("node-0", "init", 0, phase="done"))
     assert listed(0, 2, now=111.5) == "node-0:1\n"
     assert listed(0, 2, now=113.0) == "node-0:1\nnode-2:1\n"
     assert listed(0, 1, 2, now=120.0) == "node-0:1\nnode-2:1\n"
-    assert listed(0, 1, 2, now=200.0) == "node-0:1\nnode-1:1\nnode-2:1\n", "whoever never joins is not awaited for ever"
+    assert listed(0, 1, 2, now=200.0) == "node-0:1\nnode-1:1\nnode-2:1\n", (
+        "ranks that never join are not waited for forever"
+    )
 
 
-def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
-    told, path = Told(), tmp_path / "node-0.jsonl"
-    listening = Listening(tmp_path, told)
+def test_an_incomplete_line_is_read_later(tmp_path: Path) -> None:
+    states, path = NodeStates(), tmp_path / "node-0.jsonl"
+    reader = EventReader(tmp_path, states)
     line = a_line("node-0", "init", 0, phase="done")
 
     path.write_text(line[:20])
-    listening.look(["node-0", "node-1"])
-    assert told.count(["node-0"]) == 0
+    reader.read(["node-0", "node-1"])
+    assert states.joined_ranks(["node-0"]) == 0
     path.write_text(line)
-    listening.look(["node-0"])
-    assert told.count(["node-0"]) == 1
+    reader.read(["node-0"])
+    assert states.joined_ranks(["node-0"]) == 1
 
 
-def test_others_wait_at_a_gate_until_it_is_open(tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "node-0.gate")
-    gate.close()
+def test_other_programs_wait_for_the_lock(tmp_path: Path) -> None:
+    lock = AccessLock(tmp_path / "node-0.lock")
+    lock.acquire()
 
-    busy = subprocess.run(["flock", "--shared", "--nonblock", gate.file, "true"], check=False)
-    gate.open()
-    free = subprocess.run(["flock", "--shared", "--nonblock", gate.file, "true"], check=False)
+    busy = subprocess.run(["flock", "--shared", "--nonblock", lock.file, "true"], check=False)
+    lock.release()
+    free = subprocess.run(["flock", "--shared", "--nonblock", lock.file, "true"], check=False)
 
     assert (busy.returncode, free.returncode) == (1, 0)
 
 
-def test_a_node_that_ssh_does_not_reach_is_given_up_after_a_while_and_told_once(tmp_path: Path) -> None:
-    """Real ssh, to a port of this machine where nobody listens."""
-    told = Told()
-    told.line(a_line("localhost", "ssh", host_key="ssh-ed25519 AAAA composesim"))
-    ways = Ways(tmp_path, tmp_path / "shared")
+def test_a_node_that_ssh_cannot_reach_is_reported_once_after_a_while(tmp_path: Path) -> None:
+    """Real ssh, to a port of this machine that nothing listens on."""
+    states = NodeStates()
+    states.add_event(a_line("localhost", "ssh", host_key="ssh-ed25519 AAAA composesim"))
+    connections = SshConnections(tmp_path, tmp_path / "shared")
 
     def until(now: float) -> dict[str, str]:
-        """What is told once the attempt that is under way has failed."""
+        """What `update` returns after the pending attempt has failed."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            given_up = ways.update(["localhost"], told, now=now)
-            if not ways.under_way:
+            given_up = connections.update(["localhost"], states, now=now)
+            if not connections.pending:
                 return given_up
             assert time.monotonic() < deadline
 
     try:
         assert until(100.0) == {}
-        assert ways.update(["localhost"], told, now=100.1) == {}, "not at once again"
+        assert connections.update(["localhost"], states, now=100.1) == {}, "not at once again"
         (problem,) = until(100.0 + PATIENCE_SECONDS).values()
         assert "Connection refused" in problem
-        assert until(1000.0) == {}, "it was told"
-        assert ways.standing == []
+        assert until(1000.0) == {}, "it was reported"
+        assert connections.open == []
     finally:
-        ways.close()
+        connections.close()
 
 
-def test_horovodrun_is_told_hosts_or_where_to_ask_for_them() -> None:
+def test_horovodrun_gets_hosts_or_a_discovery_script() -> None:
     options = argparse.Namespace(
         mpi=False, ranks=2, elastic=None, timeline=False, cycle_time=None, program=["train.py", "--lr", "1"]
     )
 
     def words() -> list[str]:
         paths = {"discovery": Path("/tmp/discover"), "timeline": Path("/composesim/logs/timeline.json")}
-        return driver.horovodrun_words(options, "horovodrun", nodes={"node-0": 1, "node-1": 1}, **paths)
+        return driver.horovodrun_command(options, "horovodrun", nodes={"node-0": 1, "node-1": 1}, **paths)
 
     assert words()[:4] == ["horovodrun", "--gloo", "-np", "2"]
     assert words()[words().index("-H") + 1] == "node-0:1,node-1:1"
@@ -136,7 +144,7 @@ def test_horovodrun_is_told_hosts_or_where_to_ask_for_them() -> None:
     assert "-H" not in words()
 
 
-def test_only_what_may_be_seen_is_shown_on_command_lines() -> None:
+def test_secret_variables_are_not_on_command_lines() -> None:
     ours = {
         "PATH": "/bin",
         "TOKEN": "secret",
@@ -147,7 +155,7 @@ def test_only_what_may_be_seen_is_shown_on_command_lines() -> None:
 
     options = argparse.Namespace(fusion_threshold=1024, elastic="2:4")
 
-    shown = driver.shown_environment(ours, programs=Path("/tmp/x/bin"), options=options)
+    shown = driver.public_environment(ours, programs=Path("/tmp/x/bin"), options=options)
 
     assert shown == {
         **{
@@ -160,8 +168,8 @@ def test_only_what_may_be_seen_is_shown_on_command_lines() -> None:
     }
 
 
-def test_settings_are_what_openssh_takes(tmp_path: Path) -> None:
-    """As its own program reads them; what sshd takes is seen in real nodes (tests/recipes/test_horovod.py)."""
+def test_openssh_accepts_our_settings(tmp_path: Path) -> None:
+    """Sshd's settings are tested with real nodes (tests/recipes/test_horovod.py)."""
     public = ssh.make_key(tmp_path / "key")
     client = tmp_path / "config"
     client.write_text(ssh.client_settings(tmp_path))

@@ -1,73 +1,86 @@
-"""Who gets a rank of a node that another launcher asks for ranks of: told by what happens, without sockets or processes."""
+"""Which ssh session gets which rank of a node; without sockets or processes."""
 
 from __future__ import annotations
 
-from compose_sim.node.frameworks.horovod.ssh_sessions import Answer, Fork, Guests, Report, Stop, told
+from compose_sim.node.frameworks.horovod.ssh_sessions import (
+    AnswerSession,
+    ForkRank,
+    ReportExit,
+    SshSessions,
+    StopRank,
+    rank_variables,
+)
 
 RANKS = [{"RANK": "2", "LOCAL_RANK": "0"}, {"RANK": "3", "LOCAL_RANK": "1"}]
 FIRST, SECOND = 10, 11  # sessions
 
 
 def asks(local_rank: int, **more: str) -> dict[str, str]:
-    """What a session tells of the rank that it wants."""
+    """The environment of a session that requests this rank."""
     return {"HOROVOD_LOCAL_RANK": str(local_rank), "HOROVOD_SIZE": "4", "HOME": "/root", **more}
 
 
-def test_a_session_gets_its_rank_and_hears_how_it_ended() -> None:
-    guests = Guests()
-    assert guests.opened(RANKS) == []
+def test_a_session_gets_its_rank_and_the_exit_status() -> None:
+    sessions = SshSessions()
+    assert sessions.start_round(RANKS) == []
 
-    (fork,) = guests.asked(FIRST, asks(1))
+    (fork,) = sessions.request(FIRST, asks(1))
 
-    assert isinstance(fork, Fork)
-    assert fork.place == 1
+    assert isinstance(fork, ForkRank)
+    assert fork.slot == 1
     assert fork.variables == {
         **{"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"},
         **{"HOROVOD_LOCAL_RANK": "1", "HOROVOD_SIZE": "4"},
     }
-    assert guests.ended(1, -9) == [Report(1, -9, stopped=False), Answer(FIRST, -9)]
+    assert sessions.rank_ended(1, -9) == [ReportExit(1, -9, stopped=False), AnswerSession(FIRST, -9)]
 
 
 def test_a_session_that_comes_before_the_round_waits_for_it() -> None:
-    guests = Guests()
+    sessions = SshSessions()
 
-    assert guests.asked(FIRST, asks(0)) == []
-    assert [type(act) for act in guests.opened(RANKS)] == [Fork]
-
-
-def test_the_end_of_a_session_is_the_end_of_its_rank_and_no_failure() -> None:
-    guests = Guests()
-    guests.opened(RANKS)
-    guests.asked(FIRST, asks(0))
-
-    assert guests.left(FIRST) == [Stop(0)]
-    assert guests.ended(0, -15) == [Report(0, -15, stopped=True)]
+    assert sessions.request(FIRST, asks(0)) == []
+    assert [type(act) for act in sessions.start_round(RANKS)] == [ForkRank]
 
 
-def test_the_next_session_has_the_place_when_the_last_rank_has_ended() -> None:
-    """A launcher that begins anew does not wait for what it ended."""
-    guests = Guests()
-    guests.opened(RANKS)
-    guests.asked(FIRST, asks(0))
-    guests.left(FIRST)
+def test_a_rank_is_stopped_with_its_session_which_is_no_failure() -> None:
+    sessions = SshSessions()
+    sessions.start_round(RANKS)
+    sessions.request(FIRST, asks(0))
 
-    assert guests.asked(SECOND, asks(0)) == []
-    assert [type(act) for act in guests.ended(0, -15)] == [Report, Fork]
-    assert guests.ended(0, 0) == [Report(0, 0, stopped=False), Answer(SECOND, 0)]
+    assert sessions.left(FIRST) == [StopRank(0)]
+    assert sessions.rank_ended(0, -15) == [ReportExit(0, -15, stopped=True)]
 
 
-def test_a_place_that_is_taken_or_not_there_is_refused_in_words() -> None:
-    guests = Guests()
-    guests.opened(RANKS)
-    guests.asked(FIRST, asks(0))
+def test_the_next_session_gets_the_slot_when_the_last_rank_has_ended() -> None:
+    """A launcher that restarts does not wait for the ranks that it stopped."""
+    sessions = SshSessions()
+    sessions.start_round(RANKS)
+    sessions.request(FIRST, asks(0))
+    sessions.left(FIRST)
 
-    assert guests.asked(SECOND, asks(0)) == [Answer(SECOND, 1, "local rank 0 of this node runs already")]
-    assert guests.asked(SECOND, asks(2)) == [Answer(SECOND, 1, "it asked for local rank 2, and this node has 2")]
-    assert guests.asked(SECOND, {}) == [Answer(SECOND, 1, "it asked for local rank None, and this node has 2")]
+    assert sessions.request(SECOND, asks(0)) == []
+    assert [type(act) for act in sessions.rank_ended(0, -15)] == [ReportExit, ForkRank]
+    assert sessions.rank_ended(0, 0) == [ReportExit(0, 0, stopped=False), AnswerSession(SECOND, 0)]
 
 
-def test_mpirun_names_ranks_in_its_own_way() -> None:
-    variables = told({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PATH": "/bin", "PMIX_RANK": "1"})
+def test_a_slot_that_is_taken_or_missing_is_refused() -> None:
+    sessions = SshSessions()
+    sessions.start_round(RANKS)
+    sessions.request(FIRST, asks(0))
+
+    assert sessions.request(SECOND, asks(0)) == [
+        AnswerSession(SECOND, 1, "local rank 0 of this node is already running")
+    ]
+    assert sessions.request(SECOND, asks(2)) == [
+        AnswerSession(SECOND, 1, "local rank 2 does not exist: this node has 2")
+    ]
+    assert sessions.request(SECOND, {}) == [AnswerSession(SECOND, 1, "local rank None does not exist: this node has 2")]
+
+
+def test_mpirun_has_other_variables() -> None:
+    variables = rank_variables(
+        {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PATH": "/bin", "PMIX_RANK": "1"}
+    )
 
     assert (variables["WORLD_SIZE"], variables["LOCAL_WORLD_SIZE"], variables["PMIX_RANK"]) == ("8", "2", "1")
     assert "PATH" not in variables

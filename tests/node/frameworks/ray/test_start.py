@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from compose_sim.node.frameworks.ray import start
-from compose_sim.node.master.driver_api import TOO_OLD
 from compose_sim.node.master.server import free_port
-from compose_sim.node.shared.installed import Unfit
+from compose_sim.node.shared.installed import TOO_OLD, StartError
 
 NODE = Path(start.__file__).parents[2]
 
@@ -29,8 +28,8 @@ def test_an_old_ray_is_told_from_one_that_knows_tokens(tmp_path: Path, monkeypat
     """2.9 is older than 2.52."""
     monkeypatch.syspath_prepend(a_ray_of("2.9.3", tmp_path))
 
-    with pytest.raises(Unfit, match=r"ray 2\.9\.3 is too old: 2\.52 is the first with tokens") as raised:
-        start.check_ray()
+    with pytest.raises(StartError, match=r"ray 2\.9\.3 is too old: 2\.52 or newer is needed") as raised:
+        start.require_ray()
     assert raised.value.code == TOO_OLD
 
 
@@ -60,7 +59,7 @@ def test_a_node_has_the_gpus_that_it_was_bound_to(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    assert start.gpus_here() == count
+    assert start.visible_gpus() == count
 
 
 def test_rays_folder_on_a_machine_of_many_is_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +71,7 @@ def test_rays_folder_on_a_machine_of_many_is_ours_alone(tmp_path: Path, monkeypa
     assert folder == tmp_path / "short" / "node-1"
     assert (tmp_path / "short").stat().st_mode & 0o777 == 0o700
     (tmp_path / "short").chmod(0o755)
-    with pytest.raises(start.Failed, match="is not a folder of this user alone"):
+    with pytest.raises(start.RayError, match="is not a folder that only this user can enter"):
         start.make_folder("node-2", shared=True)
 
 
@@ -81,7 +80,7 @@ def test_a_node_without_ray_says_so(tmp_path: Path) -> None:
     done = run_member(tmp_path, "--patience=1", python=(sys.executable, "-S"))
 
     assert done.returncode == 1
-    assert f"composesim: '{sys.executable}' has no ray" in done.stderr
+    assert f"composesim: ray is not installed for {sys.executable}" in done.stderr
 
 
 def run_member(folder: Path, *options: str, python: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,145 @@
+"""Track the nodes of a run and decide what they are told, without sockets or a clock.
+
+A coordinator receives what happened to a peer (a connection) with the time on a monotonic clock, and returns actions
+to perform in order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ..shared.master_protocol import SILENCE_SECONDS, Message
+
+
+class Action:
+    """Something to be done by the server."""
+
+
+@dataclass(frozen=True)
+class Send(Action):
+    """Send `message` to `peer`."""
+
+    peer: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class Drop(Action):
+    """Close the connection of `peer`."""
+
+    peer: int
+
+
+@dataclass(frozen=True)
+class Emit(Action):
+    """Append an event to the master's event log."""
+
+    kind: str
+    data: dict[str, Any]
+
+
+@dataclass
+class Member:
+    """One connection, and the node at the other end once it has joined."""
+
+    heard: float
+    address: str
+    node: str = ""
+    node_rank: int = -1
+
+
+AnyMember = TypeVar("AnyMember", bound=Member)
+
+
+class Coordinator(ABC, Generic[AnyMember]):
+    """
+    The nodes of one run.
+
+    `absent` returns the nodes that a fault affects at this moment; what happens to them is not a failure.
+    """
+
+    member_type: type[AnyMember]
+
+    def __init__(self, *, generation: int, absent: Callable[[], frozenset[str]]) -> None:
+        self.generation = generation
+        self.outcome: bool | None = None  # None while the run continues
+        self._absent = absent
+        self._members: dict[int, AnyMember] = {}
+        self._absent_at: dict[str, float] = {}  # when each node was last absent
+        self._end: Message = {}  # what nodes are told once the run has ended
+
+    @abstractmethod
+    def begin(self) -> list[Action]:
+        """Return what to do before any node connects."""
+
+    def connected(self, peer: int, address: str, now: float) -> None:
+        self._members[peer] = self.member_type(heard=now, address=address)
+
+    def received(self, peer: int, message: Message, now: float) -> list[Action]:
+        """Handle a message from a node. A message of an unknown type only shows that the node is alive."""
+        member = self._members.get(peer)
+        if member is None:
+            return []
+        member.heard = now
+        return (
+            self._join(peer, member, message, now) if message["type"] == "join" else self._handle(peer, member, message)
+        )
+
+    def gone(self, peer: int, reason: str) -> list[Action]:
+        """Handle the end of a connection."""
+        member = self._members.pop(peer, None)
+        return [] if member is None else self._left(member, reason)
+
+    def tick(self, now: float) -> list[Action]:
+        """Drop silent nodes."""
+        self._absent_at.update(dict.fromkeys(self._absent(), now))
+        actions: list[Action] = []
+        for peer in [peer for peer, member in self._members.items() if now - member.heard > SILENCE_SECONDS]:
+            actions += [Drop(peer), *self.gone(peer, f"silent for {SILENCE_SECONDS:.0f} s")]
+        return actions
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended and every node has left."""
+        return self.outcome is not None and not self._members
+
+    @abstractmethod
+    def _joined(self, peer: int, member: AnyMember, message: Message) -> list[Action]:
+        """Handle a node that has joined while the run continues."""
+
+    @abstractmethod
+    def _handle(self, peer: int, member: AnyMember, message: Message) -> list[Action]:
+        """Handle any message other than `join`."""
+
+    @abstractmethod
+    def _left(self, member: AnyMember, reason: str) -> list[Action]:
+        """Handle a member that has been removed."""
+
+    def _join(self, peer: int, member: AnyMember, message: Message, now: float) -> list[Action]:
+        if self.outcome is not None:
+            return [Send(peer, self._end)]
+        node = str(message["node"])
+        actions: list[Action] = []
+        for other in [other for other, each in self._members.items() if each.node == node and other != peer]:
+            actions += [Drop(other), *self._replaced(other, now)]
+        member.node, member.node_rank = node, int(message["node_rank"])
+        joined = {"node": node, "node_rank": member.node_rank, "nproc": int(message["nproc"])}
+        return [*actions, Emit("node-joined", joined), *self._joined(peer, member, message)]
+
+    def _replaced(self, peer: int, now: float) -> list[Action]:
+        """Handle a connection whose node has just joined over another one."""
+        return self.gone(peer, "started again")
+
+    def _absent_since(self, moment: float) -> frozenset[str]:
+        """Return the nodes that are absent, or were after this moment: a fault may end before its effect is noticed."""
+        return self._absent() | {node for node, at in self._absent_at.items() if at >= moment}
+
+    def _finish(self, passed: bool, reason: str, *, node: str | None = None, **facts: Any) -> list[Action]:
+        """End the run for all nodes."""
+        self.outcome = passed
+        self._end = {"type": "end"} if passed else {"type": "stop", "reason": reason, "node": node}
+        ended = Emit("ended", {"passed": passed, "reason": reason, "node": node, **facts})
+        return [ended, *(Send(peer, self._end) for peer, member in self._members.items() if member.node)]
