@@ -29,10 +29,11 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 PAGES = sorted((DOCS / "checks").glob("*.md"))
 SECTIONS = ["What is wrong", "Why it matters", "How it is seen", "How to fix it", "When it may be wrong itself"]
 MOST_WORDS = 900
-LONG = {"CHANGELOG.md", "ARCHITECTURE.md", "docs/cli.md"}
+LONG = {"CHANGELOG.md", "docs/cli.md"}
 _BLOCK = re.compile(r"<!-- run(?:: (?P<file>[\w.]+))? -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+_PATH = re.compile(r"`((?:compose_sim|core|engine|app|cli|node|tests|templates|docs|bench|scripts)/[\w./-]+)`")
 _RUN = [
     pytest.param(path, {}, id=path.name, marks=pytest.mark.docker)
     for path in DOCUMENTS
@@ -74,6 +75,13 @@ def test_links_lead_to_a_file_and_a_heading(document: Path) -> None:
             broken.append(f"{target}#{heading}")
 
     assert broken == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_a_document_names_exist(document: Path) -> None:
+    named = {path for path in _PATH.findall(document.read_text()) if not re.search(r"[A-Z]{2}", path)}
+
+    assert [path for path in named if not ((ROOT / path).exists() or (ROOT / "compose_sim" / path).exists())] == []
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:
