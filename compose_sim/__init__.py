@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from compose_sim.app.api import check, run
     from compose_sim.app.function_run import RankValues
-    from compose_sim.app.session import Report
+    from compose_sim.core.report.report import Report
     from compose_sim.core.request.spec import ClusterSpec
     from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError, RunError, SpecError
 
@@ -29,7 +29,7 @@ __all__ = [
 _MODULES = {
     "ClusterSpec": "core.request.spec",
     "RankValues": "app.function_run",
-    "Report": "app.session",
+    "Report": "core.report.report",
     "check": "app.api",
     "run": "app.api",
 }

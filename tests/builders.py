@@ -9,7 +9,9 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
 from compose_sim.core.plan.model import Mount, Plan, Program
 from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.report.report import NodeReport, Report
 from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.core.verdict.verdict import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 120.0  # what a test waits for comes in a second; it may take so long where many share the machine
@@ -53,6 +55,21 @@ def a_plan(host: Host | None = None, *, run: str = "demo", portable: bool = Fals
     return make_plan(
         cluster, host, run=run, run_folder="/home/ada/project/.composesim/runs/demo", program=program, portable=portable
     )
+
+
+def a_report(**changes: Any) -> Report:
+    """Return the report of a run of two nodes that passed, with changes."""
+    values: dict[str, Any] = {
+        "run": "demo",
+        "engine": "local",
+        "recipe": "ddp",
+        "verdict": "passed",
+        "exit_code": EXIT_CODES[changes.get("verdict", "passed")],
+        "world_size": 2,
+        "nodes": tuple(NodeReport(name=f"node-{number}", ranks=(number,), exit_code=0) for number in range(2)),
+        "program": "train.py",
+    }
+    return Report(**{**values, **changes})
 
 
 def an_event(kind: str, t: float = 0.0, *, rank: int | None = None, node: str | None = None, **data: Any) -> Event:

@@ -164,7 +164,7 @@ def test_a_crash_and_a_hang_are_failures_that_name_rank_and_line(pytester: pytes
     line = next(number for number, words in enumerate(text, 1) if "# alone" in words)
     done.stdout.fnmatch_lines(
         [
-            "rank 1 was ended by SIGKILL*",
+            "rank 1 was killed by SIGKILL*",
             f"not done after 12 s: rank 0 is at test_it.py, line {line}, in test_hangs",
             "all of it: composesim logs --run pytest-*",
         ]

@@ -14,7 +14,8 @@ from compose_sim.app.check import check_request
 from compose_sim.app.function_run import RankValues, run_function
 from compose_sim.app.listener import Listener, OutputListener, QuietListener
 from compose_sim.app.request import Request, read_request
-from compose_sim.app.session import Report, Session
+from compose_sim.app.session import Session
+from compose_sim.core.report.report import Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import keys_at
 from compose_sim.core.request.validation_errors import problems_of
@@ -74,7 +75,7 @@ def run(
     """
     Run a script, or a function, on every rank of a simulated cluster, and wait for its end.
 
-    A script returns the report of the run, also if it failed: look at `report["verdict"]`. Without a program, the spec file's
+    A script returns the report of the run, also if it failed: look at `report.verdict`. Without a program, the spec file's
     program runs, or else the recipe's example.
 
     A function is called on every rank with `args` and `kwargs`, and what it returned is returned as a list by rank, with the
@@ -131,7 +132,7 @@ def check(
     """
     Check the distributed code of a script, as `composesim check` does, and return the report with its checks.
 
-    A check that failed makes the verdict "failed"; each result in `report["checks"]` has an id, a status, a detail and a fix.
+    A check that failed makes the verdict "failed"; each result in `report.checks` has an id, a status, a detail and a fix.
 
     Args:
         program: The script's path. Use `module="package.train"` for a module.

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from compose_sim.app.listener import Listener, ProgressListener
 from compose_sim.app.request import Request
-from compose_sim.app.session import Report, Session
-from compose_sim.core.checks import FAILED, Case, chosen, run_checks
+from compose_sim.app.session import Session
+from compose_sim.core.checks import Case, chosen, run_checks
 from compose_sim.core.checks.evidence.replay_diff import needs_alone, reason_against
 from compose_sim.core.events.observations import Observed
+from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES
 from compose_sim.engine.run_folder.check_inputs import read_case, read_observed
@@ -60,7 +61,7 @@ def check(session: Session, listener: Listener) -> Report:
         session.add_environment(COMPOSESIM_CHECK="record", COMPOSESIM_RECORD=record, **limit)
 
     def conclude(report: Report) -> Report:
-        case = read_case(session.folder.path, verdict=report["verdict"], cause=report["cause"])
+        case = read_case(session.folder.path, report)
         if settings.tolerance is not None:
             case = replace(case, tolerance=settings.tolerance)
         interrupted = False
@@ -72,10 +73,8 @@ def check(session: Session, listener: Listener) -> Report:
         finally:
             shutil.rmtree(session.folder.path / _RECORD, ignore_errors=True)
         results = run_checks(case, only=settings.only, skip=settings.skip)
-        report = _concluded({**report, "checks": [result.to_dict() for result in results]})
-        if interrupted:
-            report |= {"verdict": "interrupted", "exit_code": EXIT_CODES["interrupted"]}
-        return report
+        report = _concluded(replace(report, checks=tuple(result.to_report() for result in results)))
+        return replace(report, verdict="interrupted", exit_code=EXIT_CODES["interrupted"]) if interrupted else report
 
     return session.run(listener, conclude=conclude)
 
@@ -112,7 +111,7 @@ def _replay(
     name: str, variables: Mapping[str, str], session: Session, listener: Listener, report: Report
 ) -> tuple[Observed | None, str]:
     """Return what a replay observed at world size 1, and the reason if it is not usable."""
-    patience = _REPLAYS_TAKE_S + 4 * float(report["timings"]["total_s"] or 0.0)
+    patience = _REPLAYS_TAKE_S + 4 * (report.timings.total_s or 0.0)
     request = session.request.with_spec(nodes=1, nproc_per_node=1, keep=False, subnet=None, timeout=patience)
     replay = None
     try:
@@ -128,12 +127,11 @@ def _replay(
     finally:
         if replay is not None and replay.folder.path.is_dir():
             delete(replay.folder)
-    if result["verdict"] == "interrupted":
+    if result.verdict == "interrupted":
         raise KeyboardInterrupt
     if any(observed.of("replay", "replay-end")):
         return observed, ""
-    message = (result["cause"] or {}).get("message") or ""
-    return observed, f"at world size 1 the script {result['verdict']}: {message.splitlines()[0]}" if message else ""
+    return observed, f"at world size 1 the script {result.verdict}: {result.cause.first_line}" if result.cause else ""
 
 
 def _concluded(report: Report) -> Report:
@@ -141,11 +139,10 @@ def _concluded(report: Report) -> Report:
 
     A failed check is the cause of a failure; a crash after the training is only a warning.
     """
-    verdict, cause = report["verdict"], report["cause"]
-    if verdict == "failed" and cause and cause["kind"] == "teardown":
+    verdict, cause = report.verdict, report.cause
+    if verdict == "failed" and cause and cause.kind == "teardown":
         verdict, cause = "passed", None
-    first = next((result for result in report["checks"] if result["status"] == FAILED), None)
+    first = next((result for result in report.checks if result.status == "failed"), None)
     if verdict == "passed" and first:
-        message = f"{first['id']}: {first['detail']}"
-        verdict, cause = "failed", {"node": None, "rank": None, "kind": "check", "message": message, "traceback": None}
-    return {**report, "verdict": verdict, "exit_code": EXIT_CODES[verdict], "cause": cause}
+        verdict, cause = "failed", Cause(kind="check", message=f"{first.id}: {first.detail}")
+    return replace(report, verdict=verdict, exit_code=EXIT_CODES[verdict], cause=cause)

@@ -20,8 +20,9 @@ import cloudpickle
 from compose_sim.app.listener import Listener
 from compose_sim.app.program import new_name
 from compose_sim.app.request import Request
-from compose_sim.app.session import Report, Session
+from compose_sim.app.session import Session
 from compose_sim.core.plan.model import Mount, Program
+from compose_sim.core.report.report import Cause, Report
 from compose_sim.errors import RunError, SpecError
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ def run_function(
         report = session.run(listener)
         if session.was_interrupted:
             raise KeyboardInterrupt
-        if report["verdict"] != "passed":
+        if report.verdict != "passed":
             raise _error(report)
         return RankValues(_read_values(folder / "values", report, name), report)
     finally:
@@ -122,23 +123,23 @@ def _give_to(folder: Path, user_id: int, group_id: int) -> None:
 
 
 def _error(report: Report) -> RunError:
-    cause = report["cause"] or {"rank": None, "node": None, "message": f"the run {report['verdict']}", "traceback": ""}
-    rank, node, message = cause["rank"], cause["node"], cause["message"]
+    cause = report.cause or Cause(kind=report.verdict, message=f"the run {report.verdict}")
+    rank, node, message = cause.rank, cause.node, cause.message
     place = f"rank {rank} on {node}: " if rank is not None and not message.startswith(("rank ", "node-")) else ""
-    hint = f"composesim logs --run {report['run']}"
-    return RunError(f"{place}{message}", rank=rank, node=node, traceback=cause["traceback"] or "", hint=hint)
+    hint = f"composesim logs --run {report.run}"
+    return RunError(f"{place}{message}", rank=rank, node=node, traceback=cause.traceback or "", hint=hint)
 
 
 def _read_values(folder: Path, report: Report, name: str) -> list[Any]:
     """Return the values of the last round, by rank."""
     stored = {tuple(map(int, path.name.split("."))): path for path in folder.glob("*.*") if path.suffix != ".partial"}
     last = max((generation for generation, _ in stored), default=0)
-    world_size = report["rounds"][-1]["world_size"] if report["rounds"] else report["world_size"]
+    world_size = report.rounds[-1].world_size if report.rounds else report.world_size
     return [_read_value(stored.get((last, rank)), rank, name, report) for rank in range(world_size)]
 
 
 def _read_value(path: Path | None, rank: int, name: str, report: Report) -> Any:
-    hint = f"composesim logs --run {report['run']}"
+    hint = f"composesim logs --run {report.run}"
     if path is None:
         raise RunError(f"rank {rank} exited before {name} returned", rank=rank, hint=hint)
     try:

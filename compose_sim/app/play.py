@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from compose_sim import assets
 from compose_sim.app.listener import Listener
-from compose_sim.app.session import Report, Session
+from compose_sim.app.session import Session
+from compose_sim.core.report.report import Report, ScenarioReport, ScenarioStepReport
 from compose_sim.core.scenarios.expectations import Course
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.player import ScenarioPlayer
@@ -30,12 +32,11 @@ def play(session: Session, scenario: Scenario, listener: Listener, *, name: str,
         left = None if session.plan.keep else _what_is_left(session.engine, session.name)
         played = player.played()
         course = Course(events=tuple(player.events), report=report, left=left)
-        steps = [{"step": step.number, "times": step.times, "refused": step.refused} for step in played]
-        run = {"run_verdict": report["verdict"], "run_exit_code": report["exit_code"]}
-        return {
-            **conclude(report, judge_scenario(scenario, course, played)),
-            "scenario": {"name": name, "seed": seed, "steps": steps, **run},
-        }
+        steps = (ScenarioStepReport(step=each.number, times=each.times, refused=each.refused) for each in played)
+        run = ScenarioReport(
+            name=name, seed=seed, steps=tuple(steps), run_verdict=report.verdict, run_exit_code=report.exit_code
+        )
+        return replace(conclude(report, judge_scenario(scenario, course, played)), scenario=run)
 
     return session.run(listener, player=player, conclude=concluded)
 

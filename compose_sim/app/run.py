@@ -14,7 +14,8 @@ from compose_sim.core.state.fold import fold
 from compose_sim.core.state.recovery import newly_recovered
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.core.verdict.hang import find_hang
-from compose_sim.core.verdict.verdict import StopReason, is_over, reason_to_stop
+from compose_sim.core.verdict.stop_reason import StopReason, reason_to_stop
+from compose_sim.core.verdict.verdict import is_over
 from compose_sim.engine.control.fault_controller import FaultController
 from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, interrupts_wake
 from compose_sim.engine.protocol import Engine

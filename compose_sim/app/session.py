@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +14,9 @@ from compose_sim.app.listener import Listener
 from compose_sim.app.program import new_name
 from compose_sim.app.request import Request
 from compose_sim.app.run import RunLoop
-from compose_sim.core.checks import run_checks, why_no_check
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.report.report import make_report
+from compose_sim.core.report.report import Report
 from compose_sim.core.scenarios import Player
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.verdict import judge
@@ -28,11 +26,9 @@ from compose_sim.engine.lifetime.interrupts import interrupts_raise
 from compose_sim.engine.lifetime.supervisor import start_supervisor
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
-from compose_sim.engine.run_folder.check_inputs import read_case, read_timeline
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
+from compose_sim.engine.run_folder.record import build_report, last_output
 from compose_sim.errors import ComposesimError, SpecError
-
-Report = dict[str, Any]
 
 
 class Session:
@@ -106,12 +102,11 @@ class Session:
         with interrupts_raise(), start_supervisor(self.engine.name, self.name, self.folder.path) as supervisor:
             try:
                 image = self.engine.prepare(self.plan, listener.progress)
-                facts = self._facts(image)
                 self._start(image)
                 loop = RunLoop(self.plan, self.engine, self.folder, listener, player)
                 state = loop.follow()
                 self.was_interrupted = loop.was_interrupted
-                report = self._report(state, facts)
+                report = self._report(state)
                 self.folder.write_report(report)  # before the clean-up, which may be interrupted
             finally:
                 self._clean_up(listener)
@@ -120,10 +115,11 @@ class Session:
 
     def _start(self, image: str) -> None:
         """Start the nodes; plan again if another run has taken the subnet or a published port since the plan was made."""
+        facts = self._facts(image)
         for attempts_left in (2, 1, 0):
             if self.engine.name == "docker":
                 write_documents(self.plan, self.folder.path, image=image, dotenv=self.request.dotenv)
-            self.folder.append_event("started", version=__version__)
+            self.folder.append_event("started", {"version": __version__, **facts})
             try:
                 self.engine.start(self.plan, self.folder)
             except ComposesimError as error:
@@ -148,7 +144,7 @@ class Session:
             listener.progress(f"{error.message}; nodes may be left. Try: composesim prune")
 
     def _facts(self, image: str) -> dict[str, Any]:
-        """Return what the run will run on; the engine may be gone when it ends."""
+        """Return what the report says about this machine and its engine."""
         return {
             "host": self.host.name,
             "cpus": self.host.cpus,
@@ -158,26 +154,9 @@ class Session:
             "image_digest": self.engine.image_digest(image),
         }
 
-    def _report(self, state: ClusterState, facts: dict[str, Any]) -> Report:
-        outputs = self._last_output(state) if judge(state).word == "failed" else {}
-        self.folder.append_event("verdict", verdict=judge(state, outputs).word)
-        report = make_report(self.plan, state, host=facts, outputs=outputs)
-        why_not = why_no_check(self.plan.launcher)
-        case = read_case(self.folder.path, verdict=report["verdict"], cause=report["cause"], why_not=why_not)
-        return {
-            **report,
-            "timeline": read_timeline(self.folder.path),
-            "checks": [result.to_dict() for result in run_checks(case)],
-        }
-
-    def _last_output(self, state: ClusterState) -> dict[str, str]:
-        """Return the last output of each node that failed before it started a rank."""
-        output = {}
-        for node in state.nodes.values():
-            ranks = [rank for rank in state.ranks.values() if rank.node == node.name]
-            if node.exit_code not in (None, 0, 143) and all(rank.phase == "starting" for rank in ranks):
-                log = self.folder.path / "logs" / f"{node.name}.log"
-                with suppress(FileNotFoundError):
-                    output[node.name] = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-                output[node.name] = output.get(node.name) or self.engine.output(self.name, node.name)
-        return output
+    def _report(self, state: ClusterState) -> Report:
+        """Return the report. What a node printed that failed before it started a rank is evidence; its engine may have it too."""
+        logs = last_output(self.folder, state) if judge(state).word == "failed" else {}
+        output = {node: text or self.engine.output(self.name, node) for node, text in logs.items()}
+        self.folder.append_event("verdict", verdict=judge(state, output).word)
+        return build_report(self.folder, self.plan, state, output=output)

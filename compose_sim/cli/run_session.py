@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from compose_sim.app.listener import Listener
-from compose_sim.app.session import Report, Session
+from compose_sim.app.session import Session
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.views.junit import write_junit
 from compose_sim.cli.views.live import listening
 from compose_sim.cli.views.report import print_report
+from compose_sim.core.report.report import Report
 
 
 def run_session(session: Session, run: Callable[[Listener], Report], *, quiet: bool, remark: str = "") -> Report:
@@ -40,8 +41,8 @@ def announce(session: Session, remark: str = "") -> None:
 def exit_with_report(session: Session, report: Report, *, as_json: bool, junit: Path | None) -> NoReturn:
     """Print the report of a run, write it as JUnit XML if a file was named, and exit with its exit code."""
     if as_json:
-        print_json(report)
+        print_json(report.to_dict())
     else:
         print_report(report, err=True, skip=session.request.spec.check.skip)
     unwritten = write_junit(junit, report) if junit else 0
-    sys.exit(report["exit_code"] or unwritten)
+    sys.exit(report.exit_code or unwritten)

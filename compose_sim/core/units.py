@@ -38,6 +38,11 @@ def format_bytes(count: float) -> str:
     raise AssertionError("unreachable")
 
 
+def format_count(number: int, what: str) -> str:
+    """Return `1 node`, `3 nodes`."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 def format_seconds(seconds: float) -> str:
     """`0.84 s`, `12.3 s`, `2 min 05 s`."""
     if seconds < 10:

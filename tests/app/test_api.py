@@ -71,7 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_script_returns_its_report(here: Path) -> None:
     (here / "train.py").write_text("")
 
-    report = python(here, "import json\nprint(json.dumps(composesim.run('train.py', args=[0.25], **BARE)))")
+    report = python(here, "import json\nprint(json.dumps(composesim.run('train.py', args=[0.25], **BARE).to_dict()))")
 
     assert (report["verdict"], report["world_size"], report["program"]) == ("passed", 2, "train.py 0.25")
 
@@ -81,8 +81,8 @@ def test_a_script_that_fails_returns_its_report(here: Path) -> None:
 
     report = composesim.run("train.py", **BARE)
 
-    assert (report["verdict"], report["exit_code"]) == ("failed", 1)
-    assert report["cause"]["message"] == "ValueError: boom"
+    assert (report.verdict, report.exit_code) == ("failed", 1)
+    assert report.cause.message == "ValueError: boom"
 
 
 def test_settings_come_from_the_file_then_the_spec_then_the_arguments(here: Path) -> None:
@@ -92,7 +92,7 @@ def test_settings_come_from_the_file_then_the_spec_then_the_arguments(here: Path
 
     report = composesim.run("train.py", spec=spec, nodes=1)
 
-    assert [node["ranks"] for node in report["nodes"]] == [[0, 1]]
+    assert [node.ranks for node in report.nodes] == [(0, 1)]
 
 
 def test_a_function_returns_its_values_by_rank(here: Path) -> None:
@@ -318,11 +318,11 @@ def test_a_wrong_script_fails_its_check(here: Path) -> None:
 
     report = composesim.check("train.py", only="set-epoch,params-in-sync", engine="local")
 
-    assert {check["id"]: check["status"] for check in report["checks"]} == {
+    assert {check.id: check.status for check in report.checks} == {
         "params-in-sync": "passed",
         "set-epoch": "failed",
     }
-    assert (report["verdict"], report["world_size"]) == ("failed", 4)
+    assert (report.verdict, report.world_size) == ("failed", 4)
 
 
 @pytest.mark.train

@@ -10,7 +10,7 @@ from compose_sim.app.run import RunLoop
 from compose_sim.core.faults.commands import Fault
 from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.verdict.verdict import StopReason
+from compose_sim.core.verdict.stop_reason import StopReason
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.builders import PATIENCE_S

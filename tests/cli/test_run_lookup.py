@@ -13,7 +13,7 @@ import pytest
 from compose_sim.cli.run_lookup import only_run
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.errors import SpecError
-from tests.builders import PATIENCE_S
+from tests.builders import PATIENCE_S, a_report
 from tests.cli.conftest import Live, Project
 
 PROJECT = Path("/here")
@@ -115,13 +115,13 @@ def test_what_was_rendered_is_no_crash(project: Project) -> None:
 
 
 def test_one_unreadable_run_does_not_hide_the_others(project: Project) -> None:
-    for name, plan, report in (("old", "[]", None), ("odd", "{}", "{"), ("good", "{}", '"verdict": "passed"')):
+    good = json.dumps(a_report().to_dict())
+    for name, plan, report in (("old", "[]", None), ("odd", "{}", "{"), ("good", "{}", good)):
         folder = runs_folder(project.folder) / name
         folder.mkdir(parents=True)
         (folder / "plan.json").write_text(plan)
         if report:
-            text = '{"verdict": "passed", "engine": "local 1", "exit_code": 0}' if name == "good" else report
-            (folder / "report.json").write_text(text)
+            (folder / "report.json").write_text(report)
 
     runs = {run["run"]: run["state"] for run in json.loads(project.run("ps", "--all", "--json").stdout)["runs"]}
 

@@ -40,8 +40,8 @@ def test_an_exception_is_the_cause_with_its_traceback(project: Project, engine: 
     ("code", "kind", "message"),
     [
         ("sys.exit(3)", "exit", "rank 1 exited with status 3"),
-        ("import ctypes; ctypes.string_at(0)", "signal", "rank 1 was ended by SIGSEGV"),
-        ("os.abort()", "signal", "rank 1 was ended by SIGABRT"),
+        ("import ctypes; ctypes.string_at(0)", "signal", "rank 1 was killed by SIGSEGV"),
+        ("os.abort()", "signal", "rank 1 was killed by SIGABRT"),
         (
             "import atexit; atexit.register(os.abort); dist.barrier(); sys.exit()",
             "teardown",

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from compose_sim.core.checks import BROKEN, FAILED, WARNED
-from compose_sim.core.checks.selection import failed_by_itself
+from compose_sim.core.checks import BROKEN
+from compose_sim.core.report.report import Report
 from compose_sim.core.request.check_ids import IDS
 
 ZOO = Path(__file__).parent
@@ -120,17 +119,18 @@ def run_example(example: Example, *, quick: bool = False) -> Outcome:
 
 def _outcome(example: Example, stdout: str, stderr: str) -> Outcome:
     try:
-        report: dict[str, Any] = json.loads(stdout)
+        values = json.loads(stdout)
     except json.JSONDecodeError:
         return Outcome(example=example, error=(stderr or stdout).strip() or "no report")
-    if "error" in report:
-        return Outcome(example=example, error=report["error"]["message"] + "\n" + report["error"]["evidence"])
-    results = [result for result in report["checks"] if result["status"] in (FAILED, WARNED)]
-    said = frozenset(result["id"] for result in results)
-    details = tuple(f"{result['id']} {result['status']}: {result['detail']}" for result in results)
-    failed = failed_by_itself(report) and example.kind != "broken"
-    broken = [f"{result['id']}: {result['detail']}" for result in report["checks"] if BROKEN in result["detail"]]
-    error = f"{report['verdict']}: {(report['cause'] or {}).get('message')}" if failed else "\n".join(broken)
+    if "error" in values:
+        return Outcome(example=example, error=values["error"]["message"] + "\n" + values["error"]["evidence"])
+    report = Report.from_dict(values)
+    results = [result for result in report.checks if result.is_problem]
+    said = frozenset(result.id for result in results)
+    details = tuple(f"{result.id} {result.status}: {result.detail}" for result in results)
+    failed = report.run_failed and example.kind != "broken"
+    broken = [f"{result.id}: {result.detail}" for result in report.checks if BROKEN in result.detail]
+    error = f"{report.verdict}: {report.cause.message if report.cause else ''}" if failed else "\n".join(broken)
     return Outcome(example=example, said=said, details=details, error=error)
 
 

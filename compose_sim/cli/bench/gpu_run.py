@@ -8,9 +8,10 @@ from typing import Any
 
 from compose_sim import assets
 from compose_sim.app.builtin_run import run_builtin
-from compose_sim.app.session import Report, Session
+from compose_sim.app.session import Session
 from compose_sim.core.host.gpus import Inventory
 from compose_sim.core.plan.gpus.request import eligible_gpus, require_gpus
+from compose_sim.core.report.report import Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.gpus import inspect_gpus
 

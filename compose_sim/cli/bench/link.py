@@ -38,12 +38,11 @@ def bench_link(text: str, *, as_json: bool) -> None:
     )
     session, report = run_builtin("bench-link", spec)
     try:
-        measured = compare(shape, report["metrics"])
+        measured = compare(shape, report.metrics)
     except KeyError:
-        cause = report["cause"] or {}
         raise EngineError(
-            f"the link '{text}' could not be measured: the run '{session.name}' {report['verdict']}",
-            evidence=str(cause.get("traceback") or cause.get("message", "")),
+            f"the link '{text}' could not be measured: the run '{session.name}' {report.verdict}",
+            evidence=(report.cause.traceback or report.cause.message) if report.cause else "",
             hint=f"composesim report --run {session.name}",
         ) from None
     near = all(each.is_near for each in measured)

@@ -20,7 +20,6 @@ from compose_sim.cli.views.annotations import annotate
 from compose_sim.cli.views.checks import print_checks
 from compose_sim.cli.views.junit import write_junit
 from compose_sim.cli.views.report import check_verdict, print_cause
-from compose_sim.core.checks.selection import check_exit_code
 from compose_sim.core.request.check_ids import known_check
 
 
@@ -50,14 +49,14 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     session = Session(check_request(request_from_flags(file=file, program=program, **flags)))
     report = run_session(session, partial(check, session), quiet=as_json)
     if as_json:
-        print_json(report)
+        print_json(report.to_dict())
     else:
         click.echo()
-        print_checks(report["checks"])
+        print_checks(report.checks)
         print_cause(report)
         click.echo()
         click.echo(check_verdict(report))
     folder, junit = session.request.folder, session.request.spec.check.junit
     annotate(report, folder=folder, err=as_json)
     unwritten = write_junit(folder / junit, report) if junit else 0
-    sys.exit(check_exit_code(report) or unwritten)
+    sys.exit(report.check_exit_code or unwritten)

@@ -10,12 +10,12 @@ import click
 
 from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.cli.run_lookup import find_statuses, json_option
-from compose_sim.cli.views.service_links import links_of, values_of
+from compose_sim.cli.views.service_links import links_of, published_by
 from compose_sim.core.state.node_phase import wished
 from compose_sim.engine.lifetime.orphans import state_of
 from compose_sim.engine.protocol import NodeStatus
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.record import finished_runs, read_state, report_of
+from compose_sim.engine.run_folder.record import finished_runs, read_state, verdict_of
 from compose_sim.errors import SpecError
 
 
@@ -59,7 +59,7 @@ def _live_runs() -> list[dict[str, Any]]:
                 "engine": engines[0].name,
                 "state": run_state,
                 "folder": folder,
-                "published": values_of(RunFolder(Path(folder))) if folder else [],
+                "published": published_by(RunFolder(Path(folder))) if folder else [],
                 "nodes": [_node(status, phases.get(status.node, "")) for status in statuses] + away,
             }
         )
@@ -75,7 +75,7 @@ def _run_state(path: Path | None) -> str:
         report = RunFolder(path).read_report()
     except SpecError:
         return "unreadable"
-    return f"{report['verdict']}, kept" if report else "crashed"
+    return f"{report.verdict}, kept" if report else "crashed"
 
 
 def _wished(path: Path) -> dict[str, str]:
@@ -115,13 +115,13 @@ def _state(status: NodeStatus) -> str:
 
 def _finished(folder: RunFolder) -> dict[str, Any]:
     try:
-        report = report_of(folder)
-    except SpecError:  # by another version, or half copied: the others are listed nevertheless
-        report = {"engine": "", "verdict": "unreadable"}
+        engine, verdict = verdict_of(folder)
+    except SpecError:  # of another version, or half copied: the other runs are listed nevertheless
+        engine, verdict = "", "unreadable"
     return {
         "run": folder.name,
-        "engine": report["engine"].partition(" ")[0],
-        "state": report["verdict"],
+        "engine": engine,
+        "state": verdict,
         "folder": str(folder.path),
         "published": [],
         "nodes": [],

@@ -28,7 +28,7 @@ def command(name: str | None, run: str | None, as_json: bool, junit_file: Path |
         raise SpecError(f"the run '{folder.name}' is still under way", hint=f"composesim wait --run {folder.name}")
     report = report_of(folder)
     if as_json:
-        print_json(report)
+        print_json(report.to_dict())
     else:
         print_report(report)
     sys.exit(write_junit(junit_file, report) if junit_file else 0)

@@ -15,7 +15,7 @@ from compose_sim.cli.options import cluster_options, keep_option, request_from_f
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import announce, exit_with_report, run_session
 from compose_sim.cli.views.live import DetachedListener
-from compose_sim.cli.views.service_links import links_of, values_of
+from compose_sim.cli.views.service_links import links_of, published_by
 
 
 @click.command("up", cls=ClusterCommand)
@@ -46,7 +46,7 @@ def _run_detached(session: Session, *, as_json: bool, junit: Path | None) -> NoR
     def announce_arrival() -> None:
         if as_json:
             named = {"schema_version": 1, "run": session.name, "folder": str(session.folder.path)}
-            print_json({**named, "published": values_of(session.folder)})
+            print_json({**named, "published": published_by(session.folder)})
         else:
             click.echo(session.name)
             for line in links_of(session.folder):

@@ -29,7 +29,7 @@ def command(run: str | None, timeout: float | None, as_json: bool) -> None:
         sys.exit(TIMED_OUT)
     report = report_of(folder)
     if as_json:
-        print_json(report)
+        print_json(report.to_dict())
     else:
         say(final_line(report))
-    sys.exit(report["exit_code"])
+    sys.exit(report.exit_code)

@@ -1,21 +1,20 @@
-"""Does a GitHub Actions job run us? Then it is told what a check found, where it looks for it."""
+"""Annotate the lines of code that a check complains about, if a GitHub Actions job runs composesim."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from compose_sim.cli.console import say
-from compose_sim.cli.views.report import verdict_words
+from compose_sim.cli.views.report import verdict_text
 from compose_sim.core.report.github import summary, workflow_commands
+from compose_sim.core.report.report import Report
 
 
-def annotate(report: Mapping[str, Any], *, folder: Path, err: bool) -> None:
-    """Annotations on stdout or stderr, of which GitHub reads both; a table in the file that it names for the step's summary."""
+def annotate(report: Report, *, folder: Path, err: bool) -> None:
+    """Print annotations on stdout or stderr (GitHub reads both), and add a table to the summary of the step."""
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return
     workspace = Path(os.environ.get("GITHUB_WORKSPACE") or folder)
@@ -25,8 +24,8 @@ def annotate(report: Mapping[str, Any], *, folder: Path, err: bool) -> None:
     if target:
         try:
             with Path(target).open("a", encoding="utf-8") as file:
-                file.write(summary(report, verdict_words(report)) + "\n")
-        except OSError as error:  # the verdict does not depend on it
+                file.write(summary(report, verdict_text(report)) + "\n")
+        except OSError as error:
             say(f"the step summary '{target}' cannot be written: {error.strerror}")
 
 

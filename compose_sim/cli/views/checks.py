@@ -1,54 +1,57 @@
-"""How do the results of checks read? One line each; below one that failed or warned the fix, the place and its page."""
+"""Print the results of checks, one per line, with the fix, the place and the page below each failure or warning."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.selection import complaints
+from compose_sim.core.report.report import CheckResult, CheckStatus
 
-_MARKS = {PASSED: ("✔", "green"), FAILED: ("✘", "red"), WARNED: ("!", "yellow"), NOT_APPLICABLE: ("–", None)}
+_MARKS: dict[CheckStatus, tuple[str, str | None]] = {
+    "passed": ("✔", "green"),
+    "failed": ("✘", "red"),
+    "warned": ("!", "yellow"),
+    "not-applicable": ("–", None),
+}
 _WIDTH = 118
 
 
-def print_checks(results: Sequence[Mapping[str, Any]], *, err: bool = False) -> None:
-    """The results in their order."""
-    width = max((len(result["id"]) for result in results), default=0)
+def print_checks(results: Sequence[CheckResult], *, err: bool = False) -> None:
+    """Print the results in the given order."""
+    width = max((len(result.id) for result in results), default=0)
     for result in results:
         for line in result_lines(result, width):
             click.echo(line, err=err)
 
 
-def result_lines(result: Mapping[str, Any], width: int) -> Iterable[str]:
-    """`✘ set-epoch  ranks read the same order in epochs 0 and 1`, and below it what to do."""
-    mark, colour = _MARKS[result["status"]]
-    aside = result["status"] == NOT_APPLICABLE
-    detail = f"not applicable: {result['detail']}" if aside else result["detail"]
-    head = click.style(f"{mark} {result['id']:<{width}}", fg=colour, bold=not aside, dim=aside)
-    yield head + click.style(f"  {' '.join(detail.split())}", dim=aside)
-    if result not in complaints([result]):
+def result_lines(result: CheckResult, width: int) -> Iterable[str]:
+    """Yield `✘ set-epoch  ranks read the same order in epochs 0 and 1`, and what to do about it."""
+    mark, colour = _MARKS[result.status]
+    dim = result.status == "not-applicable"
+    detail = f"not applicable: {result.detail}" if dim else result.detail
+    head = click.style(f"{mark} {result.id:<{width}}", fg=colour, bold=not dim, dim=dim)
+    yield head + click.style(f"  {' '.join(detail.split())}", dim=dim)
+    if not result.is_problem:
         return
-    if result["fix"]:
-        yield from _labelled("fix", result["fix"])
-    place = result["place"]
-    yield from _labelled("at", f"{near(place['file'])}:{place['line']}") if place else ()
-    yield from _labelled("page", f"composesim check --explain {result['id']}")
+    if result.fix:
+        yield from _labelled("fix", result.fix)
+    if result.place:
+        yield from _labelled("at", f"{near(result.place.file)}:{result.place.line}")
+    yield from _labelled("page", f"composesim check --explain {result.id}")
 
 
 def near(file: str) -> str:
-    """A path as it is seen from here: relative where it lies below this folder."""
+    """Return a path relative to the current folder if it lies below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
 def _labelled(label: str, text: str) -> Iterable[str]:
     first = f"    {label}: "
-    # A line of code in a fix must stay whole, to be copied: only at spaces, and never within a word.
+    # Wrap only at spaces, so that a path or a call in a fix can be copied whole.
     for line in textwrap.wrap(
         text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False
     ):

@@ -1,24 +1,31 @@
-"""How do judged expectations read? One line each: what was wanted, and what was seen."""
+"""Print the judged expectations of a scenario, one per line: what was expected and what was seen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
-_MARKS = {"passed": ("✔", "green"), "failed": ("✘", "red"), "inconclusive": ("?", "yellow")}
-_WIDEST = 160
+from compose_sim.core.report.report import ExpectationResult, ExpectationStatus
+
+_MARKS: dict[ExpectationStatus, tuple[str, str]] = {
+    "passed": ("✔", "green"),
+    "failed": ("✘", "red"),
+    "inconclusive": ("?", "yellow"),
+}
+_LONGEST_DETAIL = 160
 
 
-def print_expectations(results: Sequence[Mapping[str, Any]], *, err: bool = False) -> None:
-    """The lines, below a blank one; nothing where nothing was expected."""
+def print_expectations(results: Sequence[ExpectationResult], *, err: bool = False) -> None:
+    """Print a blank line and the expectations, or nothing if there are none."""
     if not results:
         return
     click.echo(err=err)
-    wide = max(len(f"{result['id']} {result['wanted']}") for result in results)
+    width = max(len(f"{result.id} {result.wanted}") for result in results)
     for result in results:
-        mark, colour = _MARKS[result["status"]]
-        wanted = f"{result['id']} {result['wanted']}".ljust(wide)
-        detail = result["detail"] if len(result["detail"]) <= _WIDEST else result["detail"][: _WIDEST - 1] + "…"
+        mark, colour = _MARKS[result.status]
+        wanted = f"{result.id} {result.wanted}".ljust(width)
+        detail = result.detail
+        if len(detail) > _LONGEST_DETAIL:
+            detail = detail[: _LONGEST_DETAIL - 1] + "…"
         click.echo(f"{click.style(mark, fg=colour, bold=True)} {wanted}  {detail}", err=err)

@@ -1,19 +1,18 @@
-"""Where does a report go as JUnit XML? Into a file that was asked for; that it cannot be written takes no verdict from anybody."""
+"""Write the JUnit file of --junit. A write failure does not change the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from compose_sim.cli.console import say
 from compose_sim.core.report.junit import junit
+from compose_sim.core.report.report import Report
 from compose_sim.engine.run_folder.folder import write_file
 from compose_sim.errors import SpecError
 
 
-def write_junit(path: Path, report: Mapping[str, Any]) -> int:
-    """Write the report; the exit code of a run that passed: 0, or that of bad usage where the file cannot be written."""
+def write_junit(path: Path, report: Report) -> int:
+    """Write the report and return the exit code for a run that passed: 0, or that of bad usage if the file cannot be written."""
     try:
         write_file(path, junit(report))
     except OSError as error:

@@ -13,7 +13,7 @@ import click
 
 from compose_sim.app.listener import Listener, QuietListener
 from compose_sim.cli.console import is_terminal, node_prefix, say
-from compose_sim.cli.views.faults import event_words, waiting_words
+from compose_sim.cli.views.faults import event_line, waiting_line
 from compose_sim.cli.views.service_links import links_of, service_words
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
@@ -77,9 +77,9 @@ class PlainListener:
                 self.progress(service_words(event))
             if event.kind == "hang":
                 self._tell(f"hang at {event.t}", self._hang(event))
-            if words := event_words(event, state):
+            if words := event_line(event, state):
                 self.progress(words)
-        if waiting := waiting_words(state):
+        if waiting := waiting_line(state):
             self._tell(f"waiting in {state.generation}: {waiting}", waiting)
         self.milestones(state)
 

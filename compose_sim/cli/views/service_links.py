@@ -7,7 +7,8 @@ from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.report.service_links import link, login, published_values, tunnel
+from compose_sim.core.report.json_values import to_json
+from compose_sim.core.report.service_links import link, login, published_services, tunnel
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import SpecError
 
@@ -33,12 +34,13 @@ def links_of(folder: RunFolder) -> list[str]:
     return link_lines(plan, token=folder.read_token()) if plan.published else []
 
 
-def values_of(folder: RunFolder) -> list[dict[str, Any]]:
-    """The same for JSON, without the secret."""
+def published_by(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the services that a run publishes as JSON values, without the token."""
     try:
-        return published_values(folder.read_plan(), host=platform.node())
+        services = published_services(folder.read_plan(), host=platform.node())
     except SpecError:
         return []
+    return [to_json(service) for service in services]
 
 
 def service_words(event: Event) -> str:

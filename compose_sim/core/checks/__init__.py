@@ -13,13 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from compose_sim.core.events.observations import Observed
+from compose_sim.core.report.report import CheckResult, CheckStatus, Place
 from compose_sim.core.request.check_ids import IDS
 from compose_sim.core.verdict.stalled_rank import Standing
 
-PASSED, FAILED, WARNED, NOT_APPLICABLE = "passed", "failed", "warned", "not-applicable"
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+WARNED: Final = "warned"
+NOT_APPLICABLE: Final = "not-applicable"
 BROKEN = "this check itself is broken"
 
 
@@ -43,7 +47,7 @@ class Case:
 class Result:
     """What a check found: `detail` is the evidence on one line, `fix` what to change; `file` and `line` of the person's code."""
 
-    status: str
+    status: CheckStatus
     detail: str
     fix: str = ""
     file: str | None = None
@@ -51,11 +55,16 @@ class Result:
     ranks: tuple[int, ...] = ()
     id: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """As it stands in a report."""
-        place = {"file": self.file, "line": self.line} if self.file else None
-        values = {"id": self.id, "status": self.status, "detail": self.detail, "fix": self.fix or None}
-        return {**values, "place": place, "ranks": list(self.ranks)}
+    def to_report(self) -> CheckResult:
+        """Return the result as the report holds it."""
+        return CheckResult(
+            id=self.id,
+            status=self.status,
+            detail=self.detail,
+            fix=self.fix or None,
+            place=Place(file=self.file, line=self.line) if self.file else None,
+            ranks=self.ranks,
+        )
 
 
 def passed(detail: str, **more: Any) -> Result:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import log10
 from typing import Any
+
+from compose_sim.core.report.report import Report
 
 HEADER = ("sharing", "nodes", "DDP step, 1 MiB", "DDP step, 16 MiB", "all-reduce 8 B", "all-reduce 64 MiB", "bus GB/s")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 360, 70, 40
@@ -31,12 +33,11 @@ class Sample:
         return asdict(self)
 
 
-def sample_of(mode: str, nodes: int, report: Mapping[str, Any]) -> Sample:
+def sample_of(mode: str, nodes: int, report: Report) -> Sample:
     """What a run of `templates/bench/gpu.py` measured, or why it did not."""
-    metrics = report["metrics"]
-    if report["verdict"] != "passed" or "step_ms" not in metrics:
-        cause = report["cause"] or {}
-        problem = str(cause.get("message") or report["verdict"]).splitlines()[0]
+    metrics = report.metrics
+    if report.verdict != "passed" or "step_ms" not in metrics:
+        problem = report.cause.first_line if report.cause else report.verdict
         return Sample(mode=mode, nodes=nodes, problem=problem)
     return Sample(
         mode=mode,

@@ -8,14 +8,14 @@ from typing import Any
 from compose_sim.core.doctor.machine_checks import Check
 from compose_sim.core.doctor.nccl_log import NcclWords
 from compose_sim.core.plan.model import Plan
+from compose_sim.core.report.report import Report
 
 
-def findings(plan: Plan, report: Mapping[str, Any], words: NcclWords) -> tuple[Check, ...]:
+def findings(plan: Plan, report: Report, words: NcclWords) -> tuple[Check, ...]:
     """What was proved, in the order in which it builds up; where the run did not pass, why."""
-    metrics = report["metrics"]
-    if report["verdict"] != "passed" or "ranks" not in metrics:
-        cause = report["cause"] or {}
-        detail = str(cause.get("message") or f"the run {report['verdict']}").splitlines()[0]
+    metrics = report.metrics
+    if report.verdict != "passed" or "ranks" not in metrics:
+        detail = report.cause.first_line if report.cause else f"the run {report.verdict}"
         return (Check(id="run", status="failed", detail=detail, hint=f"composesim report --run {plan.run}"),)
     return (_uuids(plan, metrics["ranks"]), _mps(plan, metrics["ranks"]), _transport(words), _speed(metrics))
 

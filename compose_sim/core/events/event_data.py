@@ -26,7 +26,10 @@ _EXIT: Mapping[str, Any] = {"exit_code": int}
 
 # Kind -> field -> type. ("list", T) is a list of T, ("dict", T) maps names to T; None is allowed for every field.
 DATA: Mapping[str, Mapping[str, Any]] = {
-    "started": {"version": str},
+    "started": {
+        **{"version": str, "host": str, "cpus": _NUMBER, "memory_bytes": int},
+        **{"engine": str, "driver": str, "image_digest": str},
+    },
     "stopping": {"reason": str, "cause": str, "message": str, "traceback": str},
     "verdict": {"verdict": str},
     "note": {"message": str},

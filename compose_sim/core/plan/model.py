@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import PurePosixPath
 from posixpath import normpath
-from typing import Any
+from typing import Annotated, Any
 
 from compose_sim.core.plan.gpus.binding import Bound, bound_from_dict
 
@@ -31,9 +31,9 @@ def short_folder(run: str) -> str:
 class Choice:
     """One decision, in words: `engine docker: Docker Engine 26.1.5 answers`."""
 
-    what: str
-    value: str
-    why: str
+    what: Annotated[str, "What was chosen, such as `engine`"]
+    value: Annotated[str, "The chosen value"]
+    why: Annotated[str, "The reason for the choice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

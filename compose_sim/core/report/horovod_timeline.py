@@ -1,8 +1,8 @@
-"""What did the ranks of a Horovod run do with their time? Its timeline says when each was ready for a reduction, and when that ran.
+"""Break down the time of a Horovod run into computing, reducing and idling, from its timeline.
 
-The timeline is a list of trace events, microseconds, one `pid` a tensor: NEGOTIATE_ALLREDUCE lasts from the first rank that is ready
-to the last, with a mark named after each; ALLREDUCE follows. What a rank does until it is ready is computing. When it has handed in
-all that it has, it is idle until the reduction of that begins. Copies into the fusion buffer count as reducing.
+The timeline is a list of trace events in microseconds with one `pid` per tensor. NEGOTIATE_ALLREDUCE lasts from the first rank that
+is ready to the last, with a mark named after each; ALLREDUCE follows. A rank computes until it is ready. Once it has handed in every
+tensor that it has, it is idle until their reduction begins. Copies into the fusion buffer count as reducing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from compose_sim.core.units import format_seconds
 
@@ -21,45 +21,39 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Of the seconds from the first reduction to the last, what part went where: means over the ranks, which add up to 1."""
+class HorovodTimeline:
+    """What the time from the first reduction to the last went into; the three shares are means over the ranks and add up to 1."""
 
-    seconds: float
-    compute: float
-    all_reduce: float
-    idle: float
-    idle_by_rank: tuple[float, ...]
+    file: Annotated[str, "Where the timeline lies, relative to the run's folder"]
+    seconds: Annotated[float, "From the first reduction to the last"]
+    compute: Annotated[float, "Share of time spent computing"]
+    all_reduce: Annotated[float, "Share of time spent reducing"]
+    idle: Annotated[float, "Share of time spent waiting for other ranks"]
+    idle_by_rank: Annotated[tuple[float, ...], "The idle share of each rank"]
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {name: _rounded(value) for name, value in asdict(self).items()}
+    @property
+    def summary(self) -> str:
+        """`12.3 s: compute 61 %, all-reduce 27 %, idle 12 %; …`: the values on one line."""
+        parts = (("compute", self.compute), ("all-reduce", self.all_reduce), ("idle", self.idle))
+        shares = ", ".join(f"{name} {share:.0%}".replace("%", " %") for name, share in parts)
+        least, most = min(self.idle_by_rank), max(self.idle_by_rank)
+        slowest = f"; the others wait for rank {self.idle_by_rank.index(least)}" if most - least > 0.1 else ""
+        return f"{format_seconds(self.seconds)}: {shares}{slowest}"
 
 
 @dataclass(slots=True)
 class _Tensor:
-    """One tensor between its negotiation and the end of its reduction."""
+    """A tensor from the start of negotiation to the end of reduction."""
 
-    ready: dict[int, float]  # when, by rank
+    ready: dict[int, float]  # the time at which each rank was ready
     depth: int = 0  # activities that are open
     begun: float | None = None
     negotiates: bool = True
 
 
-def parse_timeline(text: str) -> list[dict[str, Any]]:
-    """The events of a timeline, also of one whose end was never written; none where it is not one."""
-    body = text.strip()
-    if not body.endswith("]"):
-        body = body[: body.rfind("}") + 1] + "]"
-    try:
-        events = json.loads(body)
-    except ValueError:
-        return []
-    return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
-
-
-def shares_of(events: Iterable[Mapping[str, Any]]) -> Shares | None:
-    """What the time went into; None where the timeline shows no rank that was ready for anything."""
-    reductions, busy = _read(events)
+def parse_timeline(text: str, *, file: str) -> HorovodTimeline | None:
+    """Return what a timeline shows, even if its end was never written; None if no rank was ready for any reduction."""
+    reductions, busy = _read(_events_of(text))
     ranks = sorted(busy)
     if not reductions or not ranks:
         return None
@@ -71,27 +65,29 @@ def shares_of(events: Iterable[Mapping[str, Any]]) -> Shares | None:
     all_reduce = _length(reducing) / total
     idle = [_idle(busy[rank], reducing) / total for rank in ranks]
     mean = sum(idle) / len(idle)
-    return Shares(
-        seconds=total / _MICROSECONDS,
-        compute=max(0.0, 1.0 - all_reduce - mean),
-        all_reduce=all_reduce,
-        idle=mean,
-        idle_by_rank=tuple(idle),
+    return HorovodTimeline(
+        file=file,
+        seconds=round(total / _MICROSECONDS, 4),
+        compute=round(max(0.0, 1.0 - all_reduce - mean), 4),
+        all_reduce=round(all_reduce, 4),
+        idle=round(mean, 4),
+        idle_by_rank=tuple(round(share, 4) for share in idle),
     )
 
 
-def trace_words(shares: Mapping[str, Any]) -> str:
-    """`12.3 s: compute 61 %, all-reduce 27 %, idle 12 %; …`: the report's value on one line."""
-    parts = (("compute", "compute"), ("all-reduce", "all_reduce"), ("idle", "idle"))
-    words = ", ".join(f"{name} {shares[key]:.0%}".replace("%", " %") for name, key in parts)
-    by_rank = shares["idle_by_rank"]
-    least, most = min(by_rank), max(by_rank)
-    slowest = f"; the others wait for rank {by_rank.index(least)}" if most - least > 0.1 else ""
-    return f"{format_seconds(shares['seconds'])}: {words}{slowest}"
+def _events_of(text: str) -> list[dict[str, Any]]:
+    body = text.strip()
+    if not body.endswith("]"):
+        body = body[: body.rfind("}") + 1] + "]"
+    try:
+        events = json.loads(body)
+    except ValueError:
+        return []
+    return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
 
 def _read(events: Iterable[Mapping[str, Any]]) -> tuple[list[Interval], dict[int, list[tuple[float, float, float]]]]:
-    """When anything was reduced, and for each rank (ready, reduction begins, ends) of each tensor."""
+    """Return the periods of reductions and, for each rank, (ready, reduction begins, ends) of each tensor."""
     tensors: dict[Any, _Tensor] = {}
     reductions: list[Interval] = []
     busy: dict[int, list[tuple[float, float, float]]] = {}
@@ -122,7 +118,7 @@ def _read(events: Iterable[Mapping[str, Any]]) -> tuple[list[Interval], dict[int
 
 
 def _idle(tensors: list[tuple[float, float, float]], reducing: list[Interval]) -> float:
-    """How long a rank had handed in all that it had, and nothing was reduced."""
+    """Return how long a rank had handed in all of its tensors while nothing was being reduced."""
     idle = 0.0
     last_ready = end = float("-inf")
     for ready, _, ends in [*sorted(tensors), (float("inf"),) * 3]:
@@ -134,7 +130,7 @@ def _idle(tensors: list[tuple[float, float, float]], reducing: list[Interval]) -
 
 
 def _within(intervals: list[Interval], begin: float, end: float) -> list[Interval]:
-    """The parts of sorted intervals, none of which meet, that lie between two moments."""
+    """Return the parts of sorted, disjoint intervals that lie between two moments."""
     first = max(0, bisect_left(intervals, (begin,)) - 1)
     last = bisect_left(intervals, (end,))
     return [(max(begin, start), min(end, stop)) for start, stop in intervals[first:last] if stop > begin]
@@ -152,7 +148,3 @@ def _merged(intervals: list[Interval]) -> list[Interval]:
 
 def _length(intervals: list[Interval]) -> float:
     return sum(end - begin for begin, end in intervals)
-
-
-def _rounded(value: Any) -> Any:
-    return [round(each, 4) for each in value] if isinstance(value, tuple) else round(value, 4)

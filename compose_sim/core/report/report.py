@@ -1,121 +1,251 @@
-"""What was the run worth? The report: verdict, cause, nodes, timings and versions, as one JSON value with a fixed schema."""
+"""Define the report of a run: one frozen value that every command writes, reads, prints and returns.
+
+`templates/report.schema.json` is generated from these classes. Fields are added within a schema version; their meaning never changes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from compose_sim.core.plan.model import Plan, PlannedNode
-from compose_sim.core.report.history import fault_values, recovery_values, round_values
-from compose_sim.core.report.service_links import published_values
-from compose_sim.core.state.bottleneck import find_bottleneck
-from compose_sim.core.state.state import ClusterState, Failure
-from compose_sim.core.verdict.verdict import Verdict, judge
+from compose_sim.core.plan.model import Choice
+from compose_sim.core.report.bottleneck import Bottleneck
+from compose_sim.core.report.horovod_timeline import HorovodTimeline
+from compose_sim.core.report.json_values import from_json, to_json
+from compose_sim.core.report.service_links import PublishedService
+from compose_sim.core.verdict.verdict import VerdictWord
 
 SCHEMA_VERSION = 1
+CheckStatus = Literal["passed", "failed", "warned", "not-applicable"]
+ExpectationStatus = Literal["passed", "failed", "inconclusive"]
 
 
-def make_report(
-    plan: Plan,
-    state: ClusterState,
-    *,
-    host: Mapping[str, Any],
-    outputs: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """The report of a run that is over; `host` names the machine and the engine."""
-    verdict = judge(state, outputs)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "run": plan.run,
-        "engine": plan.engine,
-        "image": plan.image,
-        "recipe": plan.recipe,
-        "verdict": verdict.word,
-        "exit_code": verdict.exit_code,
-        "cause": _cause(verdict),
-        "world_size": plan.world_size,
-        "nodes": [_node(plan_node, state) for plan_node in plan.nodes if _took_part(plan_node.name, state)],
-        "timings": _timings(state),
-        "checks": [],
-        "faults": fault_values(state),
-        "rounds": round_values(state),
-        "recoveries": recovery_values(state),
-        "links": list(state.links),
-        "elastic": list(plan.elastic) if plan.elastic else None,
-        "metrics": dict(state.metrics),
-        "bottleneck": _bottleneck(plan, state, host),
-        "restarts": state.restarts,
-        "driver": _driver(state),
-        "published": published_values(plan, host=str(host.get("host", ""))),
-        "program": plan.program,
-        "backend": plan.backend,
-        "launcher": plan.launcher,
-        "versions": {**state.versions, **host},
-        "choices": [{"what": choice.what, "value": choice.value, "why": choice.why} for choice in plan.choices],
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why a run did not pass: the first failure, from which the others followed."""
+
+    node: Annotated[str | None, "The node on which it happened"] = None
+    rank: Annotated[int | None, "The rank to which it happened"] = None
+    kind: Annotated[
+        str,
+        "exception, exit, signal, oom, teardown, hang, timeout, start, engine, check (a check failed) or "
+        "expectation (an expectation of a scenario was not met)",
+    ]
+    message: Annotated[str, "What happened; the first line says it in short"]
+    traceback: Annotated[
+        str | None, "The evidence: a traceback, the stacks of all ranks, or the last lines of output"
+    ] = None
+
+    @property
+    def first_line(self) -> str:
+        """The first line of the message."""
+        return self.message.partition("\n")[0]
 
 
-def _cause(verdict: Verdict) -> dict[str, Any] | None:
-    failure: Failure | None = verdict.cause
-    if failure is None:
-        return None
-    return {
-        "node": failure.node,
-        "rank": failure.rank,
-        "kind": failure.kind,
-        "message": failure.message,
-        "traceback": failure.traceback or None,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """One node that took part in the run."""
+
+    name: Annotated[str, "node-0, node-1, …"]
+    ranks: Annotated[tuple[int, ...], "The ranks planned for this node"] = ()
+    gpus: Annotated[tuple[str, ...], "UUIDs of the GPUs of this machine that it was given"] = ()
+    exit_code: Annotated[int | None, "Null if the node was not seen to end"] = None
+    attempts: Annotated[int, "How often the node was started"] = 0
+    steps: Annotated[int, "Optimizer steps of its fastest rank, in the last round in which it took part"] = 0
+    cpu_seconds: Annotated[float | None, "CPU time used"] = None
+    peak_memory_bytes: Annotated[int | None, "Largest sample of memory in use"] = None
+    peak_gpu_memory_bytes: Annotated[int | None, "Largest sample of memory in use on its GPUs, by all their users"] = (
+        None
+    )
+    received_bytes: Annotated[int | None, "Bytes received from the network"] = None
+    sent_bytes: Annotated[int | None, "Bytes sent to the network"] = None
 
 
-def _driver(state: ClusterState) -> dict[str, Any] | None:
-    if not state.driver:
-        return None
-    return {"exit_code": state.driver.exit_code, "step": state.driver.step, "facts": dict(state.driver.facts)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """When the run started, and seconds from then to each milestone; null for a milestone that was not reached."""
+
+    started_at: Annotated[float | None, "When the run started, in Unix seconds"] = None
+    create_s: Annotated[float | None, "The first node is up"] = None
+    rendezvous_s: Annotated[float | None, "All nodes have joined the first round"] = None
+    ready_s: Annotated[float | None, "The framework says that all nodes are there, if one program drives them"] = None
+    first_step_s: Annotated[float | None, "The first step of any rank"] = None
+    total_s: Annotated[float | None, "The last event"] = None
 
 
-def _bottleneck(plan: Plan, state: ClusterState, host: Mapping[str, Any]) -> dict[str, str] | None:
-    trained = [node for node in plan.nodes if state.nodes[node.name].load.seconds]
-    machine = float(host.get("cpus") or 0) or None
-    limits = [node.cpus for node in trained if node.cpus]
-    cpus = min(sum(limits), machine or sum(limits)) if trained and len(limits) == len(trained) else machine
-    found = find_bottleneck([state.nodes[node.name].load for node in trained], cpus=cpus) if cpus else None
-    return {"what": found.what, "why": found.why} if found else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of the user's code."""
+
+    file: Annotated[str, "The path as the ranks saw it"]
+    line: Annotated[int | None, "Counted from 1"] = None
 
 
-def _took_part(name: str, state: ClusterState) -> bool:
-    """Whether a node was there at all; an elastic run may never have needed it."""
-    return name in state.wanted or state.nodes[name].attempts > 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What one check found."""
+
+    id: Annotated[str, "The name of the check, as in `composesim check --explain ID`"]
+    status: Annotated[CheckStatus, "A warning may be intentional; a check that lacks evidence is not applicable"]
+    detail: Annotated[str, "The evidence on one line, or why the check does not apply"]
+    fix: Annotated[str | None, "What to change"] = None
+    place: Annotated[Place | None, "The line to look at"] = None
+    ranks: Annotated[tuple[int, ...], "The ranks concerned"] = ()
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether the check failed or warned."""
+        return self.status in ("failed", "warned")
 
 
-def _node(planned: PlannedNode, state: ClusterState) -> dict[str, Any]:
-    node = state.nodes[planned.name]
-    usage = node.usage
-    return {
-        "name": planned.name,
-        "ranks": list(planned.ranks),
-        "gpus": list(planned.gpus.uuids) if planned.gpus else [],
-        "exit_code": node.exit_code,
-        "attempts": node.attempts,
-        "steps": node.steps,
-        "cpu_seconds": round(usage.cpu_seconds, 2) if usage else None,
-        "peak_memory_bytes": usage.peak_memory_bytes if usage else None,
-        "peak_gpu_memory_bytes": usage.peak_gpu_memory_bytes if usage else None,
-        "received_bytes": usage.received_bytes if usage else None,
-        "sent_bytes": usage.sent_bytes if usage else None,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultReport:
+    """One fault that was injected, and what became of it; null for what did not happen."""
+
+    id: Annotated[str, "fault-1, fault-2, …, in the order of injection"]
+    kind: Annotated[str, "A kind of `composesim fault list`"]
+    nodes: Annotated[tuple[str, ...], "The nodes that it hit"] = ()
+    rank: Annotated[int | None, "The rank that it hit, if it hit a single one"] = None
+    text: Annotated[str, "What it did, in words"] = ""
+    for_s: Annotated[float | None, "Seconds after which it was due to heal"] = None
+    begun_s: Annotated[float | None, "Seconds from the start of the run to the injection"] = None
+    healed_s: Annotated[float | None, "Seconds from the start of the run until it was healed"] = None
+    recovered_s: Annotated[float | None, "Seconds from the injection to the first new step"] = None
+    steps_lost: Annotated[int | None, "Steps that were repeated because of it"] = None
+    back_s: Annotated[
+        float | None, "Seconds from the injection to the round in which all of its nodes took part again"
+    ] = None
 
 
-def _timings(state: ClusterState) -> dict[str, float | None]:
-    start = state.started_at
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundReport:
+    """One round of the rendezvous."""
 
-    def since_start(moment: float | None) -> float | None:
-        return round(moment - start, 3) if moment is not None and start is not None else None
+    generation: Annotated[int, "Counted from 0"]
+    world_size: Annotated[int, "Number of ranks"]
+    nodes: Annotated[tuple[str, ...], "The nodes that took part"] = ()
+    began_s: Annotated[float | None, "Seconds since the start of the run"] = None
 
-    return {
-        "create_s": since_start(state.first_node_at),
-        "rendezvous_s": since_start(state.rendezvous_at),
-        "ready_s": since_start(state.driver.ready_at if state.driver else None),
-        "first_step_s": since_start(state.first_step_at),
-        "total_s": since_start(state.last_t),
-    }
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryReport:
+    """One loss after which training continued."""
+
+    fault: Annotated[str | None, "The id of the fault; null if the loss was not injected"] = None
+    cause: Annotated[str, "What was lost, in words"] = ""
+    seconds: Annotated[float, "From the loss to the first new step"]
+    world_size: Annotated[int, "Number of ranks that continued"]
+    nodes: Annotated[tuple[str, ...], "The nodes that continued"] = ()
+    steps_lost: Annotated[int | None, "Steps that were repeated; null if ranks print no metric lines"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverReport:
+    """The program that drove all nodes, for recipes that have one."""
+
+    exit_code: Annotated[int | None, "Negative: the signal that ended it"] = None
+    step: Annotated[int | None, "The step of its last metric line"] = None
+    facts: Annotated[Mapping[str, Any], "What the framework said of its nodes once they were ready"] = field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectationResult:
+    """One expectation of a scenario, judged."""
+
+    id: Annotated[str, "The key of the expectation in the scenario; `run` and `steps` are implied by every scenario"]
+    wanted: Annotated[str, "The expected value"]
+    status: Annotated[ExpectationStatus, "Inconclusive if it could not be evaluated"]
+    detail: Annotated[str, "What was seen"]
+    measured: Annotated[Any, "The measured value, of a type that depends on the expectation"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioStepReport:
+    """One step of a scenario."""
+
+    step: Annotated[int, "Its number in the scenario, counted from 1"]
+    times: Annotated[int, "How often it was played"]
+    refused: Annotated[str, "Why the run refused it; empty if it did not"] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioReport:
+    """The scenario that was played, and how the run ended apart from its expectations."""
+
+    name: Annotated[str, "The name of the scenario"]
+    seed: Annotated[int, "The seed of its random choices"]
+    steps: Annotated[tuple[ScenarioStepReport, ...], "What became of each step"] = ()
+    run_verdict: Annotated[VerdictWord, "The verdict on the run itself"]
+    run_exit_code: Annotated[int, "The exit code that `up` would have had"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What composesim knows about a run that is over. All values are facts of the run; there is nothing secret among them."""
+
+    schema_version: Annotated[int, "Fields are added within a version; their meaning never changes"] = SCHEMA_VERSION
+    run: Annotated[str, "The name of the run"]
+    engine: Annotated[str, "docker or local"]
+    image: Annotated[str, "The image of the nodes; empty on the local engine"] = ""
+    recipe: Annotated[str, "ddp, horovod, ray, …"] = ""
+    verdict: Annotated[VerdictWord, "How the run ended"]
+    exit_code: Annotated[int, "The exit code of `up`, `play` and `wait`"]
+    cause: Annotated[Cause | None, "Why the run did not pass; null if it passed"] = None
+    world_size: Annotated[int, "Number of ranks that were planned"]
+    nodes: Annotated[tuple[NodeReport, ...], "The nodes that took part"] = ()
+    timings: Annotated[Timings, "Seconds from the start to each milestone"] = Timings()
+    checks: Annotated[tuple[CheckResult, ...], "The results of the checks"] = ()
+    faults: Annotated[tuple[FaultReport, ...], "Injected faults, in order"] = ()
+    rounds: Annotated[tuple[RoundReport, ...], "Rounds of the rendezvous, in order"] = ()
+    recoveries: Annotated[tuple[RecoveryReport, ...], "Losses after which training continued, in order"] = ()
+    links: Annotated[tuple[str, ...], "Shaping of links at the end, in the syntax of `--link`"] = ()
+    elastic: Annotated[tuple[int, int] | None, "Fewest and most nodes of an elastic run"] = None
+    metrics: Annotated[Mapping[str, Any], "The last value of each metric that any rank printed"] = field(
+        default_factory=dict
+    )
+    bottleneck: Annotated[
+        Bottleneck | None, "What most likely limited the training; null if it trained less than 10 s"
+    ] = None
+    restarts: Annotated[
+        int, "Failures after which a new round began, except those that were injected under `--elastic`"
+    ] = 0
+    driver: Annotated[DriverReport | None, "The program that drove all nodes; null if each rank ran a script"] = None
+    timeline: Annotated[HorovodTimeline | None, "What Horovod's timeline shows; null without `--timeline`"] = None
+    published: Annotated[tuple[PublishedService, ...], "Services that were reachable from this machine"] = ()
+    program: Annotated[str, "The script, module or command, with its arguments"] = ""
+    backend: Annotated[str, "The backend of torch.distributed"] = ""
+    launcher: Annotated[str, "How ranks were started"] = ""
+    versions: Annotated[
+        Mapping[str, Any],
+        "Of torch, cuda, cudnn, nccl, python and other frameworks in the nodes; host, cpus, memory_bytes, engine, driver and "
+        "image_digest of this machine",
+    ] = field(default_factory=dict)
+    choices: Annotated[tuple[Choice, ...], "What composesim chose because no option said otherwise"] = ()
+    expectations: Annotated[
+        tuple[ExpectationResult, ...], "Judged expectations of a scenario; they decide the verdict"
+    ] = ()
+    scenario: Annotated[ScenarioReport | None, "The scenario, of a run of `composesim play`"] = None
+
+    @property
+    def run_failed(self) -> bool:
+        """Whether the run itself did not pass, whatever its checks and expectations say."""
+        by_judges = self.cause is not None and self.cause.kind in ("check", "expectation")
+        return self.verdict != "passed" and not by_judges
+
+    @property
+    def check_exit_code(self) -> int:
+        """The exit code of `check`: that of the run if it did not pass, else 1 if a check failed."""
+        return self.exit_code or int(any(result.status == "failed" for result in self.checks))
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Report:
+        """Return the report that JSON values describe; raise ValueError if they do not describe one."""
+        return from_json(cls, values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        values: dict[str, Any] = to_json(self)
+        return values

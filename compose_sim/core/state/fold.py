@@ -24,14 +24,16 @@ def fold_all(plan: Plan, events: list[Event]) -> ClusterState:
 
 def fold(state: ClusterState, event: Event) -> ClusterState:
     """The state after one more event. Events may arrive a little out of order between nodes; none is required."""
-    state = replace(state, last_t=max(state.last_t, event.t))
+    if event.kind != "verdict":  # written after the run was over
+        state = replace(state, last_t=max(state.last_t, event.t))
     handlers = fold_driver.HANDLERS if event.node == fold_driver.NODE else _HANDLERS
     handler = handlers.get(event.kind)
     return handler(state, event) if handler else state
 
 
 def _on_started(state: ClusterState, event: Event) -> ClusterState:
-    return replace(state, started_at=event.t)
+    host = {name: value for name, value in event.data.items() if name != "version"}
+    return replace(state, started_at=event.t, host=host)
 
 
 def _on_environment(state: ClusterState, event: Event) -> ClusterState:

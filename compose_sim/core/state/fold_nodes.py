@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.state.bottleneck import Load
+from compose_sim.core.state.load import Load
 from compose_sim.core.state.state import ClusterState, Failure, NodeState, RankState, Round, Usage
 
 

@@ -107,7 +107,7 @@ def _failure_of(rank: RankState, event: Event) -> Failure:
     elif signal and rank.script_exit_code == 0:
         kind, message = "teardown", f"rank {rank.rank} crashed in teardown, after training ended ({name})"
     elif signal:
-        kind, message = "signal", f"rank {rank.rank} was ended by {name}"
+        kind, message = "signal", f"rank {rank.rank} was killed by {name}"
     else:
         kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}"
     return Failure(t=event.t, kind=kind, node=rank.node, rank=rank.rank, message=message, generation=event.generation)

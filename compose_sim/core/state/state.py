@@ -8,7 +8,7 @@ from typing import Any
 
 from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.state.bottleneck import NO_LOAD, Load
+from compose_sim.core.state.load import NO_LOAD, Load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,7 @@ class ClusterState:
     exit_codes: Mapping[str, str] = field(default_factory=dict)  # what an exit code of the framework's programs means
     failures: tuple[Failure, ...] = ()
     started_at: float | None = None
+    host: Mapping[str, Any] = field(default_factory=dict)  # this machine and its engine, as the report names them
     first_node_at: float | None = None
     rendezvous_at: float | None = None  # of the first round
     round_at: float = 0.0  # when the present round began

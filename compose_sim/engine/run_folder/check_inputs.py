@@ -1,15 +1,15 @@
-"""What did a run leave for its checks to judge? Observations and output of its ranks, read from its folder when it is over."""
+"""Read from the folder of a finished run what its checks judge: the observations and the output of its ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from compose_sim.core.checks import Case
 from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.events.observations import Observed, RankObserved, parse_rank
-from compose_sim.core.report.horovod_timeline import parse_timeline, shares_of
+from compose_sim.core.report.horovod_timeline import HorovodTimeline, parse_timeline
+from compose_sim.core.report.json_values import to_json
+from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.verdict.hang import standings_of
 from compose_sim.core.verdict.stalled_rank import Standing
@@ -20,26 +20,25 @@ TIMELINE = "logs/timeline.json"
 _MOST_BYTES = 64 << 20  # of one file: what lies beyond is of a run too long to judge whole
 
 
-def read_case(folder: Path, *, verdict: str, cause: Mapping[str, Any] | None, **more: Any) -> Case:
-    """The case of a run's folder: its observations and logs, with what else the caller knows."""
+def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
+    """Return the case of a run: its observations, its logs and how it ended. `why_not` says why no check applies."""
     events = read_events(folder)
     return Case(
         observed=read_observed(folder),
-        verdict=verdict,
-        cause=cause,
+        verdict=report.verdict,
+        cause=to_json(report.cause),
         logs=read_logs(folder, events),
         stalls=read_standings(folder, events),
-        **more,
+        why_not=why_not,
     )
 
 
-def read_timeline(folder: Path) -> dict[str, Any] | None:
-    """Where Horovod's timeline of a run lies, and what it says of the ranks' time; None where there is none, or it says nothing."""
+def read_timeline(folder: Path) -> HorovodTimeline | None:
+    """Return what Horovod's timeline of a run shows; None if there is no timeline, or it is empty."""
     file = folder / TIMELINE
     if not file.is_file() or file.stat().st_size > _MOST_BYTES:
         return None
-    shares = shares_of(parse_timeline(file.read_text(errors="replace")))
-    return {"file": TIMELINE, **shares.to_dict()} if shares else None
+    return parse_timeline(file.read_text(errors="replace"), file=TIMELINE)
 
 
 def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:

@@ -19,6 +19,7 @@ from typing import Any
 from compose_sim import assets
 from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.plan.model import TOKEN, Plan, plan_from_dict
+from compose_sim.core.report.report import Report
 from compose_sim.errors import EngineError, SpecError
 
 _NODE_FOLDERS = ("events", "logs", "observations", "shared", "debug", "mps")  # what nodes write to
@@ -137,21 +138,18 @@ class RunFolder:
         event = Event(t=time.time(), kind=kind, node=node, rank=rank, data={**(data or {}), **more})
         _append_line(self.path / "events" / "composesim.jsonl", event.to_json(self.name))
 
-    def write_report(self, report: Mapping[str, Any]) -> None:
-        """`report.json`."""
-        write_file(self.report_file, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    def write_report(self, report: Report) -> None:
+        """Write `report.json`."""
+        write_file(self.report_file, json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n")
 
-    def read_report(self) -> dict[str, Any] | None:
-        """The report, or None while the run goes on; SpecError where the file is not a report."""
+    def read_report(self) -> Report | None:
+        """Return the report, or None if the run has not written one; raise SpecError if the file is not a report."""
         try:
-            report = json.loads(self.report_file.read_text())
+            return Report.from_dict(json.loads(self.report_file.read_text()))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise SpecError(f"'{self.report_file}' cannot be read: {error}", hint="composesim ps --all") from None
-        if not isinstance(report, dict) or not {"verdict", "engine", "exit_code"} <= report.keys():
-            raise SpecError(f"'{self.report_file}' is not a report", hint="composesim ps --all")
-        return report
+            raise SpecError(f"'{self.report_file}' is not a report: {error}", hint="composesim ps --all") from None
 
 
 def try_read_plan(folder: str) -> Plan | None:

@@ -1,4 +1,4 @@
-"""What does a run's folder tell of the run? Its last state, its report even after a crash, and the moment it ends."""
+"""Read a finished run from its folder: its last state, its report (even after a crash), and the moment it ends."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.report.report import make_report
+from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import ClusterState
+from compose_sim.core.verdict.root_cause import failed_at_start
+from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder
 from compose_sim.errors import SpecError
 
+_EVIDENCE_LINES = 20
+
 
 def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, ClusterState]:
-    """The plan of a run and where it stands, from its files alone; without `metrics` the logs are not read."""
+    """Return the plan of a run and its current state, from its files alone; without `metrics` the logs are not read."""
     plan = folder.read_plan()
     tail = EventTail(folder.path, logs=metrics)
     events = tail.finish()
@@ -30,17 +33,47 @@ def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, Cluste
     return plan, fold_all(plan, _in_order(events))
 
 
-def report_of(folder: RunFolder) -> dict[str, Any]:
-    """The report that the run left, or one made from its plan and events where it was killed before it could."""
+def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: Mapping[str, str]) -> Report:
+    """Return the report of a run that is over, with its timeline and the checks of what it left in its folder."""
+    from compose_sim.core.checks import run_checks, why_no_check
+    from compose_sim.core.report.make_report import make_report
+    from compose_sim.engine.run_folder.check_inputs import read_case, read_timeline
+
+    report = make_report(plan, state, outputs=output, timeline=read_timeline(folder.path))
+    results = run_checks(read_case(folder.path, report, why_not=why_no_check(plan.launcher)))
+    return replace(report, checks=tuple(result.to_report() for result in results))
+
+
+def report_of(folder: RunFolder) -> Report:
+    """Return the report that the run wrote; if it was killed before that, one made from its plan and events."""
     report = folder.read_report()
-    if report is None:
-        plan, state = read_state(folder)
-        report = make_report(plan, state, host={})
-    return report
+    if report:
+        return report
+    plan, state = read_state(folder)
+    return build_report(folder, plan, state, output=last_output(folder, state))
+
+
+def verdict_of(folder: RunFolder) -> tuple[str, str]:
+    """Return the engine and the verdict of a run that is over, without running checks on a run that was killed."""
+    report = folder.read_report()
+    if report:
+        return report.engine, report.verdict
+    plan, state = read_state(folder, metrics=False)
+    return plan.engine, judge(state, last_output(folder, state)).word
+
+
+def last_output(folder: RunFolder, state: ClusterState) -> dict[str, str]:
+    """Return the last lines in the log of each node that failed before it started a rank; "" if there is no log."""
+    output = {}
+    for name in failed_at_start(state):
+        path = folder.path / "logs" / f"{name}.log"
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        output[name] = "\n".join(text.splitlines()[-_EVIDENCE_LINES:])
+    return output
 
 
 def finished_runs(project: Path) -> Iterator[RunFolder]:
-    """The runs of a project folder that nobody is running any more, the latest first."""
+    """Yield the runs of a project folder that no process is running any more, the latest first."""
     plans = sorted(runs_folder(project).glob("*/plan.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for plan in plans:
         folder = RunFolder(plan.parent)
@@ -49,7 +82,7 @@ def finished_runs(project: Path) -> Iterator[RunFolder]:
 
 
 def end_of(folder: RunFolder) -> threading.Event:
-    """An event that is set once no process is running this run; set already where none is."""
+    """Return an event that is set as soon as no process is running this run."""
     over = threading.Event()
     try:
         lock = os.open(folder.path / "lock", os.O_RDWR | os.O_CLOEXEC)
@@ -58,21 +91,22 @@ def end_of(folder: RunFolder) -> threading.Event:
         return over
     except PermissionError as error:
         raise SpecError(
-            f"the run '{folder.name}' is another user's: {error.strerror} for '{error.filename}'", hint="composesim ps"
+            f"the run '{folder.name}' belongs to another user: {error.strerror}: '{error.filename}'",
+            hint="composesim ps",
         ) from None
     threading.Thread(target=_wait_for_lock, args=(lock, over), daemon=True).start()
     return over
 
 
 def delete(folder: RunFolder) -> None:
-    """Remove a run's folder and all that is in it; SpecError where it is not one, or a process is running the run."""
+    """Delete a run's folder; raise SpecError if it is not the folder of a run, or a process is running the run."""
     path = folder.path
     is_run = any((path / name).is_file() for name in ("lock", "plan.json"))
     if not (is_run_folder(path) and path.is_dir() and is_run) or path.is_symlink():
-        raise SpecError(f"'{path}' is not the folder of a run: it stays", hint="composesim ps --all")
+        raise SpecError(f"'{path}' is not the folder of a run and was not deleted", hint="composesim ps --all")
     if folder.is_claimed():
-        raise SpecError(f"the run '{folder.name}' is under way: its folder stays", hint="composesim ps")
-    folder.claim()  # so that no run of this name begins meanwhile
+        raise SpecError(f"the run '{folder.name}' is running: its folder was not deleted", hint="composesim ps")
+    folder.claim()  # no run of this name may begin meanwhile
     try:
         shutil.rmtree(path)
     finally:
@@ -81,14 +115,14 @@ def delete(folder: RunFolder) -> None:
 
 def _wait_for_lock(lock: int, over: threading.Event) -> None:
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # shared, so that those who wait do not wait for one another
+        fcntl.flock(lock, fcntl.LOCK_SH)  # shared, so that several waiting processes do not wait for one another
     finally:
         os.close(lock)
     over.set()
 
 
 def _in_order(events: list[Event]) -> list[Event]:
-    """By time; lines of logs have none of their own, and come when the last event did."""
+    """Return events by time. Lines of logs have no time; they take that of the last event."""
     last = max((event.t for event in events if event.kind not in ("log", "metric")), default=0.0)
     stamped = (replace(event, t=last) if event.kind == "metric" else event for event in events if event.kind != "log")
     return sorted(stamped, key=lambda event: event.t)

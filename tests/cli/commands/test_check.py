@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -14,9 +14,10 @@ import xmlschema
 
 from compose_sim.cli.views.checks import result_lines
 from compose_sim.cli.views.report import check_verdict
-from compose_sim.core.checks import failed, not_applicable, passed, warned
-from compose_sim.core.checks.selection import check_exit_code
+from compose_sim.core.checks import Result, failed, not_applicable, passed, warned
+from compose_sim.core.report.report import Cause, Report, Timings
 from compose_sim.core.request.check_ids import IDS
+from tests import builders
 from tests.builders import ROOT
 from tests.cli.conftest import Project
 
@@ -45,18 +46,15 @@ dist.destroy_process_group()
 """
 
 
-def a_report(*results: Any, verdict: str = "passed", exit_code: int = 0) -> dict[str, Any]:
-    checks = [{**result.to_dict(), "id": name} for name, result in zip(IDS, results, strict=False)]
-    cause = {"node": "node-1", "rank": 2, "kind": "exception", "message": "ValueError: boom", "traceback": None}
-    return {
-        "verdict": verdict,
-        "exit_code": exit_code,
-        "cause": None if verdict == "passed" else cause,
-        "checks": checks,
-        "world_size": 4,
-        "program": "train.py",
-        "timings": {"total_s": 2.0},
-    }
+def a_report(*results: Result, verdict: str = "passed") -> Report:
+    cause = Cause(node="node-1", rank=2, kind="exception", message="ValueError: boom")
+    return builders.a_report(
+        verdict=verdict,
+        cause=None if verdict == "passed" else cause,
+        checks=tuple(replace(result, id=name).to_report() for name, result in zip(IDS, results, strict=False)),
+        world_size=4,
+        timings=Timings(total_s=2.0),
+    )
 
 
 GOOD, BAD = passed("all agree"), failed("ranks differ", fix="wrap it", file="/elsewhere/train.py", line=3)
@@ -65,9 +63,7 @@ SO_SO, ASIDE = warned("3 samples twice", fix="drop_last=True"), not_applicable("
 
 def test_what_failed_or_warned_has_its_fix_place_and_page_below_it() -> None:
     lines = [
-        click.unstyle(line)
-        for result in a_report(GOOD, BAD, SO_SO, ASIDE)["checks"]
-        for line in result_lines(result, 20)
+        click.unstyle(line) for result in a_report(GOOD, BAD, SO_SO, ASIDE).checks for line in result_lines(result, 20)
     ]
 
     assert lines == [
@@ -88,13 +84,13 @@ def test_what_failed_or_warned_has_its_fix_place_and_page_below_it() -> None:
     [
         (a_report(GOOD, GOOD, SO_SO, ASIDE), "✔ passed  2 passed, 1 warned, 1 not applicable; 4 ranks of train.py in 2.00 s", 0),
         (a_report(GOOD, BAD), "✘ failed  collective-mismatch: 1 passed, 1 failed; 4 ranks of train.py in 2.00 s", 1),
-        (a_report(GOOD, verdict="failed", exit_code=1), "✘ failed  rank 2 on node-1: ValueError: boom", 1),
-        (a_report(BAD, verdict="hung", exit_code=124), "✘ hung  rank 2 on node-1: ValueError: boom; hang failed", 124),
+        (a_report(GOOD, verdict="failed"), "✘ failed  rank 2 on node-1: ValueError: boom", 1),
+        (a_report(BAD, verdict="hung"), "✘ hung  rank 2 on node-1: ValueError: boom; hang failed", 124),
     ],
 )  # fmt: skip
-def test_the_last_line_and_the_exit_code_say_the_same(report: dict[str, Any], line: str, code: int) -> None:
+def test_the_last_line_and_the_exit_code_say_the_same(report: Report, line: str, code: int) -> None:
     assert click.unstyle(check_verdict(report)) == line
-    assert check_exit_code(report) == code
+    assert report.check_exit_code == code
 
 
 def test_it_runs_on_two_nodes_of_two_ranks_and_tells_each_check(project: Project) -> None:

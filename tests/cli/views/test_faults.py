@@ -7,9 +7,10 @@ from typing import Any
 import click
 import pytest
 
-from compose_sim.cli.views.faults import event_words, history_words, waiting_words
+from compose_sim.cli.views.faults import event_line, history_lines, waiting_line
 from compose_sim.cli.views.report import final_line
-from compose_sim.core.report.report import make_report
+from compose_sim.core.report.make_report import make_report
+from compose_sim.core.report.report import Report
 from compose_sim.core.state.node_phase import phase_of, wished
 from tests.builders import a_plan
 from tests.core.story import Story
@@ -27,12 +28,12 @@ def a_story() -> Story:
     return story.ended(20.0, passed=True).stopped(20.5, {0: 0, 1: 0, 2: 0})
 
 
-def report_of(story: Story) -> dict[str, Any]:
-    return make_report(story.plan, story.state, host={})
+def report_of(story: Story) -> Report:
+    return make_report(story.plan, story.state)
 
 
 def test_the_report_holds_what_was_done_and_what_became_of_it() -> None:
-    report = report_of(a_story())
+    report = report_of(a_story()).to_dict()
     times = {"begun_s": 5.0, "healed_s": 15.05, "recovered_s": 1.4, "steps_lost": 2, "back_s": 11.0}
     fault = {"id": "fault-1", "kind": "kill", "nodes": ["node-1"], "rank": None, "text": "node-1 kill", "for_s": 10.0}
 
@@ -51,28 +52,28 @@ def test_the_report_holds_what_was_done_and_what_became_of_it() -> None:
 def test_a_report_tells_each_fault_on_a_line() -> None:
     report = report_of(a_story())
 
-    assert [*history_words(report)] == [
+    assert [*history_lines(report)] == [
         ("rounds", "world size 3 → 2 → 3"),
-        ("faults", "fault-1: node-1 kill; 2 nodes go on after 1.40 s, 2 steps lost; back after 11.0 s"),
+        ("faults", "fault-1: node-1 kill; 2 nodes continued after 1.40 s, 2 steps lost; back after 11.0 s"),
     ]
-    assert click.unstyle(final_line(report)).endswith("3 nodes, 2 to 3 ranks of train.py in 20.5 s, through 1 fault")
+    assert click.unstyle(final_line(report)).endswith("3 nodes, 2 to 3 ranks of train.py in 20.5 s, 1 fault injected")
 
 
 def test_a_run_without_faults_tells_nothing_of_them() -> None:
     story = Story(ELASTIC).starts(0.5, 0, 1, 2).round(1.0, 0, 1, 2).trains(2.0, 1, 20)
 
-    assert [*history_words(report_of(story))] == []
+    assert [*history_lines(report_of(story))] == []
 
 
 def test_what_happens_is_told_as_it_happens() -> None:
     story = a_story()
-    told = [event_words(event, story.state) for event in story.events]
+    told = [event_line(event, story.state) for event in story.events]
 
     assert [words for words in told if words] == [
         "fault-1: node-1 kill for 10.0 s",
         "round 2: world size 2 on node-0, node-2",
-        "recovered from fault-1: 2 nodes go on after 1.40 s, 2 steps lost",
-        "fault-1 is healed (node-1 kill)",
+        "recovered from fault-1: 2 nodes continued after 1.40 s, 2 steps lost",
+        "healed fault-1 (node-1 kill)",
         "round 3: world size 3 on node-0, node-1, node-2",
     ]
 
@@ -96,14 +97,14 @@ def test_each_kind_has_words_of_its_own(kind: str, data: dict[str, Any], words: 
     story = Story(ELASTIC)
     story.tell(1.0, kind, **data)
 
-    assert event_words(story.events[-1], story.state) == words
+    assert event_line(story.events[-1], story.state) == words
 
 
 def test_of_many_faults_a_report_tells_the_first_ones() -> None:
     story = a_story()
     for number in range(2, 40):
         story.fault(5.0 + number / 100, f"fault-{number}", "cpu", 0, loses=[])
-    lines = [*history_words(report_of(story))]
+    lines = [*history_lines(report_of(story))]
 
     assert len(lines) == 14
     assert lines[-1] == ("", "and 27 more: add --json")
@@ -114,23 +115,23 @@ def test_a_loss_that_nobody_injected_is_told_too() -> None:
     cause = {"cause": "node-2 was lost: silent", "seconds": 2.0, "world_size": 2, "steps_lost": 0, "generation": 1}
     story.tell(7.0, "recovered", id=None, **cause)
 
-    assert [*history_words(report_of(story))][-1] == (
+    assert [*history_lines(report_of(story))][-1] == (
         "losses",
-        "node-2 was lost: silent; 2 nodes go on after 2.00 s, no step lost",
+        "node-2 was lost: silent; 2 nodes continued after 2.00 s, 0 steps lost",
     )
 
 
 def test_a_run_with_too_few_nodes_says_what_it_waits_for() -> None:
     story = Story(ELASTIC).starts(0.5, 0, 1, 2).round(1.0, 0, 1, 2).trains(2.0, 1, 20)
     story.fault(5.0, "fault-1", "kill", 1).lost(5.1, 1).stopped(5.2, {1: 137})
-    assert waiting_words(story.state) == ""
+    assert waiting_line(story.state) == ""
 
     story.lost(6.0, 2)
-    assert waiting_words(story.state) == (
-        "1 of 2 nodes that a round needs is left: the run is stopped in 60 s, unless node-1, node-2 come back (composesim heal)"
+    assert waiting_line(story.state) == (
+        "1 node left, but a round needs 2: the run stops in 60 s unless node-1, node-2 can rejoin (composesim heal)"
     )
     story.tell(7.0, "heal", id="fault-1", phase="begun")
-    assert waiting_words(story.state) == "1 of 2 nodes that a round needs is left: waiting for node-1, node-2"
+    assert waiting_line(story.state) == "1 node left, but a round needs 2: waiting for node-1, node-2"
 
 
 def test_a_node_is_called_what_somebody_made_of_it() -> None:

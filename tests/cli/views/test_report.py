@@ -7,13 +7,15 @@ from typing import Any
 import click
 import pytest
 
-from compose_sim.cli.views.report import cause_words, final_line, metrics_words, print_report, ranges
-from compose_sim.core.report.report import make_report
+from compose_sim.cli.views.report import cause_line, final_line, metric_parts, print_report, ranges
+from compose_sim.core.plan.model import Choice
+from compose_sim.core.report.make_report import make_report
+from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.state.fold import fold_all
-from tests.builders import a_plan, an_event
+from tests.builders import a_plan, a_report, an_event
 
 
-def a_report(nodes: int = 2, *, codes: dict[int, int] | None = None) -> dict[str, Any]:
+def report_of(nodes: int = 2, *, codes: dict[int, int] | None = None) -> Report:
     """A run whose nodes ended with these codes, 0 where none is named."""
     plan = a_plan(nodes=nodes)
     codes = {node: (codes or {}).get(node, 0) for node in range(nodes)}
@@ -21,28 +23,28 @@ def a_report(nodes: int = 2, *, codes: dict[int, int] | None = None) -> dict[str
         an_event("started", 0.0),
         *(an_event("node-stopped", 9.5, rank=node, exit_code=code) for node, code in codes.items()),
     ]
-    return make_report(plan, fold_all(plan, events), host={})
+    return make_report(plan, fold_all(plan, events))
 
 
-def a_cause(**changes: Any) -> dict[str, Any]:
-    return {"node": "node-1", "rank": 3, "kind": "exit", "message": "boom", "traceback": None, **changes}
+def a_cause(**changes: Any) -> Cause:
+    return Cause(**{"node": "node-1", "rank": 3, "kind": "exit", "message": "boom", **changes})
 
 
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
         (a_cause(message="ValueError: boom\nsecond"), "rank 3 on node-1: ValueError: boom"),
-        (a_cause(message="rank 3 was ended by SIGKILL"), "rank 3 was ended by SIGKILL (node-1)"),
+        (a_cause(message="rank 3 was killed by SIGKILL"), "rank 3 was killed by SIGKILL (node-1)"),
         (a_cause(message="rank 3 was killed: node-1 ran out of memory"), "rank 3 was killed: node-1 ran out of memory"),
-        (a_cause(rank=None, message="node-1 ended with status 1"), "node-1 ended with status 1"),
+        (a_cause(rank=None, message="node-1 exited with status 1"), "node-1 exited with status 1"),
         (a_cause(rank=None, node=None, message="not done after 10 s"), "not done after 10 s"),
         (a_cause(message="x" * 500), "rank 3 on node-1: " + "x" * 159 + "…"),
         (a_cause(message="no rank moves: rank 3 on node-1 sleeps"), "no rank moves: rank 3 on node-1 sleeps"),
         (a_cause(message=""), "rank 3 on node-1: "),
     ],
 )
-def test_a_cause_is_one_line_that_says_where(cause: dict[str, Any], words: str) -> None:
-    assert cause_words(cause) == words
+def test_a_cause_is_one_line_that_says_where(cause: Cause, words: str) -> None:
+    assert cause_line(cause) == words
 
 
 def test_loss_and_accuracy_come_first_and_the_step_last() -> None:
@@ -56,7 +58,7 @@ def test_loss_and_accuracy_come_first_and_the_step_last() -> None:
         "loss": 0.00001234,
     }
 
-    assert metrics_words(metrics) == ["loss 1.234e-05", "test_accuracy 0.9877", "time 1.5", "epoch 4", "step 80"]
+    assert metric_parts(metrics) == ["loss 1.234e-05", "test_accuracy 0.9877", "time 1.5", "epoch 4", "step 80"]
 
 
 @pytest.mark.parametrize(("numbers", "text"), [([0], "0"), ([0, 1, 2], "0-2"), ([0, 2, 3], "0, 2-3"), ([], "")])
@@ -65,7 +67,7 @@ def test_ranks_are_told_in_ranges(numbers: list[int], text: str) -> None:
 
 
 def test_of_many_nodes_those_that_ended_badly_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    print_report(a_report(100, codes={99: 3}))
+    print_report(report_of(100, codes={99: 3}))
 
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("node-")]) == 16
@@ -74,7 +76,7 @@ def test_of_many_nodes_those_that_ended_badly_are_shown(capsys: pytest.CaptureFi
 
 
 def test_a_report_goes_to_stderr_where_stdout_is_for_data(capsys: pytest.CaptureFixture[str]) -> None:
-    print_report(a_report(), err=True)
+    print_report(report_of(), err=True)
 
     written = capsys.readouterr()
     assert written.out == ""
@@ -82,7 +84,7 @@ def test_a_report_goes_to_stderr_where_stdout_is_for_data(capsys: pytest.Capture
 
 
 def test_the_last_line_names_the_cause() -> None:
-    line = click.unstyle(final_line(a_report(codes={1: 137})))
+    line = click.unstyle(final_line(report_of(codes={1: 137})))
 
     assert line == "✘ failed  node-1 was killed (SIGKILL) before its ranks started"
 
@@ -98,9 +100,8 @@ def test_the_last_line_names_the_cause() -> None:
 def test_an_error_of_devices_on_gpus_that_nobody_asked_for_names_the_way_out(
     why: str, message: str, hints: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = a_report()
-    report["cause"] = a_cause(message=message, traceback=f"Traceback (most recent call last):\nRuntimeError: {message}")
-    report["choices"] = [{"what": "gpus", "value": "emulated", "why": why}]
-    print_report(report)
+    cause = a_cause(message=message, traceback=f"Traceback (most recent call last):\nRuntimeError: {message}")
+    choice = Choice(what="gpus", value="emulated", why=why)
+    print_report(a_report(cause=cause, choices=(choice,)))
 
     assert capsys.readouterr().out.count("--gpus none") == hints

@@ -12,7 +12,8 @@ from compose_sim.core.doctor.gpu_bench_table import Sample, sample_of, svg_plot,
 from compose_sim.core.doctor.gpu_proof import findings
 from compose_sim.core.doctor.nccl_log import NcclWords, read_nccl_log
 from compose_sim.core.plan.model import Plan
-from tests.builders import a_host, a_plan
+from compose_sim.core.report.report import Cause, Report
+from tests.builders import a_host, a_plan, a_report
 from tests.inventories import ONE, h200s, uuid
 
 LOG = """\
@@ -44,11 +45,11 @@ def plan(**spec: Any) -> Plan:
     return a_plan(a_host(gpus=ONE), **spec)
 
 
-def report(**changes: Any) -> dict[str, Any]:
-    return {"verdict": "passed", "cause": None, "metrics": METRICS, **changes}
+def report(**changes: Any) -> Report:
+    return a_report(**{"metrics": METRICS, **changes})
 
 
-def judged(made: Plan, told: dict[str, Any], words: NcclWords | None = None) -> dict[str, tuple[str, str]]:
+def judged(made: Plan, told: Report, words: NcclWords | None = None) -> dict[str, tuple[str, str]]:
     checks = findings(made, told, words or read_nccl_log(LOG.splitlines()))
     return {check.id: (check.status, check.detail) for check in checks}
 
@@ -101,7 +102,9 @@ def test_nodes_that_meet_past_the_network_are_found() -> None:
 def test_sharing_by_turns_and_a_run_that_failed_are_said() -> None:
     by_turns = judged(plan(share="timeslice"), report())
     own = judged(a_plan(a_host(gpus=h200s(2))), report())
-    failed = judged(plan(), report(verdict="failed", metrics={}, cause={"message": "node-0 sees no GPU\nmore"}))
+    failed = judged(
+        plan(), report(verdict="failed", metrics={}, cause=Cause(kind="start", message="node-0 sees no GPU\nmore"))
+    )
 
     assert by_turns["mps"] == ("warned", "ranks share a GPU by turns: MPS is not used")
     assert own["mps"] == ("passed", "no GPU is shared: MPS is not used")
@@ -110,7 +113,7 @@ def test_sharing_by_turns_and_a_run_that_failed_are_said() -> None:
 
 def test_samples_become_a_table_and_a_plot() -> None:
     slow = report(metrics={**METRICS, "step_ms": 157.0})
-    broken = report(verdict="hung", metrics={}, cause={"message": "no rank moves"})
+    broken = report(verdict="hung", metrics={}, cause=Cause(kind="hang", message="no rank moves"))
     samples = [sample_of("mps", 8, report()), sample_of("timeslice", 8, slow), sample_of("timeslice", 16, broken)]
 
     assert table_rows(samples) == [

@@ -14,7 +14,8 @@ from compose_sim.core.events.event_data import DATA, printable, read_object
 from compose_sim.core.events.events import KINDS, Event, parse_event, parse_metric
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.state import initial_state
-from compose_sim.core.verdict.verdict import is_over, judge, reason_to_stop
+from compose_sim.core.verdict.stop_reason import reason_to_stop
+from compose_sim.core.verdict.verdict import is_over, judge
 from tests.builders import a_plan
 
 JSON = st.recursive(

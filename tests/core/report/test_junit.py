@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compose_sim.core.checks import failed, not_applicable, passed, warned
-from compose_sim.core.report.github import MOST_OF_A_KIND, summary, workflow_commands
+from compose_sim.core.report.github import MOST_ANNOTATIONS, summary, workflow_commands
 from compose_sim.core.report.junit import junit
+from compose_sim.core.report.report import Cause, ExpectationResult, NodeReport, Place, Report, ScenarioReport, Timings
+from tests import builders
 from tests.builders import ROOT
 
 SCHEMA = xmlschema.XMLSchema10(str(ROOT / "tests" / "core" / "report" / "junit-10.xsd"))
@@ -25,30 +28,25 @@ RESULTS = {
 }
 
 
-def a_report(cause: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """Two nodes of two ranks, with a result of every kind."""
-    checks = [{**result.to_dict(), "id": name} for name, result in RESULTS.items()]
-    report = {
+CHECKS = tuple(replace(result.to_report(), id=name) for name, result in RESULTS.items())
+
+
+def a_report(cause: Cause | None = None, **changes: Any) -> Report:
+    """Return the report of two nodes with two ranks each, with a result of every kind."""
+    values: dict[str, Any] = {
         "program": "src/train.py --lr 0.1",
         "verdict": "failed" if cause else "passed",
         "cause": cause,
-        "nodes": [{"name": "node-0", "ranks": [0, 1]}, {"name": "node-1", "ranks": [2, 3]}],
-        "timings": {"total_s": 4.25},
+        "nodes": (NodeReport(name="node-0", ranks=(0, 1)), NodeReport(name="node-1", ranks=(2, 3))),
+        "timings": Timings(started_at=1790000000.25, total_s=4.25),
         "versions": {"host": "vm"},
-        "checks": checks,
+        "checks": CHECKS,
     }
-    return {**report, **changes}
+    return builders.a_report(**{**values, **changes})
 
 
-def a_cause(**changes: Any) -> dict[str, Any]:
-    return {
-        "node": "node-1",
-        "rank": 2,
-        "kind": "exception",
-        "message": "ValueError: boom",
-        "traceback": None,
-        **changes,
-    }
+def a_cause(**changes: Any) -> Cause:
+    return Cause(**{"node": "node-1", "rank": 2, "kind": "exception", "message": "ValueError: boom", **changes})
 
 
 def cases_of(text: str) -> dict[str, ElementTree.Element]:
@@ -58,13 +56,14 @@ def cases_of(text: str) -> dict[str, ElementTree.Element]:
 
 
 def test_each_expectation_is_a_case_and_one_that_cannot_be_judged_is_an_error() -> None:
-    results = [
-        {"id": "recovered_within", "wanted": "3.00 s", "status": "passed", "detail": "recovered in 1.2 s"},
-        {"id": "world_sizes", "wanted": "4 → 3", "status": "failed", "detail": "4"},
-        {"id": "steps_lost_at_most", "wanted": "9", "status": "inconclusive", "detail": "no steps"},
-    ]
+    results = (
+        ExpectationResult(id="recovered_within", wanted="3.00 s", status="passed", detail="recovered in 1.2 s"),
+        ExpectationResult(id="world_sizes", wanted="4 → 3", status="failed", detail="4"),
+        ExpectationResult(id="steps_lost_at_most", wanted="9", status="inconclusive", detail="no steps"),
+    )
+    scenario = ScenarioReport(name="node-loss", seed=1, run_verdict="passed", run_exit_code=0)
     cause = a_cause(rank=None, node=None, kind="expectation", message="world_sizes 4 → 3: 4")
-    cases = cases_of(junit(a_report(cause, checks=[], expectations=results, scenario={"name": "node-loss"})))
+    cases = cases_of(junit(a_report(cause, checks=(), expectations=results, scenario=scenario)))
 
     assert [(case, cases[case].get("classname"), cases[case][0].tag) for case in list(cases)[:3]] == [
         ("recovered_within 3.00 s", "composesim.train.node-loss", "system-out"),
@@ -92,12 +91,13 @@ def test_each_check_is_a_case() -> None:
     assert (cases["sampler-tail"][0].text or "").startswith("warned: 3 of 103")
     assert cases["batchnorm-local"][0].get("message") == "the model has no BatchNorm"
     suite = ElementTree.fromstring(text)[0]
-    assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped", "time")} == {
+    assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped", "time", "timestamp")} == {
         "tests": "8",
         "failures": "1",
         "errors": "0",
         "skipped": "1",
         "time": "4.250",
+        "timestamp": "2026-09-21T14:13:20+00:00",
     }
 
 
@@ -114,7 +114,7 @@ def test_the_rank_that_failed_first_is_the_failure_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("cause", [a_cause(rank=None, node=None, kind="timeout"), None])
-def test_a_run_that_failed_of_no_rank_is_an_error_of_its_own(cause: dict[str, Any] | None) -> None:
+def test_a_run_that_failed_of_no_rank_is_an_error_of_its_own(cause: Cause | None) -> None:
     cases = cases_of(junit(a_report(cause, verdict="timeout")))
 
     assert [child.tag for child in cases["run"]] == ["error"]
@@ -122,10 +122,10 @@ def test_a_run_that_failed_of_no_rank_is_an_error_of_its_own(cause: dict[str, An
 
 @given(st.text(), st.text(st.characters(codec="utf-8"), max_size=20))
 def test_any_text_is_valid_xml(text: str, program: str) -> None:
-    report = a_report(a_cause(message=text, traceback=text), program=program, versions={"host": text})
-    report["checks"][0].update(detail=text, fix=text)
+    check = replace(CHECKS[0], detail=text, fix=text)
+    cause = a_cause(message=text, traceback=text)
 
-    SCHEMA.validate(junit(report))
+    SCHEMA.validate(junit(a_report(cause, program=program, versions={"host": text}, checks=(check,))))
 
 
 def test_control_characters_stay_readable() -> None:
@@ -135,10 +135,9 @@ def test_control_characters_stay_readable() -> None:
 
 
 def test_annotations_name_file_line_and_fix_with_every_sign_escaped() -> None:
-    report = a_report()
-    report["checks"][0].update(detail="100% of it: a, b\nc", place={"file": "/p/a,b:c.py", "line": 3})
+    check = replace(CHECKS[0], detail="100% of it: a, b\nc", place=Place(file="/p/a,b:c.py", line=3))
 
-    lines = workflow_commands(report, path_of=lambda file: file.removeprefix("/p/"))
+    lines = workflow_commands(a_report(checks=(check, *CHECKS[1:])), path_of=lambda file: file.removeprefix("/p/"))
 
     assert lines == [
         "::error file=a%2Cb%3Ac.py,line=3,title=composesim set-epoch::"
@@ -158,20 +157,19 @@ def test_an_exception_is_annotated_where_the_repository_raised_it() -> None:
 
 
 def test_there_are_no_more_annotations_of_a_kind_than_github_shows() -> None:
-    report = a_report(a_cause())
-    report["checks"] = [{**check, "id": f"{check['id']}-{index}"} for index in range(20) for check in report["checks"]]
+    checks = tuple(replace(check, id=f"{check.id}-{index}") for index in range(20) for check in CHECKS)
+    report = a_report(a_cause(), checks=checks)
 
     lines = workflow_commands(report, path_of=str)
 
     assert [sum(line.startswith(f"::{kind} ") for line in lines) for kind in ("error", "warning")] == [
-        MOST_OF_A_KIND
+        MOST_ANNOTATIONS
     ] * 2
     assert lines[0] == "::error title=composesim failed::ValueError: boom"
 
 
 def test_the_summary_is_a_table_with_what_is_wrong_first() -> None:
-    report = a_report()
-    report["checks"][3]["detail"] = "a | b\n`c` <d>"
+    report = a_report(checks=(*CHECKS[:3], replace(CHECKS[3], detail="a | b\n`c` <d>")))
     rows = [line for line in summary(report, "words").splitlines() if line.startswith("| ")]
 
     assert [re.findall(r"`([a-z-]+)`", row)[:1] for row in rows[1:]] == [[name] for name in RESULTS]

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from compose_sim.core.events.events import Event
+from compose_sim.core.report.report import Cause, ExpectationResult, Report
 from compose_sim.core.scenarios.expectations import Course
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.player import Played
 from compose_sim.core.scenarios.scenario import Scenario
+from tests.builders import a_report
 
 
 def happened(kind: str, t: float = 0.0, *, rank: int | None = None, **data: Any) -> Event:
@@ -39,12 +41,8 @@ def speeds(*values: float, links: tuple[str, ...] | None = None) -> list[Event]:
     return [*change, *(happened("metric", step=1, speed=value) for value in values)]
 
 
-PASSED = {"verdict": "passed", "exit_code": 0, "cause": None}
-FAILED = {
-    "verdict": "failed",
-    "exit_code": 1,
-    "cause": {"node": None, "rank": 1, "kind": "exception", "message": "boom\nx"},
-}
+PASSED = a_report()
+FAILED = a_report(verdict="failed", cause=Cause(rank=1, kind="exception", message="boom\nx"))
 DONE = happened("fault", 1.5, id="play-1", phase="done")
 BEFORE = [*rounds(4), *losses((5, 2.0), (10, 1.0), (15, 0.5))]
 HANG = happened("hang", rank=2, message="rank 2 sleeps\nmore")
@@ -96,15 +94,15 @@ CASES = [
 
 @pytest.mark.parametrize(("wanted", "events", "report", "status", "value"), CASES)
 def test_an_expectation_is_judged(
-    wanted: dict[str, Any], events: list[Event], report: dict[str, Any], status: str, value: Any
+    wanted: dict[str, Any], events: list[Event], report: Report, status: str, value: Any
 ) -> None:
     result = judge(wanted, events=events, report=report)
 
-    assert (result["status"], result["measured"]) == (status, value)
-    assert result["detail"]
+    assert (result.status, result.measured) == (status, value)
+    assert result.detail
 
 
-def judge(wanted: dict[str, Any], **course: Any) -> dict[str, Any]:
+def judge(wanted: dict[str, Any], **course: Any) -> ExpectationResult:
     """What becomes of one expectation."""
     values = {"events": (), "report": PASSED, "left": (), **course}
     scenario = Scenario.model_validate({"expect": [wanted]})
@@ -114,18 +112,16 @@ def judge(wanted: dict[str, Any], **course: Any) -> dict[str, Any]:
 def test_what_is_left_is_named_and_what_nobody_looked_for_is_open() -> None:
     wanted = {"nothing_left": True}
 
-    assert judge(wanted, left=("node-1",))["detail"] == "left: node-1"
-    assert judge(wanted, left=("node-1",))["status"] == "failed"
-    assert judge(wanted, left=None)["status"] == "inconclusive"
+    assert judge(wanted, left=("node-1",)).detail == "left: node-1"
+    assert judge(wanted, left=("node-1",)).status == "failed"
+    assert judge(wanted, left=None).status == "inconclusive"
 
 
-def concluded(
-    expect: list[dict[str, Any]], report: dict[str, Any], *played: Played, events: list[Event] | None = None
-) -> Any:
+def concluded(expect: list[dict[str, Any]], report: Report, *played: Played, events: list[Event] | None = None) -> Any:
     """(verdict, exit code, kind of the cause) of a scenario."""
     course = Course(events=tuple(events or ()), report=report, left=())
     end = conclude(report, judge_scenario(Scenario.model_validate({"expect": expect}), course, played))
-    return end["verdict"], end["exit_code"], end["cause"] and end["cause"]["kind"]
+    return end.verdict, end.exit_code, end.cause and end.cause.kind
 
 
 ONCE = Played(number=1, times=1)
@@ -139,17 +135,13 @@ def test_the_end_of_a_scenario_is_that_of_its_expectations() -> None:
 
 
 def test_a_run_that_failed_unexpectedly_ends_as_it_did_by_itself() -> None:
-    hung = {
-        "verdict": "hung",
-        "exit_code": 124,
-        "cause": {"node": None, "rank": 1, "kind": "hang", "message": "stands"},
-    }
+    hung = a_report(verdict="hung", cause=Cause(rank=1, kind="hang", message="stands"))
 
     assert concluded([], FAILED, ONCE) == ("failed", 1, "exception")
     assert concluded([{"nothing_left": True}], hung, ONCE) == ("hung", 124, "hang")
     assert concluded([{"faults_at_least": 1}], hung, ONCE) == ("hung", 124, "hang")
     assert concluded([{"exit_code": 0}], hung, ONCE) == ("failed", 1, "hang")
-    interrupted = {"verdict": "interrupted", "exit_code": 130, "cause": None}
+    interrupted = a_report(verdict="interrupted")
     assert concluded([{"faults_at_least": 1}], interrupted, ONCE) == ("interrupted", 130, None)
 
 

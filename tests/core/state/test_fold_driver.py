@@ -11,7 +11,8 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import ClusterState
-from compose_sim.core.verdict.verdict import is_over, judge, reason_to_stop
+from compose_sim.core.verdict.stop_reason import reason_to_stop
+from compose_sim.core.verdict.verdict import is_over, judge
 from tests.builders import a_plan, an_event
 
 PLAN: Plan = replace(a_plan(nodes=2), is_driven=True, exit_codes={"93": "no node could be reached"})

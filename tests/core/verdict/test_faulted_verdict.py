@@ -8,7 +8,8 @@ import pytest
 
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fault_attribution import fault_of, is_due_back
-from compose_sim.core.verdict.verdict import is_over, judge, reason_to_stop
+from compose_sim.core.verdict.stop_reason import reason_to_stop
+from compose_sim.core.verdict.verdict import is_over, judge
 from tests.builders import a_plan
 from tests.core.story import Story
 
@@ -165,7 +166,7 @@ def test_too_few_nodes_with_nobody_due_back_stop_the_run_in_words() -> None:
     assert stop is not None
     assert stop.cause is not None
     assert stop.cause.message == (
-        "1 of 2 nodes that a round needs is left, and none is due back: node-1 was killed (SIGKILL) by fault-1"
+        "1 node left, but a round needs 2, and no lost node is expected back: node-1 was killed (SIGKILL) by fault-1"
     )
     told = {"reason": stop.reason, "cause": stop.cause.kind, "message": stop.cause.message}
     verdict = judge(story.tell(70.1, "stopping", 1, **told).stopped(71.0, {2: 143}).state)
@@ -209,7 +210,7 @@ def test_a_node_that_died_by_itself_is_not_waited_for_for_ever() -> None:
     assert stop is not None
     assert stop.cause is not None
     assert stop.cause.message.startswith(
-        "2 of 3 nodes that a round needs are left, and none is due back: node-1 was killed"
+        "2 nodes left, but a round needs 3, and no lost node is expected back: node-1 was killed"
     )
 
 

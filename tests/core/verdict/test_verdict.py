@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.state.fold import fold_all
-from compose_sim.core.verdict.verdict import StopReason, find_deadlock, first_cause, is_over, judge, reason_to_stop
+from compose_sim.core.verdict.root_cause import first_cause
+from compose_sim.core.verdict.stop_reason import StopReason, find_deadlock, reason_to_stop
+from compose_sim.core.verdict.verdict import is_over, judge
 from tests.builders import a_plan, an_event
 
 PLAN = a_plan(nodes=3)
@@ -91,7 +93,7 @@ def test_a_node_that_never_came_up_is_a_failed_start_with_its_last_words() -> No
 
     assert cause is not None
     assert cause.kind == "start"
-    assert cause.message == "node-1 ended with status 127 before its ranks started"
+    assert cause.message == "node-1 exited with status 127 before its ranks started"
     assert "python3: not found" in cause.traceback
 
 
@@ -117,7 +119,7 @@ def test_a_rank_gone_before_the_others_meet_is_a_deadlock() -> None:
     deadlock = find_deadlock(state)
 
     assert deadlock is not None
-    assert deadlock.message == "rank 1 ended without calling init_process_group, in which rank 0 waits for it"
+    assert deadlock.message == "rank 1 exited without calling init_process_group, where rank 0 waits for it"
     assert reason_to_stop(state, PLAN, now=5.0) == StopReason(reason="hang", cause=deadlock)
 
 
@@ -171,7 +173,7 @@ def test_nodes_do_not_wait_for_a_master_that_has_died() -> None:
     assert reason_to_stop(state, PLAN, now=5.5) is None
     assert stop is not None
     assert stop.cause is not None
-    assert stop.cause.message == "the master ended with status 137 while nodes needed it"
+    assert stop.cause.message == "the master exited with status 137 while nodes still needed it"
 
 
 def test_interrupted_is_said_plainly() -> None:
@@ -204,7 +206,7 @@ def test_where_nobody_else_failed_the_master_is_the_cause() -> None:
     cause = judge(fold_all(PLAN, events)).cause
 
     assert cause is not None
-    assert cause.message == "the master ended with status 137 while nodes needed it"
+    assert cause.message == "the master exited with status 137 while nodes still needed it"
 
 
 def test_what_the_master_said_last_is_quoted() -> None:
@@ -235,4 +237,4 @@ def test_a_rank_that_left_in_good_order_is_the_cause_of_what_its_peers_died_of()
     cause = first_cause(fold_all(PLAN, events))
 
     assert cause is not None
-    assert (cause.rank, cause.message) == (1, "rank 1 ended with status 0 while others still needed it")
+    assert (cause.rank, cause.message) == (1, "rank 1 exited with status 0 while other ranks still needed it")

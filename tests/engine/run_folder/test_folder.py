@@ -71,7 +71,7 @@ def test_a_folder_elsewhere_is_never_deleted(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_held_is_not_deleted(folder: RunFolder) -> None:
     folder.claim()
-    with pytest.raises(SpecError, match="is under way: its folder stays"):
+    with pytest.raises(SpecError, match="its folder was not deleted"):
         delete(RunFolder(folder.path))
     folder.release()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
-from compose_sim.core.verdict.verdict import is_consequence
+from compose_sim.core.verdict.root_cause import is_consequence
 
 QUESTION = "Does every rank end well after its training?"
 

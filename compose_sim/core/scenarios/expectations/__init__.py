@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from compose_sim.core.events.events import Event
+from compose_sim.core.report.report import ExpectationStatus, Report
 
-PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+INCONCLUSIVE: Final = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +19,7 @@ class Course:
     """How the run went, as far as expectations ask: its events in order, its report, and what is left of it."""
 
     events: tuple[Event, ...]
-    report: Mapping[str, Any]
+    report: Report
     left: tuple[str, ...] | None = None  # names of what the run has left; None where nobody looked
 
     def of(self, *kinds: str) -> Iterator[Event]:
@@ -28,7 +31,7 @@ class Course:
 class Judged:
     """What became of an expectation: the word, why in words, and the value that was measured."""
 
-    status: str
+    status: ExpectationStatus
     detail: str
     measured: Any = None
 

@@ -17,7 +17,7 @@ def recovered_within(limit: float, course: Course) -> Judged:
     """Every loss was followed by a new step, the slowest one within so many seconds."""
     recoveries = [event.data for event in course.of("recovered")]
     never = [loss.text for loss in losses_of(course) if loss.recovered is None]
-    if never and course.report["verdict"] != "passed":
+    if never and course.report.verdict != "passed":
         return measured(f"never, from: {never[0]}", None, good=False)
     if not recoveries:
         return inconclusive(f"the run ended before it needed to: {never[0]}" if never else "nothing was lost")

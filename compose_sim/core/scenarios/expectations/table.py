@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from compose_sim.core.report.report import Cause, ExpectationResult, Report
 from compose_sim.core.scenarios.expectations import FAILED, INCONCLUSIVE, PASSED, Course, Judged
 from compose_sim.core.scenarios.expectations.ending import exit_code, hang_diagnosed, nothing_left, verdict
 from compose_sim.core.scenarios.expectations.metrics import on_links_at_most
@@ -18,6 +20,7 @@ from compose_sim.core.scenarios.expectations.world import faults_at_least, no_co
 from compose_sim.core.scenarios.player import Played
 from compose_sim.core.scenarios.scenario import Expectation, Scenario
 from compose_sim.core.units import format_seconds
+from compose_sim.core.verdict.verdict import EXIT_CODES
 
 _JUDGES: dict[str, Callable[[Any, Course], Judged]] = {
     "recovered_within": recovered_within,
@@ -35,10 +38,9 @@ _JUDGES: dict[str, Callable[[Any, Course], Judged]] = {
 }
 _OF_THE_END = ("exit_code", "verdict")  # who names one of these says himself what a good end is
 _THE_RUN = "run"  # else it must pass
-_EXIT_CODES = {PASSED: 0, FAILED: 1, INCONCLUSIVE: 3}
 
 
-def judge_scenario(scenario: Scenario, course: Course, played: Iterable[Played]) -> list[dict[str, Any]]:
+def judge_scenario(scenario: Scenario, course: Course, played: Iterable[Played]) -> list[ExpectationResult]:
     """
     Every expectation of a scenario as the report holds it: id, wanted, status, detail, measured.
 
@@ -66,28 +68,28 @@ def wanted_words(expectation: Expectation) -> str:
     return " → ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def conclude(report: Mapping[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+def conclude(report: Report, results: Sequence[ExpectationResult]) -> Report:
     """
     The report of a run that played a scenario: the verdict is that of its expectations.
 
     A run that was interrupted, or failed where nothing is said of that, ends as it did by itself.
     """
-    concluded = {**report, "expectations": results}
-    failed_by_itself = any(result["id"] == _THE_RUN and result["status"] == FAILED for result in results)
-    if report["verdict"] == "interrupted" or failed_by_itself:
+    concluded = replace(report, expectations=tuple(results))
+    run_failed = any(result.id == _THE_RUN and result.status == FAILED for result in results)
+    if report.verdict == "interrupted" or run_failed:
         return concluded
     for word in (FAILED, INCONCLUSIVE):
-        first = next((result for result in results if result["status"] == word), None)
+        first = next((result for result in results if result.status == word), None)
         if first:
             # What the run itself failed of says more than that it should not have.
-            own = report["cause"] if first["id"] in _OF_THE_END else None
-            message = f"{first['id']} {first['wanted']}: {first['detail']}"
-            cause = own or {"node": None, "rank": None, "kind": "expectation", "message": message, "traceback": None}
-            return {**concluded, "verdict": word, "exit_code": _EXIT_CODES[word], "cause": cause}
-    return {**concluded, "verdict": PASSED, "exit_code": 0, "cause": None}
+            own = report.cause if first.id in _OF_THE_END else None
+            message = f"{first.id} {first.wanted}: {first.detail}"
+            cause = own or Cause(kind="expectation", message=message)
+            return replace(concluded, verdict=word, exit_code=EXIT_CODES[word], cause=cause)
+    return replace(concluded, verdict=PASSED, exit_code=0, cause=None)
 
 
-def _unplayed(played: Iterable[Played]) -> list[dict[str, Any]]:
+def _unplayed(played: Iterable[Played]) -> list[ExpectationResult]:
     """A step that the run ended before, or that could not be done, leaves all that was expected of it open."""
     results = []
     for step in played:
@@ -102,11 +104,7 @@ def _unplayed(played: Iterable[Played]) -> list[dict[str, Any]]:
     return results
 
 
-def _result(name: str, wanted: str, judged: Judged) -> dict[str, Any]:
-    return {
-        "id": name,
-        "wanted": wanted,
-        "status": judged.status,
-        "detail": judged.detail,
-        "measured": judged.measured,
-    }
+def _result(name: str, wanted: str, judged: Judged) -> ExpectationResult:
+    return ExpectationResult(
+        id=name, wanted=wanted, status=judged.status, detail=judged.detail, measured=judged.measured
+    )

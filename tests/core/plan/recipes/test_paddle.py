@@ -10,7 +10,8 @@ from compose_sim.core.host.host import Host, PythonFacts
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.recipes import paddle, paddle_ray
 from compose_sim.core.verdict.hang import diagnose, standings_of
-from compose_sim.core.verdict.verdict import find_deadlock, judge
+from compose_sim.core.verdict.stop_reason import find_deadlock
+from compose_sim.core.verdict.verdict import judge
 from compose_sim.errors import EnvironmentMissingError, SpecError
 from compose_sim.node.frameworks import paddle as paddle_node
 from tests.builders import a_host, a_plan, no_docker
@@ -149,7 +150,7 @@ def test_a_rank_that_never_joins_is_told_in_paddles_words() -> None:
     found = find_deadlock(story.state)
 
     assert found is not None
-    assert found.message == "rank 1 ended without calling init_parallel_env, in which rank 0 waits for it"
+    assert found.message == "rank 1 exited without calling init_parallel_env, where rank 0 waits for it"
 
 
 def test_checks_of_torchs_scripts_are_not_applicable() -> None:

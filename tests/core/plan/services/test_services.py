@@ -14,7 +14,7 @@ from compose_sim.core.host.host import PythonFacts
 from compose_sim.core.plan.model import Plan, PlannedPort, plan_from_dict
 from compose_sim.core.plan.ports import choose_ports
 from compose_sim.core.plan.services import asked_for, load_service
-from compose_sim.core.report.service_links import link, login, published_values, tunnel
+from compose_sim.core.report.service_links import PublishedService, link, login, published_services, tunnel
 from compose_sim.core.request.service_names import BUILT_IN
 from compose_sim.errors import EnvironmentMissingError, SpecError
 from tests.builders import ROOT, a_host, a_plan, no_docker
@@ -246,12 +246,12 @@ def test_links_carry_the_token_and_json_does_not() -> None:
     assert link(ports["jupyter"], token=TOKEN) == f"http://127.0.0.1:9999/lab?token={TOKEN}"
     assert login(ports["grafana"], token=TOKEN) == f"user admin, password {TOKEN}"
     assert tunnel(ports["jupyter"], user="ada", host="box") == "ssh -N -L 9999:127.0.0.1:9999 ada@box"
-    assert published_values(plan, host="box")[0] == {
-        "name": "jupyter",
-        "port": 9999,
-        "url": "http://127.0.0.1:9999/lab",
-        "tunnel": "ssh -N -L 9999:127.0.0.1:9999 ada@box",
-    }
+    assert published_services(plan, host="box")[0] == PublishedService(
+        name="jupyter",
+        port=9999,
+        url="http://127.0.0.1:9999/lab",
+        tunnel="ssh -N -L 9999:127.0.0.1:9999 ada@box",
+    )
 
 
 def test_a_framework_with_metrics_of_its_own_is_asked_for_them() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.report.report import make_report
+from compose_sim.core.report.bottleneck import find_bottleneck
+from compose_sim.core.report.make_report import make_report
 from compose_sim.core.report.usage_table import usage_table, usage_values
-from compose_sim.core.state.bottleneck import Load, find_bottleneck
 from compose_sim.core.state.fold import fold_all
+from compose_sim.core.state.load import Load
 from tests.builders import a_plan, an_event
 
 
@@ -26,7 +27,7 @@ def a_load(*, cpus: float, gpu: float | None = None, sent: int | None = 0, secon
     ("loads", "what", "words"),
     [
         ([a_load(cpus=1.0, gpu=0.95)] * 2, "GPU", "GPU 95% busy"),
-        ([a_load(cpus=1.0, gpu=0.95, sent=400_000_000)] * 2, "communication", "each node sent 381 MiB a second"),
+        ([a_load(cpus=1.0, gpu=0.95, sent=400_000_000)] * 2, "communication", "each node sent 381 MiB/s"),
         ([a_load(cpus=2.0, gpu=0.2)] * 2, "CPU", "100% of 4 CPUs in use"),
         ([a_load(cpus=2.0, sent=None)] * 2, "CPU", "100% of 4 CPUs in use"),
         ([a_load(cpus=0.4, gpu=0.1)] * 2, "input", "ranks waited, for data or for one another"),
@@ -51,6 +52,7 @@ RUNNING = an_event("init", 1.0, rank=0, phase="done")
 def test_samples_count_while_ranks_train() -> None:
     """A node that was started again begins anew: what was used in between is not known."""
     events = [
+        an_event("started", 0.0, cpus=2),
         a_usage(0.0, cpu_s=0.0, sent_bytes=0),
         a_usage(0.9, cpu_s=100.0, sent_bytes=0),  # before its ranks were ready
         RUNNING,
@@ -65,9 +67,10 @@ def test_samples_count_while_ranks_train() -> None:
     assert (load.cpu_seconds, load.sent_bytes) == (10.0, 3000)
     assert load.seconds == pytest.approx(19.1)
     assert load.gpu_seconds == pytest.approx(0.5 * 9.1 + 7.0)
-    report = make_report(plan, state, host={"cpus": 2})
-    assert report["bottleneck"]["what"] == "input"
-    assert make_report(plan, fold_all(plan, events[:2]), host={"cpus": 2})["bottleneck"] is None
+    bottleneck = make_report(plan, state).bottleneck
+    assert bottleneck is not None
+    assert bottleneck.what == "input"
+    assert make_report(plan, fold_all(plan, events[:3])).bottleneck is None
 
 
 def test_stats_shows_gpus_where_a_node_has_one() -> None:

@@ -1,0 +1,111 @@
+"""Make the report of a run from its plan and its last state. Every command gets its report from here, also after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compose_sim.core.plan.model import Plan, PlannedNode
+from compose_sim.core.report.bottleneck import Bottleneck, find_bottleneck
+from compose_sim.core.report.history import fault_reports, recovery_reports, round_reports, seconds_between
+from compose_sim.core.report.horovod_timeline import HorovodTimeline
+from compose_sim.core.report.report import Cause, DriverReport, NodeReport, Report, Timings
+from compose_sim.core.report.service_links import published_services
+from compose_sim.core.state.state import ClusterState, Failure
+from compose_sim.core.verdict.verdict import judge
+
+
+def make_report(
+    plan: Plan,
+    state: ClusterState,
+    *,
+    outputs: Mapping[str, str] | None = None,
+    timeline: HorovodTimeline | None = None,
+) -> Report:
+    """Return the report of a run that is over, without checks. `outputs` holds the last lines of nodes that started no rank."""
+    verdict = judge(state, outputs)
+    return Report(
+        run=plan.run,
+        engine=plan.engine,
+        image=plan.image,
+        recipe=plan.recipe,
+        verdict=verdict.word,
+        exit_code=verdict.exit_code,
+        cause=_cause(verdict.cause) if verdict.cause else None,
+        world_size=plan.world_size,
+        nodes=tuple(_node(node, state) for node in plan.nodes if _took_part(node.name, state)),
+        timings=_timings(state),
+        faults=fault_reports(state),
+        rounds=round_reports(state),
+        recoveries=recovery_reports(state),
+        links=state.links,
+        elastic=plan.elastic,
+        metrics=state.metrics,
+        bottleneck=_bottleneck(plan, state),
+        restarts=state.restarts,
+        driver=_driver(state),
+        timeline=timeline,
+        published=published_services(plan, host=str(state.host.get("host", ""))),
+        program=plan.program,
+        backend=plan.backend,
+        launcher=plan.launcher,
+        versions={**state.versions, **state.host},
+        choices=plan.choices,
+    )
+
+
+def _cause(failure: Failure) -> Cause:
+    return Cause(
+        node=failure.node,
+        rank=failure.rank,
+        kind=failure.kind,
+        message=failure.message,
+        traceback=failure.traceback or None,
+    )
+
+
+def _driver(state: ClusterState) -> DriverReport | None:
+    driver = state.driver
+    return DriverReport(exit_code=driver.exit_code, step=driver.step, facts=driver.facts) if driver else None
+
+
+def _bottleneck(plan: Plan, state: ClusterState) -> Bottleneck | None:
+    trained = [node for node in plan.nodes if state.nodes[node.name].load.seconds]
+    machine = float(state.host.get("cpus") or 0) or None
+    limits = [node.cpus for node in trained if node.cpus]
+    cpus = min(sum(limits), machine or sum(limits)) if trained and len(limits) == len(trained) else machine
+    return find_bottleneck([state.nodes[node.name].load for node in trained], cpus=cpus) if cpus else None
+
+
+def _took_part(name: str, state: ClusterState) -> bool:
+    """Return whether a node took part at all; an elastic run may not have needed it."""
+    return name in state.wanted or state.nodes[name].attempts > 0
+
+
+def _node(planned: PlannedNode, state: ClusterState) -> NodeReport:
+    node = state.nodes[planned.name]
+    usage = node.usage
+    return NodeReport(
+        name=planned.name,
+        ranks=tuple(planned.ranks),
+        gpus=tuple(planned.gpus.uuids) if planned.gpus else (),
+        exit_code=node.exit_code,
+        attempts=node.attempts,
+        steps=node.steps,
+        cpu_seconds=round(usage.cpu_seconds, 2) if usage else None,
+        peak_memory_bytes=usage.peak_memory_bytes if usage else None,
+        peak_gpu_memory_bytes=usage.peak_gpu_memory_bytes if usage else None,
+        received_bytes=usage.received_bytes if usage else None,
+        sent_bytes=usage.sent_bytes if usage else None,
+    )
+
+
+def _timings(state: ClusterState) -> Timings:
+    start = state.started_at
+    return Timings(
+        started_at=start,
+        create_s=seconds_between(start, state.first_node_at),
+        rendezvous_s=seconds_between(start, state.rendezvous_at),
+        ready_s=seconds_between(start, state.driver.ready_at if state.driver else None),
+        first_step_s=seconds_between(start, state.first_step_at),
+        total_s=seconds_between(start, state.last_t),
+    )

@@ -1,0 +1,128 @@
+"""Find the failure that the others followed from, and describe it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from compose_sim.core.state.fault_attribution import fault_of, is_excused
+from compose_sim.core.state.state import ClusterState, Failure
+
+_CONSEQUENCE_WITHIN_S = 5.0
+_GOOD_ENDS = (None, 0, 143)  # not ended, ended well, or stopped by composesim (SIGTERM)
+
+# What a rank reports when another one has gone. It is never the cause if something else failed at about the same time.
+_CONSEQUENCE = re.compile(
+    r"closed by peer|reset by peer|[Bb]roken pipe|[Cc]onnection (?:was |has been )?(?:closed|refused|reset|aborted)"
+    r"|remote process exited|peer.*(?:exited|closed)|DistNetworkError|DistBackendError|recvValue failed|socket.*(?:closed|timed out)"
+    r"|was lost|Horovod has been shut down"
+)
+
+
+def is_consequence(message: str) -> bool:
+    """Return whether a rank reports this because another one has gone."""
+    return bool(_CONSEQUENCE.search(message))
+
+
+def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Failure | None:
+    """Return the failure that the others followed from. `outputs` holds the last lines of nodes that started no rank."""
+    known = state.failures
+    if state.elastic:  # injected failures do not fail an elastic run; they count only if there are no others
+        known = tuple(failure for failure in known if not is_excused(state, failure)) or known
+    failures = [_explain_lost_node(failure, state) for failure in known]
+    failures += _silent_nodes(state, failures, outputs or {})
+    if not failures:
+        return master_failure(state)
+    failures.sort(key=lambda failure: failure.t)
+    causes = [failure for failure in failures if not is_consequence(failure.message)]
+    if causes and causes[0].t <= failures[0].t + _CONSEQUENCE_WITHIN_S:
+        return causes[0]
+    return _early_leaver(state, failures[0]) or failures[0]
+
+
+def blame_fault(state: ClusterState, cause: Failure | None) -> Failure | None:
+    """Return the cause with the injected fault that it came from, if any: then the fault is to blame, not node or script."""
+    fault = fault_of(state, cause) if cause else None
+    if cause is None or fault is None:
+        return cause
+    hits = [failure for failure in state.failures if failure.node in fault.loses and fault_of(state, failure) is fault]
+    hit = _explain_lost_node(min(hits, key=lambda failure: failure.t, default=cause), state)
+    killed = hit.message.endswith("was killed (SIGKILL)")
+    message = f"{hit.message} by {fault.id}" if killed else f"{hit.message} ({fault.id}: {fault.text})"
+    return replace(hit, message=message)
+
+
+def master_failure(state: ClusterState) -> Failure | None:
+    """Return why the master ended the run, or that it is gone; the cause if no rank and no node failed."""
+    if not state.ended_because and state.master_stopped_at is None:
+        return None
+    gone = f"the master exited with status {state.master_exit_code} while nodes still needed it"
+    return Failure(t=state.last_t, kind="engine", node="master", message=state.ended_because or gone)
+
+
+def failed_at_start(state: ClusterState) -> tuple[str, ...]:
+    """Return the nodes that failed before any of their ranks started."""
+    started = {rank.node for rank in state.ranks.values() if rank.phase != "starting"}
+    nodes = state.nodes.values()
+    return tuple(node.name for node in nodes if node.exit_code not in _GOOD_ENDS and node.name not in started)
+
+
+def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
+    node = state.nodes.get(failure.node or "")
+    if failure.rank is not None or failure.kind == "start" or not node or node.exit_code in _GOOD_ENDS:
+        return failure  # the exit code of a node that composesim stopped later does not explain why it was lost
+    kind, how = _how_node_ended(node.exit_code or 0, oom=node.oom_killed)
+    return replace(failure, kind=kind, message=f"{node.name} {how}")
+
+
+def _how_node_ended(exit_code: int, *, oom: bool) -> tuple[str, str]:
+    if oom:
+        return "oom", "was killed: it ran out of memory"
+    if exit_code == 137:
+        return "signal", "was killed (SIGKILL)"
+    if exit_code > 128:
+        return "signal", f"was killed by signal {exit_code - 128}"
+    return "exit", f"exited with status {exit_code}"
+
+
+def _early_leaver(state: ClusterState, consequence: Failure) -> Failure | None:
+    """Return a rank that exited with status 0 while others still needed it. They fail without it, and it reports nothing."""
+    left = [
+        rank
+        for rank in state.ranks.values()
+        if rank.has_left and rank.joined_group and rank.exited_at and rank.exited_at <= consequence.t + 1.0
+    ]
+    if not left:
+        return None
+    first = min(left, key=lambda rank: rank.exited_at or 0.0)
+    return Failure(
+        t=first.exited_at or 0.0,
+        kind="exit",
+        node=first.node,
+        rank=first.rank,
+        message=f"rank {first.rank} exited with status 0 while other ranks still needed it",
+        traceback=f"rank {consequence.rank} then failed with {consequence.message}",
+    )
+
+
+def _silent_nodes(state: ClusterState, known: list[Failure], outputs: Mapping[str, str]) -> list[Failure]:
+    """Return nodes that failed without an event of their own: their agent never started, or was killed."""
+    reported = {failure.node for failure in (*known, *state.failures)}
+    never_started = failed_at_start(state)
+    failures = []
+    for node in state.nodes.values():
+        if node.name in reported or node.exit_code in _GOOD_ENDS:
+            continue
+        kind, how = _how_node_ended(node.exit_code or 0, oom=node.oom_killed)
+        at_start = node.name in never_started
+        failures.append(
+            Failure(
+                t=state.last_t,
+                kind="start" if at_start and kind == "exit" else kind,
+                node=node.name,
+                message=f"{node.name} {how}" + (" before its ranks started" if at_start else ""),
+                traceback=outputs.get(node.name, ""),
+            )
+        )
+    return failures
