@@ -84,6 +84,21 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "log": {"line": str},
 }
 
+# Fields without which an event says nothing.
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "round": ("world_size", "nodes"),
+    "node-lost": ("node",),
+    "fault": ("id", "phase", "kind", "text"),
+    "heal": ("id", "phase"),
+    "link": ("id", "links"),
+    "scale": ("id", "names"),
+    "refused": ("id", "message"),
+    "recovered": ("seconds", "world_size"),
+    "order": ("id", "phase"),
+    "waited": ("what", "seconds"),
+    "service": ("name", "phase"),
+}
+
 
 def _refuse(text: str) -> None:
     raise ValueError(text)
@@ -111,7 +126,9 @@ def read_object(line: str, *, non_finite: Callable[[str], Any] = _refuse) -> dic
 
 
 def is_valid(kind: str, data: Mapping[str, Any]) -> bool:
-    """Return whether every field of `data` that the kind defines has the defined type, or is None."""
+    """Return whether every field of `data` that the kind defines has the defined type, or is None if it is not required."""
+    if any(data.get(name) is None for name in REQUIRED.get(kind, ())):
+        return False
     return all(_matches(data.get(name), wanted) for name, wanted in DATA.get(kind, {}).items())
 
 

@@ -12,27 +12,35 @@ from typing import Any
 
 from compose_sim.core.events.event_data import is_valid, read_object
 
-KINDS = frozenset(
-    {
-        # by a node's agent
-        "node-started", "rendezvous", "rank-started", "rank-exited", "usage", "node-exited", "stalled", "resumed",
-        "gpus", "start-failed",
-        # by the service that lets nodes share a GPU
-        "mps",
-        # by composesim, of what runs beside the nodes
-        "service",
-        # by the code around the person's script
-        "environment", "init", "step", "waited", "breakpoint", "exception", "script-ended",
-        # by the master
-        "master-started", "node-joined", "node-lost", "round", "ready", "ended",
-        # by composesim
-        "started", "node-stopped", "log", "metric", "hang", "stopping", "verdict", "note",
-        # by composesim, of what a person does to the run (docs/run-folder.md)
-        "fault", "heal", "link", "scale", "recovered", "refused",
-        # by a node's agent, of an order that it was given
-        "order",
-    }
-)  # fmt: skip
+# Writer -> the kinds that its event file may hold. A node's agent and ranks share a file, NODE.jsonl.
+KINDS_OF: Mapping[str, frozenset[str]] = {
+    "composesim": frozenset(
+        {
+            *("started", "node-stopped", "hang", "stopping", "verdict", "note", "service"),
+            *("fault", "heal", "link", "scale", "recovered", "refused"),  # what a user does to the run
+        }
+    ),
+    "master": frozenset({"master-started", "node-joined", "node-lost", "round", "ready", "ended"}),
+    "mps": frozenset({"mps"}),
+    "node": frozenset(
+        {
+            *(
+                "node-started",
+                "rendezvous",
+                "rank-started",
+                "rank-exited",
+                "usage",
+                "node-exited",
+                "stalled",
+                "resumed",
+            ),
+            *("gpus", "start-failed", "order"),
+            *("environment", "init", "step", "waited", "breakpoint", "exception", "script-ended"),  # by its ranks
+        }
+    ),
+}
+READ_FROM_LOGS = frozenset({"log", "metric"})  # made of what ranks print; no file holds them
+KINDS = frozenset[str]().union(READ_FROM_LOGS, *KINDS_OF.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +73,18 @@ def parse_event(line: str) -> Event | None:
     if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in numbers):
         return None
     return Event(t=fields["t"], kind=fields["kind"], node=node, rank=rank, generation=generation, data=data)
+
+
+def parse_file_event(line: str, writer: str) -> Event | None:
+    """
+    Return the event on a line of `writer`.jsonl; None as well if that writer may not report it.
+
+    Nodes report only about themselves: a rank that writes another node's end into a file of its own is not believed.
+    """
+    event = parse_event(line)
+    if event is None or event.kind not in KINDS_OF.get(writer, KINDS_OF["node"]):
+        return None
+    return event if writer in KINDS_OF or event.node == writer else None
 
 
 def parse_metric(line: str) -> dict[str, Any] | None:

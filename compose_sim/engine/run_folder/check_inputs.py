@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compose_sim.core.checks import Case
-from compose_sim.core.events.events import Event, parse_event
+from compose_sim.core.events.events import Event, parse_file_event
 from compose_sim.core.events.observations import Observed, RankObserved, parse_rank
 from compose_sim.core.report.horovod_timeline import HorovodTimeline, parse_timeline
 from compose_sim.core.report.json_values import to_json
@@ -84,10 +84,9 @@ def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
 
 def read_events(folder: Path) -> list[Event]:
     """All events of the run, in order of time."""
-    events = [
-        event for path in (folder / "events").glob("*.jsonl") for event in map(parse_event, _lines(path)) if event
-    ]
-    return sorted(events, key=lambda event: event.t)
+    files = [(path.stem, _lines(path)) for path in (folder / "events").glob("*.jsonl")]
+    parsed = [parse_file_event(line, writer) for writer, lines in files for line in lines]
+    return sorted((event for event in parsed if event), key=lambda event: event.t)
 
 
 def _lines(path: Path, begins_at: int = 0) -> list[str]:

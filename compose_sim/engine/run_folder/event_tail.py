@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compose_sim.core.events.event_data import printable
-from compose_sim.core.events.events import Event, parse_event, parse_metric
+from compose_sim.core.events.events import Event, parse_file_event, parse_metric
 from compose_sim.core.state.fold_driver import NODE as DRIVER
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
@@ -83,9 +83,9 @@ class EventTail:
         now = time.time()
         events: list[Event] = []
         for tail in self._open_tails("events", ".jsonl"):
-            events += _parsed(tail.finish() if final else tail.read())
+            events += _parsed(tail.path.stem, tail.finish() if final else tail.read())
             while not final and (lines := tail.read()):
-                events += _parsed(lines)
+                events += _parsed(tail.path.stem, lines)
         self._note_rounds(events)
         for stem, lines in printed:
             events += _log_events(stem, lines, self._rounds.get(stem, []), now)
@@ -118,8 +118,8 @@ def poll_interval(started: float) -> float:
     return max(_POLL_S, 4 * (time.monotonic() - started))
 
 
-def _parsed(lines: list[tuple[int, str]]) -> list[Event]:
-    return [event for event in (parse_event(line) for _, line in lines) if event]
+def _parsed(writer: str, lines: list[tuple[int, str]]) -> list[Event]:
+    return [event for event in (parse_file_event(line, writer) for _, line in lines) if event]
 
 
 def _log_events(stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int, int]], now: float) -> Iterator[Event]:
