@@ -29,6 +29,11 @@ class ComposesimError(Exception):
             if note:
                 self.add_note(note)  # for Python, which prints notes below the message
 
+    def to_dict(self) -> dict[str, object]:
+        """Return the error as JSON values."""
+        parts = {"message": self.message, "evidence": self.evidence, "hint": self.hint}
+        return {**parts, "exit_code": self.exit_code}
+
 
 class SpecError(ComposesimError):
     """The request is wrong, or cannot be met on this machine."""

@@ -165,8 +165,8 @@ def test_a_crash_and_a_hang_are_failures_that_name_rank_and_line(pytester: pytes
     done.stdout.fnmatch_lines(
         [
             "rank 1 was killed by SIGKILL*",
-            f"not done after 12 s: rank 0 is at test_it.py, line {line}, in test_hangs",
-            "all of it: composesim logs --run pytest-*",
+            f"not finished after 12 s: rank 0 is at test_it.py, line {line}, in test_hangs",
+            "More: composesim logs --run pytest-*",
         ]
     )
     assert len(runs_of(pytester)) == 2
@@ -207,9 +207,9 @@ def test_waits():
 @pytest.mark.parametrize(
     ("mark", "problem"),
     [
-        ("nodes=0", "nodes=0 is not a number from 1"),
+        ("nodes=0", "nodes=0 is not a positive integer"),
         ("node=2", "unexpected keyword argument 'node'"),
-        ("engine='podman'", "engine='podman' is none of auto, docker, local"),
+        ("engine='podman'", "engine='podman' is not one of auto, docker, local"),
         ("timeout='1m'", "timeout='1m' is not a number of seconds"),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_wrong_mark_is_told_before_any_test_runs(pytester: pytest.Pytester, ma
     done = pytester.run(*COMMAND)
 
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"ERROR: test_it.py::test_it: *{problem}; it is composesim(nodes=2, *"])
+    done.stderr.fnmatch_lines([f"ERROR: test_it.py::test_it: *{problem}; the mark is composesim(nodes=2, *"])
 
 
 def test_runs_that_do_not_use_it_import_nothing_heavy() -> None:

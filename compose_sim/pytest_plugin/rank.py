@@ -1,9 +1,10 @@
-"""What does a rank do while tests run on its cluster? It runs pytest, is told which test comes next, and sends its reports.
+"""Run pytest in a rank: receive the tests to run one by one, and send back their reports.
 
-    rank.py FOLDER    with `session.json`, what to collect and how; `commands.RANK` and `reports.RANK`, pipes with a JSON a line
+    rank.py FOLDER    FOLDER holds `session.json` (what to collect, and how), and the pipes `commands.RANK` and `reports.RANK`,
+                      which carry one JSON object per line
 
-It runs by its path, with pytest and torch but without composesim. The end of the commands is the end of the session; that of the
-main process closes the pipe, so that nothing is left behind whatever happens.
+It runs by its path, with pytest and torch but without composesim. The session ends with the commands: if the main process
+ends for any reason, the kernel closes the pipe.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from typing import Any
 
 import pytest
 
-_STACKS_BEFORE_S = 2.0  # so that they are written when the main process gives the test up
+_STACKS_BEFORE_S = 2.0  # stacks are written this long before the main process gives up the test
 
 
-class Rank:
-    """pytest's plugin inside a rank."""
+class RankPlugin:
+    """The plugin of pytest in a rank."""
 
     def __init__(self, folder: Path, session: dict[str, Any]) -> None:
         self._rank = int(os.environ["RANK"])
         self._session = session
-        # The main process holds both open already: neither waits.
+        # The main process has opened both already, so neither call waits.
         self._reports = (folder / f"reports.{self._rank}").open("w", encoding="utf-8", buffering=1)
         self._commands = (folder / f"commands.{self._rank}").open(encoding="utf-8")
         self._stacks = (folder / f"stacks.{self._rank}").open("w", encoding="utf-8")
@@ -40,14 +41,14 @@ class Rank:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, Any, Any]:
-        """The options are those of the main process, before any plugin acts upon them."""
+        """Take over the options of the main process before any plugin reads them."""
         vars(config.option).update(self._session["options"])
         self._config = config
         return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run what the main process asks for, one test after another."""
+        """Run the tests that the main process names, one after another."""
         items = {item.nodeid: item for item in session.items}
         self._send(ready=os.getpid())
         for line in self._commands:
@@ -62,7 +63,7 @@ class Rank:
         if item is None:
             self._send(missing=nodeid, errors=self._session.get("errors", ""))
             return
-        if self._expected not in (None, nodeid):  # what was set up is for a test that does not come now
+        if self._expected not in (None, nodeid):  # fixtures were kept for another test
             session._setupstate.teardown_exact(None)
         self._expected = self._command["next"] if self._command["next"] in items else None
         faulthandler.dump_traceback_later(max(0.1, self._command["timeout"] - _STACKS_BEFORE_S), file=self._stacks)
@@ -76,28 +77,28 @@ class Rank:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
-        """The process group is there before the test's fixtures are."""
+        """Create the process group before the fixtures of the test."""
         if self._command["init"]:
             _join_group(self._command["backend"], self._number)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """At once: when another rank waits for this one, nothing more may come."""
+        """Send a report at once: if another rank waits for this one, nothing may follow."""
         assert self._config is not None
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         self._send(report=data)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be imported here is the reason why its tests are missing."""
+        """Keep the error of a file that cannot be imported: it explains why its tests are missing."""
         if report.failed:
             self._session["errors"] = self._session.get("errors", "") + report.longreprtext + "\n"
 
     def _send(self, **what: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the main process has ended: so does the stream of commands
+        with contextlib.suppress(BrokenPipeError):  # the main process has ended, and so have the commands
             self._reports.write(json.dumps(what, default=str) + "\n")
 
 
 def _join_group(backend: str, number: int) -> None:
-    """Begin the process group, unless an earlier test left it; over keys of its own, since those of one that was destroyed stay."""
+    """Create the process group, unless an earlier test left one. Its store keys are new, since a destroyed group leaves its own."""
     if importlib.util.find_spec("torch") is None:
         return
     import torch
@@ -120,14 +121,14 @@ def _leave_group() -> None:
 
 
 def main(folder: Path) -> None:
-    """One pytest session, which ends when the main process says no more."""
+    """Run one pytest session, which ends with the commands of the main process."""
     session = json.loads((folder / "session.json").read_text(encoding="utf-8"))
-    # This file's folder, which Python put first, is no place to import from; what the main process sees is.
+    # Import from where the main process does, not from this file's folder, which Python put first.
     sys.path[:1] = [entry for entry in session["path"] if entry not in sys.path]
-    os.environ.pop("PYTEST_ADDOPTS", None)  # its options have come with the session's
-    code = pytest.main(session["arguments"], plugins=[Rank(folder, session)])
+    os.environ.pop("PYTEST_ADDOPTS", None)  # the session has its options
+    code = pytest.main(session["arguments"], plugins=[RankPlugin(folder, session)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
-        sys.exit(code)  # it could not begin: what it said is in the log
+        sys.exit(code)  # it could not start; the log says why
 
 
 if __name__ == "__main__":
