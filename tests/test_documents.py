@@ -197,6 +197,6 @@ def _run(block: str, folder: Path, variables: dict[str, str]) -> str:
 
 def _without_figures(text: str) -> list[str]:
     """Return the lines with figures and alignment replaced, so that two runs compare equal."""
-    plain = re.sub(r"\([0-9a-f]{12}\)", "(#)", text)
+    plain = re.sub(r"\([0-9a-f]{12}\)|fault-[0-9a-f]{6}", "#", text)
     plain = re.sub(r"\d[\d.]*( [KMG]iB| B| min \d+ s)?", "#", plain)
     return [" ".join(line.split()) for line in plain.splitlines()]
