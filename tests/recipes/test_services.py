@@ -370,7 +370,7 @@ def test_a_port_that_is_lost_at_the_start_is_an_error_and_leaves_nothing(
     done = project.run("up", "--recipe", "exec", *words, *fixed, "--", "true")
 
     assert done.status == 2, done
-    assert f"port {taken} of this machine, on which 'tensorboard' was to open, is taken by " in done.stderr
+    assert f"port {taken} for 'tensorboard' is in use by " in done.stderr
     assert "Try: composesim up --publish tensorboard=" in done.stderr
     assert containers_of(run) == []
 
@@ -411,7 +411,7 @@ def test_a_port_that_nobody_asked_for_is_another_where_it_is_lost_at_the_start(
     assert done.status == 0, done
     assert done.report["published"][0]["port"] > port
     (choice,) = [choice for choice in done.report["choices"] if choice["what"] == "port"]
-    assert f"{port} is taken by " in choice["why"] or f"{port + 1} is taken by " in choice["why"]
+    assert f"{port} is in use by " in choice["why"] or f"{port + 1} is in use by " in choice["why"]
 
 
 def test_a_port_that_is_taken_is_an_error_before_anything_starts(project: Project, recipes_python: Path) -> None:
@@ -423,7 +423,7 @@ def test_a_port_that_is_taken_is_an_error_before_anything_starts(project: Projec
 
     assert done.status == 2
     who = f"{psutil.Process().name()} (process {os.getpid()})"
-    assert f"port {port} of this machine, on which 'jupyter' was to open, is taken by {who}" in done.stderr
+    assert f"port {port} for 'jupyter' is in use by {who}" in done.stderr
 
 
 @pytest.mark.parametrize(

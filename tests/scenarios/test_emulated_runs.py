@@ -81,7 +81,7 @@ def assert_it_trained(outcome: Outcome) -> None:
     assert [node["exit_code"] for node in report["nodes"]] == [0, 0]
     assert all(node["steps"] > 0 for node in report["nodes"])
     gpus = next(choice for choice in report["choices"] if choice["what"] == "gpus")
-    assert (gpus["value"], gpus["why"]) == ("emulated", "CUDA emulated on the CPU: asked for")
+    assert (gpus["value"], gpus["why"]) == ("emulated", "CUDA emulated on the CPU: requested")
     assert report["versions"]["cuda"] == "emulated on the CPU"
 
 

@@ -13,6 +13,7 @@ from compose_sim.cli.views.checks import print_checks
 from compose_sim.cli.views.expectations import print_expectations
 from compose_sim.cli.views.faults import history_lines
 from compose_sim.core.doctor.gpu_errors import explain
+from compose_sim.core.plan.model import REQUESTED
 from compose_sim.core.report.report import Cause, NodeReport, Report, Timings
 from compose_sim.core.units import format_bytes, format_count, format_seconds
 
@@ -71,7 +72,7 @@ def print_cause(report: Report, *, err: bool = False) -> None:
 def _may_come_from_emulation(report: Report, cause: Cause) -> bool:
     """Return whether GPUs were emulated although the user did not ask for that, and the error mentions devices."""
     unasked = any(
-        (choice.what, choice.value) == ("gpus", "emulated") and not choice.why.endswith("asked for")
+        (choice.what, choice.value) == ("gpus", "emulated") and not choice.why.endswith(REQUESTED)
         for choice in report.choices
     )
     return unasked and bool(re.search(r"cuda|gpu|device|nccl", f"{cause.message}\n{cause.traceback}", re.IGNORECASE))

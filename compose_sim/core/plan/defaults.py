@@ -1,4 +1,4 @@
-"""Where the person said `auto`: which engine, image and backend, and why?"""
+"""Choose the engine, image, GPUs and backend that the user left on `auto`, each with the reason."""
 
 from __future__ import annotations
 
@@ -8,62 +8,62 @@ from collections.abc import Mapping
 from compose_sim.core.host.host import Host, PythonFacts
 from compose_sim.core.plan.gpus.driver import cuda_of_image, why_too_old
 from compose_sim.core.plan.gpus.request import require_gpus
-from compose_sim.core.plan.model import Choice
+from compose_sim.core.plan.model import REQUESTED, Choice
 from compose_sim.core.request.flags import options_of
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import EnvironmentMissingError, SpecError
 
-DEFAULT_IMAGE = "composesim:latest"  # what `composesim image build` makes
+DEFAULT_IMAGE = "composesim:latest"  # built by `composesim image build`
 
 
 def choose_engine(spec: ClusterSpec, host: Host, *, portable: bool = False) -> Choice:
-    """Docker where an engine answers, else the local engine; a `portable` document is always for Docker."""
+    """Choose Docker if an engine answers, else the local engine. A `portable` document is always for Docker."""
     docker = host.docker
     if portable:
         return Choice(what="engine", value="docker", why="a rendered file is for Docker Compose")
     if spec.engine == "docker":
         if not docker.available:
             raise EnvironmentMissingError(docker.reason, hint=docker.hint)
-        return Choice(what="engine", value="docker", why=f"asked for; {docker.reason}")
+        return Choice(what="engine", value="docker", why=f"{REQUESTED}; {docker.reason}")
     if spec.engine == "local":
-        return Choice(what="engine", value="local", why="asked for")
+        return Choice(what="engine", value="local", why=REQUESTED)
     if docker.available:
         return Choice(what="engine", value="docker", why=docker.reason)
-    wants_docker = _docker_option(spec)
-    if wants_docker:
+    option = _docker_option(spec)
+    if option:
         raise EnvironmentMissingError(
-            f"{wants_docker} needs the docker engine: {docker.reason}", hint=docker.hint or "composesim doctor"
+            f"{option} needs the docker engine: {docker.reason}", hint=docker.hint or "composesim doctor"
         )
-    return Choice(what="engine", value="local", why=f"plain processes on this machine, since {docker.reason}")
+    return Choice(what="engine", value="local", why=f"plain processes on this machine: {docker.reason}")
 
 
 def default_image(recipe: str) -> str:
-    """What `composesim image build` makes for a recipe."""
+    """Return the tag that `composesim image build` gives to the image of a recipe."""
     return DEFAULT_IMAGE if recipe in ("ddp", "exec") else f"composesim-{recipe}:latest"
 
 
 def choose_image(spec: ClusterSpec, host: Host, *, engine: str, packages: Mapping[str, str]) -> tuple[Choice, str]:
-    """The image of the nodes and the Python they run; `packages` are what the recipe needs, with the least version of each."""
+    """Choose the image of the nodes, and the Python in it. `packages` maps what the recipe needs to minimum versions."""
     python = host.python
     if engine == "local":
         _require_no_container_options(spec)
         why = "the local engine runs this machine's Python"
-        return Choice(what="image", value="host", why=why), _own_python(spec, host, packages)
-    wanted = packages or {"torch": ""}  # a command's Python most likely is the one with torch
+        return Choice(what="image", value="host", why=why), _host_python(spec, host, packages)
+    wanted = packages or {"torch": ""}  # a command most likely needs the Python that has torch
     has_all = python and not missing_packages(python, wanted)
     if spec.image == "host" or (spec.image == "auto" and has_all and host.system == "Linux"):
-        executable = _own_python(spec, host, packages)
+        executable = _host_python(spec, host, packages)
         versions = [f"{name} {python.packages[name]}" for name in wanted if python and name in python.packages]
         with_them = f" with {', '.join(versions)}" if versions else ""
         return Choice(what="image", value="host", why=f"{executable}{with_them}, mounted read-only"), executable
     if spec.image == "auto":
-        why = f"no Python with {' and '.join(wanted)} was found on this machine"
+        why = f"--image host does not work on {host.system}" if has_all else _lacks(python, wanted)
         return Choice(what="image", value=default_image(spec.recipe), why=why), spec.python or "python3"
-    return Choice(what="image", value=spec.image, why="asked for"), spec.python or "python3"
+    return Choice(what="image", value=spec.image, why=REQUESTED), spec.python or "python3"
 
 
 def missing_packages(python: PythonFacts, packages: Mapping[str, str]) -> tuple[str, ...]:
-    """What a Python lacks of these, in words: `ray`, or `ray 2.40 (it has 2.9)` where its version is too old."""
+    """Return the packages that a Python lacks: `ray`, or `ray 2.40 (it has 2.9)` for an old version."""
     missing = []
     for name, least in packages.items():
         version = python.packages.get(name)
@@ -75,25 +75,17 @@ def missing_packages(python: PythonFacts, packages: Mapping[str, str]) -> tuple[
 
 
 def check_driven(spec: ClusterSpec) -> None:
-    """SpecError for what has no meaning where one program drives all nodes: it would be asked for and not done."""
+    """Raise SpecError for options that have no effect if one program drives all nodes."""
     if spec.max_restarts:
         raise SpecError(
-            f"--max-restarts '{spec.max_restarts}' begins new rounds, and recipe '{spec.recipe}' has none: its framework retries",
-            hint="leave --max-restarts out; how often is said in the script",
+            f"--max-restarts '{spec.max_restarts}' does not apply to recipe '{spec.recipe}': its framework handles retries",
+            hint="leave --max-restarts out, and configure retries in the script",
         )
     if spec.master != "service":
         raise SpecError(
-            f"--master '{spec.master}' has a script listen at MASTER_ADDR, and recipe '{spec.recipe}' has its head on the master",
+            f"--master '{spec.master}' does not apply to recipe '{spec.recipe}': its head runs on the master",
             hint="leave --master out",
         )
-
-
-def check_options(given: Mapping[str, str], known: Mapping[str, str], *, recipe: str) -> None:
-    """SpecError for an option that the recipe does not know."""
-    for name in given:
-        if name not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise SpecError(f"recipe '{recipe}' has no option '{name}': {takes}", hint="composesim up --help")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -101,7 +93,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def cuda_of_nodes(host: Host, *, image: str, packages: Mapping[str, str]) -> tuple[str | None, str]:
-    """The CUDA that a recipe's framework was built for on nodes ("" for none, None where it is not known), and its name."""
+    """Return the CUDA that the nodes' framework was built for ("" for none, None if unknown), and the framework's name."""
     if "torch" in packages or not packages:
         return cuda_of_image(image, host.python), "torch"
     found = host.python.packages if image == "host" and host.python else {}
@@ -113,22 +105,21 @@ def choose_gpus(
     spec: ClusterSpec, host: Host, *, cuda: str | None = None, framework: str = "torch", emulates: bool = True
 ) -> Choice | None:
     """
-    Whether nodes show emulated GPUs, or none; None where they get this machine's own.
+    Choose emulated GPUs or none; return None if nodes get GPUs of this machine.
 
-    `cuda` is what the nodes' framework was built for: "" for none, None where it is not known. `emulates` says whether what runs there
-    can be shown emulated ones. Raises EnvironmentMissingError where GPUs were asked for that cannot be had, or the driver is too
-    old for that torch.
+    `cuda` is what the nodes' framework was built for: "" for none, None if unknown. `emulates` is whether the recipe supports
+    emulated GPUs. Raises EnvironmentMissingError if requested GPUs are not available or the driver is too old for torch.
     """
     inventory, asked = host.gpus, spec.gpus != "auto" or spec.names_gpus
     if spec.gpus == "emulated" and not emulates:
         raise SpecError(
-            f"GPUs are emulated within torch, and recipe '{spec.recipe}' starts other programs than composesim's launcher for torch",
-            hint="leave --gpus out, or run a Python script by the recipe 'ddp'",
+            f"recipe '{spec.recipe}' does not support emulated GPUs: composesim emulates them in the ranks that its launchers start",
+            hint="leave --gpus out, or run a Python script with the recipe 'ddp'",
         )
     if spec.gpus == "emulated":
-        return Choice(what="gpus", value="emulated", why="CUDA emulated on the CPU: asked for")
+        return Choice(what="gpus", value="emulated", why=f"CUDA emulated on the CPU: {REQUESTED}")
     if spec.gpus == "none":
-        return Choice(what="gpus", value="none", why="asked for")
+        return Choice(what="gpus", value="none", why=REQUESTED)
     if asked:
         require_gpus(inventory, f"--gpus {spec.gpus}" if spec.gpus != "auto" else "gpus of a node")
     why = _why_not_real(host, cuda, framework)
@@ -142,7 +133,7 @@ def choose_gpus(
     too_old = why_too_old(inventory, cuda)
     if too_old:
         raise EnvironmentMissingError(
-            too_old, hint="update the driver, take an older torch, or composesim up --gpus emulated …"
+            too_old, hint="update the driver, use an older torch, or composesim up --gpus emulated …"
         )
     return None
 
@@ -152,47 +143,51 @@ def _why_not_real(host: Host, cuda: str | None, framework: str) -> str:
         return host.gpus.problem
     if not host.gpus.gpus:
         return "this machine has no NVIDIA GPU"
-    return f"the nodes' {framework} is built without CUDA" if cuda == "" else ""
+    return f"the nodes' {framework} was built without CUDA" if cuda == "" else ""
 
 
 def choose_backend(spec: ClusterSpec, host: Host, *, gpus: str | None = None, all_nodes: bool = True) -> Choice:
     """
-    What torch.distributed backend the nodes are set up for; gloo stands in for NCCL on emulated GPUs.
+    Choose the backend of torch.distributed; gloo emulates NCCL on emulated GPUs.
 
-    `gpus` is None where nodes get this machine's own; `all_nodes` whether each of them does.
+    `gpus` is None if nodes get GPUs of this machine, and `all_nodes` is whether each of them does.
     """
     if spec.backend == "nccl" and spec.gpus == "emulated":
-        return Choice(what="backend", value="nccl", why="asked for; emulated by gloo")
+        return Choice(what="backend", value="nccl", why=f"{REQUESTED}; emulated with gloo")
     if spec.backend == "nccl" and not host.gpus.gpus:
         raise SpecError(
             "backend 'nccl' needs an NVIDIA GPU and this machine has none",
-            hint="composesim up --gpus emulated …, which emulates NCCL by gloo, or --backend gloo",
+            hint="composesim up --gpus emulated …, which emulates NCCL with gloo, or --backend gloo",
         )
     if spec.backend == "nccl" and (gpus == "none" or not all_nodes):
-        shows = "'--gpus none' shows none" if gpus == "none" else "not every node has one"
-        raise SpecError(f"backend 'nccl' needs an NVIDIA GPU, and {shows}", hint="leave --gpus out")
+        problem = "'--gpus none' hides all GPUs" if gpus == "none" else "not every node has one"
+        raise SpecError(f"backend 'nccl' needs an NVIDIA GPU, and {problem}", hint="leave --gpus out")
     if gpus == "emulated":
-        return Choice(what="backend", value="gloo", why="asked for" if spec.backend == "gloo" else "GPUs are emulated")
+        return Choice(what="backend", value="gloo", why=REQUESTED if spec.backend == "gloo" else "GPUs are emulated")
     if spec.backend != "auto":
-        return Choice(what="backend", value=spec.backend, why="asked for")
+        return Choice(what="backend", value=spec.backend, why=REQUESTED)
     if gpus == "none":
-        return Choice(what="backend", value="gloo", why="no GPU is shown")
+        return Choice(what="backend", value="gloo", why="nodes see no GPU")
     if not all_nodes:
         return Choice(what="backend", value="gloo", why="not every node has a GPU")
     return Choice(what="backend", value="nccl", why="nodes have NVIDIA GPUs")
 
 
-def _own_python(spec: ClusterSpec, host: Host, packages: Mapping[str, str]) -> str:
-    missing = missing_packages(host.python, packages) if host.python else tuple(packages)
-    if host.python and not missing:
+def _host_python(spec: ClusterSpec, host: Host, packages: Mapping[str, str]) -> str:
+    if host.python and not missing_packages(host.python, packages):
         return host.python.executable
-    found = f"'{host.python.executable}' has no {missing[0]}" if host.python else "no python3 was found"
-    names = " and ".join(packages) or "python3"
-    image = f", or make an image: composesim image build --recipe {spec.recipe}" if spec.recipe != "ddp" else ""
+    image = f", or build an image: composesim image build --recipe {spec.recipe}" if spec.recipe != "ddp" else ""
+    python = host.python.executable if host.python else "python3"
     raise EnvironmentMissingError(
-        f"no Python with {names} on this machine: {found}",
-        hint=f"pip install {' '.join(packages)}, or name one: composesim up --python /path/to/python …{image}",
+        _lacks(host.python, packages),
+        hint=f"{python} -m pip install {' '.join(packages)}, or choose another Python: composesim up --python /path/to/python …{image}",
     )
+
+
+def _lacks(python: PythonFacts | None, packages: Mapping[str, str]) -> str:
+    if python is None:
+        return "no python3 was found on this machine"
+    return f"{python.executable} has no {' and no '.join(missing_packages(python, packages))}"
 
 
 def _docker_option(spec: ClusterSpec) -> str:
@@ -207,9 +202,8 @@ def _docker_option(spec: ClusterSpec) -> str:
 
 
 def _require_no_container_options(spec: ClusterSpec) -> None:
-    option = _docker_option(spec)
-    if option:
+    if option := _docker_option(spec):
         raise SpecError(
-            f"the local engine cannot do {option}: its nodes are plain processes that share this machine",
+            f"the local engine does not support {option}: its nodes are plain processes that share this machine",
             hint=f"leave {option} out, or use containers: composesim up --engine docker …",
         )

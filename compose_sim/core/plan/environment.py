@@ -1,4 +1,4 @@
-"""What is every node told by its environment variables, and what may the person's `.env` change of it?"""
+"""Set the environment of nodes."""
 
 from __future__ import annotations
 
@@ -7,66 +7,58 @@ from pathlib import PurePosixPath
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.gpus.binding import binding_environment
+from compose_sim.core.plan.recipes import ClusterLayout
 from compose_sim.core.request.spec import ClusterSpec
 
 CONTAINER_HOME = "/home/node"
+SCRATCH = "/scratch"  # the private disk of `--scratch`
 _STALL_S = 15.0
-SCRATCH = "/scratch"  # where a node of a run with `--scratch` finds its own disk
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def common_environment(
-    spec: ClusterSpec,
-    host: Host,
-    *,
-    run: str,
-    folder: str,
-    master: str,
-    contained: bool,
-    image: str,
-    python: str,
-) -> dict[str, str]:
-    """The variables that all nodes have in common; `master` is the rendezvous' host:port."""
+def common_environment(layout: ClusterLayout, host: Host, *, run: str, image: str) -> dict[str, str]:
+    """Return the variables that composesim sets on all nodes."""
+    spec, folder = layout.spec, layout.folder
     ranks = sum(node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs)
-    interface = "eth0" if contained else "lo"
+    interface = "eth0" if layout.contained else "lo"
     environment = {
         "COMPOSESIM_RUN": run,
         "COMPOSESIM_DIR": folder,
-        "COMPOSESIM_MASTER": master,
+        "COMPOSESIM_MASTER": f"{layout.host}:{layout.port}",
         "COMPOSESIM_SHARED": str(PurePosixPath(folder) / "shared"),
-        "COMPOSESIM_ECHO": "1" if contained else "0",
+        "COMPOSESIM_ECHO": "1" if layout.contained else "0",
         "COMPOSESIM_STALL_SECONDS": f"{stall_seconds(spec):g}",
         "PYTHONUNBUFFERED": "1",
-        # Left alone, each rank takes a thread for every core of the machine that all of them share.
+        # By default, each rank would start one thread per core, and all ranks share these cores.
         "OMP_NUM_THREADS": str(max(1, host.cpus // ranks)),
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": f"={interface}",
     }
-    if contained:
-        # An image may not know the user that nodes run as; getpass and torch ask the environment first.
+    if layout.contained:
+        # The image may not know the user of the nodes; getpass and torch look at these variables first.
         environment |= {"HOME": CONTAINER_HOME, "USER": host.user_name, "LOGNAME": host.user_name}
         if spec.scratch:
             environment["COMPOSESIM_SCRATCH"] = SCRATCH
-        if image == "host":  # as in the activated environment: `python` and its commands are found
-            environment["PATH"] = f"{PurePosixPath(python).parent}:{_SYSTEM_PATH}"
+        if image == "host":  # as in the activated environment
+            environment["PATH"] = f"{PurePosixPath(layout.python).parent}:{_SYSTEM_PATH}"
     return environment
 
 
 def stall_seconds(spec: ClusterSpec) -> float:
-    """How long no rank may move before composesim asks where each stands."""
+    """Return how long nothing may move before composesim asks each rank for its stack."""
     return min(_STALL_S, spec.hang_timeout) if spec.hang_timeout else _STALL_S
 
 
 def gpu_environment(spec: ClusterSpec, host: Host, *, gpus: str, nproc: int) -> dict[str, str]:
-    """What a node that gets none of this machine's GPUs is told: to see none of them, and how many it emulates."""
+    """Return the variables of a node that sees no GPU of this machine: they hide the GPUs, or set how many to emulate."""
     environment = binding_environment(None, host.gpus) if host.gpus.driver else {}
     if gpus == "emulated":
         environment["COMPOSESIM_EMULATED_GPUS"] = str(spec.gpus_per_node or nproc)
     return environment
 
 
-def as_dotenv_changes_it(ours: Mapping[str, str], dotenv: Mapping[str, str], *, contained: bool) -> dict[str, str]:
-    """Our own variables as `.env` changes them: Compose reads it itself, below what stands in the document."""
+def with_dotenv(ours: Mapping[str, str], dotenv: Mapping[str, str], *, contained: bool) -> dict[str, str]:
+    """Return our variables as `.env` overrides them. Compose reads `.env` itself, but the document would win over it."""
     if contained:
         return {name: value for name, value in ours.items() if name not in dotenv}
     return {**ours, **dotenv}

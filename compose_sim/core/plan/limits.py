@@ -1,4 +1,4 @@
-"""Does the request fit: the bridge's ports, this machine's memory, a subnet that nobody has?"""
+"""Check that a request fits this machine, and choose a free subnet."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from compose_sim.core.request.spec import MAX_NODES_ON_A_BRIDGE, ClusterSpec
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import SpecError
 
-# Where runs take their subnets from: a corner of 10/8 that home routers, clouds and Docker's own pools rarely use.
+# Part of 10/8 that home routers, clouds and Docker's own pools rarely use.
 _SUBNETS = IPv4Network("10.210.0.0/15")
 
 
 def check_limits(spec: ClusterSpec, host: Host, *, engine: str, portable: bool) -> None:
-    """SpecError where one machine cannot hold what was asked for. A rendered file may be for a larger machine."""
+    """Raise SpecError if the request does not fit this machine. A rendered file may be for a larger one."""
     _check_links(spec, portable=portable)
     if portable:
         return
     count = len(spec.node_specs)
     if count > MAX_NODES_ON_A_BRIDGE:
         raise SpecError(
-            f"{count} nodes are too many: one Linux bridge holds at most {MAX_NODES_ON_A_BRIDGE}",
-            hint=f"composesim render --nodes {count} DIR writes the file without a limit",
+            f"{count} nodes are too many: a Linux bridge supports at most {MAX_NODES_ON_A_BRIDGE}",
+            hint=f"composesim render --nodes {count} DIR writes the file for a larger machine",
         )
     limits = [node.memory or spec.memory or 0 for node in spec.node_specs]
     if max(limits) > host.memory_bytes:
         raise SpecError(
-            f"a node's memory of {format_bytes(max(limits))} is more than this machine's {format_bytes(host.memory_bytes)}",
+            f"a node's memory limit of {format_bytes(max(limits))} exceeds this machine's {format_bytes(host.memory_bytes)}",
             hint=f"composesim up --memory {max(1, (host.memory_bytes >> 30) // count)}g …",
         )
     total = count * (spec.scratch or 0)
     if total > host.memory_bytes:
         raise SpecError(
-            f"{count} disks of {format_bytes(spec.scratch or 0)} lie in memory: this machine has {format_bytes(host.memory_bytes)}",
+            f"{count} disks of {format_bytes(spec.scratch or 0)} exceed this machine's {format_bytes(host.memory_bytes)} of memory",
             hint=f"composesim up --scratch {max(6, (host.memory_bytes >> 21) // count)}m …",
         )
     least = min((limit for limit in limits if limit), default=None)
     if spec.scratch and least and spec.scratch >= least:
         raise SpecError(
-            f"a disk of {format_bytes(spec.scratch)} does not fit in a node's memory of {format_bytes(least)}, in which it lies",
+            f"a disk of {format_bytes(spec.scratch)} takes up memory, and does not fit the node's limit of {format_bytes(least)}",
             hint=f"composesim up --scratch {max(6, least >> 22)}m …",
         )
     cpus = max(node.cpus or spec.cpus or 0 for node in spec.node_specs)
     if engine == "docker" and cpus > host.cpus:
         raise SpecError(
-            f"a node's {cpus:g} CPUs are more than this machine's {host.cpus}",
+            f"a node's {cpus:g} CPUs exceed this machine's {host.cpus}",
             hint=f"composesim up --cpus {host.cpus} …",
         )
 
@@ -54,8 +54,8 @@ def check_limits(spec: ClusterSpec, host: Host, *, engine: str, portable: bool) 
 def _check_links(spec: ClusterSpec, *, portable: bool) -> None:
     if spec.link and portable:
         raise SpecError(
-            f"the link '{spec.link[0]}' cannot be rendered: composesim shapes links while it runs nodes",
-            hint="leave --link out, or let composesim run them: composesim up --link …",
+            f"--link '{spec.link[0]}' cannot be rendered: composesim shapes links during the run",
+            hint="leave --link out, or run the nodes with composesim: composesim up --link …",
         )
     try:
         check_links(spec.link, [f"node-{number}" for number in range(len(spec.node_specs))])
@@ -64,7 +64,7 @@ def _check_links(spec: ClusterSpec, *, portable: bool) -> None:
 
 
 def choose_subnet(spec: ClusterSpec, host: Host) -> str:
-    """The asked-for subnet, or the first free one that is large enough for the nodes, the master and the gateway."""
+    """Return the requested subnet, or a free one that is large enough for the nodes, the master and the gateway."""
     needed = len(spec.node_specs) + 4  # network, gateway, broadcast, master
     taken = [IPv4Network(text) for text in (*host.docker.used_subnets, *host.host_subnets)]
     if spec.subnet:
@@ -72,8 +72,8 @@ def choose_subnet(spec: ClusterSpec, host: Host) -> str:
         clash = next((network for network in taken if network.overlaps(wanted)), None)
         if clash:
             raise SpecError(
-                f"subnet '{wanted}' overlaps '{clash}', which is in use on this machine",
-                hint="leave --subnet out and a free one is chosen, or see: docker network ls",
+                f"subnet '{wanted}' overlaps '{clash}', which this machine uses",
+                hint="leave --subnet out to get a free one; docker network ls shows those in use",
             )
         if wanted.num_addresses < needed:
             raise SpecError(f"subnet '{wanted}' has {wanted.num_addresses} addresses; this run needs {needed}")
@@ -83,6 +83,6 @@ def choose_subnet(spec: ClusterSpec, host: Host) -> str:
         if not any(network.overlaps(candidate) for network in taken):
             return str(ip_network(candidate))
     raise SpecError(
-        f"no free /{prefix} subnet is left in {_SUBNETS}",
-        hint="composesim prune removes what crashed runs left, or name one: --subnet 172.30.0.0/24",
+        f"there is no free /{prefix} subnet in {_SUBNETS}",
+        hint="composesim prune removes the networks of crashed runs; or choose one: composesim up --subnet 172.30.0.0/24 …",
     )

@@ -1,26 +1,28 @@
-"""What is a plan? All that an engine needs to know of a run: nodes, ranks, commands, environment. `planning.py` makes it."""
+"""Define the plan of a run: all that an engine needs to know about nodes, commands and environment (`planner.py` makes it)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from functools import cache
 from hashlib import sha256
 from pathlib import PurePosixPath
 from posixpath import normpath
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
-from compose_sim.core.plan.gpus.binding import Bound, bound_from_dict
+from compose_sim.core.plan.gpus.binding import Bound
 
-CONTAINER_FOLDER = "/composesim"  # the run's folder as containers see it
-TOKEN = "secrets/token"  # in the run's folder, where there is one: readable to the nodes' user alone
-HOSTED = "hosted"  # the launcher of nodes that others start ranks on, by ssh
+CONTAINER_FOLDER = "/composesim"  # the run's folder in containers
+TOKEN = "secrets/token"  # in the run's folder, if the run has a token; only the nodes' user can read it
+HOSTED = "hosted"  # the launcher of nodes on which another program starts the ranks, by ssh
 NOBODY = 65534
-WORKSPACE = "/workspace"  # where the copied code of a rendered document lies
+REQUESTED = "requested"  # the reason of a choice that the user made
+WORKSPACE = "/workspace"  # the copied code of a rendered document
 
 
 def short_folder(run: str) -> str:
     """
-    Where processes of one machine keep their sockets, whose paths the kernel cuts off at 107 characters.
+    Return a folder for the sockets of processes on this machine, whose paths the kernel limits to 107 characters.
 
     The local engine removes it with the run.
     """
@@ -29,7 +31,7 @@ def short_folder(run: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One decision, in words: `engine docker: Docker Engine 26.1.5 answers`."""
+    """A decision and its reason: `engine docker: Docker Engine 26.1.5 answers`."""
 
     what: Annotated[str, "What was chosen, such as `engine`"]
     value: Annotated[str, "The chosen value"]
@@ -38,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A file or folder of this machine that every node sees."""
+    """A file or folder of this machine that is mounted into a container."""
 
     source: str
     target: str
@@ -47,19 +49,19 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What every rank runs, as the person named it."""
+    """The program that every rank runs."""
 
-    target: str  # a path, or a module name
+    target: str  # a path, a module name, or a command
     is_module: bool = False
-    is_command: bool = False  # found as a shell would find it, and run as it is
+    is_command: bool = False  # nodes look it up on PATH and run it unchanged
     arguments: tuple[str, ...] = ()
     folder: str  # the nodes' working directory
-    mounts: tuple[Mount, ...] = ()  # what nodes must see of the person's files: the working directory first
+    mounts: tuple[Mount, ...] = ()  # the user's files that nodes need, the working directory first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedNode:
-    """One node: its place in the cluster, its limits, and what it is told."""
+    """One node: its ranks, limits, environment and command."""
 
     name: str
     node_rank: int
@@ -67,33 +69,33 @@ class PlannedNode:
     nproc: int
     cpus: float | None
     memory_bytes: int | None
-    environment: Mapping[str, str]  # what differs from node to node
+    environment: Mapping[str, str]  # in addition to that of all nodes
     command: tuple[str, ...]
-    gpus: Bound | None = None  # of this machine's; None where the node gets none
-    joins_mps: bool = False  # whether its ranks are clients of the run's MPS
+    gpus: Bound | None = None  # GPUs of this machine; None if it emulates GPUs or has none
+    joins_mps: bool = False  # its ranks are clients of the run's MPS daemon
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Global ranks on this node in the first round."""
+        """Return the global ranks on this node in the first round."""
         return tuple(range(self.first_rank, self.first_rank + self.nproc))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPort:
-    """A port of a service that is published on this machine, on 127.0.0.1 only, and what opens there."""
+    """A port of a service that is published on this machine, on 127.0.0.1 only."""
 
     name: str  # "dashboard"
-    port: int  # within the service
-    host_port: int = 0  # 0: not chosen yet; `port`, where that is free
+    port: int  # in the container
+    host_port: int = 0  # on this machine; 0 until it is chosen
     path: str = "/"  # of the link; {token} stands for the run's token
     scheme: str = "http"
-    login: str = ""  # what whoever opens it is to type there, with {token}
-    discovery: str = ""  # a path behind the port at which Prometheus is told whom else to ask for metrics
+    login: str = ""  # tells the user how to log in; {token} as above
+    discovery: str = ""  # path of an HTTP service discovery for Prometheus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMaster:
-    """The service that holds the rendezvous. Port 0 means that any free port will do."""
+    """The process that runs the rendezvous. Port 0 stands for any free port."""
 
     name: str
     port: int
@@ -104,34 +106,32 @@ class PlannedMaster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMps:
-    """The service that lets ranks of several nodes compute on one GPU at once; nodes join its IPC namespace."""
+    """The MPS daemon, through which ranks of several nodes share a GPU. Nodes join its IPC namespace."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
     gpus: Bound
-    shm_bytes: int  # of /dev/shm, which it has in common with the nodes that join it
+    shm_bytes: int  # of /dev/shm, which the daemon shares with the nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedService:
-    """A container beside the nodes, which is none of them: a notebook, TensorBoard. The run does not wait for it."""
+    """A container beside the nodes, such as a notebook. The run does not wait for it."""
 
     name: str
-    image: str = ""  # a tag; "" is the nodes' image
+    image: str = ""  # a tag, or "" for the nodes' image
     command: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)  # beside the nodes', where it has their image
+    environment: Mapping[str, str] = field(default_factory=dict)  # with the nodes' image: in addition to theirs
     mounts: tuple[Mount, ...] = ()
-    files: Mapping[str, str] = field(
-        default_factory=dict
-    )  # name below the run's `services` -> the template it is made from
+    files: Mapping[str, str] = field(default_factory=dict)  # path in the run's `services` folder -> its template
     ports: tuple[PlannedPort, ...] = ()
-    network_of: str = ""  # the service whose network it shares, its loopback included; "" for one of its own
-    packages: tuple[str, ...] = ()  # distributions that must be in the nodes' image
+    network_of: str = ""  # the service whose network (and loopback) it shares, or "" for its own
+    packages: tuple[str, ...] = ()  # distributions that the nodes' image must have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that an engine needs to know; equal specs on equal hosts give equal plans."""
+    """All that an engine needs to know about a run. Equal specs on equal hosts give equal plans."""
 
     run: str
     engine: str
@@ -140,33 +140,33 @@ class Plan:
     python: str
     launcher: str
     backend: str
-    world_size: int
-    folder: str  # the run's folder as nodes see it
+    world_size: int  # of the first round
+    folder: str  # the run's folder in the nodes
     working_directory: str
-    program: str  # what runs, as one line to read
+    program: str  # for display
     user: str  # uid:gid
     user_name: str
     shm_bytes: int
     subnet: str | None
     timeout_s: float | None
-    hang_timeout_s: float | None = None  # how long nothing may move before the run is stopped
-    stall_s: float = 15.0  # how long before somebody is told
+    hang_timeout_s: float | None = None  # stop the run if nothing moves for this long
+    stall_s: float = 15.0  # report a stall if nothing moves for this long
     keep: bool
     max_restarts: int
-    elastic: tuple[int, int] | None = None  # (least, most) nodes; None: all of them, always
+    elastic: tuple[int, int] | None = None  # (minimum, maximum) of nodes; None: all nodes, always
     initial_node_count: int  # the run starts with this many of `nodes`; `scale` may start the others
-    links: tuple[str, ...] = ()  # shapes as `--link` takes them
+    links: tuple[str, ...] = ()  # shapes, as `--link` takes them
     scratch_bytes: int | None = None
     master: PlannedMaster
     mps: PlannedMps | None = None
     services: tuple[PlannedService, ...] = ()
-    is_driven: bool = False  # one program on the master drives the nodes, and its exit code is the run's
-    has_token: bool = False  # the run has a secret of its own: the file TOKEN, seen by whom it concerns
-    exit_codes: Mapping[str, str] = field(default_factory=dict)  # what an exit code of the framework's programs means
+    is_driven: bool = False  # one program on the master drives the nodes, and its exit code is that of the run
+    has_token: bool = False  # the run has a token (the file TOKEN)
+    exit_codes: Mapping[str, str] = field(default_factory=dict)  # meanings of the framework's exit codes
     nodes: tuple[PlannedNode, ...]
-    environment: Mapping[str, str]  # what all nodes have in common
+    environment: Mapping[str, str]  # of all nodes
     mounts: tuple[Mount, ...]
-    choices: tuple[Choice, ...] = field(default=())
+    choices: tuple[Choice, ...] = ()
 
     @property
     def initial_nodes(self) -> tuple[PlannedNode, ...]:
@@ -175,67 +175,57 @@ class Plan:
 
     @property
     def published(self) -> tuple[PlannedPort, ...]:
-        """All that is open to this machine."""
+        """Return all ports that are published on this machine."""
         return (*self.master.ports, *(port for service in self.services for port in service.ports))
 
     @property
     def user_ids(self) -> tuple[int, int]:
-        """The user and the group that nodes run as."""
+        """Return the user and the group that nodes run as."""
         user, _, group = self.user.partition(":")
         return int(user), int(group)
 
     @property
     def brings_users(self) -> bool:
-        """Whether nodes are given the names of users: ssh asks for them, and this machine's own files have none."""
+        """Whether nodes get a passwd file: `--image host` has none, and ssh looks users up in any image."""
         return self.image == "host" or self.launcher == HOSTED
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON values."""
+        """Return the plan as JSON values."""
         return asdict(self)
 
 
+def plan_from_dict(values: Mapping[str, Any]) -> Plan:
+    """Return the plan that `to_dict` made these values from; raise KeyError or TypeError for other values."""
+    return cast(Plan, _from_json(Plan, values))
+
+
+def _from_json(kind: Any, value: Any) -> Any:
+    """Return a value of a dataclass field's type from its JSON form."""
+    arguments = get_args(kind)
+    if value is None:
+        return None
+    if type(None) in arguments:  # X | None
+        return _from_json(arguments[0], value)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        return kind(**{name: _from_json(hints[name], inner) for name, inner in value.items()})
+    if get_origin(kind) is tuple:
+        return tuple(_from_json(arguments[0], inner) for inner in value)
+    return value
+
+
+_hints = cache(get_type_hints)
+
+
 def portable_program(program: Program) -> Program:
-    """The same program, its files copied into the folder of a rendered document: `./code` there, `/workspace` on nodes."""
+    """Return the program with its files copied into a rendered folder: `./code` there, `/workspace` in the nodes."""
     mounts = (Mount(source="./code", target=WORKSPACE),)
     target = program.target if program.is_module or program.is_command else copied_name(program)
     return replace(program, target=target, folder=WORKSPACE, mounts=mounts)
 
 
 def copied_name(program: Program) -> str:
-    """The script's name below the copied code: below the project, or alone where it lies outside of it."""
+    """Return the script's path in the copied code: that in the project, or its file name if it is outside of it."""
     path = PurePosixPath(normpath(PurePosixPath(program.folder) / program.target))
     inside = path.is_relative_to(program.folder)
     return str(path.relative_to(program.folder)) if inside else path.name
-
-
-def plan_from_dict(values: Mapping[str, Any]) -> Plan:
-    """The plan that `to_dict` made these values from; KeyError or TypeError where they are not one's."""
-    nodes = tuple(
-        PlannedNode(**{**node, "command": tuple(node["command"]), "gpus": bound_from_dict(node["gpus"])})
-        for node in values["nodes"]
-    )
-    of_master = values["master"]
-    ports = _ports(of_master["ports"])
-    master = PlannedMaster(**{**of_master, "command": tuple(of_master["command"]), "ports": ports})
-    mounts = tuple(Mount(**mount) for mount in values["mounts"])
-    choices = tuple(Choice(**choice) for choice in values["choices"])
-    links, elastic = tuple(values["links"]), tuple(values["elastic"]) if values["elastic"] else None
-    made = {"nodes": nodes, "master": master, "mounts": mounts, "choices": choices, "links": links, "elastic": elastic}
-    made["mps"] = _mps_from_dict(values["mps"])
-    made["services"] = tuple(map(_service_from_dict, values["services"]))
-    return Plan(**{**values, **made})
-
-
-def _ports(values: Iterable[Mapping[str, Any]]) -> tuple[PlannedPort, ...]:
-    return tuple(PlannedPort(**port) for port in values)
-
-
-def _service_from_dict(values: Mapping[str, Any]) -> PlannedService:
-    made = {name: tuple(values[name]) for name in ("command", "packages")}
-    mounts = tuple(Mount(**mount) for mount in values["mounts"])
-    return PlannedService(**{**values, **made, "mounts": mounts, "ports": _ports(values["ports"])})
-
-
-def _mps_from_dict(values: Mapping[str, Any] | None) -> PlannedMps | None:
-    gpus = bound_from_dict(values["gpus"]) if values else None
-    return PlannedMps(**{**values, "command": tuple(values["command"]), "gpus": gpus}) if values and gpus else None

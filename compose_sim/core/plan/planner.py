@@ -1,26 +1,24 @@
-"""Which nodes will there be, which ranks live on each, and what is each told? ClusterSpec and Host in, Plan out.
+"""Plan a run: turn a request, a host and a recipe into nodes, commands, GPUs, ports and environment.
 
-Every choice that was left to composesim is made here and leaves with its reason.
+Each decision that the user left to composesim is made here, and recorded with its reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.defaults import (
     check_driven,
-    check_options,
     choose_backend,
     choose_engine,
     choose_gpus,
     choose_image,
     cuda_of_nodes,
 )
-from compose_sim.core.plan.environment import as_dotenv_changes_it, common_environment, gpu_environment, stall_seconds
-from compose_sim.core.plan.gpus.assignment import Wish
+from compose_sim.core.plan.environment import common_environment, gpu_environment, stall_seconds, with_dotenv
+from compose_sim.core.plan.gpus.assignment import gpu_requests
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME, GpuPlan, plan_gpus
 from compose_sim.core.plan.limits import check_limits, choose_subnet
 from compose_sim.core.plan.model import (
@@ -35,15 +33,37 @@ from compose_sim.core.plan.model import (
     PlannedNode,
     Program,
 )
-from compose_sim.core.plan.node_roles import role_words
-from compose_sim.core.plan.recipes import Cluster, Recipe, load_recipe
+from compose_sim.core.plan.mounts import driver_mounts, node_mounts
+from compose_sim.core.plan.node_roles import role_command
+from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
+from compose_sim.core.plan.recipes.options import check_options
 from compose_sim.core.plan.services import needed_packages
 from compose_sim.core.plan.services_plan import plan_services
 from compose_sim.core.request.spec import ClusterSpec
 
 RENDEZVOUS_PORT = 29400  # torchrun's default for its own rendezvous
 STORE_PORT = 29500  # torch's default MASTER_PORT
-_LONGEST_SOCKET_FOLDER = 80  # the kernel takes 107 characters for the path of a socket, and MPS adds its own
+_LONGEST_SOCKET_FOLDER = 80  # a socket's path has at most 107 characters, and MPS appends to the folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runtime:
+    """The decisions that all others depend on: engine, image and GPUs."""
+
+    host: Host  # with the user that nodes run as
+    engine: Choice
+    image: Choice
+    python: str
+    folder: str
+    mounts: tuple[Mount, ...]
+    gpus: Choice
+    gpu_plan: GpuPlan | None  # None if nodes see no GPU of this machine
+    backend: Choice
+
+    @property
+    def contained(self) -> bool:
+        """Whether nodes are containers."""
+        return self.engine.value == "docker"
 
 
 def make_plan(
@@ -59,14 +79,45 @@ def make_plan(
     portable: bool = False,
 ) -> Plan:
     """
-    Lower a request to a plan for this host; `recipe` is the spec's own, where it is none of ours.
+    Return the plan of a request for this host. `recipe` is needed only for a recipe that composesim does not include.
 
-    `dotenv` holds the variables of `.env`, `env_files` those of `--env-file`; the spec's own win over both.
-    A `portable` plan is one that
-    leaves this machine (`render`): nothing is checked against what is free here now.
-    Raises SpecError where the request cannot be met, EnvironmentMissingError where something must be installed first.
+    `dotenv` holds the variables of `.env`, and `env_files` those of `--env-file`; variables of the spec win over both.
+    A `portable` plan is for another machine (`render`), so nothing is checked against this one.
+    Raises SpecError if the request cannot be met, and EnvironmentMissingError if something has to be installed first.
     """
     recipe = recipe or load_recipe(spec.recipe)
+    runtime = _choose_runtime(spec, host, recipe, program, run=run, run_folder=run_folder, portable=portable)
+    layout = _lay_out(spec, program, runtime)
+    services, ports, port_choices = plan_services(
+        spec,
+        recipe.ports(layout),
+        run=run,
+        python=runtime.python,
+        user=f"{runtime.host.user_id}:{runtime.host.group_id}",
+        working_directory=program.folder,
+        mounts=runtime.mounts,
+        has_token=recipe.DRIVEN,
+        listening={} if portable else host.listening,
+        contained=runtime.contained,
+    )
+    layout = replace(layout, published={port.name: port.port for port in ports})
+    plan = _assemble(spec, recipe, layout, runtime, run=run)
+    common = with_dotenv(plan.environment, dotenv or {}, contained=runtime.contained)
+    return replace(
+        plan,
+        # A rendered document leaves the subnet to the engine that will run it.
+        subnet=spec.subnet if portable else choose_subnet(spec, host) if runtime.contained else None,
+        master=replace(plan.master, ports=ports),
+        services=services,
+        has_token=recipe.DRIVEN or bool(services),
+        environment={**common, **(env_files or {}), **spec.env},
+        choices=(*plan.choices, *port_choices),
+    )
+
+
+def _choose_runtime(
+    spec: ClusterSpec, host: Host, recipe: Recipe, program: Program, *, run: str, run_folder: str, portable: bool
+) -> _Runtime:
     check_options(spec.options, recipe.OPTIONS, recipe=spec.recipe)
     if recipe.DRIVEN:
         check_driven(spec)
@@ -75,63 +126,70 @@ def make_plan(
     image, python = choose_image(spec, host, engine=engine.value, packages=packages)
     check_limits(spec, host, engine=engine.value, portable=portable)
     contained = engine.value == "docker"
-    launcher = recipe.launcher(spec)
-    host = as_ordinary_user(host) if contained and launcher == HOSTED else host
+    if contained and recipe.launcher(spec) == HOSTED:
+        host = as_ordinary_user(host)
     folder = CONTAINER_FOLDER if contained else run_folder
-    mounts = _mounts(spec, host, program, image=image.value, contained=contained)
+    mounts = node_mounts(spec, host, program, image=image.value) if contained else ()
     cuda, framework = cuda_of_nodes(host, image=image.value, packages=recipe.PACKAGES)
-    shown = choose_gpus(spec, host, cuda=cuda, framework=framework, emulates=recipe.EMULATES_GPUS)
-    real = None if shown else _gpu_plan(spec, host, mounts, run=run, folder=folder, contained=contained)
-    gpus = shown or Choice(what="gpus", value=real.value if real else "", why=real.why if real else "")
-    on_all = real is None or all(node.bound.uuids for node in real.nodes)
-    backend = choose_backend(spec, host, gpus=shown.value if shown else None, all_nodes=on_all)
-    cluster = _cluster(spec, program, python=python, folder=folder, contained=contained)
-    user = f"{host.user_id}:{host.group_id}"
-    services, ports, moved = plan_services(
-        spec,
-        recipe.ports(cluster),
-        run=run,
+    hidden = choose_gpus(spec, host, cuda=cuda, framework=framework, emulates=recipe.EMULATES_GPUS)
+    gpus, gpu_plan = hidden, None
+    if gpus is None:
+        gpu_plan = _plan_gpus(spec, host, mounts, run=run, folder=folder, contained=contained)
+        gpus = Choice(what="gpus", value=gpu_plan.value, why=gpu_plan.why)
+    on_all = gpu_plan is None or all(node.bound.uuids for node in gpu_plan.nodes)
+    return _Runtime(
+        host=host,
+        engine=engine,
+        image=image,
         python=python,
-        user=user,
-        working_directory=program.folder,
+        folder=folder,
         mounts=mounts,
-        has_token=recipe.DRIVEN,
-        listening={} if portable else host.listening,
-        contained=contained,
+        gpus=gpus,
+        gpu_plan=gpu_plan,
+        backend=choose_backend(spec, host, gpus=hidden.value if hidden else None, all_nodes=on_all),
     )
-    cluster = replace(cluster, published={port.name: port.port for port in ports})
-    environment = {
-        **common_environment(
-            spec,
-            host,
-            run=run,
-            folder=folder,
-            master=f"{cluster.host}:{cluster.port}",
-            contained=contained,
-            image=image.value,
-            python=python,
-        ),
-        **(real.environment if real else {}),
-        **recipe.environment(cluster),
-    }
-    nodes = _nodes(cluster, host, recipe, run=run, gpus=real or gpus.value)
+
+
+def as_ordinary_user(host: Host) -> Host:
+    """Return the host with nodes that do not run as root: sshd of root needs capabilities that nodes do not have."""
+    return replace(host, user_id=NOBODY, group_id=NOBODY, user_name="node") if host.user_id == 0 else host
+
+
+def _lay_out(spec: ClusterSpec, program: Program, runtime: _Runtime) -> ClusterLayout:
+    contained = runtime.contained
+    return ClusterLayout(
+        spec=spec,
+        program=program,
+        python=runtime.python,
+        folder=runtime.folder,
+        contained=contained,
+        host="master" if contained else "127.0.0.1",
+        # Nodes of the local engine share the ports of this machine, so they take free ones.
+        port=RENDEZVOUS_PORT if contained else 0,
+        store_port=spec.master_port or (STORE_PORT if contained else 0),
+    )
+
+
+def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime: _Runtime, *, run: str) -> Plan:
+    """Return the plan without what depends on other files, services and free subnets."""
+    host, program, gpu_plan = runtime.host, layout.program, runtime.gpu_plan
+    nodes = _plan_nodes(recipe, layout, runtime, run=run)
     return Plan(
         run=run,
-        engine=engine.value,
+        engine=runtime.engine.value,
         recipe=spec.recipe,
-        image=image.value,
-        python=python,
-        launcher=launcher,
-        backend=backend.value,
+        image=runtime.image.value,
+        python=runtime.python,
+        launcher=recipe.launcher(spec),
+        backend=runtime.backend.value,
         world_size=sum(node.nproc for node in nodes[: spec.initial_node_count]),
-        folder=folder,
+        folder=runtime.folder,
         working_directory=program.folder,
         program=" ".join((("-m",) if program.is_module else ()) + (program.target, *program.arguments)),
-        user=user,
+        user=f"{host.user_id}:{host.group_id}",
         user_name=host.user_name,
         shm_bytes=spec.shm_size,
-        # A document that travels leaves the subnet to the engine that will run it.
-        subnet=spec.subnet if portable else choose_subnet(spec, host) if contained else None,
+        subnet=None,
         timeout_s=spec.timeout,
         hang_timeout_s=spec.hang_timeout,
         stall_s=stall_seconds(spec),
@@ -142,63 +200,30 @@ def make_plan(
         links=spec.link,
         scratch_bytes=spec.scratch,
         master=PlannedMaster(
-            name=cluster.host,
-            port=cluster.port,
-            store_port=cluster.store_port,
-            command=recipe.master_command(cluster),
-            ports=ports,
+            name=layout.host, port=layout.port, store_port=layout.store_port, command=recipe.master_command(layout)
         ),
-        services=services,
+        mps=_plan_mps(spec, runtime, gpu_plan) if gpu_plan else None,
         is_driven=recipe.DRIVEN,
-        has_token=recipe.DRIVEN or bool(services),
         exit_codes={str(code): meaning for code, meaning in recipe.EXIT_CODES.items()},
-        mps=_mps(spec, real, python=python, folder=folder),
         nodes=nodes,
         environment={
-            **as_dotenv_changes_it(environment, dotenv or {}, contained=contained),
-            **(env_files or {}),
-            **spec.env,
+            **common_environment(layout, host, run=run, image=runtime.image.value),
+            **(gpu_plan.environment if gpu_plan else {}),
+            **recipe.environment(layout),
         },
-        mounts=(*mounts, *_driver_mounts(real)),
-        choices=(engine, image, backend, gpus, *moved),
+        mounts=(*runtime.mounts, *driver_mounts(gpu_plan)),
+        choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus),
     )
 
 
-def as_ordinary_user(host: Host) -> Host:
-    """The host with nodes that run as nobody where all is root's: an sshd of root's wants capabilities that no node has."""
-    return replace(host, user_id=NOBODY, group_id=NOBODY, user_name="node") if host.user_id == 0 else host
-
-
-def _cluster(spec: ClusterSpec, program: Program, *, python: str, folder: str, contained: bool) -> Cluster:
-    return Cluster(
-        spec=spec,
-        program=program,
-        python=python,
-        folder=folder,
-        contained=contained,
-        host="master" if contained else "127.0.0.1",
-        # The local engine shares this machine's ports with everybody, so it takes free ones.
-        port=RENDEZVOUS_PORT if contained else 0,
-        store_port=spec.master_port or (STORE_PORT if contained else 0),
-    )
-
-
-def _nodes(cluster: Cluster, host: Host, recipe: Recipe, *, run: str, gpus: GpuPlan | str) -> tuple[PlannedNode, ...]:
-    spec, command = cluster.spec, recipe.node_command(cluster)
+def _plan_nodes(recipe: Recipe, layout: ClusterLayout, runtime: _Runtime, *, run: str) -> tuple[PlannedNode, ...]:
+    spec, command = layout.spec, recipe.node_command(layout)
     nodes: list[PlannedNode] = []
     first_rank = 0
     for node_rank, own in enumerate(spec.node_specs):
-        name = f"node-{node_rank}"
-        nproc = own.nproc_per_node or spec.nproc_per_node
-        mine = gpus.nodes[node_rank] if isinstance(gpus, GpuPlan) else None
-        environment = {
-            "COMPOSESIM_NODE": name,
-            "COMPOSESIM_NODE_RANK": str(node_rank),
-            "COMPOSESIM_NPROC": str(nproc),
-            "NCCL_HOSTID": f"{run}-{name}",  # NCCL then takes nodes on one machine, even on one GPU, for different hosts
-            **(mine.environment if mine else gpu_environment(spec, host, gpus=str(gpus), nproc=nproc)),
-            **own.env,
-        }
+        name, nproc = f"node-{node_rank}", own.nproc_per_node or spec.nproc_per_node
+        gpus = runtime.gpu_plan.nodes[node_rank] if runtime.gpu_plan else None
+        hidden = {} if gpus else gpu_environment(spec, runtime.host, gpus=runtime.gpus.value, nproc=nproc)
         nodes.append(
             PlannedNode(
                 name=name,
@@ -207,31 +232,29 @@ def _nodes(cluster: Cluster, host: Host, recipe: Recipe, *, run: str, gpus: GpuP
                 nproc=nproc,
                 cpus=own.cpus or spec.cpus,
                 memory_bytes=own.memory or spec.memory,
-                environment=environment,
+                environment={
+                    "COMPOSESIM_NODE": name,
+                    "COMPOSESIM_NODE_RANK": str(node_rank),
+                    "COMPOSESIM_NPROC": str(nproc),
+                    "NCCL_HOSTID": f"{run}-{name}",  # or NCCL would take all nodes for one host
+                    **(gpus.environment if gpus else hidden),
+                    **own.env,
+                },
                 command=command,
-                gpus=mine.bound if mine else None,
-                joins_mps=bool(mine and mine.mps),
+                gpus=gpus.bound if gpus else None,
+                joins_mps=bool(gpus and gpus.mps),
             )
         )
         first_rank += nproc
     return tuple(nodes)
 
 
-def _gpu_plan(
+def _plan_gpus(
     spec: ClusterSpec, host: Host, mounts: tuple[Mount, ...], *, run: str, folder: str, contained: bool
 ) -> GpuPlan:
-    wishes = [
-        Wish(
-            node=f"node-{number}",
-            ranks=node.nproc_per_node or spec.nproc_per_node,
-            gpus=node.gpus or "",
-            per_node=spec.gpus_per_node,
-        )
-        for number, node in enumerate(spec.node_specs)
-    ]
     mps_folder = f"{folder}/mps"
     return plan_gpus(
-        wishes,
+        gpu_requests(spec),
         host.gpus,
         gpus=spec.gpus,
         share=spec.share,
@@ -243,36 +266,12 @@ def _gpu_plan(
     )
 
 
-def _mps(spec: ClusterSpec, gpus: GpuPlan | None, *, python: str, folder: str) -> PlannedMps | None:
-    if not gpus or not gpus.mps:
+def _plan_mps(spec: ClusterSpec, runtime: _Runtime, gpus: GpuPlan) -> PlannedMps | None:
+    if gpus.mps is None:
         return None
     return PlannedMps(
-        command=(python, *role_words(folder, "mps", "serve")),
+        command=(runtime.python, *role_command(runtime.folder, "mps", "serve")),
         environment={"COMPOSESIM_NODE": MPS_NAME, **gpus.mps.environment},
         gpus=gpus.mps.bound,
         shm_bytes=spec.shm_size * (1 + sum(node.mps for node in gpus.nodes)),
     )
-
-
-def _driver_mounts(gpus: GpuPlan | None) -> tuple[Mount, ...]:
-    mounts = gpus.mounts if gpus else {}
-    return tuple(Mount(source=source, target=target, read_only=True) for source, target in mounts.items())
-
-
-def _mounts(spec: ClusterSpec, host: Host, program: Program, *, image: str, contained: bool) -> tuple[Mount, ...]:
-    if not contained:
-        return ()
-    mounts = list(program.mounts)
-    if image == "host" and host.python:
-        paths = (*host.system_paths, *host.python.prefixes)
-        outermost = [path for path in paths if not any(_is_below(path, other) for other in paths if other != path)]
-        mounts += [Mount(source=path, target=path, read_only=True) for path in sorted(set(outermost))]
-    for text in spec.mounts:
-        source, target, *mode = text.split(":")
-        source = str(PurePosixPath(host.folder) / source)
-        mounts.append(Mount(source=source, target=target, read_only=mode == ["ro"]))
-    return tuple(mounts)
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return PurePosixPath(path).is_relative_to(folder)

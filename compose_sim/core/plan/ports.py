@@ -1,4 +1,4 @@
-"""On which ports of this machine does a run open what it publishes? Those asked for, or well-known ones, or the next that are free."""
+"""Choose the ports of this machine on which a run publishes services: the requested, the usual or the next free ones."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ _LAST = 65535
 
 
 def choose_ports(
-    wanted: Sequence[PlannedPort], *, asked: Mapping[str, int], listening: Mapping[int, str], shared: bool
+    ports: Sequence[PlannedPort], *, requested: Mapping[str, int], listening: Mapping[int, str], shared: bool
 ) -> tuple[dict[str, PlannedPort], tuple[Choice, ...]]:
     """
-    Each port by its name, with its port on this machine; and what is to be said where that is not the well-known one.
+    Return each port with its port on this machine, by name, and a Choice for each that is not the usual one.
 
-    `asked` are ports by name; `listening` says of each port that is taken by whom. `shared`: services listen on this machine's own
-    ports, and therefore on the chosen one. SpecError for a name that nothing has, and for a port that is asked for and taken.
+    `listening` maps the ports that are in use to their users. If services share this machine's network (`shared`), they listen on the
+    chosen port. Raises SpecError for an unknown name, and for a requested port that is in use.
     """
-    for name in asked:
-        if name not in {port.name for port in wanted}:
-            names = ", ".join(port.name for port in wanted)
-            has = f"this run publishes {names}" if names else "this run publishes nothing"
-            raise SpecError(f"nothing named '{name}' is published: {has}", hint="composesim up --with jupyter …")
+    for name in requested:
+        if name not in {port.name for port in ports}:
+            names = ", ".join(port.name for port in ports) or "nothing"
+            raise SpecError(f"--publish '{name}': this run publishes {names}", hint="composesim up --with jupyter …")
     taken = {**listening}
-    for name, number in asked.items():
+    for name, number in requested.items():
         if number in taken:
             raise port_taken(name, number, taken[number], free=next_free(number, taken))
         taken[number] = f"'{name}' of this run"
     chosen, choices = {}, []
-    for port in wanted:
-        number = asked.get(port.name) or next_free(port.port, taken)
-        if port.name not in asked and number != port.port:
-            why = f"{port.port} is taken by {taken[port.port]}"
+    for port in ports:
+        number = requested.get(port.name) or next_free(port.port, taken)
+        if port.name not in requested and number != port.port:
+            why = f"{port.port} is in use by {taken[port.port]}"
             choices.append(Choice(what="port", value=f"{port.name} {number}", why=why))
         taken.setdefault(number, f"'{port.name}' of this run")
         chosen[port.name] = replace(port, host_port=number, port=number if shared else port.port)
@@ -42,16 +41,16 @@ def choose_ports(
 
 
 def port_taken(name: str, number: int, who: str, *, free: int) -> SpecError:
-    """What is said where a port of this machine cannot be had."""
+    """Return the error for a port that is in use."""
     return SpecError(
-        f"port {number} of this machine, on which '{name}' was to open, is taken by {who}",
-        hint=f"composesim up --publish {name}={free} …, or see who it is: ss -ltnp 'sport = :{number}'",
+        f"port {number} for '{name}' is in use by {who}",
+        hint=f"composesim up --publish {name}={free} …, or find the process: ss -ltnp 'sport = :{number}'",
     )
 
 
 def next_free(first: int, taken: Mapping[int, str]) -> int:
-    """The first port from that one on that nobody has; SpecError where there is none."""
+    """Return the first free port from `first` on; raise SpecError if there is none."""
     number = next((number for number in range(first, _LAST + 1) if number not in taken), 0)
     if not number:
-        raise SpecError(f"no port from {first} on is free on this machine", hint="ss -ltn")
+        raise SpecError(f"this machine has no free port from {first} on", hint="ss -ltn")
     return number

@@ -1,4 +1,4 @@
-"""Which nodes and ranks of a plan does a person mean by `--node 1 --rank 3`?"""
+"""Select nodes and ranks of a plan, as in `--node 1 --rank 3`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compose_sim.errors import SpecError
 
 
 def node_name(text: str, names: Collection[str], *, run: str) -> str:
-    """`node-1` for `node-1` or `1`; SpecError listing what exists for any other text."""
+    """Return `node-1` for `node-1` or `1`; raise SpecError that lists the nodes for any other text."""
     name = f"node-{int(text)}" if text.isascii() and text.isdigit() else text
     if name not in names:
         raise SpecError(
@@ -19,7 +19,7 @@ def node_name(text: str, names: Collection[str], *, run: str) -> str:
 
 
 def chosen_ranks(plan: Plan, *, nodes: Sequence[str], ranks: Sequence[str]) -> set[tuple[str, int]]:
-    """Node and rank of each that is meant: of these nodes, and of them these ranks; all where nothing is named."""
+    """Return the (node, rank) pairs of the named ranks on the named nodes. Nothing named selects all."""
     by_name = {node.name: node for node in plan.nodes}
     on = [by_name[node_name(text, by_name, run=plan.run)] for text in nodes] or list(plan.nodes)
     existing = {rank: node for node in on for rank in node.ranks}

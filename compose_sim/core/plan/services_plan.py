@@ -1,4 +1,4 @@
-"""Which containers run beside the nodes, and on which ports of this machine do they and the master open?"""
+"""Plan the services beside the nodes, and the ports of this machine for them and the master."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from compose_sim.core.plan.model import CONTAINER_FOLDER, Choice, Mount, PlannedPort, PlannedService
 from compose_sim.core.plan.ports import choose_ports
-from compose_sim.core.plan.services import Setting, asked_for, load_service
+from compose_sim.core.plan.services import ServiceContext, load_service, requested_services
 from compose_sim.core.request.spec import ClusterSpec
 
 
 def plan_services(
     spec: ClusterSpec,
-    masters: tuple[PlannedPort, ...],
+    master_ports: tuple[PlannedPort, ...],
     *,
     run: str,
     python: str,
@@ -25,25 +25,25 @@ def plan_services(
     contained: bool,
 ) -> tuple[tuple[PlannedService, ...], tuple[PlannedPort, ...], tuple[Choice, ...]]:
     """
-    The services that were asked for, and the ports that the master publishes, all with ports of this machine; and what to say of them.
+    Return the requested services and the ports of the master, with ports of this machine, and Choices about these.
 
-    `listening` says which ports of this machine are taken, and by whom. SpecError where one was asked for and is.
+    `listening` maps the ports of this machine that are in use to their users. Raises SpecError if a requested one is in use.
     """
     services: list[PlannedService] = []
-    for name, value in asked_for(spec.services).items():
-        setting = Setting(
+    for name, value in requested_services(spec.services).items():
+        context = ServiceContext(
             run=run,
             value=value,
             python=python,
             folder=CONTAINER_FOLDER,
             working_directory=working_directory,
             user=user,
-            of_nodes=mounts,
+            node_mounts=mounts,
             has_token=has_token,
-            masters=masters,
+            master_ports=master_ports,
         )
-        services += load_service(name).containers(setting)
-    wanted = [*masters, *(port for service in services for port in service.ports)]
-    ports, choices = choose_ports(wanted, asked=spec.publish, listening=listening, shared=not contained)
+        services += load_service(name).containers(context)
+    wanted = [*master_ports, *(port for service in services for port in service.ports)]
+    ports, choices = choose_ports(wanted, requested=spec.publish, listening=listening, shared=not contained)
     placed = [replace(each, ports=tuple(ports[port.name] for port in each.ports)) for each in services]
-    return tuple(placed), tuple(ports[port.name] for port in masters), choices
+    return tuple(placed), tuple(ports[port.name] for port in master_ports), choices

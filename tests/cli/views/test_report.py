@@ -94,7 +94,7 @@ def test_the_last_line_names_the_cause() -> None:
     [
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "SyncBatchNorm only works with GPU modules", 1),
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "ValueError: boom", 0),
-        ("CUDA emulated on the CPU: asked for", "CUDA error: invalid device ordinal", 0),
+        ("CUDA emulated on the CPU: requested", "CUDA error: invalid device ordinal", 0),
     ],
 )
 def test_an_error_of_devices_on_gpus_that_nobody_asked_for_names_the_way_out(

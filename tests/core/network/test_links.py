@@ -187,7 +187,7 @@ def test_links_that_the_cluster_cannot_have_are_refused() -> None:
     assert a_plan(nodes=2, link="1gbit").links == ("1gbit",)
     with pytest.raises(SpecError, match="'node-2' in 'node-2=1gbit' is not a node of this cluster: node-0 to node-1"):
         a_plan(nodes=2, link="node-2=1gbit")
-    with pytest.raises(SpecError, match="the local engine cannot do --link"):
+    with pytest.raises(SpecError, match="the local engine does not support --link"):
         a_plan(engine="local", link="1gbit")
-    with pytest.raises(SpecError, match="the link '1gbit' cannot be rendered"):
+    with pytest.raises(SpecError, match="--link '1gbit' cannot be rendered"):
         a_plan(portable=True, link="1gbit")

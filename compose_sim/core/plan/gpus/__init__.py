@@ -1,1 +1,1 @@
-"""Which GPUs does each node get, how are they shared, how do containers come by them? Decided from an inventory alone."""
+"""Assign GPUs to nodes, decide how ranks share them, and bind them to containers, from an inventory alone."""

@@ -1,11 +1,10 @@
-"""How does a container come by its GPUs: by NVIDIA's runtime, CDI, or device files? Always by name, never by count."""
+"""Bind GPUs to a container by name: through NVIDIA's runtime, CDI or device files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 from compose_sim.core.host.gpus import Gpu, Inventory, Toolkit
 from compose_sim.errors import EnvironmentMissingError
@@ -13,15 +12,15 @@ from compose_sim.errors import EnvironmentMissingError
 NVIDIA, CDI, RAW, VARIABLES = "nvidia", "cdi", "raw", "variables"
 _CDI_KIND = "nvidia.com/gpu="
 _UVM = "/dev/nvidia-uvm"
-_DRIVER = "/usr/local/nvidia"  # where images look for a driver that is mounted into them
+_DRIVER = "/usr/local/nvidia"  # images look here for a driver that is mounted into them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The GPUs of one service: a reservation of named devices with a driver, or device files."""
+    """The GPUs of one container, as devices reserved by name or as device files."""
 
-    uuids: tuple[str, ...]  # as the processes inside see them, in order
-    driver: str = ""  # "nvidia", "cdi"; "" where device files do
+    uuids: tuple[str, ...]  # in the order in which processes see them
+    driver: str = ""  # of the reservation: "nvidia" or "cdi"; "" for device files
     device_ids: tuple[str, ...] = ()
     device_files: tuple[str, ...] = ()
 
@@ -30,10 +29,10 @@ def choose_binding(
     inventory: Inventory, *, contained: bool, needed: Sequence[Gpu] = (), own_driver: bool = False
 ) -> tuple[str, str]:
     """
-    The form, and why: what the engine offers, in the order of how widely it works. `needed` are the GPUs to be bound.
+    Return how to bind the GPUs `needed`, and a description: the first way that this machine offers.
 
-    `own_driver` says that containers see this machine's /usr, and in it the driver: NVIDIA's runtime, which would put another one over
-    those read-only files, is then not asked.
+    If `own_driver`, containers see this machine's /usr and the driver in it. NVIDIA's runtime is not used then, because it
+    would mount another driver over these read-only files.
     """
     toolkit = inventory.toolkit
     if not contained:
@@ -41,35 +40,35 @@ def choose_binding(
     has_driver = bool(toolkit.driver_folders or toolkit.driver_files)
     if own_driver and toolkit.device_files and has_driver:
         _require_files(inventory)
-        return RAW, "by device files, since nodes see this machine's own driver"
+        return RAW, "by device files, as nodes see this machine's driver"
     if toolkit.runtime:
         return NVIDIA, "by Docker's NVIDIA runtime"
     if toolkit.cdi and (not needed or all(_cdi_name(gpu, toolkit.cdi) for gpu in needed)):
-        return CDI, "by CDI, since Docker has no NVIDIA runtime"
+        return CDI, "by CDI, as Docker has no NVIDIA runtime"
     if toolkit.device_files and has_driver:
         _require_files(inventory)
         return (
             RAW,
-            "by device files and the driver's libraries, since Docker has neither an NVIDIA runtime nor CDI devices",
+            "by device files and the driver's libraries, as Docker has neither an NVIDIA runtime nor CDI devices",
         )
     missing = "the driver's libraries" if toolkit.device_files else "device files such as /dev/nvidiactl"
     raise EnvironmentMissingError(
-        f"containers cannot be given a GPU: Docker has no NVIDIA runtime and no CDI devices, and {missing} were not found",
+        f"containers cannot use a GPU: Docker has no NVIDIA runtime and no CDI devices, and {missing} were not found",
         hint="install nvidia-container-toolkit, or composesim up --engine local …",
     )
 
 
 def _require_files(inventory: Inventory) -> None:
-    """EnvironmentMissingError where a device file that CUDA opens has not been made yet since the machine started."""
+    """Raise EnvironmentMissingError if a device file that CUDA opens has not been created since the machine started."""
     if not inventory.wsl and _UVM not in inventory.toolkit.device_files:
         raise EnvironmentMissingError(
-            f"containers cannot be given a GPU: '{_UVM}', which CUDA opens, is not there yet",
+            f"containers cannot use a GPU: '{_UVM}', which CUDA opens, does not exist yet",
             hint="sudo nvidia-modprobe -c 0 -u",
         )
 
 
 def bind(gpus: Sequence[Gpu], inventory: Inventory, form: str) -> Bound:
-    """One service's part in the document."""
+    """Return the GPUs bound in one of the ways that `choose_binding` returns."""
     uuids = tuple(gpu.uuid for gpu in gpus)
     toolkit = inventory.toolkit
     if form == NVIDIA:
@@ -82,18 +81,18 @@ def bind(gpus: Sequence[Gpu], inventory: Inventory, form: str) -> Bound:
 
 
 def binding_environment(bound: Bound | None, inventory: Inventory) -> dict[str, str]:
-    """What CUDA and NVIDIA's container runtime are told; `bound` is None, or without UUIDs, for a node that is to see no GPU."""
+    """Return the variables for CUDA and NVIDIA's container runtime. Without `bound`, or without UUIDs in it, they hide all GPUs."""
     uuids = ",".join(bound.uuids) if bound else ""
     environment = {"CUDA_VISIBLE_DEVICES": uuids}
     if not inventory.toolkit.runtime and not inventory.toolkit.cdi:
         return environment
-    # An image may ask NVIDIA's runtime for all GPUs; `void` asks it for none, where another one hands them out.
+    # An image may request all GPUs from NVIDIA's runtime. `void` requests none, for use with another way of binding.
     named = uuids if bound and bound.driver == "nvidia" and uuids else "void"
     return environment | {"NVIDIA_VISIBLE_DEVICES": named, "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 
 
 def driver_mounts(toolkit: Toolkit, *, visible: Sequence[str]) -> dict[str, str]:
-    """What a container must see of the driver beside device files: source and target, less what lies in `visible` folders."""
+    """Return the mounts of the driver that a container needs, source to target, without what is in `visible` folders."""
     wanted = {folder: folder for folder in toolkit.driver_folders}
     for file in toolkit.driver_files:
         wanted[file] = f"{_DRIVER}/{'lib64' if '.so' in PurePosixPath(file).name else 'bin'}/{PurePosixPath(file).name}"
@@ -105,19 +104,11 @@ def driver_mounts(toolkit: Toolkit, *, visible: Sequence[str]) -> dict[str, str]
 
 
 def library_path(toolkit: Toolkit) -> str:
-    """LD_LIBRARY_PATH for the mounted driver."""
+    """Return LD_LIBRARY_PATH for the mounted driver."""
     folders = toolkit.driver_folders or (_DRIVER,)
     return ":".join(
         f"{folder}/{name}" for folder in folders for name in (("lib",) if "wsl" in folder else ("lib64", "lib"))
     )
-
-
-def bound_from_dict(values: Mapping[str, Any] | None) -> Bound | None:
-    """The value that its JSON was made from."""
-    if not values:
-        return None
-    lists = {key: tuple(values[key]) for key in ("uuids", "device_ids", "device_files")}
-    return Bound(driver=values["driver"], **lists)
 
 
 def _device_files(gpus: Sequence[Gpu]) -> list[str]:
@@ -126,6 +117,6 @@ def _device_files(gpus: Sequence[Gpu]) -> list[str]:
 
 
 def _cdi_name(gpu: Gpu, names: Sequence[str]) -> str:
-    """The engine's name of a device: by UUID where the specification has one, else by its number."""
+    """Return the name of a device in the CDI specification, by UUID or by number, or ""."""
     wanted = (f"{_CDI_KIND}{gpu.uuid}", f"{_CDI_KIND}{gpu.index}")
     return next((name for name in wanted if name in names), "")

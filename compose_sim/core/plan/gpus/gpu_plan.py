@@ -1,4 +1,4 @@
-"""What do the GPUs mean for a plan? One choice in words, and for each node what it is bound to and told."""
+"""Plan the GPUs of a run: which each node sees, how they are bound, and the variables of nodes and of the MPS daemon."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compose_sim.core.host.gpus import Gpu, Inventory
-from compose_sim.core.plan.gpus.assignment import Assignment, Wish, assign
+from compose_sim.core.plan.gpus.assignment import Assignment, GpuRequest, assign
 from compose_sim.core.plan.gpus.binding import (
     RAW,
     VARIABLES,
@@ -21,12 +21,12 @@ from compose_sim.core.plan.gpus.request import label
 from compose_sim.core.plan.gpus.sharing import CONTEXT_BYTES, MPS, OWN, Sharing, crowds_cpus, decide_sharing
 from compose_sim.core.units import format_bytes
 
-MPS_NAME = "mps"  # the service, and the node name of its events
+MPS_NAME = "mps"  # of the service, and the node in its events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGpus:
-    """One node's GPUs: what binds them, its environment, and whether it is a client of the run's MPS."""
+    """The GPUs of one node, and whether its ranks are clients of the run's MPS daemon."""
 
     bound: Bound
     environment: dict[str, str]
@@ -35,18 +35,18 @@ class NodeGpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPlan:
-    """All that real GPUs add to a plan. `mps` holds the GPUs of the run's own MPS, None where none is shared so."""
+    """All that real GPUs add to a plan."""
 
     value: str  # of the Choice: "2 × NVIDIA H200"
     why: str
     nodes: tuple[NodeGpus, ...]
-    mps: NodeGpus | None
-    mounts: Mapping[str, str] = field(default_factory=dict)  # of the driver, read-only: source and target
+    mps: NodeGpus | None  # the GPUs of the MPS daemon, if the run has one
+    mounts: Mapping[str, str] = field(default_factory=dict)  # of the driver, read-only: source -> target
     environment: Mapping[str, str] = field(default_factory=dict)  # of all nodes
 
 
 def plan_gpus(
-    wishes: Sequence[Wish],
+    requests: Sequence[GpuRequest],
     inventory: Inventory,
     *,
     gpus: str,
@@ -58,22 +58,21 @@ def plan_gpus(
     visible: Sequence[str] = (),
 ) -> GpuPlan:
     """
-    Give the nodes their GPUs. `mps_folder` is where the run's MPS has its pipes, as nodes see it; `visible` are the folders of
-    this machine that containers see anyway.
+    Assign GPUs to the nodes. `mps_folder` is the nodes' path for the pipes of MPS; containers see `visible` folders anyway.
 
-    Raises SpecError where the nodes do not fit, EnvironmentMissingError where something is missing on this machine.
+    Raises SpecError if the nodes do not fit, and EnvironmentMissingError if this machine lacks something.
     """
-    assignment = assign(wishes, inventory, gpus=gpus)
+    assignment = assign(requests, inventory, gpus=gpus)
     sharing = decide_sharing(assignment, inventory, share=share, gpu_memory=gpu_memory)
     form, how = choose_binding(
         inventory, contained=contained, needed=assignment.gpus, own_driver=_sees_driver(inventory, visible)
     )
     clients = [any(sharing.shares[gpu.uuid].mode == MPS for gpu in node) for node in assignment.nodes]
-    # A client of MPS sees what its server sees: all GPUs of all clients.
+    # An MPS client sees what the daemon sees: all GPUs of all clients.
     served = tuple(
         {gpu.uuid: gpu for node, joins in zip(assignment.nodes, clients, strict=True) if joins for gpu in node}.values()
     )
-    crowds = _crowds([wish.ranks for wish in wishes], sharing, cpus=cpus)
+    crowds = _crowds([request.ranks for request in requests], sharing, cpus=cpus)
     nodes = tuple(
         _node(node, inventory, sharing, form=form, joins_mps=joins, mps_folder=mps_folder, crowd=crowd)
         for node, joins, crowd in zip(assignment.nodes, clients, crowds, strict=True)
@@ -94,26 +93,26 @@ def plan_gpus(
 
 
 def _crowds(ranks: Sequence[int], sharing: Sharing, *, cpus: int) -> list[str]:
-    """For each node `FIRST/ALL`, the place of its first rank among all, where ranks must share out the CPUs; else ""."""
+    """Return `FIRST/ALL` for each node (its first rank, and all ranks) if ranks must divide the CPUs among them, else ""."""
     if not crowds_cpus(sharing, ranks=sum(ranks), cpus=cpus):
         return [""] * len(ranks)
     return [f"{sum(ranks[:node])}/{sum(ranks)}" for node in range(len(ranks))]
 
 
 def _nccl(assignment: Assignment, sharing: Sharing) -> dict[str, str]:
-    """How ranks meet. The person's own variables win over these."""
+    """Return NCCL's variables. Those that the user sets win over them."""
     environment = {
-        "NCCL_IB_DISABLE": "1",  # else nodes would meet on this machine's InfiniBand, past the run's network
-        "NCCL_NVLS_ENABLE": "0",  # ranks that share a GPU cannot take part in its multicast
+        "NCCL_IB_DISABLE": "1",  # otherwise NCCL would use this machine's InfiniBand instead of the run's network
+        "NCCL_NVLS_ENABLE": "0",  # ranks that share a GPU cannot use its multicast
     }
     is_shared = any(share.mode != OWN for share in sharing.shares.values())
     if is_shared and all(len(node) <= 1 for node in assignment.nodes):
-        environment["NCCL_MAX_CTAS"] = "1"  # one channel, one socket a neighbour: what is short here is CPU
+        environment["NCCL_MAX_CTAS"] = "1"  # one channel with one socket per neighbour, to save CPU
     return environment
 
 
 def _sees_driver(inventory: Inventory, visible: Sequence[str]) -> bool:
-    """Whether containers see all of this machine's driver without anybody's doing."""
+    """Return whether containers see the driver in the folders that they see anyway."""
     return not driver_mounts(inventory.toolkit, visible=visible)
 
 
@@ -130,7 +129,7 @@ def _node(
     bound = bind(gpus, inventory, form)
     environment = binding_environment(bound, inventory) | {"COMPOSESIM_GPUS": ",".join(bound.uuids)}
     limits = [limit for gpu in gpus if (limit := sharing.shares[gpu.uuid].bytes_per_rank)]
-    if limits:  # of torch's allocator, which counts neither CUDA's context nor NCCL's buffers
+    if limits:  # the allocator of torch counts neither the CUDA context nor NCCL's buffers
         fraction = (min(limits) - CONTEXT_BYTES) / max(gpu.memory_bytes for gpu in gpus)
         environment["COMPOSESIM_GPU_FRACTION"] = f"{fraction:.4f}"
     if gpus and crowd:
@@ -138,7 +137,7 @@ def _node(
     if joins_mps:
         environment |= {"COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": mps_folder}
     if joins_mps and limits:
-        # MPS counts the devices that the client sees; one number more, and it takes no notice of any of them.
+        # MPS numbers the devices that the client sees, and ignores the whole limit if it has one number too many.
         megabytes = min(limits) >> 20
         environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(f"{n}={megabytes}M" for n in range(len(gpus)))
     return NodeGpus(bound=bound, environment=environment, mps=joins_mps)
@@ -148,7 +147,7 @@ def _mps(
     served: tuple[Gpu, ...], inventory: Inventory, mounts: Mapping[str, str], *, form: str, mps_folder: str
 ) -> NodeGpus:
     bound = bind(served, inventory, form)
-    # NVIDIA's runtime and CDI put the program on PATH; else it is where this machine has it, or where that is mounted.
+    # NVIDIA's runtime and CDI put the program on PATH. Otherwise it is at this machine's path, or mounted.
     control = inventory.toolkit.mps_control
     program = mounts.get(control, control) if form in (RAW, VARIABLES) else "nvidia-cuda-mps-control"
     environment = binding_environment(bound, inventory) | {
@@ -168,28 +167,28 @@ def _value(assignment: Assignment) -> str:
 
 
 def _why(assignment: Assignment, sharing: Sharing, *, gpus: str, how: str) -> str:
-    """`auto: 4 nodes share GPU 0 through MPS, 34 GiB a rank; by device files …`."""
+    """Return the reason for the choice: `requested, by CDI …: 4 ranks share GPU 0 through MPS, 34 GiB per rank`."""
     if not assignment.gpus:
-        return "asked for, of every node"
-    parts = [_shared_words(assignment, sharing)]
+        return "requested for every node"
+    parts = [_describe_sharing(assignment, sharing)]
     if sharing.why:
         parts.append(sharing.why)
     if len(assignment.gpus) > 1 and len(assignment.nodes) > 1:
-        parts.append("between nodes over sockets, not NVLink")
+        parts.append("nodes communicate over sockets, not NVLink")
     if assignment.left_out:
         parts.append(assignment.left_out)
-    asked = "asked for" if gpus != "auto" else "this machine's"
-    return f"{asked}, {how}: {'; '.join(parts)}"
+    origin = "requested" if gpus != "auto" else "found on this machine"
+    return f"{origin}, {how}: {'; '.join(parts)}"
 
 
-def _shared_words(assignment: Assignment, sharing: Sharing) -> str:
+def _describe_sharing(assignment: Assignment, sharing: Sharing) -> str:
     shared = [share for share in sharing.shares.values() if share.mode != OWN]
     if not shared:
         most = max(map(len, assignment.nodes), default=0)
-        return "each node its own" if most == 1 else f"each node its own {most}"
-    how = "through MPS" if shared[0].mode == MPS else "by turns"
+        return "one GPU per node" if most == 1 else f"{most} GPUs per node"
+    how = "through MPS" if shared[0].mode == MPS else "by time slicing"
     limits = [share.bytes_per_rank for share in shared if share.bytes_per_rank]
-    each = f", {format_bytes(min(limits))} a rank" if limits else ""
+    each = f", {format_bytes(min(limits))} per rank" if limits else ""
     if len(assignment.gpus) == 1:
         share = shared[0]
         return f"{share.ranks} ranks share {label(share.gpu)} {how}{each}"

@@ -1,4 +1,4 @@
-"""Which of this machine's GPUs did the person mean? `--gpus 0,1|UUID…`, looked up."""
+"""Look up the GPUs that `--gpus` names or that `auto` uses."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from compose_sim.errors import EnvironmentMissingError, SpecError
 
 
 def named_gpus(text: str, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The GPUs of `0,1` or of UUIDs (their beginning is enough), in that order; SpecError lists what there is."""
+    """Return the GPUs that `0,1`, or UUIDs or their prefixes, name. A SpecError lists the GPUs of this machine."""
     require_gpus(inventory, f"--gpus {text}")
     return tuple(_one(name, inventory) for name in text.split(","))
 
 
 def require_gpus(inventory: Inventory, asked: str) -> None:
-    """EnvironmentMissingError where what was asked for needs a GPU and none answers."""
+    """Raise EnvironmentMissingError if there is no GPU for `asked`."""
     if inventory.gpus:
         return
     why = inventory.problem or "this machine has none"
-    hint = inventory.hint or "composesim up --gpus emulated …, which shows nodes CUDA emulated on the CPU"
+    hint = inventory.hint or "composesim up --gpus emulated …, which emulates CUDA on the CPU"
     raise EnvironmentMissingError(f"'{asked}' needs an NVIDIA GPU: {why}", hint=hint)
 
 
 def eligible_gpus(inventory: Inventory) -> tuple[tuple[Gpu, ...], str]:
-    """What `auto` takes, and which it leaves and why: one model, and none that others compute on while any is free."""
+    """Return the GPUs that `auto` uses, and why not the others: those of one model, and no busy ones if any is free."""
     by_model: dict[str, list[Gpu]] = {}
     for gpu in inventory.gpus:
         by_model.setdefault(f"{gpu.model} {gpu.profile}".strip(), []).append(gpu)
@@ -36,7 +36,7 @@ def eligible_gpus(inventory: Inventory) -> tuple[tuple[Gpu, ...], str]:
 
 
 def label(gpu: Gpu) -> str:
-    """`GPU 0`, or `MIG slice 0:1`."""
+    """Return `GPU 0` or `MIG slice 0:1`."""
     return f"MIG slice {gpu.index}" if gpu.parent else f"GPU {gpu.index}"
 
 
@@ -45,10 +45,10 @@ def _one(name: str, inventory: Inventory) -> Gpu:
     found = found or [gpu for gpu in inventory.gpus if "-" in name and gpu.uuid.startswith(name)]
     if len(found) == 1:
         return found[0]
-    problem = f"'{name}' is the beginning of {len(found)} UUIDs" if found else f"there is no GPU '{name}' here"
+    problem = f"'{name}' is a prefix of {len(found)} UUIDs" if found else f"this machine has no GPU '{name}'"
     slices = [gpu for gpu in inventory.gpus if gpu.parent and (gpu.parent == name or gpu.index.startswith(f"{name}:"))]
     if slices:
-        problem = f"GPU '{name}' is cut into MIG slices, and those are what computes"
+        problem = f"GPU '{name}' is divided into MIG slices: name one of those"
     listed = "\n".join(f"{gpu.index:>4}  {gpu.uuid}  {gpu.model} {gpu.profile}".rstrip() for gpu in inventory.gpus)
     raise SpecError(problem, evidence=listed, hint=f"composesim up --gpus {inventory.gpus[0].index} …")
 

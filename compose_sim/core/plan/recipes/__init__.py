@@ -1,4 +1,4 @@
-"""How does one framework start on a node? One pure file a recipe; this module says what a recipe is and finds it by name."""
+"""Define recipes: each says how one framework starts on the nodes, in one pure module."""
 
 from __future__ import annotations
 
@@ -9,59 +9,76 @@ from typing import Protocol, cast
 
 from compose_sim.core.plan.model import PlannedPort, Program
 from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.errors import SpecError
 
 BUILT_IN = ("ddp", "exec", "horovod", "paddle", "paddle-ray", "ray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """What a recipe lowers to command lines: the request, and where things are. Paths are as nodes see them."""
+class ClusterLayout:
+    """What a recipe builds its command lines from: the request, and paths and ports in the nodes."""
 
     spec: ClusterSpec
     program: Program
     python: str
-    folder: str  # the run's
-    contained: bool  # nodes are containers, with names and addresses of their own
+    folder: str  # of the run
+    contained: bool  # nodes are containers, with their own names and addresses
     host: str  # the master's name or address
-    port: int  # where nodes join; 0: any free port
-    store_port: int  # what ranks are told as MASTER_PORT; 0: any free port
-    # Where the master is to listen for what `ports` publishes, by name: on the local engine another port than asked for, if that
-    # is taken. Empty while `ports` is asked.
+    port: int  # nodes join here; 0: any free port
+    store_port: int  # MASTER_PORT of the ranks; 0: any free port
+    # Name of a port in `ports` -> where the master listens. With the local engine this may not be the port that `ports`
+    # returned, if that is taken. It is empty while `ports` runs.
     published: Mapping[str, int] = field(default_factory=dict)
 
 
 class Recipe(Protocol):
-    """What a recipe module provides: values, and pure functions of a Cluster."""
+    """The values and functions of a recipe module."""
 
-    EMULATES_GPUS: bool  # whether what ranks run can be shown emulated GPUs
-    RUNS_COMMANDS: bool  # what runs is any command, not a Python script
-    DRIVEN: bool  # one program on the master drives all nodes, and its exit code is the run's (driven.py)
-    PACKAGES: Mapping[str, str]  # distributions that nodes need, and the least version of each
-    EXAMPLE: str  # what runs where no script is named, below composesim's assets; "" for nothing
-    OPTIONS: Mapping[str, str]  # its own options (`--option NAME=VALUE`), each with what it means
-    EXIT_CODES: Mapping[int, str]  # what an exit code of its programs means, where that is not the script's own
+    EMULATES_GPUS: bool  # whether composesim can emulate GPUs in the ranks
+    RUNS_COMMANDS: bool  # whether the program is any command instead of a Python script
+    DRIVEN: bool  # whether one program on the master drives the nodes (driver_commands.py); its exit code is that of the run
+    PACKAGES: Mapping[str, str]  # distributions that nodes need -> the oldest version that works
+    EXAMPLE: str  # the default script, in composesim's assets; "" for none
+    OPTIONS: Mapping[str, str]  # of `--option NAME=VALUE` -> description
+    EXIT_CODES: Mapping[int, str]  # exit codes of the framework's programs -> meaning
 
     def launcher(self, spec: ClusterSpec) -> str:
-        """How ranks are started on a node (node/agent/launchers.py)."""
+        """Return how nodes start ranks (node/agent/launchers.py)."""
         ...
 
-    def master_command(self, cluster: Cluster) -> tuple[str, ...]:
-        """The master's command line."""
+    def master_command(self, cluster: ClusterLayout) -> tuple[str, ...]:
+        """Return the command line of the master."""
         ...
 
-    def node_command(self, cluster: Cluster) -> tuple[str, ...]:
-        """A node's command line."""
+    def node_command(self, cluster: ClusterLayout) -> tuple[str, ...]:
+        """Return the command line of a node."""
         ...
 
-    def environment(self, cluster: Cluster) -> Mapping[str, str]:
-        """What all nodes and the master are told beyond what every run is."""
+    def environment(self, cluster: ClusterLayout) -> Mapping[str, str]:
+        """Return variables for the nodes and the master."""
         ...
 
-    def ports(self, cluster: Cluster) -> tuple[PlannedPort, ...]:
-        """What of the master a person may open from this machine."""
+    def ports(self, cluster: ClusterLayout) -> tuple[PlannedPort, ...]:
+        """Return the ports of the master to publish on this machine."""
         ...
 
 
 def load_recipe(name: str) -> Recipe:
-    """The built-in recipe of that name."""
+    """Return the built-in recipe of that name."""
     return cast(Recipe, import_module(f"compose_sim.core.plan.recipes.{name.replace('-', '_')}"))
+
+
+def refuse_launcher(spec: ClusterSpec, reason: str, *, hint: str = "leave --launcher out") -> None:
+    """Raise SpecError if the user chose a launcher."""
+    if "launcher" in spec.model_fields_set:
+        raise SpecError(f"--launcher '{spec.launcher}' does not apply to recipe '{spec.recipe}': {reason}", hint=hint)
+
+
+def no_environment(cluster: ClusterLayout) -> Mapping[str, str]:
+    """Return no variables, as `environment` of a recipe."""
+    return {}
+
+
+def no_ports(cluster: ClusterLayout) -> tuple[PlannedPort, ...]:
+    """Return no ports, as `ports` of a recipe."""
+    return ()

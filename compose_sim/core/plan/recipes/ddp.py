@@ -1,11 +1,10 @@
-"""How does a torch.distributed script start on a node? Through composesim's own launcher, which asks the master for its place."""
+"""Start torch.distributed scripts with composesim's launchers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compose_sim.core.plan.model import PlannedPort
-from compose_sim.core.plan.recipes import Cluster, rendezvous_commands
+from compose_sim.core.plan.recipes import ClusterLayout, no_environment, no_ports, rendezvous_commands
 from compose_sim.core.request.spec import ClusterSpec
 
 EMULATES_GPUS = True
@@ -16,34 +15,26 @@ EXAMPLE = "train_ddp.py"
 OPTIONS: Mapping[str, str] = {}
 EXIT_CODES: Mapping[int, str] = {}
 
+environment, ports = no_environment, no_ports
+
 
 def launcher(spec: ClusterSpec) -> str:
-    """As the person asked."""
+    """Return the launcher that the user chose."""
     return spec.launcher
 
 
-def master_command(cluster: Cluster) -> tuple[str, ...]:
-    """The master of the rounds."""
-    return rendezvous_commands.master_command(cluster, serves_store=not _listens_on_first_node(cluster.spec))
+def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
+    """Start the rendezvous master, with a store unless a rank opens it."""
+    return rendezvous_commands.master_command(cluster, serves_store=not _first_rank_listens(cluster.spec))
 
 
-def node_command(cluster: Cluster) -> tuple[str, ...]:
-    """The node's agent, then after `--` what each rank runs."""
+def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
+    """Start the node's agent; after `--` follows the program of each rank."""
     return rendezvous_commands.node_command(
-        cluster, cluster.spec.launcher, first_rank_listens=_listens_on_first_node(cluster.spec)
+        cluster, cluster.spec.launcher, first_rank_listens=_first_rank_listens(cluster.spec)
     )
 
 
-def environment(cluster: Cluster) -> Mapping[str, str]:
-    """Nothing more."""
-    return {}
-
-
-def ports(cluster: Cluster) -> tuple[PlannedPort, ...]:
-    """None."""
-    return ()
-
-
-def _listens_on_first_node(spec: ClusterSpec) -> bool:
-    """A bare process (`env`) and a script that listens on MASTER_ADDR (`--master node-0`) bring their own store."""
+def _first_rank_listens(spec: ClusterSpec) -> bool:
+    """Return whether the script opens the store at MASTER_ADDR: bare processes do, and those of `--master node-0`."""
     return spec.launcher == "env" or spec.master == "node-0"

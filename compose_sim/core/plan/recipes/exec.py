@@ -1,19 +1,23 @@
-"""How does any command start on every node? As it is, with the names of all nodes in its environment and in a host file.
+"""Start any command on every node, with the names of all nodes in its environment and in a host file.
 
-MPI, DeepSpeed, JAX and others start from there: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as for torch.distributed, and
-nobody listens at MASTER_PORT but whom the command itself makes listen there, on the first node.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as for torch.distributed. Nothing listens at MASTER_PORT until the command
+itself does so on the first node. MPI, DeepSpeed, JAX and others can start from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compose_sim.core.plan.model import PlannedPort
-from compose_sim.core.plan.recipes import Cluster, rendezvous_commands
+from compose_sim.core.plan.recipes import (
+    ClusterLayout,
+    no_environment,
+    no_ports,
+    refuse_launcher,
+    rendezvous_commands,
+)
 from compose_sim.core.request.spec import ClusterSpec
-from compose_sim.errors import SpecError
 
-EMULATES_GPUS = False  # the emulation lives in the Python that our own launcher starts
+EMULATES_GPUS = False  # GPUs are emulated in the Python that composesim's launchers start
 RUNS_COMMANDS = True
 DRIVEN = False
 PACKAGES: Mapping[str, str] = {}
@@ -21,32 +25,22 @@ EXAMPLE = ""
 OPTIONS: Mapping[str, str] = {}
 EXIT_CODES: Mapping[int, str] = {}
 
+environment, ports = no_environment, no_ports
+
 
 def launcher(spec: ClusterSpec) -> str:
-    """`command`; SpecError where another one was asked for."""
-    if "launcher" in spec.model_fields_set:
-        raise SpecError(
-            f"launcher '{spec.launcher}' starts Python scripts, and recipe 'exec' runs commands as they are",
-            hint="leave --launcher out, or run a script by the recipe 'ddp'",
-        )
+    """Return `command`; raise SpecError if the user chose another launcher."""
+    refuse_launcher(
+        spec, "it runs commands unchanged", hint="leave --launcher out, or run a script with the recipe 'ddp'"
+    )
     return "command"
 
 
-def master_command(cluster: Cluster) -> tuple[str, ...]:
-    """The master of the rounds, without a store: a command brings its own."""
+def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
+    """Start the rendezvous master without a store."""
     return rendezvous_commands.master_command(cluster, serves_store=False)
 
 
-def node_command(cluster: Cluster) -> tuple[str, ...]:
-    """The node's agent, then after `--` the command."""
+def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
+    """Start the node's agent; after `--` follows the command."""
     return rendezvous_commands.node_command(cluster, launcher(cluster.spec), first_rank_listens=True)
-
-
-def environment(cluster: Cluster) -> Mapping[str, str]:
-    """Nothing more."""
-    return {}
-
-
-def ports(cluster: Cluster) -> tuple[PlannedPort, ...]:
-    """None."""
-    return ()

@@ -1,19 +1,18 @@
-"""How does a PaddlePaddle script start on a node? By the real paddle.distributed.launch, whose nodes meet on the first of each round.
+"""Start PaddlePaddle scripts with paddle.distributed.launch, whose nodes meet on the first node of each round.
 
-Failures are composesim's to deal with: it stops the ranks of all nodes, and begins another round where `--max-restarts` or
-`--elastic` leave one. Paddle's own restarts (`--max_restart`, 3 by default, which want an etcd) are off.
+composesim handles failures: it stops the ranks of all nodes, and starts another round if `--max-restarts` or `--elastic` allow it.
+Paddle's own restarts (`--max_restart`) are off, because they need an etcd.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compose_sim.core.plan.model import PlannedPort
-from compose_sim.core.plan.recipes import Cluster, rendezvous_commands
+from compose_sim.core.plan.recipes import ClusterLayout, no_ports, refuse_launcher, rendezvous_commands
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 
-EMULATES_GPUS = False  # the emulation is torch's
+EMULATES_GPUS = False  # GPUs are emulated in torch
 RUNS_COMMANDS = False
 DRIVEN = False
 PACKAGES: Mapping[str, str] = {"paddlepaddle": "3.0"}
@@ -21,40 +20,32 @@ EXAMPLE = "templates/examples/paddle_digits.py"
 OPTIONS: Mapping[str, str] = {}
 EXIT_CODES: Mapping[int, str] = {}
 
-_MOST_PORTS = 99  # that launchers and ranks of one node may take: Paddle chooses among them
+ports = no_ports
+_PORTS_PER_NODE = 99  # Paddle chooses the ports of its launcher and its ranks among them
 
 
 def launcher(spec: ClusterSpec) -> str:
-    """`paddle`; SpecError where another one was asked for."""
-    if "launcher" in spec.model_fields_set:
-        raise SpecError(
-            f"launcher '{spec.launcher}' is torch's, and recipe 'paddle' starts ranks by paddle.distributed.launch",
-            hint="leave --launcher out",
-        )
+    """Return `paddle`; raise SpecError for a launcher or a store of torch."""
+    refuse_launcher(spec, "paddle.distributed.launch starts the ranks")
     if spec.master != "service":
         raise SpecError(
-            f"--master '{spec.master}' is for scripts that listen at MASTER_ADDR, and Paddle's launcher brings its own store",
+            f"--master '{spec.master}' does not apply to recipe 'paddle': Paddle's launcher brings its own store",
             hint="leave --master out",
         )
     return "paddle"
 
 
-def master_command(cluster: Cluster) -> tuple[str, ...]:
-    """The master of the rounds, without a store: Paddle brings its own."""
+def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
+    """Start the rendezvous master without a store."""
     return rendezvous_commands.master_command(cluster, serves_store=False)
 
 
-def node_command(cluster: Cluster) -> tuple[str, ...]:
-    """The node's agent, then after `--` what each rank runs."""
+def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
+    """Start the node's agent; after `--` follows the program of each rank."""
     return rendezvous_commands.node_command(cluster, launcher(cluster.spec), first_rank_listens=True)
 
 
-def environment(cluster: Cluster) -> Mapping[str, str]:
-    """Which ports Paddle takes beside the master's: the next ones in containers, on this machine any that are free."""
+def environment(cluster: ClusterLayout) -> Mapping[str, str]:
+    """Return the ports that Paddle may use: in containers those after MASTER_PORT, else any free ones."""
     first = cluster.store_port + 1
-    return {"PORT_RANGE": f"{first}:{first + _MOST_PORTS}"} if cluster.contained else {}
-
-
-def ports(cluster: Cluster) -> tuple[PlannedPort, ...]:
-    """None."""
-    return ()
+    return {"PORT_RANGE": f"{first}:{first + _PORTS_PER_NODE}"} if cluster.contained else {}

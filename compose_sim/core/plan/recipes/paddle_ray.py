@@ -1,11 +1,11 @@
-"""How does PaddlePaddle run in Ray? As any program in the actors and tasks of a Ray cluster, whose nodes have Paddle as well."""
+"""Start a Ray cluster on nodes that also have PaddlePaddle, for programs that use Paddle in actors and tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compose_sim.core.plan.node_roles import role_words
-from compose_sim.core.plan.recipes import Cluster, driver_commands, paddle, ray
+from compose_sim.core.plan.node_roles import role_command
+from compose_sim.core.plan.recipes import ClusterLayout, driver_commands, paddle, ray
 
 EMULATES_GPUS = False
 RUNS_COMMANDS = False
@@ -15,7 +15,7 @@ EXAMPLE = "templates/examples/paddle_ray_search.py"
 OPTIONS = ray.OPTIONS
 EXIT_CODES: Mapping[int, str] = {
     **ray.EXIT_CODES,
-    90: "Ray or Paddle is not in the nodes' Python",
+    90: "Ray or Paddle is not installed in the nodes' Python",
     91: "the nodes' Ray or Paddle is too old",
 }
 
@@ -23,8 +23,8 @@ launcher, node_command = ray.launcher, ray.node_command
 environment, ports = ray.environment, ray.ports
 
 
-def master_command(cluster: Cluster) -> tuple[str, ...]:
-    """The head of a Ray cluster, which looks for Paddle first."""
+def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
+    """Start the driver of Ray, which checks for Paddle first."""
     return driver_commands.master_command(
-        cluster, role_words(cluster.folder, "paddle-driver", *ray.driver_words(cluster)[2:])
+        cluster, role_command(cluster.folder, "paddle-driver", *ray.driver_options(cluster))
     )

@@ -1,17 +1,17 @@
-"""How do master and agents start where nodes meet in rounds, whatever a rank runs? The command lines that such recipes share."""
+"""Build the command lines of recipes whose nodes meet in rounds."""
 
 from __future__ import annotations
 
-from compose_sim.core.plan.node_roles import role_words
-from compose_sim.core.plan.recipes import Cluster
+from compose_sim.core.plan.node_roles import role_command
+from compose_sim.core.plan.recipes import ClusterLayout
 
 
-def master_command(cluster: Cluster, *, serves_store: bool) -> tuple[str, ...]:
-    """The rendezvous master; it serves a TCPStore only where ranks are told to connect to it."""
+def master_command(cluster: ClusterLayout, *, serves_store: bool) -> tuple[str, ...]:
+    """Start the rendezvous master; `serves_store` adds a TCPStore to which ranks connect."""
     spec = cluster.spec
     return (
         cluster.python,
-        *role_words(cluster.folder, "master"),
+        *role_command(cluster.folder, "master"),
         *("--nodes", str(spec.initial_node_count)),
         *(("--min-nodes", str(spec.elastic_range[0])) if spec.elastic_range else ()),
         *("--max-restarts", str(spec.max_restarts)),
@@ -22,14 +22,14 @@ def master_command(cluster: Cluster, *, serves_store: bool) -> tuple[str, ...]:
     )
 
 
-def node_command(cluster: Cluster, launcher: str, *, first_rank_listens: bool) -> tuple[str, ...]:
-    """The node's agent, then after `--` what each rank runs."""
+def node_command(cluster: ClusterLayout, launcher: str, *, first_rank_listens: bool) -> tuple[str, ...]:
+    """Start the node's agent; after `--` follows the program of each rank."""
     program = cluster.program
-    # In containers the first node of each round is reached by its name: node-0 may be gone.
+    # In containers, the master names the first node of each round: node-0 may be gone.
     listens_here = first_rank_listens and not cluster.contained
     return (
         cluster.python,
-        *role_words(cluster.folder, "agent"),
+        *role_command(cluster.folder, "agent"),
         *("--launcher", launcher),
         *(("--master-address", "127.0.0.1") if listens_here else ()),
         *(("--module",) if program.is_module else ()),

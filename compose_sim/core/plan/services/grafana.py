@@ -1,26 +1,26 @@
-"""How does Grafana run beside the nodes? From its own image, with our dashboard, and the token as the administrator's password."""
+"""Run Grafana with composesim's dashboard; the run's token is the password of the administrator."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from compose_sim.core.plan.model import TOKEN, PlannedPort, PlannedService
-from compose_sim.core.plan.services import FILES, Setting
+from compose_sim.core.plan.services import FILES, ServiceContext
 
 PACKAGES: Mapping[str, str] = {}
 NEEDS = ("prometheus",)
 IMAGE = "grafana/grafana:12.0.2"
 PORT = 3000
-_DATA = "/tmp"  # there from the start, and writable to whichever user
+_DATA = "/tmp"  # exists, and any user can write to it
 
 
-def containers(setting: Setting) -> tuple[PlannedService, ...]:
-    """One, in the network of Prometheus, which it asks on the loopback that they share."""
-    provisioning = f"{setting.folder}/{FILES}/grafana"
+def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
+    """Return one container, which reaches Prometheus on a shared loopback."""
+    provisioning = f"{context.folder}/{FILES}/grafana"
     return (
         PlannedService(
             name="grafana",
-            image=setting.value or IMAGE,
+            image=context.value or IMAGE,
             environment={
                 "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
                 "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
@@ -31,12 +31,12 @@ def containers(setting: Setting) -> tuple[PlannedService, ...]:
                 "GF_PATHS_LOGS": f"{_DATA}/log",
                 "GF_PATHS_PLUGINS": f"{_DATA}/plugins",
                 "GF_PATHS_PROVISIONING": provisioning,
-                "GF_PLUGINS_PREINSTALL_DISABLED": "true",  # they would come from the Internet
-                "GF_SECURITY_ADMIN_PASSWORD__FILE": f"{setting.folder}/{TOKEN}",
+                "GF_PLUGINS_PREINSTALL_DISABLED": "true",  # they would be downloaded
+                "GF_SECURITY_ADMIN_PASSWORD__FILE": f"{context.folder}/{TOKEN}",
                 "GF_SERVER_HTTP_PORT": str(PORT),
                 "GF_USERS_ALLOW_SIGN_UP": "false",
             },
-            mounts=setting.sees(f"{FILES}/grafana", "secrets"),
+            mounts=context.sees(f"{FILES}/grafana", "secrets"),
             files={
                 "grafana/datasources/composesim.yaml": "templates/grafana/datasource.yml.j2",
                 "grafana/dashboards/composesim.yaml": "templates/grafana/dashboards.yml.j2",

@@ -51,23 +51,23 @@ def the(what: str, made: Plan) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("inventory", "spec", "expected", "words"),
     [
-        (FOUR, {"nodes": 4}, [[0], [1], [2], [3]], "each node its own; between nodes over sockets, not NVLink"),
-        (FOUR, {"nodes": 2}, [[0], [1]], "each node its own"),
-        (FOUR, {"nodes": 8}, [[0], [1], [2], [3]] * 2, "2 ranks share a GPU through MPS, 70.2 GiB a rank"),
-        (ONE, {"nodes": 4}, [[0]] * 4, "4 ranks share GPU 0 through MPS, 35.1 GiB a rank"),
-        (EIGHT, {"nodes": 2, "gpus_per_node": 4}, [[0, 1, 2, 3], [4, 5, 6, 7]], "each node its own 4"),
-        (EIGHT, {"nodes": 2, "nproc_per_node": 2}, [[0, 1], [2, 3]], "each node its own 2"),
+        (FOUR, {"nodes": 4}, [[0], [1], [2], [3]], "one GPU per node; nodes communicate over sockets, not NVLink"),
+        (FOUR, {"nodes": 2}, [[0], [1]], "one GPU per node"),
+        (FOUR, {"nodes": 8}, [[0], [1], [2], [3]] * 2, "2 ranks share a GPU through MPS, 70.2 GiB per rank"),
+        (ONE, {"nodes": 4}, [[0]] * 4, "4 ranks share GPU 0 through MPS, 35.1 GiB per rank"),
+        (EIGHT, {"nodes": 2, "gpus_per_node": 4}, [[0, 1, 2, 3], [4, 5, 6, 7]], "4 GPUs per node"),
+        (EIGHT, {"nodes": 2, "nproc_per_node": 2}, [[0, 1], [2, 3]], "2 GPUs per node"),
         (FOUR, {"nodes": 4, "gpus_per_node": 2}, [[0, 1], [2, 3], [0, 1], [2, 3]], "sockets"),
-        (FOUR, {"nodes": 2, "gpus": "3,1"}, [[3], [1]], "asked for"),
+        (FOUR, {"nodes": 2, "gpus": "3,1"}, [[3], [1]], "requested"),
         (FOUR, {"nodes": 2, "gpus": uuid(2)}, [[2], [2]], "2 ranks share GPU 2 through MPS"),
         (FOUR, {"nodes": [{"gpus": "3"}, {"gpus": [0, 1], "nproc_per_node": 2}, {}]}, [[3], [0, 1], [2]], "sockets"),
-        (MIG, {"nodes": 3}, [[0], [1], [2]], "each node its own"),
-        (MIG, {"nodes": 4}, [[0], [1], [2], [0]], "composesim starts no MPS for MIG slices (MIG slice 0:0)"),
+        (MIG, {"nodes": 3}, [[0], [1], [2]], "one GPU per node"),
+        (MIG, {"nodes": 4}, [[0], [1], [2], [0]], "composesim does not support MPS on MIG slices (MIG slice 0:0)"),
         (MIXED, {"nodes": 2}, [[1], [2]], "the NVIDIA GeForce GT 1030 is another model"),
-        (MIXED, {"nodes": 3, "gpus": "all"}, [[0], [1], [2]], "asked for"),
+        (MIXED, {"nodes": 3, "gpus": "all"}, [[0], [1], [2]], "requested"),
         (BUSY, {"nodes": 2}, [[1], [2]], "GPU 0 is busy (100 GiB used by 4711 python3)"),
-        (BUSY, {"nodes": 3, "gpus": "all"}, [[0], [1], [2]], "asked for"),
-        (WSL, {"nodes": 2}, [[0], [0]], "WSL has no MPS, so ranks take turns on the GPU: on an H200"),
+        (BUSY, {"nodes": 3, "gpus": "all"}, [[0], [1], [2]], "requested"),
+        (WSL, {"nodes": 2}, [[0], [0]], "WSL does not support MPS, so ranks use time slicing: on an H200"),
     ],
 )  # fmt: skip
 def test_nodes_get_their_gpus(
@@ -107,29 +107,29 @@ def test_a_node_may_have_no_gpu_and_a_torch_may_have_no_cuda() -> None:
 
     hidden = plan(ONE, nodes=[{"gpus": "none"}, {"gpus": "none"}])
 
-    assert the("gpus", hidden) == ("none", "asked for, of every node")
+    assert the("gpus", hidden) == ("none", "requested for every node")
     assert the("backend", hidden)[0] == "gloo"
     assert seen(mixed) == [[], [0]]
     assert the("backend", mixed) == ("gloo", "not every node has a GPU")
-    assert the("gpus", without) == ("emulated", "CUDA emulated on the CPU: the nodes' torch is built without CUDA")
+    assert the("gpus", without) == ("emulated", "CUDA emulated on the CPU: the nodes' torch was built without CUDA")
     assert without.nodes[0].environment["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.parametrize(
     ("inventory", "spec", "error", "words"),
     [
-        (FOUR, {"gpus_per_node": 5}, SpecError, "5 GPUs per node are more than a node can see: there are 4 GPUs"),
-        (ONE, {"nproc_per_node": 2}, SpecError, "node-0 has 2 ranks, which take a GPU each, and there is 1 GPU"),
-        (ONE, {"nodes": 49}, SpecError, "49 ranks on GPU 0 are more than the 48 clients that MPS serves on one GPU"),
-        (ONE, {"nodes": 4, "gpu_memory": "40g"}, SpecError, "4 × 40 GiB of GPU memory do not fit: 140 GiB of 140 GiB"),
+        (FOUR, {"gpus_per_node": 5}, SpecError, "5 GPUs per node are too many: there are 4 GPUs"),
+        (ONE, {"nproc_per_node": 2}, SpecError, "node-0 needs 2 GPUs, one per rank, and there is 1 GPU"),
+        (ONE, {"nodes": 49}, SpecError, "49 ranks on GPU 0 are more than the 48 clients that MPS supports on one GPU"),
+        (ONE, {"nodes": 4, "gpu_memory": "40g"}, SpecError, "4 ranks with 40 GiB of GPU memory each do not fit: GPU 0 has 140 GiB"),
         (MIXED, {"nodes": 2, "gpus": "0", "share": "timeslice", "gpu_memory": "1g"}, None, ""),
         (MIXED, {"nodes": 4, "gpus": "0", "share": "timeslice"}, SpecError, "512 MiB of GPU memory for each of 4 ranks"),
-        (ONE, {"nodes": 2, "share": "off"}, SpecError, "2 ranks would share GPU 0, and '--share off' lets none"),
-        (WSL, {"nodes": 2, "share": "mps"}, EnvironmentMissingError, "'--share mps' cannot be had: WSL has no MPS"),
-        (FOUR, {"gpus": "7"}, SpecError, "there is no GPU '7' here"),
-        (FOUR, {"gpus": "GPU-9"}, SpecError, "there is no GPU 'GPU-9' here"),
-        (MIG, {"gpus": "0"}, SpecError, "GPU '0' is cut into MIG slices"),
-        (MIG, {"nodes": 1, "gpus_per_node": 2}, SpecError, "CUDA shows a process one MIG slice at most"),
+        (ONE, {"nodes": 2, "share": "off"}, SpecError, "2 ranks would share GPU 0, which '--share off' forbids"),
+        (WSL, {"nodes": 2, "share": "mps"}, EnvironmentMissingError, "'--share mps' does not work here: WSL does not support MPS"),
+        (FOUR, {"gpus": "7"}, SpecError, "this machine has no GPU '7'"),
+        (FOUR, {"gpus": "GPU-9"}, SpecError, "this machine has no GPU 'GPU-9'"),
+        (MIG, {"gpus": "0"}, SpecError, "GPU '0' is divided into MIG slices"),
+        (MIG, {"nodes": 1, "gpus_per_node": 2}, SpecError, "CUDA shows a process only one MIG slice"),
         (h200s(1, driver="535.104.05", cuda=(11, 4)), {}, EnvironmentMissingError, "driver 535.104.05 supports CUDA up to 11.4"),
         (OLD_DRIVER, {"image": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9"}, EnvironmentMissingError, "needs driver 580"),
         (OLD_DRIVER, {}, None, ""),  # newer CUDA of the same major version runs on an older driver
@@ -223,4 +223,4 @@ def test_words_that_name_no_gpu_are_refused(wrong: str) -> None:
 def test_a_gpu_that_somebody_uses_counts_with_what_is_free() -> None:
     inventory = an_inventory(a_gpu(0, memory_bytes=16 << 30, used_bytes=8 << 30, processes=("1 x",)))
 
-    assert "2 ranks share GPU 0 through MPS, 4 GiB a rank" in the("gpus", plan(inventory, nodes=2))[1]
+    assert "2 ranks share GPU 0 through MPS, 4 GiB per rank" in the("gpus", plan(inventory, nodes=2))[1]

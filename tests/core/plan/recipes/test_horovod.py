@@ -27,8 +27,8 @@ def a_plan(**spec: object) -> Plan:
     return make_plan(cluster, HOST, run="demo", run_folder="/runs/demo", program=SCRIPT, recipe=recipe)
 
 
-def driver_words(plan: Plan) -> list[str]:
-    """The driver's own words on the master's command line."""
+def driver_arguments(plan: Plan) -> list[str]:
+    """Return the arguments of the driver on the master's command line."""
     words = list(plan.master.command)
     return words[words.index("--") + 1 :]
 
@@ -36,7 +36,7 @@ def driver_words(plan: Plan) -> list[str]:
 def test_the_driver_is_told_the_ranks_and_the_script() -> None:
     plan = a_plan(nproc_per_node=2)
 
-    words = driver_words(plan)
+    words = driver_arguments(plan)
     assert words[1] == "horovod-driver"
     assert words[2:6] == ["--slots", "2,2,2,2", "--ranks", "8"]
     assert words[-4:] == ["--", "train.py", "--lr", "0.1"]
@@ -44,8 +44,8 @@ def test_the_driver_is_told_the_ranks_and_the_script() -> None:
     assert plan.nodes[3].command[-3:] == ("train.py", "--lr", "0.1")
 
 
-def test_an_elastic_run_begins_with_its_first_nodes_and_counts_ranks() -> None:
-    words = driver_words(a_plan(elastic="2:4", nodes=3, nproc_per_node=2))
+def test_an_elastic_run_starts_with_its_initial_nodes_and_counts_ranks() -> None:
+    words = driver_arguments(a_plan(elastic="2:4", nodes=3, nproc_per_node=2))
 
     assert words[words.index("--elastic") + 1] == "4:8"
     assert words[words.index("--ranks") + 1] == "6"
@@ -54,7 +54,7 @@ def test_an_elastic_run_begins_with_its_first_nodes_and_counts_ranks() -> None:
 def test_options_are_lowered_to_bytes_and_milliseconds() -> None:
     given = {"fusion-threshold": "32m", "cycle-time": "2.5ms", "timeline": "on", "mpi": "yes"}
 
-    words = driver_words(a_plan(options=given))
+    words = driver_arguments(a_plan(options=given))
 
     assert words[words.index("--fusion-threshold") + 1] == str(32 << 20)
     assert words[words.index("--cycle-time") + 1] == "2.5"
@@ -64,12 +64,12 @@ def test_options_are_lowered_to_bytes_and_milliseconds() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"options": {"fusion-threshold": "much"}}, "option 'fusion-threshold': 'much' is not a size"),
-        ({"options": {"cycle-time": "fast"}}, "option 'cycle-time' is 'fast', and is a number of milliseconds"),
+        ({"options": {"fusion-threshold": "much"}}, "option 'fusion-threshold' is 'much': expected a size"),
+        ({"options": {"cycle-time": "fast"}}, "option 'cycle-time' is 'fast': expected a number of milliseconds"),
         ({"options": {"cycle-time": "0"}}, "option 'cycle-time' is '0'"),
-        ({"options": {"mpi": "openmpi"}}, "option 'mpi' is 'openmpi', and can be on or off"),
+        ({"options": {"mpi": "openmpi"}}, "option 'mpi' is 'openmpi': expected on or off"),
         ({"options": {"mpi": "on"}, "elastic": "2:4"}, "--elastic and --mpi exclude each other"),
-        ({"launcher": "torchrun"}, "launcher 'torchrun' starts ranks itself"),
+        ({"launcher": "torchrun"}, "'torchrun' does not apply to recipe 'horovod'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(spec: dict[str, object], message: str) -> None:

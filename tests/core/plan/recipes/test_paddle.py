@@ -58,8 +58,8 @@ def test_an_elastic_range_is_for_the_masters_rounds() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"launcher": "torchrun"}, "launcher 'torchrun' is torch's"),
-        ({"gpus": "emulated"}, "GPUs are emulated within torch"),
+        ({"launcher": "torchrun"}, "--launcher 'torchrun' does not apply to recipe 'paddle'"),
+        ({"gpus": "emulated"}, "recipe 'paddle' does not support emulated GPUs"),
         ({"options": {"colour": "red"}}, "recipe 'paddle' has no option 'colour'"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_paddle_for_cpus_is_given_no_gpu_whatever_torch_there_is() -> None:
     for_cpus = the_plan(a_host_with(CPU_BUILD, gpus=FOUR))
     for_gpus = the_plan(a_host_with({**CPU_BUILD, "paddlepaddle-gpu": "3.3.1"}, gpus=FOUR))
 
-    assert chosen(for_cpus, "gpus") == ("none", "the nodes' paddle is built without CUDA")
+    assert chosen(for_cpus, "gpus") == ("none", "the nodes' paddle was built without CUDA")
     assert all(node.gpus is None for node in for_cpus.nodes)
     assert all(node.gpus and len(node.gpus.uuids) == 1 for node in for_gpus.nodes)
     assert for_gpus.backend == "nccl"

@@ -85,12 +85,12 @@ def test_a_socket_of_ray_fits_into_the_kernels_107_characters() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"nproc_per_node": 2}, "a node of Ray has no ranks"),
-        ({"nodes": [{}, {"nproc_per_node": 4}]}, "a node of Ray has no ranks"),
-        ({"launcher": "torchrun"}, "launcher 'torchrun' starts ranks, and Ray starts its workers itself"),
-        ({"options": {"cpus": "two"}}, "option cpus 'two' is not a whole number of at least 1"),
-        ({"options": {"cpus": "0"}}, "option cpus '0' is not a whole number of at least 1"),
-        ({"options": {"dashboard": "yes"}}, "option dashboard 'yes' is neither on nor off"),
+        ({"nproc_per_node": 2}, "Ray nodes have no ranks"),
+        ({"nodes": [{}, {"nproc_per_node": 4}]}, "Ray nodes have no ranks"),
+        ({"launcher": "torchrun"}, "'torchrun' does not apply to recipe 'ray': Ray starts its workers itself"),
+        ({"options": {"cpus": "two"}}, "option 'cpus' is 'two': expected a whole number of at least 1"),
+        ({"options": {"cpus": "0"}}, "option 'cpus' is '0': expected a whole number of at least 1"),
+        ({"options": {"dashboard": "maybe"}}, "option 'dashboard' is 'maybe': expected on or off"),
         ({"options": {"colour": "red"}}, "recipe 'ray' has no option 'colour': it takes cpus, "),
     ],
 )

@@ -42,12 +42,12 @@ def test_a_command_is_shown_no_emulated_gpus() -> None:
 
     assert "COMPOSESIM_EMULATED_GPUS" not in plan.nodes[0].environment
     assert next(choice for choice in plan.choices if choice.what == "gpus").value == "none"
-    with pytest.raises(SpecError, match="GPUs are emulated within torch, and recipe 'exec' starts other programs"):
+    with pytest.raises(SpecError, match="recipe 'exec' does not support emulated GPUs"):
         a_command_plan(gpus="emulated")
 
 
 def test_a_launcher_of_python_scripts_is_refused_for_commands() -> None:
-    with pytest.raises(SpecError, match="launcher 'torchrun' starts Python scripts"):
+    with pytest.raises(SpecError, match="'torchrun' does not apply to recipe 'exec'"):
         a_command_plan(launcher="torchrun")
 
 
@@ -59,8 +59,8 @@ def test_a_command_keeps_its_name_in_a_rendered_folder() -> None:
 @pytest.mark.parametrize(
     ("recipe", "asked", "message"),
     [
-        ("ray", {"max_restarts": 2}, "--max-restarts '2' begins new rounds, and recipe 'ray' has none"),
-        ("horovod", {"master": "node-0"}, "recipe 'horovod' has its head on the master"),
+        ("ray", {"max_restarts": 2}, "--max-restarts '2' does not apply to recipe 'ray'"),
+        ("horovod", {"master": "node-0"}, "--master 'node-0' does not apply to recipe 'horovod'"),
         ("paddle", {"master": "node-0"}, "Paddle's launcher brings its own store"),
     ],
 )
