@@ -127,7 +127,7 @@ def _error(report: Report) -> RunError:
     rank, node, message = cause.rank, cause.node, cause.message
     place = f"rank {rank} on {node}: " if rank is not None and not message.startswith(("rank ", "node-")) else ""
     hint = f"composesim logs --run {report.run}"
-    return RunError(f"{place}{message}", rank=rank, node=node, traceback=cause.traceback or "", hint=hint)
+    return RunError(f"{place}{message}", rank=rank, node=node, traceback=(cause.traceback or "").rstrip(), hint=hint)
 
 
 def _read_values(folder: Path, report: Report, name: str) -> list[Any]:
