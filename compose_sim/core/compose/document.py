@@ -18,7 +18,7 @@ from compose_sim.core.plan.model import CONTAINER_FOLDER, NOBODY, Mount, Plan, P
 _WRITTEN_TO = ("events", "logs", "observations", "shared", "debug")
 # Where a run's own folders appear in every container; the sources are relative to the compose file.
 _OWN_MOUNTS = [
-    *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}", read_only=True) for name in ("node", "orders")),
+    *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}", read_only=True) for name in ("node", "control")),
     *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}") for name in _WRITTEN_TO),
 ]
 _IDENTITY = [Mount(source=f"./identity/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")]

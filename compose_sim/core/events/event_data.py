@@ -80,7 +80,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "recovered": {
         **{"id": str, "cause": str, "seconds": _NUMBER, "world_size": int, "steps_lost": int, "generation": int},
     },
-    "order": {"id": str, "phase": str, "why": str},
+    "command": {"id": str, "phase": str, "why": str},
     "log": {"line": str},
 }
 
@@ -94,7 +94,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "scale": ("id", "names"),
     "refused": ("id", "message"),
     "recovered": ("seconds", "world_size"),
-    "order": ("id", "phase"),
+    "command": ("id", "phase"),
     "waited": ("what", "seconds"),
     "service": ("name", "phase"),
 }

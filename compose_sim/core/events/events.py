@@ -34,7 +34,7 @@ KINDS_OF: Mapping[str, frozenset[str]] = {
                 "stalled",
                 "resumed",
             ),
-            *("gpus", "start-failed", "order"),
+            *("gpus", "start-failed", "command"),
             *("environment", "init", "step", "waited", "breakpoint", "exception", "script-ended"),  # by its ranks
         }
     ),

@@ -35,7 +35,7 @@ class FaultOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultKind:
-    """One kind of fault. A new one is an entry in a module of `core/faults/kinds`, a row in `docs/faults.md` and a test."""
+    """One kind of fault. A new one is an entry in a module of `core/faults/kinds`, a row in `docs/fault-kinds.md` and a test."""
 
     name: str
     summary: str  # the line of `composesim fault list`

@@ -48,7 +48,7 @@ class AgentCommands:
     def write(self, command: AgentCommand, cause: str) -> Path:
         """Write the command for the agent to find, and return the file without waiting."""
         values = {"id": cause, "name": command.name, "values": dict(command.values), "on": command.on}
-        path = self._folder.path / "orders" / command.node / f"{cause}.json"
+        path = self._folder.path / "control" / command.node / f"{cause}.json"
         write_file(path, json.dumps(values))
         return path
 
@@ -60,7 +60,7 @@ class AgentCommands:
                 str(event.data.get("why", "")),
             )
             for event in events
-            if event.kind == "order"
+            if event.kind == "command"
         }
         if answers:
             with self._changed:

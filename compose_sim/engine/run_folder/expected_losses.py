@@ -1,4 +1,4 @@
-"""Mark the nodes whose loss is expected, for the master to find when it loses one: the files of `orders/absent`."""
+"""Mark the nodes whose loss is expected, for the master to find when it loses one: the files of `control/absent`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExpectedLosses:
     """The marks of one run. Used by the loop that follows the run and by the thread that executes interventions."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "orders" / "absent"
+        self._folder = folder / "control" / "absent"
         # node -> Unix seconds at which it was healed, and at which the mark expires
         self._leaving: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()

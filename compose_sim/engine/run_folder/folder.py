@@ -99,7 +99,7 @@ class RunFolder:
 
     def clear(self, user_id: int, group_id: int, *, token: bool = False) -> None:
         """Empty the folder of an earlier run of this name, all but its shared storage, and lay out a new one."""
-        for name in (*_NODE_FOLDERS, "node", "orders", "requests", "identity", "secrets", "services"):
+        for name in (*_NODE_FOLDERS, "node", "control", "requests", "identity", "secrets", "services"):
             if name != "shared":
                 shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("report.json", "plan.json", "docker-compose.yml", ".env"):
@@ -210,7 +210,7 @@ def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False, byt
     # Bytecode, where the package has it, is for whichever nodes run this very Python: theirs is not kept, and each process makes it.
     ignored = shutil.ignore_patterns(*(() if bytecode else ("__pycache__",)))
     shutil.copytree(assets.node_code(), path / "node", ignore=ignored, dirs_exist_ok=True)
-    (path / "orders").mkdir(exist_ok=True)  # what nodes only read: it stays ours
+    (path / "control").mkdir(exist_ok=True)  # what nodes only read: it stays ours
     for name in _NODE_FOLDERS:
         folder = path / name
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from ..shared.event_log import EventLog
 from ..shared.master_protocol import HEARTBEAT_SECONDS, Message
 from ..shared.rank_logs import RankLogs
 from . import usage
-from .faults import Orders
+from .faults.command_runner import CommandRunner
 from .launchers import ROUND_LAUNCHERS, Launch, Starter, rank_variables
 from .master_client import MasterClient
 from .rank_processes import ExitStatus, OutOfMemoryKills, RankProcess
@@ -41,12 +41,12 @@ class Agent:
         log: Callable[[str], None],
         contained: bool,
         stalls: StallDetector,
-        orders: Orders,
+        commands: CommandRunner,
     ) -> None:
         """Start only the process that will start the ranks; `master` is HOST:PORT."""
         self._launch, self._node_rank, self._events = launch, node_rank, events
         self._logs, self._selector, self._log = logs, selector, log
-        self._contained, self._stalls, self._orders = contained, stalls, orders
+        self._contained, self._stalls, self._commands = contained, stalls, commands
         self._out_of_memory_kills = OutOfMemoryKills(contained=contained)
         self._round: Message = {}
         self._ranks: list[RankProcess] = []
@@ -69,12 +69,12 @@ class Agent:
                 self._heartbeat()
             if now >= self._kill_at:
                 self._kill_ranks()
-            others = min(self._stalls.wake_at, self._orders.wake_at, self._master.wake_at)
+            others = min(self._stalls.wake_at, self._commands.wake_at, self._master.wake_at)
             for key, _ in self._selector.select(max(0.0, min(heartbeat_at, self._kill_at, others) - now)):
                 key.data()
             self._master.poll()
             self._stalls.poll()
-            self._orders.look(self._ranks)
+            self._commands.poll(self._ranks)
             self._logs.hold()
         return self._exit_code
 

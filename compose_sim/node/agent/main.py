@@ -22,7 +22,7 @@ from ..shared import emulation
 from ..shared.event_log import EventLog
 from ..shared.rank_logs import RankLogs
 from .agent import Agent
-from .faults import Orders
+from .faults.command_runner import CommandRunner
 from .gpu_proof import GpuProof
 from .launchers import LAUNCHERS, Launch
 from .stalls.stall_detector import StallDetector
@@ -93,7 +93,7 @@ def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
     with selectors.DefaultSelector() as selector:
         echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"
         logs = RankLogs(events.folder / "logs", events.node, selector, echo=echo)
-        orders = Orders(events, contained=contained)
+        commands = CommandRunner(events, contained=contained)
         agent = Agent(
             master=master,
             launch=launch,
@@ -104,7 +104,7 @@ def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
             log=log,
             contained=contained,
             stalls=StallDetector(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
-            orders=orders,
+            commands=commands,
         )
         try:
             # While the starter imports torch. A node must not train on GPUs other than those planned for it.
@@ -115,7 +115,7 @@ def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
             return agent.run()
         finally:
             agent.close()
-            orders.close()
+            commands.close()
             logs.finish(_FLUSH_SECONDS)
 
 

@@ -139,6 +139,6 @@ def free_port(interface: str) -> int:
 def absent_nodes(run_folder: Path) -> frozenset[str]:
     """Return the nodes that a fault affects at this moment: composesim keeps a file with the name of each."""
     try:
-        return frozenset(path.name for path in (run_folder / "orders" / "absent").iterdir())
+        return frozenset(path.name for path in (run_folder / "control" / "absent").iterdir())
     except OSError:  # without faults there is no such folder
         return frozenset()

@@ -1,7 +1,7 @@
-"""Make a rank fail on purpose from within its own code, on its main thread: by a signal of ours and a note in the run folder.
+"""Break a rank from within: on its main thread, in the user's code, when the agent's signal announces a note.
 
-The handler runs as soon as the main thread is in Python, and takes the note away: so the agent sees that it was taken. What the
-note asks for happens at the line where the person's code is, or that it returns to from a part of ours.
+The handler runs as soon as the main thread executes Python. It takes the note away, which is how the agent sees that the fault
+was delivered. The fault happens at the line that the user's code is executing, or that it returns to from composesim's code.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from ..shared.event_log import EventLog
 from ..shared.fault_note import SIGNAL, file_of, taken
 from ..shared.frames import OUR_FOLDER
 
-_PASS_THROUGH = {"sleep"}  # observers' own time.sleep, in which a script may be for hours
-_SWALLOW = {"__del__", "_remove"}  # what is raised in these is printed and forgotten
-_LOOK_SECONDS = 0.1
+_PASS_THROUGH = {"sleep"}  # the observers' own time.sleep, in which a script may spend hours
+_SWALLOW = {"__del__", "_remove"}  # Python prints and ignores exceptions that are raised in these
+_POLL_SECONDS = 0.1
 
 _file = Path()
 _process = 0
 
 
 class InjectedFault(RuntimeError):
-    """What a rank raises because it was told to."""
+    """The exception that a rank raises on request."""
 
-    __module__ = "composesim"  # as a traceback names it
+    __module__ = "composesim"  # as tracebacks show it
 
 
 def install(events: EventLog) -> None:
-    """From now on this process is a rank that can be told to fail. To be called in its main thread."""
+    """Handle the agent's signal from now on. Must be called in the main thread of a rank."""
     global _file, _process
     _process = os.getpid()
     _file = file_of(events, _process)
-    signal.signal(SIGNAL, _hear)
+    signal.signal(SIGNAL, _on_signal)
 
 
-def _hear(_: int, frame: FrameType | None) -> None:
-    if os.getpid() != _process or not _file.exists():  # a child that the script forked; or the note was withdrawn
+def _on_signal(_: int, frame: FrameType | None) -> None:
+    if os.getpid() != _process or not _file.exists():  # a child that the script forked, or the note was withdrawn
         return
     caller = _caller_of_ours(frame)
     if caller is None:
         _act()
-    elif sys.gettrace() is not _let_be:
+    elif sys.gettrace() is not _trace_nothing:
         _act_in(caller)
 
 
 def _caller_of_ours(frame: FrameType | None) -> FrameType | None:
     """
-    The frame that the outermost part of ours returns to, or a destructor; None where neither is under way.
+    Return the frame that called the outermost function of composesim, or a destructor; None if neither is on the stack.
 
-    What is raised in these is swallowed; and a rank that hangs in one would seem to wait for others.
+    An exception in these would be swallowed, and a rank that hangs in one would seem to wait for others.
     """
     caller = None
     while frame is not None and frame.f_code.co_filename not in _AROUND_SCRIPTS:
@@ -70,7 +70,7 @@ def _caller_of_ours(frame: FrameType | None) -> FrameType | None:
 
 
 def _act_in(caller: FrameType) -> None:
-    """Act as soon as the main thread is back in this frame, as a debugger would stop there."""
+    """Act as soon as the main thread is back in this frame, like a debugger's breakpoint."""
     before = sys.gettrace(), caller.f_trace, caller.f_trace_opcodes
 
     def trace(*_: Any) -> None:
@@ -79,39 +79,39 @@ def _act_in(caller: FrameType) -> None:
         _act()
 
     caller.f_trace, caller.f_trace_opcodes = trace, True
-    sys.settrace(_let_be)
+    sys.settrace(_trace_nothing)
 
 
-def _let_be(*_: Any) -> None:
-    """What the frames are traced by that begin meanwhile: not at all."""
+def _trace_nothing(*_: Any) -> None:
+    """Leave frames that begin in the meantime untraced."""
 
 
 def _act() -> None:
     note = taken(_file)
     try:
         _file.rename(note)
-        told = json.loads(note.read_text())
-        act = ACTS[told["act"]]
-    except (OSError, ValueError, KeyError):  # withdrawn this instant
+        values = json.loads(note.read_text())
+        action = ACTIONS[values["action"]]
+    except (OSError, ValueError, KeyError):  # withdrawn at this moment
         return
-    act(told, note)
+    action(values, note)
 
 
-def _raise(told: Mapping[str, Any], _: Path) -> None:
-    raise InjectedFault(f"raised on purpose ({told['id']})")
+def _raise(values: Mapping[str, Any], _: Path) -> None:
+    raise InjectedFault(f"raised on purpose ({values['id']})")
 
 
-def _exit(told: Mapping[str, Any], _: Path) -> None:
-    os._exit(int(told["code"]))
+def _exit(values: Mapping[str, Any], _: Path) -> None:
+    os._exit(int(values["code"]))
 
 
 def _hang(_: Mapping[str, Any], note: Path) -> None:
     while note.exists():
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
-def _hold_lock(_: Mapping[str, Any], note: Path) -> None:
-    sleep = ctypes.PyDLL(None).sleep  # PyDLL keeps the interpreter's lock; the agent's next signal ends this sleep
+def _lock_gil(_: Mapping[str, Any], note: Path) -> None:
+    sleep = ctypes.PyDLL(None).sleep  # PyDLL keeps the GIL; the agent's next signal interrupts this sleep
     while note.exists():
         sleep(3600)
 
@@ -125,9 +125,9 @@ _AROUND_SCRIPTS = {
         "frameworks/horovod/sshd_starter.py",
     )
 }
-ACTS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
+ACTIONS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
     "raise": _raise,
     "exit": _exit,
     "hang": _hang,
-    "lock-gil": _hold_lock,
+    "lock-gil": _lock_gil,
 }

@@ -1,4 +1,4 @@
-"""Name the note that the agent leaves for a rank that is to fail, and the signal that announces it."""
+"""Locate the note that the agent leaves for a rank that is to break, and the signal that announces it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 
 from .event_log import EventLog
 
-SIGNAL = signal.SIGRTMAX - 4  # progress_page.STACKS_SIGNAL is the one above
-ACTS = ("raise", "exit", "hang", "lock-gil")  # rank/fault_handler.py does them
+SIGNAL = signal.SIGRTMAX - 4  # progress_page.STACKS_SIGNAL is the next one
+ACTIONS = ("raise", "exit", "hang", "lock-gil")  # rank/fault_handler.py executes them
 
 
 def file_of(events: EventLog, process: int) -> Path:
-    """The note for the rank with this process id."""
+    """Return the note for the rank with this process id."""
     return events.folder / "observations" / f"{events.node}.{process}.fault"
 
 
 def taken(file: Path) -> Path:
-    """The same note once the rank has taken it; a fault that lasts is over when this file has gone."""
+    """Return the name of the note after the rank has taken it. Removing that file ends a fault that lasts."""
     return file.with_suffix(".taken")
 
 
 def listens(process: int) -> bool:
-    """Whether a process has a handler for the signal, which would end any other."""
+    """Whether a process handles the signal; any other would be killed by it."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:

@@ -43,7 +43,7 @@ class Run:
         return [each for each in told if each[0] in kinds] if kinds else told
 
     def absent(self) -> list[str]:
-        return sorted(path.name for path in (self.folder.path / "orders" / "absent").glob("*"))
+        return sorted(path.name for path in (self.folder.path / "control" / "absent").glob("*"))
 
     def running(self) -> list[str]:
         return [name for name in self.bench.running(self.plan) if name != "master"]
@@ -190,8 +190,8 @@ def test_an_order_is_done_when_the_node_says_so(bench: Bench) -> None:
     for request, phase, why in (("fault-1", "done", ""), ("fault-2", "failed", "there is no rank 1 here")):
         asked = threading.Thread(target=run.controller.submit, args=(request, fault))
         asked.start()
-        until(lambda: (run.folder.path / "orders" / "node-1" / f"{request}.json").exists())  # noqa: B023
-        run.controller.observe([an_event("order", node="node-1", id=request, phase=phase, why=why)])
+        until(lambda: (run.folder.path / "control" / "node-1" / f"{request}.json").exists())  # noqa: B023
+        run.controller.observe([an_event("command", node="node-1", id=request, phase=phase, why=why)])
         until(lambda: run.events()[-1] != ("fault", request, "begun"))  # noqa: B023
         asked.join()
 
@@ -207,13 +207,13 @@ def test_what_a_node_is_to_undo_waits_for_it_or_was_undone_when_it_left(bench: B
     """The agents here are deaf to orders: nobody answers but the test."""
     run = started(bench, WAITS, WAITS)
     for rank, request in enumerate(("fault-0", "fault-1")):
-        order = run.folder.path / "orders" / f"node-{rank}" / f"{request}.json"
+        order = run.folder.path / "control" / f"node-{rank}" / f"{request}.json"
         run.controller.submit(request, Fault(kind="rank-stop", rank=rank))
         until(order.exists)
-        run.controller.observe([an_event("order", node=f"node-{rank}", id=request, phase="done")])
+        run.controller.observe([an_event("command", node=f"node-{rank}", id=request, phase="done")])
         until(lambda: ("fault", request, "done") in run.events())  # noqa: B023
     run.ask(Fault(kind="kill", nodes=("node-1",)), "fault-2")
-    run.controller.observe([an_event("order", node="node-0", id="fault-0", phase="undone")])
+    run.controller.observe([an_event("command", node="node-0", id="fault-0", phase="undone")])
 
     run.ask(Heal(target="fault-0"), "heal-0")
     run.ask(Heal(target="fault-1"), "heal-1")
@@ -227,15 +227,15 @@ def test_what_a_node_is_to_undo_waits_for_it_or_was_undone_when_it_left(bench: B
 
 def test_what_cannot_be_healed_keeps_nothing_else_from_being(bench: Bench) -> None:
     run = started(bench, WAITS, WAITS)
-    order = run.folder.path / "orders" / "node-1" / "fault-1.json"
+    order = run.folder.path / "control" / "node-1" / "fault-1.json"
     run.controller.submit("fault-1", Fault(kind="rank-stop", rank=1))
     until(order.exists)
-    run.controller.observe([an_event("order", node="node-1", id="fault-1", phase="done")])
+    run.controller.observe([an_event("command", node="node-1", id="fault-1", phase="done")])
     run.ask(Fault(kind="pause", nodes=("node-0",)), "fault-2")
 
     run.controller.submit("heal-1", Heal())
     until(lambda: '"on": false' in order.read_text())
-    run.controller.observe([an_event("order", node="node-1", id="fault-1", phase="failed", why="it is gone")])
+    run.controller.observe([an_event("command", node="node-1", id="fault-1", phase="failed", why="it is gone")])
 
     until(lambda: ("refused", "heal-1", "") in run.events())
     assert run.events("heal") == [

@@ -17,7 +17,7 @@ def losses(tmp_path: Path) -> ExpectedLosses:
 
 
 def marked(tmp_path: Path) -> list[str]:
-    return sorted(path.name for path in (tmp_path / "orders" / "absent").iterdir())
+    return sorted(path.name for path in (tmp_path / "control" / "absent").iterdir())
 
 
 def test_a_mark_is_removed_when_a_round_has_the_node_again(losses: ExpectedLosses, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_failing_rank_is_restarted(cluster: MakeCluster) -> None:
 
 def mark(cluster: Cluster, node: str) -> None:
     """What composesim does before it does something to a node on purpose."""
-    folder = cluster.folder / "orders" / "absent"
+    folder = cluster.folder / "control" / "absent"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / node).touch()
 
@@ -138,7 +138,7 @@ def test_an_elastic_run_goes_on_without_node_0_and_takes_it_back(cluster: MakeCl
     run.signal("node-0", signal.SIGKILL)
     run.wait_for_event("master", "node-lost", injected=True)
     assert here(run, 0, generation=1)
-    (run.folder / "orders" / "absent" / "node-0").unlink()
+    (run.folder / "control" / "absent" / "node-0").unlink()
     run.start_node(0)
     assert here(run, 2, generation=2)
     (run.folder / "shared" / "go").touch()

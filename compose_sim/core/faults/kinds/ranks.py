@@ -73,7 +73,11 @@ _SIGNALS = {  # name: signal, text, summary
 
 KINDS = (
     _kind(
-        "rank-raise", "raises an exception", f"Raise an exception in a rank {_AT_ITS_LINE}", "rank_fault", act="raise"
+        "rank-raise",
+        "raises an exception",
+        f"Raise an exception in a rank {_AT_ITS_LINE}",
+        "rank_fault",
+        action="raise",
     ),
     _kind(
         "rank-exit",
@@ -81,20 +85,20 @@ KINDS = (
         "Exit a rank at once with a code, without exception or clean-up.",
         "rank_fault",
         options=_CODE,
-        act="exit",
+        action="exit",
     ),
     *(
         _kind(name, f"{text} (SIG{signal})", summary, "rank_signal", lasts=signal == "STOP", signal=signal)
         for name, (signal, text, summary) in _SIGNALS.items()
     ),
-    _kind("rank-hang", "hangs", f"Hang a rank {_AT_ITS_LINE}", "rank_fault", lasts=True, act="hang"),
+    _kind("rank-hang", "hangs", f"Hang a rank {_AT_ITS_LINE}", "rank_fault", lasts=True, action="hang"),
     _kind(
         "rank-lock-gil",
         "holds the GIL",
         "Hang a rank while it holds the GIL, as a C extension can.",
         "rank_fault",
         lasts=True,
-        act="lock-gil",
+        action="lock-gil",
     ),
     _kind(
         "rank-files-full",

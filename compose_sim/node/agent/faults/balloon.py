@@ -1,4 +1,4 @@
-"""What takes up what a node has only so much of? This process, a child of its agent: it takes, says so, and holds until it is killed.
+"""Take memory or threads, report it on stdout, and hold them until killed. Runs as a child of the agent.
 
 Arguments of the role `balloon`: PARENT_PID memory BYTES | threads COUNT
 """
@@ -13,36 +13,36 @@ import signal
 
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 4 << 20
-_LEAST_STACK = 32 << 10
+_SMALLEST_STACK = 32 << 10
 
 
 def take_memory(count: int) -> list[mmap.mmap]:
-    """So many bytes, or until the kernel kills somebody for it."""
+    """Take this many bytes, unless the kernel kills a process before."""
     held, page = [], b"\1" * _CHUNK
     for _ in range(count // _CHUNK + 1):
         held.append(mmap.mmap(-1, _CHUNK))
-        held[-1][:] = page  # memory is only taken when it is written to
+        held[-1][:] = page  # memory is not allocated until it is written to
     return held
 
 
 def take_threads(count: int) -> int:
-    """So many threads, or as many as there may be."""
-    _thread.stack_size(_LEAST_STACK)
+    """Start this many threads, or as many as the kernel allows, and return their number."""
+    _thread.stack_size(_SMALLEST_STACK)
     lock = _thread.allocate_lock()
     lock.acquire()
     for taken in range(count):
         try:
             _thread.start_new_thread(lock.acquire, ())
-        except RuntimeError:  # there may be no more
+        except RuntimeError:  # the limit is reached
             return taken
     return count
 
 
 def main(arguments: list[str]) -> None:
-    """Take, and hold until killed: at the latest when the agent ends."""
+    """Take and hold the resource until killed, at the latest when the agent ends."""
     parent, what, count = int(arguments[0]), arguments[1], int(arguments[2])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before we asked
+    if os.getppid() != parent:  # it ended before the call of prctl
         return
     held = take_memory(count) if what == "memory" else take_threads(count)
     print("holds", what, flush=True)

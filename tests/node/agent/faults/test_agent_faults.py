@@ -1,4 +1,4 @@
-"""What a node is told to do from inside: each order bites a real process, is undone, and nothing wrong with one ends the agent."""
+"""Test the commands of a node's agent on real processes: how they break something, are undone, and fail."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.agent.faults import Orders
+from compose_sim.node.agent.faults.command_runner import CommandRunner
 from compose_sim.node.shared.event_log import EventLog
 
 PATIENCE_SECONDS = 60.0
-# A rank that can be told to fail, and says at each turn whether it can still open a file.
+# A rank that the agent can break. It prints in each iteration whether it can still open a file.
 RANK = """
 import os, sys, time
 from pathlib import Path
 from compose_sim.node.rank import fault_handler
 from compose_sim.node.shared.event_log import EventLog
 
-# An observer, which survives whatever goes wrong in it, and in which the rank is nearly always.
+# An observer, which swallows all exceptions. The rank spends nearly all its time in it.
 OBSERVER = '''
 import time
 def observe():
@@ -51,7 +51,7 @@ while True:
 
 @dataclass
 class Rank:
-    """What an agent knows of a rank."""
+    """A rank, as an agent knows it."""
 
     process: subprocess.Popen[str]
     rank: int = 2
@@ -65,12 +65,12 @@ class Rank:
         return self.process.poll() is not None
 
     def turns_until(self, word: str) -> None:
-        """Read what it prints up to this line."""
+        """Read its output up to this line."""
         assert self.process.stdout is not None
         assert word in iter(lambda: self.process.stdout.readline().strip(), "")  # type: ignore[union-attr]
 
     def is_silent(self) -> bool:
-        """Whether it prints nothing more, for as long as it would take for twenty turns."""
+        """Whether it prints nothing for as long as twenty iterations take."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         os.set_blocking(output, False)
@@ -84,16 +84,16 @@ class Rank:
 
 
 class Bench:
-    """A node's orders, given and carried out as composesim and the agent do."""
+    """Sends commands to a node, and executes them, as composesim and the agent do."""
 
     def __init__(self, folder: Path) -> None:
         self.events = EventLog(folder, "test", "node-0")
-        for name in ("events", "observations", "debug", "orders/node-0"):
+        for name in ("events", "observations", "debug", "control/node-0"):
             (folder / name).mkdir(parents=True)
-        self.folder, self.orders, self.ranks = folder, Orders(self.events), list[Rank]()
+        self.folder, self.runner, self.ranks = folder, CommandRunner(self.events), list[Rank]()
 
     def give(self, name: str, *, id: str = "fault-1", on: bool = True, **values: Any) -> dict[str, Any]:
-        """Write an order, or change it, and look until something has become of it: the data of that event."""
+        """Write a command, or change it, and poll until its event is there; return the data of the event."""
         self.write(f"{id}.json", json.dumps({"id": id, "name": name, "values": values, "on": on}))
         return self.answer()
 
@@ -101,22 +101,22 @@ class Bench:
         return self.give(name, id=id, on=False, **values)
 
     def write(self, name: str, text: str) -> None:
-        draft = self.folder / "orders" / "node-0" / ".draft"
+        draft = self.folder / "control" / "node-0" / ".draft"
         draft.write_text(text)
         draft.replace(draft.with_name(name))
 
     def answer(self) -> dict[str, Any]:
-        """The next event of an order."""
-        known, deadline = len(self.told()), time.monotonic() + PATIENCE_SECONDS
-        while len(self.told()) == known:
+        """Return the data of the next `command` event."""
+        known, deadline = len(self.outcomes()), time.monotonic() + PATIENCE_SECONDS
+        while len(self.outcomes()) == known:
             assert time.monotonic() < deadline
-            self.orders.look(self.ranks)
+            self.runner.poll(self.ranks)
             time.sleep(0.005)
-        return self.told()[-1]
+        return self.outcomes()[-1]
 
-    def told(self) -> list[dict[str, Any]]:
+    def outcomes(self) -> list[dict[str, Any]]:
         lines = self.events.path.read_text().splitlines() if self.events.path.exists() else []
-        return [event["data"] for event in map(json.loads, lines) if event["kind"] == "order"]
+        return [event["data"] for event in map(json.loads, lines) if event["kind"] == "command"]
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def rank(bench: Bench) -> Iterator[Rank]:
 
 
 def test_a_rank_raises_in_its_own_code(bench: Bench, rank: Rank) -> None:
-    assert bench.give("rank_fault", rank=2, act="raise") == {"id": "fault-1", "phase": "done", "why": ""}
+    assert bench.give("rank_fault", rank=2, action="raise") == {"id": "fault-1", "phase": "done", "why": ""}
     output, errors = rank.process.communicate(timeout=PATIENCE_SECONDS)
 
     assert rank.process.returncode == 1
@@ -148,18 +148,18 @@ def test_a_rank_raises_in_its_own_code(bench: Bench, rank: Rank) -> None:
     assert "swallowed" not in output
 
 
-def test_a_rank_exits_with_the_code_it_is_told(bench: Bench, rank: Rank) -> None:
-    bench.give("rank_fault", rank=2, act="exit", code=7)
+def test_a_rank_exits_with_a_code(bench: Bench, rank: Rank) -> None:
+    bench.give("rank_fault", rank=2, action="exit", code=7)
 
     assert rank.process.wait(PATIENCE_SECONDS) == 7
 
 
-@pytest.mark.parametrize("act", ["hang", "lock-gil"])
-def test_a_rank_hangs_until_it_is_healed(bench: Bench, rank: Rank, act: str) -> None:
-    assert bench.give("rank_fault", rank=2, act=act)["phase"] == "done"
+@pytest.mark.parametrize("action", ["hang", "lock-gil"])
+def test_a_rank_hangs_until_it_is_healed(bench: Bench, rank: Rank, action: str) -> None:
+    assert bench.give("rank_fault", rank=2, action=action)["phase"] == "done"
     assert rank.is_silent()
 
-    assert bench.undo("rank_fault", rank=2, act=act) == {"id": "fault-1", "phase": "undone", "why": ""}
+    assert bench.undo("rank_fault", rank=2, action=action) == {"id": "fault-1", "phase": "undone", "why": ""}
     rank.turns_until("turn")
 
 
@@ -170,7 +170,7 @@ def test_a_rank_dies_of_a_real_signal(bench: Bench, rank: Rank, name: str) -> No
     assert rank.process.wait(PATIENCE_SECONDS) == -signal.Signals[f"SIG{name}"]
 
 
-def test_a_stopped_rank_goes_on(bench: Bench, rank: Rank) -> None:
+def test_a_stopped_rank_continues(bench: Bench, rank: Rank) -> None:
     bench.give("rank_signal", rank=2, signal="STOP")
     os.waitid(os.P_PID, rank.pid, os.WSTOPPED | os.WNOWAIT)
     assert _state_of(rank) == "T"
@@ -180,7 +180,7 @@ def test_a_stopped_rank_goes_on(bench: Bench, rank: Rank) -> None:
     rank.turns_until("turn")
 
 
-def test_a_rank_has_no_file_number_left_until_it_is_healed(bench: Bench, rank: Rank) -> None:
+def test_a_rank_cannot_open_files_until_it_is_healed(bench: Bench, rank: Rank) -> None:
     bench.give("rank_files_full", rank=2)
     rank.turns_until("Too many open files")
 
@@ -189,7 +189,7 @@ def test_a_rank_has_no_file_number_left_until_it_is_healed(bench: Bench, rank: R
 
 
 @pytest.mark.parametrize("how", ["truncate", "flip"])
-def test_the_newest_checkpoint_is_broken_and_mended(
+def test_the_newest_checkpoint_is_corrupted_and_restored(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
@@ -209,26 +209,25 @@ def test_the_newest_checkpoint_is_broken_and_mended(
     assert list((tmp_path / "debug").iterdir()) == []
 
 
-def test_an_agent_that_leaves_mends_the_checkpoint(
+def test_an_agent_that_leaves_restores_the_checkpoint(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which would stay broken without the node."""
     monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
     checkpoint = tmp_path / "shared" / "checkpoint.pt"
     checkpoint.parent.mkdir()
     checkpoint.write_bytes(b"whole" * 100)
     bench.give("corrupt_checkpoint", how="truncate")
     assert checkpoint.read_bytes() == b"whole" * 50
-    bench.orders.close()
+    bench.runner.close()
 
     assert checkpoint.read_bytes() == b"whole" * 100
-    assert bench.told()[-1] == {"id": "fault-1", "phase": "undone", "why": ""}
+    assert bench.outcomes()[-1] == {"id": "fault-1", "phase": "undone", "why": ""}
 
 
-def test_an_agent_mends_what_the_one_before_it_broke(
+def test_an_agent_restores_what_an_earlier_agent_corrupted(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its node was killed meanwhile, and the heal asked for while nobody was there to hear it."""
+    """The node was killed in between, and the fault was healed while no agent was running."""
     monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
     checkpoint = tmp_path / "shared" / "checkpoint.pt"
     checkpoint.parent.mkdir()
@@ -236,13 +235,13 @@ def test_an_agent_mends_what_the_one_before_it_broke(
     bench.give("corrupt_checkpoint", how="truncate")
 
     bench.write("fault-1.json", json.dumps({"id": "fault-1", "name": "corrupt_checkpoint", "values": {}, "on": False}))
-    bench.orders = Orders(bench.events)
+    bench.runner = CommandRunner(bench.events)
 
     assert bench.answer() == {"id": "fault-1", "phase": "undone", "why": ""}
     assert checkpoint.read_bytes() == b"whole" * 100
 
 
-def test_a_checkpoint_written_anew_is_left_as_it_is(
+def test_a_checkpoint_that_was_written_again_is_not_restored(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
@@ -261,18 +260,18 @@ def test_a_checkpoint_written_anew_is_left_as_it_is(
 @pytest.mark.parametrize(
     ("name", "values", "why"),
     [
-        ("rank_signal", {"rank": 5, "signal": "KILL"}, "rank 5 does not run on node-0"),
+        ("rank_signal", {"rank": 5, "signal": "KILL"}, "rank 5 is not running on node-0"),
         ("rank_signal", {"rank": 2, "signal": "NONE"}, "KeyError: 'SIGNONE'"),
-        ("rank_fault", {"rank": 2}, "'None' is nothing that a rank could be told to do"),
-        ("no_such_order", {}, "'no_such_order' is no order that this node knows"),
-        ("../agent", {}, "'../agent' is no order that this node knows"),
-        ("balloon", {}, "'balloon' is no order that this node knows"),
-        ("memory", {}, "the node has no memory limit of its own: a balloon would take the machine's"),
-        ("disk_full", {}, "the node has no --scratch of its own: the disk would be this machine's"),
-        ("processes_full", {}, "the node has no limit of processes of its own: the machine's would be used up"),
+        ("rank_fault", {"rank": 2}, "'None' is not an action of a rank"),
+        ("no_such_command", {}, "unknown command 'no_such_command'"),
+        ("../agent", {}, "unknown command '../agent'"),
+        ("balloon", {}, "unknown command 'balloon'"),
+        ("memory", {}, "the node has no memory limit, so this would exhaust the memory of the host"),
+        ("disk_full", {}, "the node has no --scratch disk, so this would fill the disk of the host"),
+        ("processes_full", {}, "the node has no process limit, so this would exhaust the processes of the host"),
     ],
 )
-def test_what_cannot_be_done_says_why_and_ends_nothing(
+def test_a_command_that_fails_says_why_and_leaves_the_rank_alone(
     bench: Bench, rank: Rank, name: str, values: dict[str, Any], why: str
 ) -> None:
     assert bench.give(name, **values) == {"id": "fault-1", "phase": "failed", "why": why}
@@ -283,34 +282,35 @@ def test_what_cannot_be_done_says_why_and_ends_nothing(
 @pytest.mark.parametrize(
     "text", ["", '{"id": "fault-1", "na', "[]", '{"id": "../../x", "name": "memory", "values": {}, "on": true}']
 )
-def test_half_an_order_is_told_and_the_whole_one_is_done(bench: Bench, rank: Rank, text: str) -> None:
+def test_an_incomplete_command_is_reported_and_the_complete_one_is_executed(
+    bench: Bench, rank: Rank, text: str
+) -> None:
     bench.write("fault-1.json", text)
-    told = bench.answer()
+    outcome = bench.answer()
 
-    assert (told["id"], told["phase"]) == ("fault-1", "failed")
-    assert told["why"].startswith("'fault-1.json' is not an order: ")
+    assert (outcome["id"], outcome["phase"]) == ("fault-1", "failed")
+    assert outcome["why"].startswith("'fault-1.json' is not a command: ")
     assert bench.give("rank_signal", rank=2, signal="STOP")["phase"] == "done"
 
 
-def test_an_agent_started_again_does_no_order_twice(bench: Bench, rank: Rank) -> None:
-    """And does what came while it was away."""
+def test_an_agent_that_starts_again_executes_no_command_twice(bench: Bench, rank: Rank) -> None:
+    """It executes the commands that came in between."""
     bench.give("rank_signal", rank=2, signal="STOP")
     os.kill(rank.pid, signal.SIGCONT)
-    bench.orders = Orders(bench.events)
+    bench.runner = CommandRunner(bench.events)
 
     assert bench.give("rank_signal", id="fault-2", rank=7, signal="KILL")["id"] == "fault-2"
     rank.turns_until("turn")
-    assert [told["id"] for told in bench.told()] == ["fault-1", "fault-2"]
+    assert [each["id"] for each in bench.outcomes()] == ["fault-1", "fault-2"]
 
 
-def test_a_rank_that_cannot_come_back_to_python_is_let_be(
+def test_a_fault_for_a_rank_that_does_not_return_to_python_is_withdrawn(
     bench: Bench, rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order fails, and is not carried out later."""
-    monkeypatch.setattr("compose_sim.node.agent.faults.rank_fault._SECONDS_TO_TAKE", 0.3)
+    monkeypatch.setattr("compose_sim.node.agent.faults.ranks.TIMEOUT_SECONDS", 0.3)
     bench.give("rank_signal", id="fault-0", rank=2, signal="STOP")
-    told = bench.give("rank_fault", rank=2, act="raise")
-    assert (told["phase"], told["why"]) == ("failed", "rank 2 is in a call that does not return to Python")
+    outcome = bench.give("rank_fault", rank=2, action="raise")
+    assert (outcome["phase"], outcome["why"]) == ("failed", "rank 2 is in a call that does not return to Python")
 
     os.kill(rank.pid, signal.SIGCONT)
     rank.turns_until("turn")

@@ -1,0 +1,113 @@
+"""Break single ranks: with a real signal, from within their own code, or by the number of files that they may open."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from ...shared import fault_note
+from .command import POLL_SECONDS, TIMEOUT_SECONDS, Command, CommandHandler, ExecutionError, NodeContext, wait_until
+
+_START_SECONDS = 6.0
+_END_SECONDS = 9.0  # from the beginning of the command to the end of the rank
+_ENDS = ("raise", "exit")
+
+
+def _signal(command: Command, node: NodeContext) -> Generator[float, None, None]:
+    """Send the signal `values["signal"]` to the rank, and wait a while for it to end."""
+    number = signal.Signals[f"SIG{command.values['signal']}"]
+    rank, began = node.rank_of(command), time.monotonic()
+    yield from wait_until(
+        lambda: rank.pid, f"rank {rank.rank} has not started", deadline=began + _START_SECONDS, rank=rank
+    )
+    node.held[command.id] = rank
+    os.kill(rank.pid, number)
+    while number != signal.SIGSTOP and not rank.ended and time.monotonic() < began + _END_SECONDS:
+        yield POLL_SECONDS
+
+
+def _continue(command: Command, node: NodeContext) -> None:
+    """Continue a stopped rank; other signals cannot be undone."""
+    rank = node.held.pop(command.id, None)
+    if rank is not None and rank.pid and not rank.ended:
+        os.kill(rank.pid, signal.SIGCONT)
+
+
+def _break_inside(command: Command, node: NodeContext) -> Generator[float, None, None]:
+    """Have the rank execute `values["action"]` itself: leave a note for it, and announce the note with a signal."""
+    action = command.values.get("action")
+    if action not in fault_note.ACTIONS:
+        raise ExecutionError(f"'{action}' is not an action of a rank")
+    rank, began = node.rank_of(command), time.monotonic()
+    deadline = began + TIMEOUT_SECONDS
+    yield from wait_until(
+        lambda: rank.pid and fault_note.listens(rank.pid),
+        f"rank {rank.rank} is not running a Python script",
+        deadline=deadline,
+        rank=rank,
+    )
+    note = fault_note.file_of(node.events, rank.pid)
+    draft = note.with_suffix(".draft")
+    draft.write_text(json.dumps({"id": command.id, **command.values}))
+    draft.replace(note)
+    node.held[command.id] = (rank, note)
+    try:
+        os.kill(rank.pid, fault_note.SIGNAL)
+        yield from wait_until(
+            lambda: not note.exists(),
+            f"rank {rank.rank} is in a call that does not return to Python",
+            deadline=deadline,
+            rank=rank,
+        )
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # withdraw it, so that nothing happens later
+            note.unlink()
+    while action in _ENDS and not rank.ended and time.monotonic() < began + _END_SECONDS:  # a script may survive
+        yield POLL_SECONDS
+
+
+def _release(command: Command, node: NodeContext) -> None:
+    """Let a hanging rank continue."""
+    rank, note = node.held.pop(command.id, (None, None))
+    if rank is not None and note is not None:
+        with contextlib.suppress(FileNotFoundError):
+            fault_note.taken(note).unlink()
+        if rank.pid and not rank.ended:
+            os.kill(rank.pid, fault_note.SIGNAL)
+
+
+def _limit_files(command: Command, node: NodeContext) -> Generator[float, None, None]:
+    """Lower the rank's limit of open files to those that it has open now."""
+    rank = node.rank_of(command)
+    yield from wait_until(
+        lambda: rank.pid, f"rank {rank.rank} has not started", deadline=time.monotonic() + _START_SECONDS, rank=rank
+    )
+    soft, hard = resource.prlimit(rank.pid, resource.RLIMIT_NOFILE)
+    node.held[command.id] = (rank, soft)
+    resource.prlimit(rank.pid, resource.RLIMIT_NOFILE, (_next_descriptor(rank.pid), hard))
+
+
+def _restore_files(command: Command, node: NodeContext) -> None:
+    rank, soft = node.held.pop(command.id, (None, 0))
+    if rank is not None and rank.pid and not rank.ended:
+        hard = resource.prlimit(rank.pid, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(rank.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _next_descriptor(process: int) -> int:
+    """Return the number of the next file to be opened: the kernel takes the smallest, and the limit is on numbers."""
+    taken = {int(entry.name) for entry in Path(f"/proc/{process}/fd").iterdir()}
+    return next(number for number in range(len(taken) + 1) if number not in taken)
+
+
+HANDLERS = {
+    "rank_signal": CommandHandler(_signal, _continue),
+    "rank_fault": CommandHandler(_break_inside, _release),
+    "rank_files_full": CommandHandler(_limit_files, _restore_files),
+}
