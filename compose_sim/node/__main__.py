@@ -23,6 +23,7 @@ ROLES = {
     "agent": ".agent.main",
     "gpu-probe": ".agent.gpu_probe",
     "balloon": ".agent.faults.balloon",
+    "zygote": ".starters.zygote",
     "fork-server": ".starters.fork_server",
     "torchrun": ".starters.torchrun",
     "rank": ".rank.script_runner",

@@ -1,4 +1,4 @@
-"""How does composesim have the processes of a local run started? By one short-lived process, whose handle this is (zygote_main.py)."""
+"""Start the processes of a local run through one short-lived process, the role `zygote` of `node/`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from compose_sim.core.plan.node_roles import role_words
 from compose_sim.errors import EngineError
-
-_PROGRAM = Path(__file__).with_name("zygote_main.py")
 
 
 class Zygote:
-    """Starts processes, each in a session of its own; when it leaves, they become children of composesim."""
+    """Starts processes in sessions of their own. When it exits, they become children of composesim."""
 
     def __init__(self, python: str, *, folder: Path, working_directory: str, environment: Mapping[str, str]) -> None:
-        """`folder` is the run's: outputs go to its logs. `working_directory` is the processes'."""
+        """Write output to the logs in the run folder; `working_directory` is that of the processes."""
         self._folder, self._working_directory = folder, working_directory
-        with output_file(folder, "zygote").open("w") as words:
+        with output_file(folder, "zygote").open("w") as errors:
             try:
                 self._process = subprocess.Popen(
-                    [python, "-u", str(_PROGRAM)],
+                    [python, "-u", *role_words(str(folder.resolve()), "zygote")],
                     env=environment,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=words,
+                    stderr=errors,
                     text=True,
-                    start_new_session=True,  # Ctrl-C is for composesim, which knows what to stop
+                    start_new_session=True,  # Ctrl-C is for composesim, which stops the nodes in order
                 )
             except OSError as error:
                 raise EngineError(
@@ -38,24 +37,23 @@ class Zygote:
                 ) from None
 
     def import_torch(self) -> None:
-        """Begin to import torch, once for all nodes whose starters are forked from now on; returns at once."""
-        self._send({"warm": str(self._folder / "node")})
+        """Start to import torch, once for all nodes that are started with `program` from now on; returns at once."""
+        self._send({"import_torch": True})
 
     def start(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str], *, program: Sequence[str] | None = None
     ) -> int:
-        """Start a node's process; its process id. It ends with 127 where there is no such program or working directory.
+        """Start a node's process, and return the process id. It exits with 127 if the command or working directory is missing.
 
-        With `program`, the words after `python`, it gets a starter of ranks that has imported torch already.
+        With `program`, the command line of the ranks after `python`, it gets a fork server that has imported torch already.
         """
-        output = str(output_file(self._folder, name))
-        request: dict[str, Any] = {
+        request = {
             "argv": argv,
             "environment": environment,
             "folder": self._working_directory,
-            "output": output,
+            "output": str(output_file(self._folder, name)),
+            "program": program,
         }
-        request["program"] = program
         return int(self._ask(request)["pid"])
 
     def __enter__(self) -> Self:
@@ -70,7 +68,7 @@ class Zygote:
 
     def _send(self, request: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died, as the answer that does not come will tell
+        with contextlib.suppress(BrokenPipeError):  # it has died, and the answer will be missing
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
 
@@ -89,5 +87,5 @@ class Zygote:
 
 
 def output_file(folder: Path, name: str) -> Path:
-    """Where the first process of a node writes what it says itself; its ranks have logs of their own."""
+    """Return the file with the output of a node's first process; its ranks have logs of their own."""
     return folder / "logs" / f"{name}.out"

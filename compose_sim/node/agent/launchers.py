@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from ..shared import roles, starter_protocol
 from ..shared.master_protocol import Message
 
-INHERITED = (
-    "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for this agent (engine/local/zygote_main.py)
-)
+INHERITED = "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for this agent (starters/zygote.py)
 LAUNCHERS = ("warm", "torchrun", "env", "command", "paddle", "hosted")
 ROUND_LAUNCHERS = {"torchrun": "torchrun", "paddle": "paddle-launch"}  # launcher -> role; one process per round
 _EXIT_SECONDS = 2.0

@@ -1,6 +1,6 @@
-"""How does a person debug one rank of many? `breakpoint()` waits at a socket in the run's folder until somebody attaches to it.
+"""Debug one rank: `breakpoint()` waits on a socket in the run's folder until `composesim attach` connects to it.
 
-What travels is text, as pdb reads and writes it on a terminal. Imported at the first `breakpoint()` only.
+pdb's input and output are sent as text. This module is imported at the first `breakpoint()`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ..shared.event_log import EventLog
 
 
 class RemotePdb(pdb.Pdb):
-    """A pdb whose terminal is whoever is attached. When they leave, the script runs on."""
+    """A pdb that uses the attached terminal. When it disconnects, the script continues."""
 
     def __init__(self, events: EventLog) -> None:
-        """Wait for nobody yet."""
-        self._peer = _Peer()
+        """Start without a connection."""
+        self._terminal = _SocketFile()
         self._events = events
-        super().__init__(stdin=self._peer, stdout=self._peer, nosigint=True)  # type: ignore[arg-type]
+        super().__init__(stdin=self._terminal, stdout=self._terminal, nosigint=True)  # type: ignore[arg-type]
 
     def stop_at(self, frame: FrameType) -> None:
-        """Wait until somebody is attached, then stop at `frame`."""
+        """Wait until a terminal is attached, then stop at `frame`."""
         folder = self._events.folder / "debug"
         name = f"{self._events.node}.{self._events.rank}.{os.getpid()}.sock"
         place = {"file": frame.f_code.co_filename, "line": frame.f_lineno, "socket": name}
         self._events.emit("breakpoint", phase="waiting", **place)
-        if not self._peer.attached:
+        if not self._terminal.attached:
             where = f"{place['file']}:{place['line']}"
             hint = f"composesim attach --rank {self._events.rank}"
-            print(f"composesim: rank {self._events.rank} waits at {where}; to debug it: {hint}", file=sys.stderr)
-            self._peer.wait(str(folder), name)
+            print(f"composesim: rank {self._events.rank} waits at {where}. To debug it: {hint}", file=sys.stderr)
+            self._terminal.wait(str(folder), name)
         self._events.emit("breakpoint", phase="attached", **place)
         self.set_trace(frame)
 
@@ -46,13 +46,13 @@ class RemotePdb(pdb.Pdb):
     do_c = do_cont = do_continue
 
     def do_EOF(self, arg: str) -> Any:  # noqa: N802 (pdb's name)
-        """Nobody is attached any more: forget the breakpoints that they set, and run on."""
+        """The terminal has disconnected: clear its breakpoints, and continue."""
         self.clear_all_breaks()
         return self.do_continue(arg)
 
 
-class _Peer:
-    """The other end of the prompt as a file. Once it has gone, reads find the end and writes go nowhere."""
+class _SocketFile:
+    """The connection as a file. After it is closed, reads return the end of the file and writes are discarded."""
 
     encoding, errors = "utf-8", "replace"
 
@@ -72,9 +72,9 @@ class _Peer:
             return False
 
     def wait(self, folder: str, name: str) -> None:
-        """Listen on the socket `name` in `folder` until somebody connects."""
+        """Listen on the socket `name` in `folder` until a terminal connects."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        # A socket's path may have no more than 107 bytes; this one is short however deep the folder lies.
+        # A socket's path may have at most 107 bytes; this one is short, however long the folder's path is.
         path = f"/proc/self/fd/{descriptor}/{name}"
         try:
             with socket.socket(socket.AF_UNIX) as listener:
@@ -103,7 +103,7 @@ class _Peer:
         return len(text)
 
     def flush(self) -> None:
-        """Everything was sent already."""
+        """Do nothing: all output has been sent already."""
 
     def _receive(self) -> bytes:
         try:
@@ -112,11 +112,11 @@ class _Peer:
             return b""
 
 
-_prompts: dict[int, RemotePdb] = {}  # by process: one that the script forks has its own
+_prompts: dict[int, RemotePdb] = {}  # by process, because processes that the script forks have their own
 
 
 def stop_at(frame: FrameType, events: EventLog) -> None:
-    """Stop this process at `frame`, as `breakpoint()` there would with a terminal."""
+    """Stop this process at `frame`, as `breakpoint()` does in a terminal."""
     if os.getpid() not in _prompts:
         _prompts[os.getpid()] = RemotePdb(events)
     _prompts[os.getpid()].stop_at(frame)

@@ -1,6 +1,6 @@
-"""What surrounds the person's script in a driver? The news of how it ended, and nothing else it sees.
+"""Run the user's script in a driver, and report how it ended.
 
-The role `driver-script`.
+Arguments of the role `driver-script`: [-m] SCRIPT ARGS...
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ from . import script_runner
 
 
 def main(arguments: list[str]) -> None:
-    """Arguments: [-m] SCRIPT ARGS..."""
+    """Run the script."""
     process.die_with(os.getppid())
     script_runner.run_alone(script_runner.UserProgram.from_arguments(arguments), EventLog.from_environment(os.environ))

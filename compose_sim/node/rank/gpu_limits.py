@@ -1,6 +1,7 @@
 """Limit the GPU memory and the CPUs of a rank that shares a GPU, when the script first uses CUDA.
 
-COMPOSESIM_GPU_FRACTION holds the memory that a rank may take; COMPOSESIM_GPU_CROWD the rank's place among those that share CPUs.
+COMPOSESIM_GPU_FRACTION is the fraction of the memory, COMPOSESIM_GPU_CROWD the rank's place among those that share
+CPUs.
 """
 
 from __future__ import annotations
@@ -17,47 +18,47 @@ _YIELD = 2  # cudaDeviceScheduleYield, and the driver's CU_CTX_SCHED_YIELD
 
 
 def install() -> None:
-    """In a rank: limit its GPU memory and its part of the CPUs, once the script first uses CUDA; else nothing."""
+    """Set the limits once the script first uses CUDA, if there are any."""
     fraction = float(os.environ.get("COMPOSESIM_GPU_FRACTION") or 0)
     crowd = os.environ.get("COMPOSESIM_GPU_CROWD", "")
     if fraction or crowd:
-        after_import("torch", lambda torch: _prepare(torch, fraction, crowd))
+        after_import("torch", lambda torch: _wrap_initialization(torch, fraction, crowd))
 
 
-def _prepare(torch: Any, fraction: float, crowd: str) -> None:
-    """Torch begins with CUDA in one function, when something first needs it; before that a rank may still fork."""
+def _wrap_initialization(torch: Any, fraction: float, crowd: str) -> None:
+    """Wrap the function in which torch initializes CUDA; before that, a rank may still fork."""
     begin = getattr(torch._C, "_cuda_init", None)
     if begin is None:  # built without CUDA
         return
 
-    def begin_with_our_limits() -> None:
+    def initialize() -> None:
         if crowd:
-            _make_room(crowd)
+            _limit_cpus(crowd)
         begin()
         if fraction:
             torch._C._cuda_setMemoryFraction(fraction, _own_device())
 
-    torch._C._cuda_init = begin_with_our_limits
+    torch._C._cuda_init = initialize
 
 
 def _own_device() -> int:
-    """The device of this rank among its node's: that of its local rank, as scripts choose theirs."""
+    """Return the index of this rank's device among those of the node: the local rank, as in most scripts."""
     count = len([each for each in os.environ.get("COMPOSESIM_GPUS", "").split(",") if each])
     return int(os.environ.get("LOCAL_RANK", "0")) % max(1, count)
 
 
-def _make_room(crowd: str) -> None:
-    """
-    Left alone, two threads of each rank spin while they wait, and many ranks on few CPUs take them from one another.
+def _limit_cpus(crowd: str) -> None:
+    """Bind the rank to its own CPUs, and let its threads yield while they wait for the GPU.
 
-    Both of them yield, NCCL's own always; in containers the kernel lets a thread yield to those of its own container alone, so that
-    each rank keeps to CPUs of its own. Threads and processes that it starts from now on do as well.
+    By default, two threads of each rank spin while they wait, so that many ranks on few CPUs slow each other down. With
+    this setting both yield, as NCCL's always does. In containers, the kernel lets a thread yield only to those of its
+    own container, so each rank is bound to its own CPUs, with all threads and processes that it starts from now on.
     """
     first, ranks = map(int, crowd.split("/"))
     place = first + int(os.environ.get("LOCAL_RANK", "0"))
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, part_of(sorted(os.sched_getaffinity(0)), place, ranks))
-    runtime = _loaded("libcudart.so")
+        os.sched_setaffinity(0, cpus_of(sorted(os.sched_getaffinity(0)), place, ranks))
+    runtime = _loaded_library("libcudart.so")
     if runtime is not None and _own_device() == 0:
         runtime.cudaSetDeviceFlags(_YIELD)
         return
@@ -65,15 +66,15 @@ def _make_room(crowd: str) -> None:
         ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxSetFlags_v2(_own_device(), _YIELD)
 
 
-def part_of(cpus: list[int], place: int, ranks: int) -> list[int]:
-    """The CPUs of the rank at this place among so many; one that it shares where there are more ranks than CPUs."""
+def cpus_of(cpus: list[int], place: int, ranks: int) -> list[int]:
+    """Return the CPUs of the rank at this place; a shared one if there are more ranks than CPUs."""
     if ranks >= len(cpus):
         return [cpus[place % len(cpus)]]
     return cpus[place * len(cpus) // ranks : (place + 1) * len(cpus) // ranks]
 
 
-def _loaded(name: str) -> Any:
-    """The library of that name that this process has loaded already: torch brings its own."""
+def _loaded_library(name: str) -> Any:
+    """Return the loaded library of this name, which torch may bring itself."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.rpartition(" ")[2]
         if f"/{name}" in path:

@@ -1,6 +1,6 @@
-"""What surrounds the person's script in a rank? Before it the probe, after it the news of how it ended, else nothing it sees.
+"""Run the user's script as a rank: observe it, and report how it ended.
 
-Launchers that start a new Python for each rank start the role `rank` in the script's place.
+Arguments of the role `rank`, which launchers start that start a new Python for each rank: [-m] SCRIPT ARGS...
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import emulate, function_call, gpu_limits, instrument, teardown
 
 @dataclass(frozen=True)
 class UserProgram:
-    """What a rank runs: a script or, with `is_module`, a module as after `python -m`."""
+    """What a rank runs: a script, or a module as with `python -m`."""
 
     name: str
     is_module: bool
@@ -37,25 +37,25 @@ class UserProgram:
         return UserProgram(name=name, is_module=is_module, arguments=tuple(rest))
 
     @property
-    def words(self) -> list[str]:
-        """The program as it stands behind `python`."""
+    def arguments_of_python(self) -> list[str]:
+        """The command line after `python`."""
         return [*(["-m"] if self.is_module else []), self.name, *self.arguments]
 
     @property
     def command(self) -> list[str]:
-        """The command line that a new Python would have been started with."""
-        return [sys.executable, "-u", *self.words]
+        """The command line that would start a new Python with this program."""
+        return [sys.executable, "-u", *self.arguments_of_python]
 
     def execute(self) -> NoReturn:
-        """Become a new Python that runs this program in this file."""
-        os.execv(sys.executable, roles.command("rank", *self.words))
+        """Become a new Python that runs this program as a rank."""
+        os.execv(sys.executable, roles.command("rank", *self.arguments_of_python))
 
     def run(self) -> None:
         """Run the program as Python's `__main__`; raises whatever it raises."""
         main = ModuleType("__main__")
         main.__builtins__ = builtins  # type: ignore[attr-defined]
         sys.modules["__main__"] = main
-        if "__mp_main__" in sys.modules:  # multiprocessing's second name for it, set when it was imported
+        if "__mp_main__" in sys.modules:  # multiprocessing's alias, set when it was imported
             sys.modules["__mp_main__"] = main
         sys.orig_argv = self.command
         if self.is_module:
@@ -71,8 +71,8 @@ class UserProgram:
         if self.name == function_call.PROGRAM:
             function_call.main(sys.argv[1:])
             return
-        # Not public, but it is what `python -m` itself calls, under this name since Python 2.5; the public run_module puts
-        # the module into a namespace that is taken away again when its main code ends, before its threads and exit handlers.
+        # Not public, but `python -m` itself calls it, and it has had this name since Python 2.5. The public run_module
+        # deletes the module's namespace when its main code ends, before its threads and exit handlers do.
         runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
 
     def _run_folder(self, folder: str) -> None:
@@ -102,7 +102,10 @@ class UserProgram:
 
 
 def run(program: UserProgram) -> None:
-    """Run `program` as this process's rank; ends as it ends, for the interpreter to exit as after any script."""
+    """
+    Run `program` as the rank of this process, and raise what it raises, so that the interpreter exits as after any
+    script.
+    """
     process.set_command_line(program.command)
     events = EventLog.from_environment(os.environ)
     events = events.bind(rank=int(os.environ["RANK"]), generation=int(os.environ["COMPOSESIM_GENERATION"]))
@@ -115,7 +118,7 @@ def run(program: UserProgram) -> None:
 
 
 def run_alone(program: UserProgram, events: EventLog, *, end: Callable[[], None] = lambda: None) -> None:
-    """Run `program` without a probe, and tell how it ended, after `end`."""
+    """Run `program` without observers, and report how it ended, after calling `end`."""
     exit_code = 0
     try:
         program.run()
@@ -123,8 +126,8 @@ def run_alone(program: UserProgram, events: EventLog, *, end: Callable[[], None]
         exit_code = _exit_code(error.code)
         raise
     except BaseException as error:
-        _tell_exception(events, error)
-        _hide_our_frames()
+        _hide_our_frames(error)
+        _report_exception(events, error)
         exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
         raise
     finally:
@@ -144,37 +147,45 @@ def _breakpoint_for(events: EventLog) -> Callable[..., Any]:
 
 
 def _exit_code(code: Any) -> int:
-    """The exit code that Python makes of `sys.exit(code)`."""
+    """Return the exit code that Python uses for `sys.exit(code)`."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def _tell_exception(events: EventLog, error: BaseException) -> None:
-    told = traceback.TracebackException(type(error), error, _without_our_frames(error.__traceback__))
-    events.emit("exception", type=type(error).__name__, message=str(told), traceback="".join(told.format()))
+def _report_exception(events: EventLog, error: BaseException) -> None:
+    report = traceback.TracebackException(type(error), error, error.__traceback__)
+    events.emit("exception", type=type(error).__name__, message=str(report), traceback="".join(report.format()))
 
 
-def _hide_our_frames() -> None:
-    """Let whatever shows the exception, Python or the person's own `sys.excepthook`, show it without the frames of this file."""
+def _hide_our_frames(error: BaseException) -> None:
+    """Remove our frames from the tracebacks of an exception and those that led to it, and again before they are printed."""
     hook = sys.excepthook
 
     def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         sys.excepthook = hook
-        trace = _without_our_frames(trace)
+        trace = _without_our_frames(trace)  # raising it again has added some
         hook(kind, value.with_traceback(trace), trace)
 
     sys.excepthook = excepthook
+    pending, seen = [error], {id(error)}
+    while pending:
+        each = pending.pop()
+        each.__traceback__ = _without_our_frames(each.__traceback__)
+        for other in (each.__cause__, each.__context__, *getattr(each, "exceptions", ())):
+            if isinstance(other, BaseException) and id(other) not in seen:
+                pending.append(other)
+                seen.add(id(other))
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """A loop, because a trace may be as deep as the recursion that ended the script."""
+    """Return a traceback without our frames; a loop, because it may be as deep as the recursion that ended the script."""
     first = last = None
     while trace is not None:
         if not is_ours(trace.tb_frame.f_code.co_filename):
             if last is None:
                 first = trace
-            elif last.tb_next is not trace:  # setting it walks all that follows
+            elif last.tb_next is not trace:  # setting it walks everything that follows
                 last.tb_next = trace
             last = trace
         trace = trace.tb_next
@@ -189,7 +200,7 @@ def _put_first_on_path(folder: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Be the rank of this new Python. Arguments: [-m] SCRIPT ARGS..."""
+    """Run the rank of this new Python."""
     process.die_with(os.getppid())
     instrument.install()
     run(UserProgram.from_arguments(arguments))

@@ -1,7 +1,7 @@
-"""How can an agent learn where a rank stands, when the rank runs no code any more and must not be disturbed? By a signal.
+"""Write the stacks of a rank when its agent sends a signal, even if the rank is stuck in C code.
 
-The C handler of `faulthandler` writes the stacks of all threads down without the interpreter's lock, whatever holds it. The
-signal goes to a thread of ours that does nothing but wait for it, so that no call of the person's threads is cut short by it.
+The handler of `faulthandler`, which is written in C, writes the stacks of all threads without the interpreter's lock.
+The signal goes to a helper thread that only waits for it, so it does not interrupt system calls of the user's threads.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import signal
 
 from ..shared.progress_page import STACKS_SIGNAL, ProgressPage
 
-_LEAST_DESCRIPTOR = 500  # out of the way: the script's own files get the numbers they would get without us
+_LEAST_DESCRIPTOR = 500  # so that the script's own files get the same descriptors as without us
 
 _progress: ProgressPage | None = None
 _process = 0
 
 
 def install(progress: ProgressPage) -> None:
-    """Make the stacks of this process, and of those it will fork, available. To be called in the rank's main thread."""
+    """Handle the signal in this process, and in those that it forks; must be called in the rank's main thread."""
     global _progress, _process
     try:
         opened = os.open(progress.stacks_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError:  # a rank without a folder to write to is trained like any other
+    except OSError:  # the run folder cannot be written to
         return
     descriptor = _out_of_the_way(opened)
     faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False)
@@ -35,14 +35,14 @@ def install(progress: ProgressPage) -> None:
 
 
 def start_helper() -> None:
-    """
-    Start the thread that takes the signal, once.
+    """Start the helper thread, once.
 
-    Not before the script has threads anyway, which it has when it makes its process group: a process with several threads is
-    warned by Python when it forks. `_thread`, so that `threading` does not list it and nobody waits for its end.
+    Wait for this until the script has threads anyway, because it makes a process group: Python warns when a process
+    with several threads forks. `_thread` is used so that `threading` does not list the thread or wait for it.
     """
     if _progress is not None and os.getpid() == _process and not _progress.get("helper"):
-        _progress.set("helper", _process)  # until the thread itself says better: a second call must start no second one
+        # Until the thread sets its own id, so that a second call does not start another one
+        _progress.set("helper", _process)
         _thread.start_new_thread(_wait_for_signals, (_progress,))
 
 
@@ -51,13 +51,13 @@ def _wait_for_signals(progress: ProgressPage) -> None:
     progress.set("helper", _thread.get_native_id())
     while True:
         signal.pause()
-        progress.advance("awake")  # which takes the interpreter's lock: an agent sees whether it can be had
+        progress.advance("awake")  # this takes the interpreter's lock, which shows the agent that it is free
 
 
 def _out_of_the_way(descriptor: int) -> int:
     try:
         high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
-    except OSError:  # few descriptors are allowed here
+    except OSError:  # the limit on descriptors is low
         return descriptor
     os.close(descriptor)
     return high

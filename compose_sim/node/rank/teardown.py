@@ -1,4 +1,4 @@
-"""Will a rank that has finished its work also end well? Torch's C++ objects must go before the interpreter does."""
+"""Let a rank exit cleanly: destroy torch's C++ objects before the interpreter exits."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ import time
 from pathlib import Path
 
 _GLOO_THREAD = "pt_gloo_runloop"
-_LOOK_SECONDS, _QUIET_LOOKS, _MOST_LOOKS = 0.001, 3, 2000
+_POLL_SECONDS, _QUIET_POLLS, _MOST_POLLS = 0.001, 3, 2000
 
 
 def install() -> None:
-    """To be called before the script runs: what is registered first is called last, after the script's own exit handlers."""
-    atexit.register(_let_go_of_reducers, os.getpid())
+    """Register the exit handler; must be called before the script runs, so that it runs after the script's own handlers."""
+    atexit.register(_destroy_reducers, os.getpid())
 
 
-def _let_go_of_reducers(process: int) -> None:
-    """
-    Drop the C++ side of every DistributedDataParallel model that is still there.
+def _destroy_reducers(process: int) -> None:
+    """Destroy the C++ side of every DistributedDataParallel model that still exists.
 
-    A model that outlives `destroy_process_group` keeps gloo's threads alive into the interpreter's end, where torch 2.13 aborts
-    ("terminate called without an active exception"): 32 of 160 ranks of a small script on a busy machine, 0 of 80 with this.
-    Where the script never calls `destroy_process_group`: 3 of 40, and 0 of 60 with this. The main code, its threads and its
-    exit handlers have all ended by now, so nothing can ask for the reducer any more.
+    A model that outlives `destroy_process_group` keeps gloo's threads running while the interpreter exits, where torch
+    2.13 aborts ("terminate called without an active exception"): 32 of 160 ranks of a small script on a busy machine,
+    but 0 of 80 with this handler. If the script never calls `destroy_process_group`: 3 of 40, but 0 of 60. By now the
+    script, its threads and its exit handlers have ended, so nothing can use the reducer.
     """
     module = sys.modules.get("torch.nn.parallel.distributed")
     if module is None or os.getpid() != process:
@@ -38,30 +37,29 @@ def _let_go_of_reducers(process: int) -> None:
 
 
 def let_gloo_finish() -> None:
-    """
-    Give gloo's threads the interpreter's lock for as long as they need it, before anything that ends them.
+    """Let gloo's threads have the interpreter's lock as long as they need it, before anything joins them.
 
-    In torch 2.13 the last thing that such a thread does about a reduction of a backward pass is to drop a Python object. If the
-    group is destroyed meanwhile, by a thread that holds the lock and joins this one, both wait for ever: without composesim, 5
-    runs of 12 of a script whose model is a local variable of `main()`, on a busy machine; 0 of 31 with this. A thread that
-    sleeps while nobody holds the lock has nothing more to drop.
+    In torch 2.13, the last thing that such a thread does after a reduction in a backward pass is to drop a Python
+    object. If another thread that holds the lock destroys the group and joins it at that moment, both wait forever: in
+    5 of 12 runs of a script whose model is a local variable of `main()`, on a busy machine without composesim, but in 0
+    of 31 runs with this. A thread that sleeps while nobody holds the lock has nothing left to drop.
     """
     quiet = 0
-    for _ in range(_MOST_LOOKS):
-        states = _states_of_gloo()
+    for _ in range(_MOST_POLLS):
+        states = _states_of_gloo_threads()
         quiet = quiet + 1 if states <= {"S"} else 0
-        if not states or quiet == _QUIET_LOOKS:
+        if not states or quiet == _QUIET_POLLS:
             return
-        time.sleep(_LOOK_SECONDS)  # not for the time that it takes, but because the lock is free during it
+        time.sleep(_POLL_SECONDS)  # this releases the lock
 
 
-def _states_of_gloo() -> set[str]:
+def _states_of_gloo_threads() -> set[str]:
     states = set()
     try:
         for thread in Path("/proc/self/task").iterdir():
             name, _, rest = (thread / "stat").read_text().partition("(")[2].rpartition(")")
             if name == _GLOO_THREAD:
                 states.add(rest.split()[0])
-    except (OSError, IndexError):  # one ended while we looked: look again
+    except (OSError, IndexError):  # a thread has ended; check again
         return {"?"}
     return states

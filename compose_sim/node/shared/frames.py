@@ -8,7 +8,6 @@ import sysconfig
 from pathlib import Path
 
 OUR_FOLDER = str(Path(__file__).resolve().parents[1]) + os.sep
-_ZYGOTE = "/compose_sim/engine/local/zygote_main.py"  # which runs the rank's script on the local engine
 _NOT_THE_USERS = (
     OUR_FOLDER,
     *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -19,10 +18,10 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/")  # of other installations
 
 def is_ours(file: str) -> bool:
     """Return whether a file is part of composesim."""
-    return file.startswith(OUR_FOLDER) or file.endswith(_ZYGOTE)
+    return file.startswith(OUR_FOLDER)
 
 
 @functools.lru_cache(maxsize=4096)  # called for every frame of the stack, a few times per step
 def is_user_code(file: str) -> bool:
     """Return whether a file is the user's code, and not part of Python, a library or composesim."""
-    return not (file.startswith(_NOT_THE_USERS) or is_ours(file) or any(part in file for part in _LIBRARIES))
+    return not (file.startswith(_NOT_THE_USERS) or any(part in file for part in _LIBRARIES))

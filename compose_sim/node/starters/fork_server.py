@@ -125,18 +125,8 @@ def become_rank(parent: int, output: int, descriptors: Iterable[int]) -> None:
         numpy_random.seed()
 
 
-def _serve(agent: str, descriptor: str, launcher: str) -> dict[str, str] | None:
-    process.die_with(int(agent))
-    if launcher == "warm":
-        instrument.install()
-        import_torch()
-    return ForkServer(socket.socket(fileno=int(descriptor))).serve()
-
-
-def main(arguments: list[str]) -> None:
-    """Serve the agent; in a process forked for a rank, run the rank."""
-    agent, descriptor, launcher, _, *program = arguments
-    variables = _serve(agent, descriptor, launcher)
+def run_rank(variables: dict[str, str] | None, launcher: str, program: list[str]) -> None:
+    """Run the rank with these variables in this process; without any, exit, because this is the server itself."""
     if variables is None:
         os._exit(0)  # nothing is left to do, and torch takes time to exit
     os.environ.update(variables)
@@ -146,3 +136,13 @@ def main(arguments: list[str]) -> None:
     if launcher == "env":
         user_program.execute()
     script_runner.run(user_program)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve the agent; in a process forked for a rank, run the rank."""
+    agent, descriptor, launcher, _, *program = arguments
+    process.die_with(int(agent))
+    if launcher == "warm":
+        instrument.install()
+        import_torch()
+    run_rank(ForkServer(socket.socket(fileno=int(descriptor))).serve(), launcher, program)

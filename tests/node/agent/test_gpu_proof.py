@@ -86,7 +86,7 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
     inner = SimpleNamespace(
         _cuda_init=lambda: done.append("begun"), _cuda_setMemoryFraction=lambda *given: done.append(given)
     )
-    gpu_limits._prepare(SimpleNamespace(_C=inner), 0.25, crowd="")
+    gpu_limits._wrap_initialization(SimpleNamespace(_C=inner), 0.25, crowd="")
     assert done == []
 
     inner._cuda_init()
@@ -103,14 +103,14 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
     ],
 )
 def test_ranks_share_out_the_cpus(cpus: int, ranks: int, expected: list[list[int]]) -> None:
-    assert [gpu_limits.part_of(list(range(cpus)), place, ranks) for place in range(ranks)] == expected
+    assert [gpu_limits.cpus_of(list(range(cpus)), place, ranks) for place in range(ranks)] == expected
 
 
 def test_a_rank_keeps_to_its_cpus_once_cuda_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     before = os.sched_getaffinity(0)
     inner = SimpleNamespace(_cuda_init=lambda: None)
-    gpu_limits._prepare(SimpleNamespace(_C=inner), 0.0, crowd="2/1000")
+    gpu_limits._wrap_initialization(SimpleNamespace(_C=inner), 0.0, crowd="2/1000")
     assert os.sched_getaffinity(0) == before
 
     try:
@@ -125,7 +125,7 @@ def test_a_rank_keeps_to_its_cpus_once_cuda_begins(monkeypatch: pytest.MonkeyPat
 def test_a_torch_without_cuda_is_left_alone() -> None:
     inner = SimpleNamespace()
 
-    gpu_limits._prepare(SimpleNamespace(_C=inner), 0.25, crowd="0/8")
+    gpu_limits._wrap_initialization(SimpleNamespace(_C=inner), 0.25, crowd="0/8")
 
     assert vars(inner) == {}
 

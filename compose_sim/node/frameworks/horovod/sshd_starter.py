@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ...rank import instrument, script_runner
+from ...rank import instrument
 from ...shared import process, starter_protocol
 from ...shared.event_log import EventLog
-from ...starters.fork_server import become_rank, import_ahead, wake_on_child_exit
+from ...starters.fork_server import become_rank, import_ahead, run_rank, wake_on_child_exit
 from . import ssh
 from .ssh_sessions import GRACE_SECONDS, Action, AnswerSession, ForkRank, SshSessions, StopRank
 
@@ -263,8 +263,4 @@ def _serve(agent: int, descriptor: int) -> dict[str, str] | None:
 def main(arguments: list[str]) -> None:
     """Serve the agent and the sessions; in a process forked for a rank, run the rank."""
     agent, descriptor, _, _, *program = arguments
-    variables = _serve(int(agent), int(descriptor))
-    if variables is None:
-        os._exit(0)
-    os.environ.update(variables)
-    script_runner.run(script_runner.UserProgram.from_arguments(program))
+    run_rank(_serve(int(agent), int(descriptor)), "hosted", program)
