@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -81,11 +82,14 @@ def test_a_hang_shows_no_frame_of_ours(project: Project) -> None:
 
 
 def test_an_injected_exception_shows_no_frame_of_ours(project: Project) -> None:
-    scenario = project.write("raise.yaml", SCENARIO)
+    run, scenario = project.named("injected"), project.write("raise.yaml", SCENARIO)
+    script = project.write("train.py", SCRIPT)
 
-    outcome = project.run("play", scenario, "--engine", "local", "--json", project.write("train.py", SCRIPT), "run")
+    outcome = project.run("play", scenario, "--engine", "local", "--name", run, "--json", script, "run")
 
-    cause = outcome.report["cause"]
-    assert (cause["rank"], cause["message"].partition(":")[0]) == (1, "InjectedFault")
-    assert files_of(cause["traceback"])[0] == str(project.folder / "train.py")
-    assert ours(files_of(cause["traceback"]), project) == []
+    assert outcome.status == 0, outcome.stdout + outcome.stderr
+    lines = (project.folder / ".composesim" / "runs" / run / "events" / "node-1.jsonl").read_text().splitlines()
+    (exception,) = (event["data"] for event in map(json.loads, lines) if event["kind"] == "exception")
+    assert exception["type"] == "InjectedFault"
+    assert files_of(exception["traceback"])[0] == str(project.folder / script)
+    assert ours(files_of(exception["traceback"]), project) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from compose_sim.core.plan.node_roles import role_words
+from compose_sim.core.plan.node_roles import role_command
 from compose_sim.errors import EngineError
 
 
@@ -23,7 +23,7 @@ class Zygote:
         with output_file(folder, "zygote").open("w") as errors:
             try:
                 self._process = subprocess.Popen(
-                    [python, "-u", *role_words(str(folder.resolve()), "zygote")],
+                    [python, "-u", *role_command(str(folder.resolve()), "zygote")],
                     env=environment,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
