@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import PATIENCE_S
+from tests.report_schema import validate_reports_in
 
 COMMAND = [sys.executable, "-m", "compose_sim"]
 # Bare processes: nothing imports torch, so a run takes a second.
@@ -56,6 +57,7 @@ def run_finished(folder: Path, script: str, *options: str) -> Project:
     project.write("train.py", script)
     ended = project.run(*UP, "--name", DONE, *options, "train.py")
     assert (folder / ".composesim" / "runs" / DONE / "report.json").is_file(), ended.stderr
+    validate_reports_in(folder)
     return project
 
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.builders import PATIENCE_S
+from tests.report_schema import validate_reports_in
 
 COMMAND = [sys.executable, "-m", "compose_sim"]
 # A rank that goes on until it is stopped, and tells when it has begun.
@@ -104,6 +105,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 def project_in(folder: Path) -> Iterator[Project]:
     """A project in an empty folder, of whose runs nothing may be left afterwards."""
     yield Project(folder)
+    validate_reports_in(folder)
     names = [run.name for run in folder.glob(".composesim/runs/*")]
     left = [process.info for process in psutil.process_iter(["pid", "cmdline"]) if _is_of(process, folder)]
     assert left == []
