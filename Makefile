@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup recipes demo engine check lint format test gpu fast zoo bench soak clean
+.PHONY: help setup recipes demo engine check lint format docs test gpu fast zoo bench soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX
@@ -41,6 +41,9 @@ check: lint ## Lint, and types
 format: setup ## Format the code, and fix what can be fixed without thinking
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+docs: setup ## Write the generated files: docs/cli.md, the schema of composesim.yaml, and the composesim.yaml of `init`
+	$(BIN)/python -m scripts.write_reference
 
 test: setup ## Check, and all tests that this machine can run; its last lines say which it could not
 	@scripts/test.sh $(ARGS)

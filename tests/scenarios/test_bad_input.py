@@ -20,7 +20,7 @@ from tests.scenarios.conftest import COMMAND, Project
         (["up", "--nodes", "-1", "ok.py"], 2, ["--nodes", "'-1'"]),
         (["up", "--nodes", "abc", "ok.py"], 2, ["'abc'"]),
         (["up", "--nodes", "1001", "ok.py"], 2, ["1001 nodes are too many", "render"]),
-        (["up", "--memory", "900t", "ok.py"], 2, ["memory of", "--memory"]),
+        (["up", "--memory", "900t", "ok.py"], 2, ["memory limit of", "--memory"]),
         (["up", "--backend", "nccl", "--engine", "local", "ok.py"], 2, ["nccl"]),
         (["up", "--mount", "missing:/data", "ok.py"], 2, ["missing"]),
         (["up", "--env-file", "missing.env", "ok.py"], 2, ["missing.env"]),
@@ -56,7 +56,7 @@ def test_errors_are_json_where_json_was_asked_for(project: Project) -> None:
     ("environment", "words"),
     [
         ({"PATH": "/nonexistent"}, "the docker command is not installed"),
-        ({"DOCKER_HOST": "tcp://192.0.2.1:2375"}, "'tcp://192.0.2.1:2375' is not on this machine"),
+        ({"DOCKER_HOST": "tcp://192.0.2.1:2375"}, "'tcp://192.0.2.1:2375' is on another machine"),
         (
             {"DOCKER_HOST": "unix:///nonexistent/docker.sock"},
             "no Docker daemon answers at 'unix:///nonexistent/docker.sock'",
