@@ -30,7 +30,7 @@ def play(session: Session, scenario: Scenario, listener: Listener, *, name: str,
 
     def concluded(report: Report) -> Report:
         left = None if session.plan.keep else _what_is_left(session.engine, session.name)
-        played = player.played()
+        played = player.outcomes()
         course = Course(events=tuple(player.events), report=report, left=left)
         steps = (ScenarioStepReport(step=each.number, times=each.times, refused=each.refused) for each in played)
         run = ScenarioReport(

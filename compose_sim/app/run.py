@@ -66,7 +66,7 @@ class RunLoop:
                 last = tail.finish()
                 self._look(last)
                 if self._player:
-                    self._player.hear(last)
+                    self._player.observe(last)
             return self._state
         finally:
             self.controller.close()

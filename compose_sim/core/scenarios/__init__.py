@@ -1,7 +1,6 @@
-"""What plays a run? A Player: told all that happens, it says what is to be done to the run, and when.
+"""Play scenarios: files whose steps are interventions in a run, and whose expectations are evaluated when the run is over.
 
-A scenario is a file (scenario.py, scenariofile.py) whose steps a ScenarioPlayer (player.py) plays, and whose expectations are
-judged when the run is over (expectations/). Nothing here touches the world: the process that runs the cluster performs.
+A player is pure. It decides from events and time what to do next; the process that runs the cluster executes it.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from compose_sim.core.state.state import ClusterState
 
 
 class Player(Protocol):
-    """Who intervenes in a run without being asked each time."""
+    """Decides on interventions while a run is in progress."""
 
     def due(self, events: list[Event], state: ClusterState, *, now: float) -> list[tuple[str, Intervention]]:
         """
-        What is to be done now, each with the id that its events will bear.
+        Return the interventions that are due, each with the id that its events will have.
 
-        To be called after every look at the run, also where `events`, what is new, is empty; `now` in Unix seconds.
+        Must be called regularly, even if there are no new `events`; `now` is in Unix seconds.
         """
         ...
 
-    def hear(self, events: list[Event]) -> None:
-        """What happened after the last look: the run is over, and there is nothing left to do to it."""
+    def observe(self, events: list[Event]) -> None:
+        """Take note of the last events, after which nothing is due any more."""
         ...

@@ -1,4 +1,4 @@
-"""What does a scenario do to a run, and when? Its steps, told as interventions once their moments have come."""
+"""Play the steps of a scenario: return their interventions when their triggers fire."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.faults.commands import Fault, Heal, Intervention, Scale, SetLinks
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios.scenario import Scenario, Step
-from compose_sim.core.scenarios.targets import Chooser
-from compose_sim.core.scenarios.triggers import Watch, is_training_over
+from compose_sim.core.scenarios.targets import FaultChooser
+from compose_sim.core.scenarios.triggers import Trigger, is_training_over
 from compose_sim.core.state.state import ClusterState
 from compose_sim.errors import SpecError
 
-# What expectations are judged by; logs and samples of usage are left out, of which there may be millions.
+# Kept for the expectations. Log lines and samples of usage are left out: there may be millions.
 _KEPT = frozenset(
     {
         "started", "round", "metric", "init", "recovered", "fault", "heal", "link", "scale", "refused", "hang", "waited",
@@ -24,144 +24,140 @@ _KEPT = frozenset(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Part:
-    """A step of the scenario in play."""
+class _PlayedStep:
+    """A step, and how far it has been played."""
 
     number: int  # from 1
     step: Step
-    watch: Watch
-    ids: list[str] = field(default_factory=list)
-    why_not: str = ""  # why it could not be played when its moment had come
+    trigger: Trigger
+    ids: list[str] = field(default_factory=list)  # of its interventions
+    why_not: str = ""  # why it could not be played when its trigger fired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class StepOutcome:
     """What became of one step."""
 
     number: int  # from 1
-    times: int  # how often it was handed over
-    refused: str = ""  # why the run, or the player, would not do it
-    chosen: bool = False  # whether chance had a part in it
+    times: int  # how often it was played
+    refused: str = ""  # why the run, or the player, refused it
+    chosen: bool = False  # whether it has a random choice
 
 
 class ScenarioPlayer:
-    """Plays one scenario in one run. Pure: it is told the time and what happened, and remembers."""
+    """Plays one scenario in one run."""
 
     def __init__(self, scenario: Scenario, plan: Plan, *, seed: int) -> None:
-        """SpecError where a step makes no sense for this plan."""
+        """Raise SpecError if a step is invalid for this plan."""
         self.events: list[Event] = []
         self._plan, self._count = plan, 0
-        self._chooser = Chooser(plan, seed)
-        self._active: dict[str, tuple[str, ...]] = {}  # faults handed over and not yet healed, with their nodes
-        self._unanswered: set[str] = set()  # faults handed over of which nothing has been heard
-        self._parts = [
-            _Part(number=number, step=step, watch=Watch(step.at)) for number, step in enumerate(scenario.steps, 1)
+        self._chooser = FaultChooser(plan, seed)
+        self._active: dict[str, tuple[str, ...]] = {}  # id -> nodes of each fault that is not healed yet
+        self._pending: set[str] = set()  # ids of the faults that have not been injected or refused yet
+        self._steps = [
+            _PlayedStep(number=number, step=step, trigger=Trigger(step.at))
+            for number, step in enumerate(scenario.steps, 1)
         ]
-        for part in self._parts:
-            self._check(part)
+        for each in self._steps:
+            self._check(each)
         self._arm()
 
     def due(self, events: list[Event], state: ClusterState, *, now: float) -> list[tuple[str, Intervention]]:
-        """The interventions of the steps whose moments have come."""
-        self.hear(events)
+        """Return the interventions of the steps whose triggers fire now."""
+        self.observe(events)
         if is_training_over(state):
             return []
-        handed: list[tuple[str, Intervention]] = []
-        for part in self._parts:
-            if part.watch.has_come(state, now):
-                handed += self._play(part, state, now)
-        return handed
+        return [made for each in self._steps if each.trigger.fires(state, now) for made in self._play(each, state, now)]
 
-    def hear(self, events: list[Event]) -> None:
-        """Take note of what happened."""
+    def observe(self, events: list[Event]) -> None:
+        """Take note of new events."""
         for event in events:
-            self._see(event)
+            if event.kind in _KEPT:
+                self.events.append(event)
+            self._update_faults(event)
+            for each in self._steps:
+                each.trigger.observe(event)
 
-    def played(self) -> tuple[Played, ...]:
-        """What became of each step, so far."""
-        refused = {event.data.get("id"): str(event.data.get("message", "")) for event in self._of("refused")}
+    def outcomes(self) -> tuple[StepOutcome, ...]:
+        """Return the outcome of each step so far."""
+        refused = {
+            event.data.get("id"): str(event.data.get("message", "")) for event in self.events if event.kind == "refused"
+        }
         return tuple(
-            Played(
-                number=part.number,
-                times=len(part.ids),
-                # A turn of `every` at which chance found nothing was passed over; only a step never played says why.
-                refused=next((refused[each] for each in part.ids if each in refused), "" if part.ids else part.why_not),
-                chosen=self._chooser.has_a_choice(part.step),
+            StepOutcome(
+                number=each.number,
+                times=len(each.ids),
+                # A turn of `every` without a valid choice is skipped. Only a step that was never played says why.
+                refused=next((refused[id_] for id_ in each.ids if id_ in refused), "" if each.ids else each.why_not),
+                chosen=self._chooser.has_a_choice(each.step),
             )
-            for part in self._parts
+            for each in self._steps
         )
 
-    def _of(self, kind: str) -> Iterable[Event]:
-        return (event for event in self.events if event.kind == kind)
+    def _update_faults(self, event: Event) -> None:
+        done = event.data.get("phase") == "done"
+        injected = event.kind == "fault" and done
+        over = (event.kind == "heal" and done) or (injected and not event.data.get("lasts", True))
+        if event.kind == "refused" or injected:
+            self._pending.discard(str(event.data.get("id")))
+        if event.kind == "refused" or over:
+            self._active.pop(str(event.data.get("id")), None)
 
-    def _see(self, event: Event) -> None:
-        if event.kind in _KEPT:
-            self.events.append(event)
-        given = str(event.data.get("id"))
-        if event.kind == "refused" or (event.kind == "fault" and event.data.get("phase") == "done"):
-            self._unanswered.discard(given)
-        over = event.kind == "refused" or (event.kind == "heal" and event.data.get("phase") == "done")
-        if over or (event.kind == "fault" and event.data.get("phase") == "done" and not event.data.get("lasts", True)):
-            self._active.pop(given, None)
-        for part in self._parts:
-            part.watch.see(event)
-
-    def _play(self, part: _Part, state: ClusterState, now: float) -> list[tuple[str, Intervention]]:
-        busy = {node for nodes in self._active.values() for node in nodes}
-        # Chance goes no faster than the machine: else faults would queue up, for nodes that were free when they were chosen.
-        waits = part.step.at.every is not None and not self._unanswered.isdisjoint(part.ids)
-        what = None if waits else self._intervention(part, state, busy)
-        if what is None:  # chance finds nothing to take: wait for a node, or for the next turn
-            part.why_not = "there was nothing to choose"
-            part.watch.let_pass(state, now)
-            return []
-        part.watch.take(state, now)
+    def _play(self, played: _PlayedStep, state: ClusterState, now: float) -> Iterable[tuple[str, Intervention]]:
+        # Wait until the last fault was injected. Otherwise faults would queue up for nodes that were free when chosen.
+        waits = played.step.at.every is not None and not self._pending.isdisjoint(played.ids)
+        intervention = None if waits else self._intervention(played, state)
+        if intervention is None:
+            played.why_not = "no valid choice was left"
+            played.trigger.skip(state, now)
+            return
+        played.trigger.consume(state, now)
         self._count += 1
-        given = f"play-{self._count}"
-        part.ids.append(given)
-        part.why_not = ""
-        if isinstance(what, Fault):
-            self._active[given] = self._chooser.nodes_of(what, state)
-            self._unanswered.add(given)
+        identity = f"play-{self._count}"
+        played.ids.append(identity)
+        played.why_not = ""
+        if isinstance(intervention, Fault):
+            self._active[identity] = self._chooser.nodes_of(intervention, state)
+            self._pending.add(identity)
         self._arm()
-        return [(given, what)]
+        yield identity, intervention
 
-    def _intervention(self, part: _Part, state: ClusterState, busy: set[str]) -> Intervention | None:
-        step = part.step
+    def _intervention(self, played: _PlayedStep, state: ClusterState) -> Intervention | None:
+        step = played.step
         if step.fault is not None:
-            occasion = f"{part.number}.{part.watch.count + 1}"
+            busy = {node for nodes in self._active.values() for node in nodes}
+            occasion = f"{played.number}.{played.trigger.count + 1}"
             return self._chooser.fault(step, state, busy=busy, occasion=occasion)
         if step.heal is not None:
             return Heal(target="" if step.heal == "all" else step.heal)
         return SetLinks(links=step.link) if step.link is not None else Scale(nodes=step.scale or 1)
 
     def _arm(self) -> None:
-        """An event counts for a step once the step before it has been handed over; what comes again and again holds up nobody."""
+        """Let events trigger a step once the step before it was played. A step with `every` does not hold up the next one."""
         ready = True
-        for part in self._parts:
+        for each in self._steps:
             if ready:
-                part.watch.arm()
-            ready = part.step.at.every is not None or bool(part.ids)
+                each.trigger.arm()
+            ready = each.step.at.every is not None or bool(each.ids)
 
-    def _check(self, part: _Part) -> None:
-        """Refuse before the run begins what cannot be done to it."""
+    def _check(self, played: _PlayedStep) -> None:
+        """Raise SpecError for a step that the run cannot execute."""
         names = [node.name for node in self._plan.nodes]
-        rank = part.step.at.rank
+        step, rank = played.step, played.step.at.rank
         problem = ""
         if rank is not None and rank >= self._plan.world_size:
             problem = f"there is no rank {rank}: ranks are 0 to {self._plan.world_size - 1}"
-        for name, other in ((part.step.at.node, "master"), (part.step.heal, "all")):
+        for name, other in ((step.at.node, "master"), (step.heal, "all")):
             if name not in (None, other, *names):
                 problem = f"there is no node '{name}': nodes are {names[0]} to {names[-1]}"
         least, most = self._plan.elastic or (len(names), len(names))
-        if part.step.scale is not None and not least <= part.step.scale <= most:
-            problem = f"scale to {part.step.scale} nodes is not within {least}:{most}, the range of --elastic"
+        if step.scale is not None and not least <= step.scale <= most:
+            problem = f"cannot scale to {step.scale} nodes: the range of --elastic is {least}:{most}"
         if problem:
-            raise SpecError(f"step {part.number}: {problem}")
-        if part.step.fault is not None:
+            raise SpecError(f"step {played.number}: {problem}")
+        if step.fault is not None:
             try:
-                self._chooser.check(part.step)
+                self._chooser.check(step)
             except SpecError as error:
-                raise SpecError(
-                    f"step {part.number}: {error.message}", evidence=error.evidence, hint=error.hint
-                ) from None
+                message = f"step {played.number}: {error.message}"
+                raise SpecError(message, evidence=error.evidence, hint=error.hint) from None

@@ -1,4 +1,4 @@
-"""What does a scenario say? Steps that do something to a run at some moment, and what is expected of the run."""
+"""Define the format of scenarios: steps, and the expectations that the run must meet."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ANY = "any"
 
 
 def _one_or_more(value: Any) -> Any:
-    """`a`, `a, b` and `[a, b]` are all lists of names; nothing is none."""
+    """Accept `a`, `a, b` and `[a, b]`."""
     return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
 
 
 def _texts(value: Any) -> Any:
-    """One text as well as a list of them; `plain` is none at all."""
+    """Accept one text as well as a list of texts; `plain` is an empty list."""
     return [] if value == "plain" else [value] if isinstance(value, str) else value
 
 
 def _share(value: Any) -> Any:
-    """`10%` is 0.1."""
+    """Accept `10%` for 0.1."""
     percent = re.fullmatch(r"\s*([0-9.]+)\s*%\s*", value) if isinstance(value, str) else None
     return float(percent[1]) / 100 if percent else value
 
@@ -40,7 +40,7 @@ def _rank_or_any(value: Any) -> Any:
 
 
 def _count_of_nodes(value: Any) -> Any:
-    """`scale: 3` and `scale: {nodes: 3}`."""
+    """Accept `3` and `{nodes: 3}`."""
     return value["nodes"] if isinstance(value, Mapping) and list(value) == ["nodes"] else value
 
 
@@ -64,21 +64,21 @@ RankOrAny = Annotated[
 ]
 
 
-class Moment(BaseModel):
+class TriggerSpec(BaseModel):
     """When a step is due: `time`, `step` (of `rank`), `event` or `every`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    time: Duration | None = Field(None, description="So long after the run began")
-    step: Whole | None = Field(None, description="When the training has made so many steps")
-    rank: Whole | None = Field(None, description="The rank that has made them; with event, the rank of the event")
-    event: str | None = Field(None, description="When this has happened, after the step before was played")
+    time: Duration | None = Field(None, description="This long after the start of the run")
+    step: Whole | None = Field(None, description="When training has made this many steps")
+    rank: Whole | None = Field(None, description="The rank that counts the steps; with event, the rank of the event")
+    event: str | None = Field(None, description="When this happens after the previous step was played")
     node: str | None = Field(None, description="With event: the node of the event")
-    world_size: Whole | None = Field(None, description="With event: the ranks of the round")
-    after: Duration | None = Field(None, description="With event: so long after it")
-    every: Duration | None = Field(None, description="Again and again, first so long after the run began")
-    times: Annotated[int, Field(ge=1)] | None = Field(None, description="With every: so often at most")
-    until: Duration | None = Field(None, description="With every: until so long after the run began")
+    world_size: Whole | None = Field(None, description="With event: the world size of the round")
+    after: Duration | None = Field(None, description="With event: the delay after it")
+    every: Duration | None = Field(None, description="Repeatedly, counted from the start of the run")
+    times: Annotated[int, Field(ge=1)] | None = Field(None, description="With every: at most this many times")
+    until: Duration | None = Field(None, description="With every: until this long after the start of the run")
 
     @field_validator("event")
     @classmethod
@@ -88,137 +88,143 @@ class Moment(BaseModel):
         return event
 
     @model_validator(mode="after")
-    def _one_moment(self) -> Self:
+    def _one_trigger(self) -> Self:
         ways = ("time", "step", "event", "every")
         given = [way for way in ways if getattr(self, way) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"{' and '.join(given)} are two moments" if given else "no moment is given: time, step, event or every"
+                f"{' and '.join(given)} exclude each other"
+                if given
+                else "one of time, step, event and every is required"
             )
         belongs = {"rank": ("step", "event"), "node": ("event",), "world_size": ("event",), "after": ("event",)}
         for key, owners in {**belongs, "times": ("every",), "until": ("every",)}.items():
             if getattr(self, key) is not None and given[0] not in owners:
-                raise ValueError(f"{key} goes with {' or '.join(owners)}, not with {given[0]}")
+                raise ValueError(f"{key} requires {' or '.join(owners)}, not {given[0]}")
         return self
 
 
-class Breakage(BaseModel):
-    """A fault as a scenario names it; keys that are not named here are options of its kind."""
+class FaultSpec(BaseModel):
+    """The fault of a step. All other keys are options of its kind."""
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
-    kind: Names = Field((), description="The kind of fault, one of several at random, or any")
-    node: Names = Field((), description="The node or nodes; any for one at random")
-    rank: RankOrAny | None = Field(None, description="The rank; any for one at random")
-    for_s: Duration | None = Field(None, alias="for", description="Healed by itself after this time")
+    kind: Names = Field((), description="The kind of fault; several, or any, for a random one")
+    node: Names = Field((), description="The node or nodes; any for a random one")
+    rank: RankOrAny | None = Field(None, description="The rank; any for a random one")
+    for_s: Duration | None = Field(None, alias="for", description="Heal it after this time")
 
     @field_validator("kind")
     @classmethod
     def _kind(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
         for kind in kinds:
             if kind not in KINDS and kind != ANY:
-                raise ValueError(unknown("kind of fault", kind, KINDS))
+                raise ValueError(unknown("fault", kind, KINDS))
         return kinds
 
     @property
     def options(self) -> dict[str, Any]:
-        """What else is said of it, as it was written."""
+        """The options, as they were written."""
         return dict(self.model_extra or {})
 
 
 class Step(BaseModel):
-    """One thing to do to the run, and when."""
+    """One intervention, and when it is due."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    at: Moment = Field(description="When")
-    pick: Literal["any"] | None = Field(None, description="any: the node, or the rank, is chosen at random")
-    fault: Breakage | None = Field(None, description="Break something")
-    heal: str | None = Field(None, description="Heal what bears on a node, or all")
+    at: TriggerSpec = Field(description="When")
+    pick: Literal["any"] | None = Field(None, description="any: choose the node or rank at random")
+    fault: FaultSpec | None = Field(None, description="Inject a fault")
+    heal: str | None = Field(None, description="Heal the faults of a node, or all")
     link: Annotated[tuple[str, ...], BeforeValidator(_texts), _names("10mbit")] | None = Field(
-        None, description="Give links another shape, as --link takes it; plain for none"
+        None, description="Set the shape of links, in the syntax of --link; plain for none"
     )
     scale: Annotated[int, BeforeValidator(_count_of_nodes), Field(ge=1)] | None = Field(
-        None, description="Have so many nodes take part"
+        None, description="Change the number of nodes"
     )
 
     @model_validator(mode="after")
-    def _one_deed(self) -> Self:
-        deeds = ("fault", "heal", "link", "scale")
-        given = [deed for deed in deeds if getattr(self, deed) is not None]
+    def _one_action(self) -> Self:
+        actions = ("fault", "heal", "link", "scale")
+        given = [action for action in actions if getattr(self, action) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"{' and '.join(given)} are two steps" if given else "nothing is to be done: fault, heal, link or scale"
+                f"{' and '.join(given)} are separate steps"
+                if given
+                else "one of fault, heal, link and scale is required"
             )
         if self.fault is None and self.pick:
-            raise ValueError("pick goes with fault")
+            raise ValueError("pick requires fault")
         if self.fault is not None and not (self.fault.kind or self.pick):
-            raise ValueError("the fault has no kind")
+            raise ValueError("the fault needs a kind")
         return self
 
 
 class Expectation(BaseModel):
-    """One thing that is expected of the run; core/scenarios/expectations/ judges each."""
+    """One expectation of the run. core/scenarios/expectations evaluates it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     recovered_within: Duration | None = Field(None, description="From each loss to the first new step")
-    recoveries_at_least: Whole | None = Field(None, description="So often the run went on after a loss")
-    steps_lost_at_most: Whole | None = Field(None, description="Steps to be made again after each loss")
+    recoveries_at_least: Whole | None = Field(None, description="Training continued after at least this many losses")
+    steps_lost_at_most: Whole | None = Field(None, description="Steps to repeat after each loss")
     loss_continuous: Share | None = Field(
-        None, description="How far the loss at a step may jump across a restart, as a share of the first loss"
+        None, description="How much the loss at a step may change across a restart, as a share of the first loss"
     )
     world_sizes: Annotated[tuple[Whole, ...], BeforeValidator(_one_or_more)] | None = Field(
-        None, description="Ranks of the rounds, one after another, such as [4, 3, 4]"
+        None, description="World sizes of the rounds in order, such as [4, 3, 4]"
     )
-    no_collective_over: Duration | None = Field(None, description="The longest that any rank waits in one collective")
+    no_collective_over: Duration | None = Field(
+        None, description="The longest time that any rank waits in one collective"
+    )
     on_links_at_most: Annotated[dict[str, Share], Field(min_length=1)] | None = Field(
-        None, description="The most that metrics are while links have a shape, as shares of what they are without"
+        None, description="Upper bounds of metrics while links are shaped, as shares of their values without"
     )
-    exit_code: Whole | None = Field(None, description="What `up` would have ended with")
+    exit_code: Whole | None = Field(None, description="The exit code that `up` would have")
     verdict: Literal[*EXIT_CODES] | None = Field(None, description="The verdict of the run")  # type: ignore[valid-type]
-    hang_diagnosed: Whole | None = Field(None, description="The rank that a hang was found to wait for")
-    faults_at_least: Whole | None = Field(None, description="So many faults were injected")
-    nothing_left: bool | None = Field(None, description="No node, network or process of the run is left")
+    hang_diagnosed: Whole | None = Field(None, description="The rank that a hang was blamed on")
+    faults_at_least: Whole | None = Field(None, description="At least this many faults were injected")
+    nothing_left: bool | None = Field(None, description="No node, network or process of the run remains")
 
     @model_validator(mode="after")
     def _one_expectation(self) -> Self:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError("an entry is one expectation, such as recovered_within: 3s")
+            raise ValueError("an entry has exactly one expectation, such as recovered_within: 3s")
         return self
 
     @property
     def name(self) -> str:
-        """Which it is."""
+        """The key of the expectation."""
         return next(name for name in type(self).model_fields if getattr(self, name) is not None)
 
     @property
     def wanted(self) -> Any:
-        """The value that it names."""
+        """The value of that key."""
         return getattr(self, self.name)
 
 
 class Scenario(BaseModel):
-    """A whole scenario file."""
+    """A scenario file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="A scenario of composesim")
 
     shows: str = Field("", description="What the scenario shows, in one line")
     seed: int | None = Field(
-        None, description="Where random choices begin; --seed wins, and without either it is new each time"
+        None, description="Seed of random choices. --seed overrides it; without either, each run has a new one"
     )
     cluster: Annotated[dict[str, Any], WithJsonSchema({"type": "object"})] = Field(
         default_factory=dict,
-        description="What `up` is given, as composesim.yaml says it (composesim.schema.json); flags win",
+        description="Settings of the cluster, as in composesim.yaml (composesim.schema.json). Flags override them",
     )
-    steps: tuple[Step, ...] = Field((), description="What is done to the run")
-    expect: tuple[Expectation, ...] = Field((), description="What is expected of it")
+    steps: tuple[Step, ...] = Field((), description="What to do, and when")
+    expect: tuple[Expectation, ...] = Field((), description="What must hold")
 
 
 def unknown(what: str, name: str, known: Any) -> str:
-    """What to say of a name that there is not."""
+    """Return the message for an unknown name."""
     nearest = next(iter(get_close_matches(name, sorted(known), n=1)), "")
-    return f"there is no {what} '{name}'" + (
-        f"; did you mean '{nearest}'?" if nearest else f"; there are {', '.join(sorted(known))}"
+    return f"unknown {what} '{name}'; " + (
+        f"did you mean '{nearest}'?" if nearest else f"choose from {', '.join(sorted(known))}"
     )

@@ -1,4 +1,4 @@
-"""What does the text of a scenario file ask for? A Scenario, or an error that names the line and the key."""
+"""Parse scenario files. Errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import keys_at as keys_of_spec
 from compose_sim.core.request.validation_errors import error_in_file, problems_of
 from compose_sim.core.request.yaml_source import KeyPath, read_yaml
-from compose_sim.core.scenarios.scenario import Breakage, Expectation, Moment, Scenario, Step
+from compose_sim.core.scenarios.scenario import Expectation, FaultSpec, Scenario, Step, TriggerSpec
 
-_INSIDE: dict[str, type[BaseModel]] = {"at": Moment, "fault": Breakage}
+_INSIDE: dict[str, type[BaseModel]] = {"at": TriggerSpec, "fault": FaultSpec}
 _LISTS: dict[str, type[BaseModel]] = {"steps": Step, "expect": Expectation}
 
 
 def parse_scenario(text: str, source: str, variables: Mapping[str, str]) -> Scenario:
     """
-    The scenario of a file; `variables` are what `${NAME}` may refer to.
+    Return the scenario of a file; `variables` are the values of `${NAME}`.
 
-    Raises SpecError naming file, line and key.
+    Raises SpecError with file, line and key.
     """
     read = read_yaml(text, source, variables)
     try:
@@ -36,7 +36,7 @@ def parse_scenario(text: str, source: str, variables: Mapping[str, str]) -> Scen
 
 
 def _keys_at(path: KeyPath) -> list[str]:
-    """The keys that may stand beside the one at this path."""
+    """Return the keys that are valid beside the one at this path."""
     if len(path) == 1:
         return [*Scenario.model_fields]
     model = _INSIDE.get(str(path[2])) if len(path) > 3 else _LISTS.get(str(path[0]))

@@ -1,4 +1,4 @@
-"""Which is chosen, where a scenario leaves it to chance? The same one for the same seed, on every machine and Python."""
+"""Choose at random, but reproducibly: the same seed gives the same choices on every machine and Python version."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hashlib import sha256
 
 def shuffled(names: Iterable[str], *, seed: int, occasion: str) -> list[str]:
     """
-    The names in an order that seed and occasion alone decide: the first that may be taken is the choice.
+    Return the names in an order that depends only on seed and occasion. The choice is the first one that is valid.
 
-    So a name that may not be taken at one time does not move the choices of other times.
+    A name that is not valid on one occasion therefore does not change the choices on others.
     """
     return sorted(names, key=lambda name: sha256(f"{seed}/{occasion}/{name}".encode()).digest())

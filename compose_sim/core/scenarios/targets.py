@@ -1,4 +1,4 @@
-"""Which fault is it this time? A step's own words, with node, rank or kind chosen by chance where the step leaves them open."""
+"""Make faults of scenario steps, and choose kind, node or rank at random if the step leaves them open."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from compose_sim.core.faults.kind import RunSnapshot
 from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.faults.parse import parse_fault
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.scenarios.scenario import ANY, Breakage, Step
+from compose_sim.core.scenarios.scenario import ANY, FaultSpec, Step
 from compose_sim.core.scenarios.seeded_choice import shuffled
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.errors import SpecError
 
-_UP = ("starting", "init", "running")  # in a round: until all have met there is nothing that could go on
+_UP = ("starting", "init", "running")  # in a round: before the rendezvous there is nothing to recover
 
 
-class Chooser:
+class FaultChooser:
     """Makes faults of steps, for one plan and one seed."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
-        """Everything that is chosen follows from the seed, and from which nodes are up at that moment."""
+        """Create a chooser. Its choices depend only on the seed and on which nodes are up at the time."""
         self._plan, self._seed = plan, seed
         ranks = {rank.rank: rank.node for rank in initial_state(plan).ranks.values()}
-        # A run in which all goes well: what a kind refuses here it will always refuse.
-        self._scene = RunSnapshot(plan=plan, running=tuple(node.name for node in plan.nodes), ranks=ranks)
+        # A run without failures: a fault that is invalid here is always invalid.
+        self._healthy_run = RunSnapshot(plan=plan, running=tuple(node.name for node in plan.nodes), ranks=ranks)
 
     def has_a_choice(self, step: Step) -> bool:
-        """Whether anything is left to chance."""
+        """Whether the step has a random choice."""
         fault = step.fault
         return fault is not None and bool(
             step.pick or len(fault.kind) > 1 or ANY in (*fault.kind, *fault.node) or fault.rank == ANY
         )
 
     def check(self, step: Step) -> None:
-        """SpecError where the step's fault, or one that chance may choose, makes no sense for this plan."""
+        """Raise SpecError if the fault of a step, or one that may be chosen, is invalid for this plan."""
         fault = step.fault
         assert fault is not None
         for kind in self._kinds(step):
-            made = self._made(kind, step, [*self._scene.running], {**self._scene.ranks}, "check")
-            lasts = KINDS[kind].effect(made, self._scene).lasts
+            made = self._made(kind, step, [*self._healthy_run.running], {**self._healthy_run.ranks}, "check")
+            lasts = KINDS[kind].effect(made, self._healthy_run).lasts
             if fault.for_s is not None and not lasts and not self.has_a_choice(step):
                 raise SpecError(f"'{kind}' is instantaneous; 'for' does not apply", hint="leave out 'for'")
 
     def fault(self, step: Step, state: ClusterState, *, busy: set[str], occasion: str) -> Fault | None:
-        """The fault of a step at this moment; None where chance finds no node to take. Nodes in `busy` bear a fault already."""
+        """Return the fault of a step now; None if nothing can be chosen. Nodes in `busy` already have a fault."""
         assert step.fault is not None
         if not self.has_a_choice(step):
             return self._made(step.fault.kind[0], step, [], {}, occasion)
@@ -55,18 +55,18 @@ class Chooser:
         kind = shuffled(self._kinds(step), seed=self._seed, occasion=f"{occasion}/kind")[0]
         try:
             made = self._made(kind, step, up, ranks, occasion)
-            lasts = KINDS[kind].effect(made, self._scene).lasts
-        except SpecError:  # too few are up for this kind now
+            lasts = KINDS[kind].effect(made, self._healthy_run).lasts
+        except SpecError:  # too few nodes are up for this kind
             return None
-        return made if lasts else replace(made, for_s=None)  # of several kinds some are over once done
+        return made if lasts else replace(made, for_s=None)  # the other kinds of the step last
 
     def nodes_of(self, fault: Fault, state: ClusterState) -> tuple[str, ...]:
-        """The nodes that bear a fault."""
+        """Return the nodes that a fault is on."""
         of_rank = state.ranks.get(fault.rank) if fault.rank is not None else None
         return fault.nodes or ((of_rank.node,) if of_rank else ())
 
     def _kinds(self, step: Step) -> tuple[str, ...]:
-        """What the kind may be: those named, or all that can be done to this run without being told more."""
+        """Return the kinds to choose from: those of the step, or all that need no further options in this run."""
         fault = step.fault
         assert fault is not None
         if fault.kind and ANY not in fault.kind:
@@ -75,10 +75,13 @@ class Chooser:
 
     def _can_do(self, name: str, step: Step) -> bool:
         kind = KINDS[name]
-        if kind.needs:  # which this host may not have
+        if kind.needs:  # the host may not support it
             return False
         try:
-            kind.effect(self._made(name, step, [*self._scene.running], {**self._scene.ranks}, "check"), self._scene)
+            kind.effect(
+                self._made(name, step, [*self._healthy_run.running], {**self._healthy_run.ranks}, "check"),
+                self._healthy_run,
+            )
         except SpecError:
             return False
         return True
@@ -87,15 +90,15 @@ class Chooser:
         fault = step.fault
         assert fault is not None
         several = ANY in fault.kind or len(fault.kind) != 1
-        known = KINDS[kind].options if several else fault.options  # of several kinds, each takes its own
+        known = KINDS[kind].options if several else fault.options  # each kind takes the options that it knows
         options = {key: _text(value) for key, value in fault.options.items() if key in known and key != "groups"}
-        words = self._words(kind, step, fault, nodes, ranks, occasion)
-        return parse_fault(kind, words, options, for_s=fault.for_s, plan=self._plan)
+        arguments = self._arguments(kind, step, fault, nodes, ranks, occasion)
+        return parse_fault(kind, arguments, options, for_s=fault.for_s, plan=self._plan)
 
-    def _words(
-        self, kind: str, step: Step, fault: Breakage, nodes: list[str], ranks: dict[int, str], occasion: str
+    def _arguments(
+        self, kind: str, step: Step, fault: FaultSpec, nodes: list[str], ranks: dict[int, str], occasion: str
     ) -> list[str]:
-        """What the kind is done to, as a person would type it behind `composesim fault KIND`."""
+        """Return the arguments of `composesim fault KIND`."""
         target = KINDS[kind].target
         order = shuffled(nodes, seed=self._seed, occasion=occasion)
         if target == "nodes":
@@ -114,6 +117,6 @@ class Chooser:
 
 
 def _text(value: Any) -> Any:
-    """As on the command line: a list as one word, a flag as yes or left out."""
+    """Return a value as on the command line: a list as one word, a flag as a text or None."""
     flags = {"true": True, "false": None}
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else flags.get(str(value), str(value))

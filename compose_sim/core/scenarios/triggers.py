@@ -1,18 +1,18 @@
-"""Has the moment of a step come? Decided from what has happened so far; a Watch remembers what it needs to of that."""
+"""Decide when a step of a scenario is due."""
 
 from __future__ import annotations
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.scenarios.scenario import Moment
+from compose_sim.core.scenarios.scenario import TriggerSpec
 from compose_sim.core.state.state import ClusterState
 
 
 def steps_made(state: ClusterState, rank: int) -> int:
     """
-    How many steps the training has made, as a rank knows it: by the lines that ranks print, or by its own count.
+    Return how many steps training has made: the largest step that any rank has printed, or that this rank has counted.
 
-    All ranks make the same steps, so what one of them prints holds for all; a rank's own count begins anew in each round.
-    Where one program drives all nodes, its lines tell.
+    All ranks make the same steps, so a line of one rank holds for all. A rank starts counting again in each round. If one
+    program drives all nodes, its lines count.
     """
     of_rank = state.ranks.get(rank)
     printed = [value.metric.get("step") for value in state.ranks.values()]
@@ -21,63 +21,62 @@ def steps_made(state: ClusterState, rank: int) -> int:
 
 
 def is_training_over(state: ClusterState) -> bool:
-    """Whether a script has come to its end, or the run is being stopped: there is nothing left to break."""
+    """Whether a script has ended successfully, or the run is being stopped."""
     driven_to_its_end = state.driver is not None and state.driver.phase == "ended"
     return bool(state.stopping) or driven_to_its_end or any(each.script_exit_code == 0 for each in state.ranks.values())
 
 
-class Watch:
-    """Waits for one moment, once or again and again."""
+class Trigger:
+    """Fires once, or repeatedly, as `at` of a step says."""
 
-    def __init__(self, moment: Moment) -> None:
-        """Nothing has happened yet."""
-        self.moment = moment
-        self.count = 0  # how often it has come
+    def __init__(self, at: TriggerSpec) -> None:
+        self.at = at
+        self.count = 0  # how often the step was played
         self._armed = False
         self._last_turn = 0
         self._seen_at: float | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether it can come no more."""
-        return self.count >= (1 if self.moment.every is None else self.moment.times or float("inf"))
+        """Whether it cannot fire again."""
+        return self.count >= (1 if self.at.every is None else self.at.times or float("inf"))
 
     def arm(self) -> None:
-        """The step before has been played: events count from now on."""
+        """Let events count from now on, because the step before was played."""
         self._armed = True
 
-    def see(self, event: Event) -> None:
-        """One more event of the run."""
-        moment = self.moment
-        if self._armed and self._seen_at is None and event.kind == moment.event:
-            node = event.node or event.data.get("node")  # whose own event it is, or whom the master speaks of
-            is_meant = moment.node in (None, node) and moment.rank in (None, event.rank)
-            if is_meant and moment.world_size in (None, event.data.get("world_size")):
+    def observe(self, event: Event) -> None:
+        """Take note of an event of the run."""
+        at = self.at
+        if self._armed and self._seen_at is None and event.kind == at.event:
+            node = event.node or event.data.get("node")  # that wrote the event, or that the master means
+            is_meant = at.node in (None, node) and at.rank in (None, event.rank)
+            if is_meant and at.world_size in (None, event.data.get("world_size")):
                 self._seen_at = event.t
 
-    def has_come(self, state: ClusterState, now: float) -> bool:
-        """Whether it is here now; `take` says that it was made use of."""
-        moment, since_start = self.moment, now - (state.started_at if state.started_at is not None else now)
+    def fires(self, state: ClusterState, now: float) -> bool:
+        """Whether the step is due. Stays true until `consume`, or until the turn of `every` is over."""
+        at, since_start = self.at, now - (state.started_at if state.started_at is not None else now)
         if self.is_over:
             return False
-        if moment.time is not None:
-            return since_start >= moment.time
-        if moment.step is not None:
-            return steps_made(state, moment.rank or 0) >= moment.step
-        if moment.event is not None:
-            return self._seen_at is not None and now >= self._seen_at + (moment.after or 0.0)
-        assert moment.every is not None
-        return self._turn(since_start) > self._last_turn and since_start < (moment.until or float("inf"))
+        if at.time is not None:
+            return since_start >= at.time
+        if at.step is not None:
+            return steps_made(state, at.rank or 0) >= at.step
+        if at.event is not None:
+            return self._seen_at is not None and now >= self._seen_at + (at.after or 0.0)
+        assert at.every is not None
+        return self._turn(since_start) > self._last_turn and since_start < (at.until or float("inf"))
 
-    def take(self, state: ClusterState, now: float) -> None:
-        """It has been made use of."""
+    def consume(self, state: ClusterState, now: float) -> None:
+        """Count the step as played."""
         self.count += 1
-        self.let_pass(state, now)
+        self.skip(state, now)
 
-    def let_pass(self, state: ClusterState, now: float) -> None:
-        """Nothing could be made of this turn: wait for the next one. A moment that comes once stays."""
+    def skip(self, state: ClusterState, now: float) -> None:
+        """Wait for the next turn of `every`, because the step cannot be played. Other triggers continue to fire."""
         if state.started_at is not None:
             self._last_turn = self._turn(now - state.started_at)
 
     def _turn(self, since_start: float) -> int:
-        return int(since_start / self.moment.every) if self.moment.every else 0
+        return int(since_start / self.at.every) if self.at.every else 0

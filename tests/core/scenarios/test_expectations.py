@@ -10,7 +10,7 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.report.report import Cause, ExpectationResult, Report
 from compose_sim.core.scenarios.expectations import Course
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
-from compose_sim.core.scenarios.player import Played
+from compose_sim.core.scenarios.player import StepOutcome
 from compose_sim.core.scenarios.scenario import Scenario
 from tests.builders import a_report
 
@@ -117,14 +117,16 @@ def test_what_is_left_is_named_and_what_nobody_looked_for_is_open() -> None:
     assert judge(wanted, left=None).status == "inconclusive"
 
 
-def concluded(expect: list[dict[str, Any]], report: Report, *played: Played, events: list[Event] | None = None) -> Any:
+def concluded(
+    expect: list[dict[str, Any]], report: Report, *played: StepOutcome, events: list[Event] | None = None
+) -> Any:
     """(verdict, exit code, kind of the cause) of a scenario."""
     course = Course(events=tuple(events or ()), report=report, left=())
     end = conclude(report, judge_scenario(Scenario.model_validate({"expect": expect}), course, played))
     return end.verdict, end.exit_code, end.cause and end.cause.kind
 
 
-ONCE = Played(number=1, times=1)
+ONCE = StepOutcome(number=1, times=1)
 
 
 def test_the_end_of_a_scenario_is_that_of_its_expectations() -> None:
@@ -146,11 +148,11 @@ def test_a_run_that_failed_unexpectedly_ends_as_it_did_by_itself() -> None:
 
 
 def test_a_step_that_was_not_played_leaves_the_scenario_open() -> None:
-    never, refused = Played(number=1, times=0), Played(number=1, times=1, refused="no netem")
+    never, refused = StepOutcome(number=1, times=0), StepOutcome(number=1, times=1, refused="no netem")
 
     assert concluded([], PASSED, never) == ("inconclusive", 3, "expectation")
     assert concluded([], PASSED, refused) == ("inconclusive", 3, "expectation")
-    assert concluded([], PASSED, Played(number=1, times=9, refused="node-1 had ended", chosen=True)) == (
+    assert concluded([], PASSED, StepOutcome(number=1, times=9, refused="node-1 had ended", chosen=True)) == (
         "passed",
         0,
         None,

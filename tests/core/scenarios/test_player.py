@@ -158,7 +158,7 @@ def test_nothing_is_done_to_a_training_that_has_ended() -> None:
     ended = Event(t=4.0, kind="script-ended", rank=0, node="node-0", generation=0, data={"exit_code": 0})
 
     assert run.at(6, ended) == []
-    assert [(step.times, step.refused) for step in run.player.played()] == [(0, "")]
+    assert [(step.times, step.refused) for step in run.player.outcomes()] == [(0, "")]
 
 
 SOAK = {"at": {"every": "1s"}, "pick": "any", "fault": {"kind": ["kill", "pause", "term"]}}
@@ -193,7 +193,7 @@ def test_chance_takes_no_node_that_bears_a_fault_and_waits_where_none_is_left() 
 
     assert sorted(fault.nodes for fault in faults) == [(f"node-{number}",) for number in range(NODES)]
     assert run.at(10) == []
-    assert [step.refused for step in run.player.played()] == [""], "a turn that finds nothing is passed over"
+    assert [step.refused for step in run.player.outcomes()] == [""], "a turn that finds nothing is passed over"
     run.at(10.5, healed(handed[2][0]))
     assert [what.nodes for _, what in run.at(11) if isinstance(what, Fault)] == [faults[2].nodes]
 
@@ -216,7 +216,7 @@ def test_a_step_for_which_nothing_was_ever_left_says_so() -> None:
     run = a_player(once, once, nodes=1, elastic=None)
 
     assert len(run.at(1)) == 1
-    assert [step.refused for step in run.player.played()] == ["", "there was nothing to choose"]
+    assert [step.refused for step in run.player.outcomes()] == ["", "no valid choice was left"]
 
 
 def test_chance_goes_no_faster_than_faults_are_injected() -> None:
@@ -261,11 +261,11 @@ def test_a_refused_step_is_told_and_its_node_is_free_again() -> None:
     refused = Event(t=2, kind="refused", data={"id": given, "message": "node-0 is not running"})
 
     assert len(run.at(3, refused)) == 1
-    assert [step.refused for step in run.player.played()] == ["node-0 is not running", ""]
+    assert [step.refused for step in run.player.outcomes()] == ["node-0 is not running", ""]
 
 
 BAD = [
-    ({"at": {"time": "1s"}, "scale": 5}, "step 1: scale to 5 nodes is not within 2:4"),
+    ({"at": {"time": "1s"}, "scale": 5}, "step 1: cannot scale to 5 nodes: the range of --elastic is 2:4"),
     ({"at": {"time": "1s"}, "heal": "node-7"}, "step 1: there is no node 'node-7': nodes are node-0 to node-3"),
     ({"at": {"rank": 9, "step": 1}, "scale": 2}, "step 1: there is no rank 9: ranks are 0 to 3"),
     ({"at": {"time": "1s"}, "fault": {"kind": "kill", "node": "node-9"}}, "step 1: .*node-9"),
@@ -289,7 +289,7 @@ def test_each_scenario_that_ships_makes_sense(path: Path) -> None:
     scenario = parse_scenario(text, path.name, {})
     plan = a_plan(**{"script": "train_ddp.py", **scenario.cluster})
 
-    assert [step.times for step in ScenarioPlayer(scenario, plan, seed=0).played()] == [0] * len(scenario.steps)
+    assert [step.times for step in ScenarioPlayer(scenario, plan, seed=0).outcomes()] == [0] * len(scenario.steps)
     assert text.startswith("# ")
     assert scenario.shows
     assert "nothing_left" in {each.name for each in scenario.expect}

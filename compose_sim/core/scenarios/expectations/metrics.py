@@ -14,7 +14,7 @@ def on_links_at_most(wanted: Mapping[str, float], course: Course) -> Judged:
     for name in wanted:
         plain, shaped = _split_by_links(course, name)
         if not plain or not shaped:
-            links = "have no shape" if plain else "have a shape"
+            links = "have a shape" if plain else "have no shape"
             return inconclusive(f"the script prints no two values of '{name}' in a row while links {links}")
         if median(plain) <= 0:
             return inconclusive(f"the median of '{name}' is {median(plain):g} while links have no shape")

@@ -17,7 +17,7 @@ from compose_sim.core.scenarios.expectations.recovery import (
     steps_lost_at_most,
 )
 from compose_sim.core.scenarios.expectations.world import faults_at_least, no_collective_over, world_sizes
-from compose_sim.core.scenarios.player import Played
+from compose_sim.core.scenarios.player import StepOutcome
 from compose_sim.core.scenarios.scenario import Expectation, Scenario
 from compose_sim.core.units import format_seconds
 from compose_sim.core.verdict.verdict import EXIT_CODES
@@ -40,7 +40,7 @@ _OF_THE_END = ("exit_code", "verdict")  # who names one of these says himself wh
 _THE_RUN = "run"  # else it must pass
 
 
-def judge_scenario(scenario: Scenario, course: Course, played: Iterable[Played]) -> list[ExpectationResult]:
+def judge_scenario(scenario: Scenario, course: Course, played: Iterable[StepOutcome]) -> list[ExpectationResult]:
     """
     Every expectation of a scenario as the report holds it: id, wanted, status, detail, measured.
 
@@ -89,7 +89,7 @@ def conclude(report: Report, results: Sequence[ExpectationResult]) -> Report:
     return replace(concluded, verdict=PASSED, exit_code=0, cause=None)
 
 
-def _unplayed(played: Iterable[Played]) -> list[ExpectationResult]:
+def _unplayed(played: Iterable[StepOutcome]) -> list[ExpectationResult]:
     """A step that the run ended before, or that could not be done, leaves all that was expected of it open."""
     results = []
     for step in played:
