@@ -1,4 +1,4 @@
-"""How does text such as `2g`, `90s` or `1h30m` become bytes and seconds, and back?"""
+"""Convert text such as `2g`, `90s` or `1h30m` to bytes and seconds, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.IGNORECASE)
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes of `512m`, `2g`, `1.5GiB` or a plain number; ValueError names what was expected."""
+    """Return the bytes of `512m`, `2g`, `1.5GiB` or a plain number; raise ValueError for other text."""
     match = _SIZE.fullmatch(str(text))
     if not match:
         raise ValueError(f"'{text}' is not a size: write it like 512m or 2g")
@@ -20,7 +20,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_seconds(text: str | float) -> float:
-    """Seconds of `90s`, `10m`, `1h30m` or a plain number; ValueError names what was expected."""
+    """Return the seconds of `90s`, `10m`, `1h30m` or a plain number; raise ValueError for other text."""
     plain = str(text).strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", plain):
         return float(plain)
@@ -30,7 +30,7 @@ def parse_seconds(text: str | float) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """`1536` as `1.5 KiB`: three figures at most."""
+    """Return `1.5 KiB` for 1536: at most three figures."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
@@ -44,7 +44,7 @@ def format_count(number: int, what: str) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """`0.84 s`, `12.3 s`, `2 min 05 s`."""
+    """Return `0.84 s`, `12.3 s` or `2 min 05 s`."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 120:

@@ -171,7 +171,7 @@ def test_a_value_that_cannot_be_loaded_here_is_an_error(here: Path) -> None:
     [
         ({"nodes": 0}, "nodes: '0' is too small"),
         ({"nodez": 4}, "unknown argument 'nodez'; did you mean 'nodes'?"),
-        ({"engine": "dokcer"}, "engine: 'dokcer' is none of auto, docker, local"),
+        ({"engine": "dokcer"}, "engine: 'dokcer' is not one of auto, docker, local"),
         ({"memory": "lots"}, "memory: 'lots' is not a size"),
         ({"services": "jupiter"}, "services: there is no service 'jupiter'"),
         ({"kwargs": {"lr": 1}}, "kwargs: a script takes no keyword arguments"),

@@ -1,4 +1,4 @@
-"""What does `composesim completion` do? It prints what a shell reads to complete composesim's verbs and options."""
+"""Print the script with which a shell completes verbs and options."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def command(context: click.Context, shell: str) -> None:
     fish: composesim completion fish > ~/.config/fish/completions/composesim.fish
     """
     completion = get_completion_class(shell)
-    assert completion is not None  # click knows all three
+    assert completion is not None  # click supports all three
     click.echo(completion(context.find_root().command, {}, _PROGRAM, "_COMPOSESIM_COMPLETE").source())

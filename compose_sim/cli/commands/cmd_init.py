@@ -1,4 +1,4 @@
-"""What does `composesim init` do? It writes files to start from, which run as they are."""
+"""Write files for a new project, which run unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compose_sim.errors import SpecError
 
 @click.command("init")
 @click.argument("directory", default=".", metavar="[DIR]", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--force", is_flag=True, help="Write over files that are there.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 def command(directory: Path, force: bool) -> None:
     """Write a commented composesim.yaml, its schema for editors, and a small DDP script into DIR."""
     templates = assets.root() / "templates"
@@ -25,7 +25,7 @@ def command(directory: Path, force: bool) -> None:
     )
     existing = [source.name for source in sources if (directory / source.name).exists()]
     if existing and not force:
-        raise SpecError(f"'{directory / existing[0]}' exists already", hint=f"composesim init --force {directory}")
+        raise SpecError(f"'{directory / existing[0]}' already exists", hint=f"composesim init --force {directory}")
     for source in sources:
         write_file(directory / source.name, source.read_text(encoding="utf-8"))
         say(f"wrote {directory / source.name}")

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from compose_sim.errors import SpecError
 
-# A cause stands before its consequences. A check is `core/checks/rules/<id with underscores>.py`.
+# Causes come before their consequences. A check is `core/checks/rules/<id with underscores>.py`.
 IDS = (
     "hang",
     "collective-mismatch",
@@ -31,7 +31,7 @@ IDS = (
 
 
 def known_check(name: str) -> str:
-    """The same id; SpecError naming the nearest for one that there is not."""
+    """Return the id; raise SpecError that suggests the nearest one if it does not exist."""
     problem = unknown_check(name)
     if problem:
         raise SpecError(problem, hint=f"composesim check --explain {_nearest(name) or IDS[0]}")
@@ -39,7 +39,7 @@ def known_check(name: str) -> str:
 
 
 def unknown_check(name: str) -> str:
-    """What to say of an id that there is not; nothing where there is."""
+    """Return why an id does not exist, or "" if it does."""
     if name in IDS:
         return ""
     nearest = _nearest(name)

@@ -10,7 +10,7 @@ _GPU = re.compile(r"[0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z/-]+")
 
 
 def parse_gpus(value: Any) -> Any:
-    """`0,1` of `[0, 1]`, `0, 1` or 0, and words as they are; ValueError names what was expected."""
+    """Return `0,1` for `[0, 1]`, `0, 1` or 0, and keywords unchanged; raise ValueError for anything else."""
     entries = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(entry, str | int) and not isinstance(entry, bool) for entry in entries):
         return value

@@ -192,19 +192,19 @@ class ClusterSpec(BaseModel):
         if self.nodes == ():
             raise ValueError("nodes is an empty list: a cluster has at least one node")
         if self.elastic_range and not self.elastic_range[0] <= self.initial_node_count <= self.elastic_range[1]:
-            raise ValueError(f"{self.initial_node_count} nodes are not within '{self.elastic}', the range of elastic")
+            raise ValueError(f"{self.initial_node_count} nodes are outside the range '{self.elastic}' of elastic")
         if self.gpus in ("none", "emulated") and self.names_gpus:
-            raise ValueError(f"gpus '{self.gpus}' is for all nodes, and a node names GPUs of its own")
+            raise ValueError(f"gpus '{self.gpus}' applies to all nodes, but a node names GPUs")
         return self
 
     @property
     def names_gpus(self) -> bool:
-        """Whether any node names GPUs of its own."""
+        """Return whether any node names GPUs."""
         return isinstance(self.nodes, tuple) and any(node.gpus not in (None, "none") for node in self.nodes)
 
     @property
     def elastic_range(self) -> tuple[int, int] | None:
-        """(least, most) nodes of an elastic run."""
+        """Return the (minimum, maximum) of nodes in an elastic run."""
         least, _, most = (self.elastic or "").partition(":")
         return (int(least), int(most)) if most else None
 

@@ -1,8 +1,7 @@
-"""What does a spec file ask for, and what is asked for once the flags have won over it? Text in, values out.
+"""Read a spec file and merge it with flags, which win.
 
-A spec file is a `composesim.yaml`, or a pyproject.toml with a table `[tool.composesim]`.
-
-Every error names where the value stands: file, line and key, or the flag.
+A spec file is a `composesim.yaml`, or a pyproject.toml with a table `[tool.composesim]`. Every error names the file, line and key
+of the value, or the flag.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _PROGRAM = ("script", "module", "args")
 
 def parse_spec_text(text: str, source: str, variables: Mapping[str, str]) -> dict[str, Any]:
     """
-    The checked values of a spec file, as they were written; `variables` are what `${NAME}` may refer to.
+    Return the checked values of a spec file, as they were written. `variables` are those that `${NAME}` can refer to.
 
-    Raises SpecError naming file, line and key.
+    Raises SpecError that names file, line and key.
     """
     read = (read_toml if source.endswith(".toml") else read_yaml)(text, source, variables)
     try:
@@ -38,11 +37,11 @@ def parse_spec_text(text: str, source: str, variables: Mapping[str, str]) -> dic
 
 def make_spec(values_of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> ClusterSpec:
     """
-    The request of a spec file and of flags together. `flags` holds only those that were given, by field name.
+    Return the request of a spec file and of the flags that were given, by key.
 
-    A flag wins over the file, and over what single nodes have of their own. Environments are merged by name; mounts and
-    environment files of the flags come after those of the file; a script or module named by flag has its own arguments.
-    Raises SpecError naming the flag.
+    A flag wins over the file and over the settings of single nodes. Environments are merged by name. Mounts and environment
+    files of flags come after those of the file. A script or module on the command line replaces the file's arguments too.
+    Raises SpecError that names the flag.
     """
     _check_flags(flags)
     if any(flags.get(field) is not None for field in ("script", "module")):
@@ -65,14 +64,14 @@ def make_spec(values_of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> Cl
 
 
 def keys_at(path: KeyPath) -> list[str]:
-    """The keys that may stand beside the one at this path of a spec."""
+    """Return the keys that are known at this path of a spec."""
     inner = CheckSpec if path[0] == "check" else NodeSpec
     fields = (inner if len(path) > 1 else ClusterSpec).model_fields
     return [field.alias or name for name, field in fields.items()]
 
 
 def _merged_check(of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of both; a check that a flag asks for is run even where the file skips it."""
+    """Return the settings of both. A check that `--only` names runs even if the file skips it."""
     merged = {**of_file, **flags}
     if "only" in flags and "skip" not in flags and "skip" in of_file:
         asked = CheckSpec(only=flags["only"]).only

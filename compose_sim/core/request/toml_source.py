@@ -1,4 +1,4 @@
-"""Which values does `[tool.composesim]` of a pyproject.toml hold, and on which line does each stand? As yamltext.py reads YAML."""
+"""Read the values of `[tool.composesim]` in pyproject.toml with their lines, as `yaml_source.py` reads YAML."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _KEY = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
 
 def read_toml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
     """
-    The values of the table `[tool.composesim]`, scalars as text with `${NAME}` filled in; nothing where there is none.
+    Return the values of the table `[tool.composesim]`, empty if there is none. Scalars are text with `${NAME}` filled in.
 
-    Raises SpecError with file and line for what is not TOML, or no table.
+    Raises SpecError with file and line if the text is not TOML, or the entry is not a table.
     """
     try:
         table: Any = tomllib.loads(text)
@@ -46,7 +46,7 @@ def _value(value: Any, path: KeyPath, read: YamlText, variables: Mapping[str, st
 
 
 def _lines(text: str) -> dict[KeyPath, int]:
-    """The line of each header and key of the table. tomllib tells none; what stands within a line has that line."""
+    """Return the line of each header and key of the table, which tomllib does not provide."""
     lines: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
     table: KeyPath | None = None
@@ -63,7 +63,7 @@ def _lines(text: str) -> dict[KeyPath, int]:
 
 
 def _inside(keys: tuple[str, ...]) -> KeyPath | None:
-    """The path within our table; None for another table."""
+    """Return the path within our table, or None for another table."""
     return keys[len(TABLE) :] if keys[: len(TABLE)] == TABLE else None
 
 

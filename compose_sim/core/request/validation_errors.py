@@ -1,4 +1,4 @@
-"""What is wrong with values that somebody wrote into a file? Each mistake that pydantic found, in our words and with its line."""
+"""Turn the errors of pydantic into messages that quote the value and name its line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pydantic_core import ErrorDetails
 from compose_sim.core.request.yaml_source import KeyPath, YamlText
 from compose_sim.errors import SpecError
 
-KeysAt = Callable[[KeyPath], list[str]]  # the keys that are known where the unknown one at this path stands
-_NOT_OF_THE_KIND = ("int_type", "tuple_type")
+KeysAt = Callable[[KeyPath], list[str]]  # path of an unknown key -> the keys that are known there
+_WRONG_FORM = ("int_type", "tuple_type")
 _EXAMPLES = {"env": "{NAME: value}", "nodes": "{memory: 2g}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One wrong value: where it stands, and what is wrong with it in our words."""
+    """One wrong value, and what is wrong with it."""
 
     path: KeyPath
     text: str
@@ -29,17 +29,17 @@ class Problem:
 
     @property
     def with_key(self) -> str:
-        """`memory: 'lots' is not a size`."""
+        """Return the message after its key: `memory: 'lots' is not a size`."""
         keys = [part for part in self.path if isinstance(part, str)]
         return f"{keys[-1]}: {self.text}" if keys and not self.text.startswith("unknown key") else self.text
 
     def inside(self, key: str) -> Problem:
-        """The same problem of a value that stands below a key."""
+        """Return the problem with its path below a key."""
         return replace(self, path=(key, *self.path))
 
 
 def error_in_file(read: YamlText, problems: list[Problem]) -> SpecError:
-    """The first problem by line as an error that quotes it, with the others below."""
+    """Return an error that quotes the first problem by line, and lists the others below."""
     placed = sorted(((_entry(problem, read), problem) for problem in problems), key=lambda pair: read.line_of(pair[0]))
     path, first = placed[0]
     more = "\n".join(f"and on line {read.line_of(other)}: {problem.with_key}" for other, problem in placed[1:])
@@ -47,7 +47,7 @@ def error_in_file(read: YamlText, problems: list[Problem]) -> SpecError:
 
 
 def _entry(problem: Problem, read: YamlText) -> KeyPath:
-    """The path of the entry that a problem quotes, where the check was of a whole list or mapping."""
+    """Return the path of the entry that a problem quotes, if a whole list or mapping was checked."""
     if not problem.path:
         return ("script",) if "script" in problem.text else ("nodes",)
     value: Any = read.values
@@ -61,12 +61,10 @@ def _entry(problem: Problem, read: YamlText) -> KeyPath:
 
 
 def problems_of(error: ValidationError, keys_at: KeysAt) -> list[Problem]:
-    """Every problem once; where `nodes` is a number, nothing about it not being a list, and the other way round."""
+    """Return every problem once: those of a number or of a list of `nodes`, but not of both forms."""
     details = error.errors(include_url=False)
-    other_kind = [
-        detail for detail in details if detail["loc"][:1] == ("nodes",) and detail["type"] in _NOT_OF_THE_KIND
-    ]
-    written = [detail for detail in details if detail not in other_kind]
+    other_form = [detail for detail in details if detail["loc"][:1] == ("nodes",) and detail["type"] in _WRONG_FORM]
+    written = [detail for detail in details if detail not in other_form]
     return [_problem(detail, keys_at) for detail in written or details[:1]]
 
 
@@ -81,12 +79,12 @@ def _problem(detail: ErrorDetails, keys_at: KeysAt) -> Problem:
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
         nearest = next(iter(get_close_matches(str(given), choices, n=1)), choices[0])
-        text = f"'{given}' is none of {', '.join(choices)}"
+        text = f"'{given}' is not one of {', '.join(choices)}"
         return Problem(path=path, text=text, nearest=nearest, hint=f"{key}: {nearest}")
-    return Problem(path=path, text=_words(kind, key, given, context, detail["msg"]), hint=_example(kind, key, given))
+    return Problem(path=path, text=_message(kind, key, given, context, detail["msg"]), hint=_example(kind, key, given))
 
 
-def _words(kind: str, key: str, given: Any, context: Mapping[str, Any], otherwise: str) -> str:
+def _message(kind: str, key: str, given: Any, context: Mapping[str, Any], otherwise: str) -> str:
     shown = "a list" if isinstance(given, list | tuple) else "a mapping" if isinstance(given, dict) else f"'{given}'"
     match kind:
         case "value_error" if not (isinstance(given, dict | list) and f"'{given}'" in str(context["error"])):
@@ -106,7 +104,7 @@ def _words(kind: str, key: str, given: Any, context: Mapping[str, Any], otherwis
         case "string_too_short":
             return "is empty"
         case "string_pattern_mismatch":
-            return f"{shown} is no name: lower-case letters, digits and -"
+            return f"{shown} is not a valid name: use lower-case letters, digits and -"
         case "greater_than_equal":
             return f"{shown} is too small: at least {context['ge']:g}"
         case "greater_than":
@@ -130,5 +128,5 @@ def _unknown_key(path: KeyPath, key: str, given: Any, known: list[str]) -> Probl
 
 
 def _path(location: tuple[int | str, ...]) -> KeyPath:
-    """Where in the spec: without the name that pydantic gives to one way of writing `nodes`."""
+    """Return the path in the spec, without the name that pydantic gives to one form of `nodes`."""
     return (location[0], *location[2:]) if location[:1] == ("nodes",) and len(location) > 1 else location

@@ -1,6 +1,6 @@
-"""Which values does a YAML text hold, and on which line does each stand? All scalars stay text, `${NAME}` is filled in.
+"""Read the values of a YAML text with their lines. Scalars stay text, and `${NAME}` is filled in.
 
-What YAML leaves to taste is refused: a key given twice, a variable that is not set. An empty scalar means "not given".
+A key that is given twice and a variable that is not set are errors. An empty scalar means "not given".
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _REFERENCE = re.compile(
     rf"\$(?:(?P<dollar>\$)|\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|(?P<other>\{{[^}}]*\}}?|{_NAME}|.|$))",
     re.DOTALL,
 )
-_DEEPEST = 8  # a spec is three levels deep; an alias that holds itself has no end
-_MOST = 1_000_000  # values: aliases of aliases can make a small text expand to any size
+_DEEPEST = 8  # a spec has three levels; an alias that contains itself has no end
+_MOST = 1_000_000  # values; with aliases of aliases, a small text can expand to any size
 _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
 class YamlText:
-    """A text read once: its values, and the line of each (from 1)."""
+    """The values of a text, and the line of each, from 1."""
 
     source: str
     values: dict[str, Any]
@@ -36,19 +36,19 @@ class YamlText:
     text: str = field(repr=False, default="")
 
     def line_of(self, path: KeyPath) -> int:
-        """The line of a value, or of the innermost one around it that has a line."""
+        """Return the line of a value, or of the innermost value around it that has one."""
         return self.lines[path] if path in self.lines or not path else self.line_of(path[:-1])
 
     def error(self, path: KeyPath, problem: str, *, hint: str = "", more: str = "") -> SpecError:
-        """A SpecError about the value at that path: file, line, key, and the line itself as evidence."""
+        """Return a SpecError about the value at this path, with the line as evidence."""
         return error_at(self.source, self.text, self.line_of(path), problem, hint=hint, more=more)
 
 
 def read_yaml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
     """
-    The values of a YAML mapping; `source` is the file's name and `variables` are what `${NAME}` may refer to.
+    Return the values of a YAML mapping. `source` is the name of the file, and `variables` are those that `${NAME}` can refer to.
 
-    Raises SpecError with file and line for what is not YAML or not such a mapping.
+    Raises SpecError with file and line if the text is not YAML, or not a mapping.
     """
     try:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
@@ -73,7 +73,7 @@ def read_yaml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
 
 @dataclass(slots=True)
 class _Reader:
-    """Walks the nodes of a YAML text and notes their lines."""
+    """Walks the nodes of a YAML text and records their lines."""
 
     source: str
     text: str
@@ -128,7 +128,7 @@ class _Reader:
 
 
 def fill_in(text: str, path: KeyPath, variables: Mapping[str, str], fail: Callable[[str, str], SpecError]) -> str:
-    """The text with every `${NAME}` filled in; `fail` makes the error of a problem and a hint."""
+    """Return the text with every `${NAME}` filled in; `fail` makes an error from a problem and a hint."""
 
     def resolve(match: re.Match[str]) -> str:
         if match["dollar"]:
@@ -149,11 +149,11 @@ def fill_in(text: str, path: KeyPath, variables: Mapping[str, str], fail: Callab
 
 def _dollars(match: re.Match[str]) -> str:
     name = re.fullmatch(_NAME, match["other"])
-    return f"${{{name[0]}}} for a variable, $${name[0]} for the text itself" if name else "$$ for the sign itself"
+    return f"${{{name[0]}}} for a variable, $${name[0]} for the text" if name else "$$ for a dollar sign"
 
 
 def _dotted(path: KeyPath) -> str:
-    """`nodes[1].memory`."""
+    """Return a path as `nodes[1].memory`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 

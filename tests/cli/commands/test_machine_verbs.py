@@ -37,7 +37,7 @@ def test_init_writes_over_nothing_unless_told_to(project: Project) -> None:
 
     refused = project.run("init")
     assert refused.returncode == 2
-    assert "'train.py' exists already" in refused.stderr
+    assert "'train.py' already exists" in refused.stderr
     assert [path.name for path in project.folder.iterdir()] == ["train.py"]
 
     assert project.run("init", "--force").returncode == 0
