@@ -1,10 +1,10 @@
-"""How does the command start? `composesim` and `python -m compose_sim` are the same."""
+"""Start the command line: `composesim` and `python -m compose_sim` are the same."""
 
 import sys
 
 
 def main() -> None:
-    """Import the command line and run it; Ctrl-C ends even the import quietly."""
+    """Import the command line and run it; Ctrl-C prints no traceback, even during the import."""
     try:
         from compose_sim.cli import main as run
 

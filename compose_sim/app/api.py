@@ -73,7 +73,7 @@ def run(
     **fields: Any,
 ) -> Report | RankValues[Any]:
     """
-    Run a script, or a function, on every rank of a simulated cluster, and wait for its end.
+    Run a script, or a function, on every rank of a simulated cluster, and wait for the run to end.
 
     A script returns the report of the run, also if it failed: look at `report.verdict`. Without a program, the spec file's
     program runs, or else the recipe's example.
@@ -81,7 +81,7 @@ def run(
     A function is called on every rank with `args` and `kwargs`, and what it returned is returned as a list by rank, with the
     report as `.report`. It runs as a script does: `RANK`, `WORLD_SIZE` and so on are set, and it calls `init_process_group`
     itself. A function of an importable module is imported by the ranks; one of a notebook, of a script that Python runs or of
-    another function is pickled, with what it refers to, by cloudpickle. Return values are pickled too, and loading a pickle
+    another function is pickled, with all that it refers to, by cloudpickle. Return values are pickled too, and loading a pickle
     may execute code: call only functions that you would also call in this process.
 
     Args:
@@ -89,7 +89,7 @@ def run(
         args: Arguments of the script or the function.
         kwargs: Keyword arguments of the function.
         spec: Fields of the cluster, as one value.
-        file: The spec file to read. The default is `composesim.yaml`, or `pyproject.toml`, in the working directory, if it is there.
+        file: The spec file to read. The default is `composesim.yaml`, or `pyproject.toml`, in the working directory, if it exists.
         output: Called with each line that a rank prints and each line about the progress of the run, such as `print`.
         fields: Fields of ClusterSpec, such as `nodes=4`, `nproc_per_node=2`, `engine="local"` or `timeout="10m"`. They replace
             those of `spec`, which replace those of the file.
@@ -98,8 +98,8 @@ def run(
         SpecError: An argument or the file is wrong, or the request cannot be met on this machine.
         EnvironmentMissingError: No engine, image or Python with torch can run it.
         EngineError: The engine could not start it.
-        RunError: The function failed on a rank; `.rank`, `.node` and `.traceback` say where. Or its run hung or timed out.
-        KeyboardInterrupt: Ctrl-C or SIGTERM ended the run. Its nodes are removed.
+        RunError: The function failed on a rank; see `.rank`, `.node` and `.traceback`. Or its run hung or timed out.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended the run. The nodes are removed.
     """
     listener = _listener(output)
     if callable(program):
@@ -130,7 +130,7 @@ def check(
     **fields: Any,
 ) -> Report:
     """
-    Check the distributed code of a script, as `composesim check` does, and return the report with its checks.
+    Check the distributed code of a script, as `composesim check` does, and return the report with the checks.
 
     A check that failed makes the verdict "failed"; each result in `report.checks` has an id, a status, a detail and a fix.
 
@@ -153,7 +153,7 @@ def check(
         SpecError: An argument or the file is wrong, or nothing is left to check.
         EnvironmentMissingError: No engine, image or Python with torch can run it.
         EngineError: The engine could not start it.
-        KeyboardInterrupt: Ctrl-C or SIGTERM ended the check. Its nodes are removed.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended the check. The nodes are removed.
     """
     settings = {"only": only, "skip": skip, "steps": steps, "tolerance": tolerance}
     given = {name: value for name, value in settings.items() if value is not None}

@@ -1,4 +1,4 @@
-"""How does a run go on after its command has returned? As a process in a session of its own, whose words go to the run's folder."""
+"""Detach a run: continue in a new session, and log to the run folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import NoReturn
 
 def continue_in_background(log: Path) -> Callable[[], None]:
     """
-    Return in a new process that the terminal cannot end, still speaking to the terminal until `arrived()` is called.
+    Return in a new process that the terminal cannot end. It writes to the terminal until it calls `arrived()`.
 
-    The calling process waits for that, and then leaves with status 0; where the new process ends before, with its status.
+    The calling process waits for that call and exits with status 0. If the new process exits first, it exits with the same status.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -34,7 +34,7 @@ def continue_in_background(log: Path) -> Callable[[], None]:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (file, 1), (file, 2)):
             os.dup2(source, target)
-        with contextlib.suppress(BrokenPipeError):  # whoever waited has been killed
+        with contextlib.suppress(BrokenPipeError):  # the waiting process has been killed
             os.write(arrival, b"1")
         os.close(arrival)
 

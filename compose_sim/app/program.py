@@ -1,4 +1,4 @@
-"""What is it that every rank runs, and what is a run of it called? A script, a module or a command, checked to be one."""
+"""Find the script, module or command that every rank runs, and name the run after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compose_sim.errors import SpecError
 
 
 def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
-    """The script or module to run, checked to be one; the recipe's own example where none is named."""
+    """Return the program of a spec, or the recipe's example; raise SpecError if there is no such program."""
     own = Mount(source=str(folder), target=str(folder))
     if recipe.RUNS_COMMANDS:
         return _find_command(spec, folder, own)
@@ -26,9 +26,9 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
     script = _script_of(spec, recipe, folder)
     path = Path(os.path.abspath(folder / script))
     _check_script(path, str(script))
-    real = path.resolve()  # a link may lead out of the project, where nodes must see what it leads to
+    real = path.resolve()  # nodes must also see the target of a link that leads out of the project
     outside = {
-        # An example of ours reads its data beside the folders above it.
+        # An example of ours reads data in a folder above.
         assets.root() if at.is_relative_to(assets.examples()) else at.parent
         for at in (path, real)
         if not at.is_relative_to(folder) and not at.is_relative_to(folder.resolve())
@@ -38,7 +38,7 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
 
 
 def _script_of(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Path:
-    """The script that was named, else the recipe's example: one of the folder, else one that ships by that name."""
+    """Return the named script, or the recipe's example: from the folder, or else the one that ships under that name."""
     named = Path(spec.script or Path(recipe.EXAMPLE).name)
     shipped = assets.examples() / named if spec.script else assets.root() / recipe.EXAMPLE
     is_elsewhere = len(named.parts) > 1 or (folder / named).exists() or not shipped.is_file()
@@ -46,7 +46,7 @@ def _script_of(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Path:
 
 
 def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:
-    """The words behind the options, which the nodes look up themselves."""
+    """Return the command; the nodes look it up on their own PATH."""
     words = (*((spec.script,) if spec.script else ()), *spec.args)
     if spec.module or not words:
         given = f"-m '{spec.module}'" if spec.module else "none"
@@ -58,7 +58,7 @@ def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:
 
 
 def new_name(spec: ClusterSpec) -> str:
-    """The run's name: the person's, or the script's with four random hexadecimal digits."""
+    """Return the name that the user chose, or the script's name with four random hexadecimal digits."""
     if spec.name:
         return spec.name
     recipe = find_recipe(spec.recipe)

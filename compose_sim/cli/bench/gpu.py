@@ -1,4 +1,4 @@
-"""How are sharing modes measured? By a run for each of them and each number of nodes, one after another, and a table of all."""
+"""Measure how nodes share GPUs: one run for each mode and number of nodes, and a table of all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compose_sim.errors import ComposesimError
 
 
 def bench_gpu(counts: str, plot: Path | None, *, as_json: bool) -> None:
-    """Measure, print the table, and draw it; exit code 1 where no run gave numbers, 4 where there is no GPU."""
+    """Measure, print the table, and plot it. The exit code is 1 if no run gave numbers, and 4 without a GPU."""
     inventory = require_inventory("bench --gpu")
     try:
         numbers = sorted({int(word) for word in counts.split(",")})
@@ -48,6 +48,6 @@ def _measure(inventory: Inventory, mode: str, nodes: int) -> Sample:
     share = "auto" if mode == "own" else mode
     try:
         _, report = run_on_gpus("bench-gpu", inventory, {"nodes": nodes, "share": share})
-    except ComposesimError as error:  # does not fit, say: the other runs are worth their table
+    except ComposesimError as error:  # such as too little memory; the other runs still have their rows
         return Sample(mode=mode, nodes=nodes, problem=error.message)
     return sample_of(mode, nodes, report)

@@ -1,4 +1,4 @@
-"""How does `doctor --gpu` prove that nodes have their GPUs? By a run on them, and the findings that it allows."""
+"""Prove for `doctor --gpu` that nodes get GPUs: run on them, and judge what the run shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEAST_NODES, _MOST_NODES = 2, 8
 
 
 def prove_gpus(nodes: int | None) -> tuple[Check, ...]:
-    """Run and judge; EnvironmentMissingError where there is no GPU. A node a GPU, two at least, unless a number is given."""
+    """Run and judge; raise EnvironmentMissingError without a GPU. By default there is one node per GPU, and two at least."""
     inventory = require_inventory("doctor --gpu")
     count = nodes or min(max(_LEAST_NODES, len(inventory.gpus)), _MOST_NODES)
     session, report = run_on_gpus("doctor-gpu", inventory, {"nodes": count})

@@ -1,4 +1,4 @@
-"""How is a link measured? By a run of two nodes of composesim's own, whose script sends what it can."""
+"""Measure a link: run two nodes whose script sends as much as it can."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from compose_sim.core.network.links import parse_shape
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import EngineError
 
-_TIMEOUT_S = 180.0  # many packets must be lost before TCP takes so long
+_TIMEOUT_S = 180.0  # only a link that loses many packets needs this long
 HEADER = ("between two nodes", "wanted", "measured", "of it")
 
 
 def bench_link(text: str, *, as_json: bool) -> None:
-    """Start two nodes with this link, measure, and end with 0 where all is within 10 %, else with 1."""
+    """Start two nodes with this link, measure it, and exit with 0 if everything is within 10 %, or else with 1."""
     try:
         shape = parse_shape(text)
     except ValueError as error:

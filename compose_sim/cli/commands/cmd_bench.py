@@ -1,4 +1,4 @@
-"""What does `composesim bench` do? It measures whether what is simulated is what was asked for."""
+"""Measure whether links and GPUs behave as requested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compose_sim.cli.run_lookup import json_option
     is_flag=False,
     flag_value="1gbit",
     metavar="[SHAPE]",
-    help="The link between two nodes: bandwidth, delay and loss.  [1gbit where none is named]",
+    help="The link between two nodes: bandwidth, delay and loss.  [default without SHAPE: 1gbit]",
 )
 @click.option("--gpu", is_flag=True, help="Training steps and all-reduces of nodes that share this machine's GPUs.")
 @click.option("--nodes", default="1,2,4,8,16", show_default=True, metavar="N,N…", help="With --gpu: numbers of nodes.")
@@ -26,7 +26,7 @@ from compose_sim.cli.run_lookup import json_option
 )
 @json_option
 def command(link: str | None, gpu: bool, nodes: str, plot: Path | None, as_json: bool) -> None:
-    """Measure on nodes of composesim's own. Exit code 1: a link not within 10 % of what was wanted, or no GPU run passed."""
+    """Run a benchmark. The exit code is 1 if the link is not within 10 % of the requested shape, or no GPU run passed."""
     if gpu and link is None:
         bench_gpu(nodes, plot, as_json=as_json)
     elif link is not None and not gpu:

@@ -24,7 +24,7 @@ from compose_sim.core.request.check_ids import known_check
 
 
 def _explain(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
-    """Print a check's page, and leave."""
+    """Print the page of a check, and exit."""
     if name is None:
         return
     page = assets.root() / "docs" / "checks" / f"{known_check(name)}.md"
@@ -34,14 +34,14 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
 
 @click.command("check", cls=ClusterCommand)
 @check_options(DEFAULTS)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and nothing else there.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @click.option(
     "--explain", metavar="ID", callback=_explain, is_eager=True, expose_value=False, help="Print a check's page."
 )
 def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags: Any) -> None:
-    """Is the distributed code of SCRIPT right? Run it on 2 nodes with 2 ranks each, then at world size 1, and say what is wrong.
+    """Check the distributed code of SCRIPT: run it on 2 nodes with 2 ranks each, then at world size 1, and report what is wrong.
 
-    What follows SCRIPT is the script's own. Exit code: 0 nothing failed (a warning is no failure), 1 a check or the run failed,
+    Arguments after SCRIPT are passed to the script. Exit code: 0 nothing failed (a warning is no failure), 1 a check or the run failed,
     2 bad usage, 3 inconclusive, 4 something is missing on this machine, 124 hang or timeout, 130 interrupted.
     """
     if flags["junit"]:

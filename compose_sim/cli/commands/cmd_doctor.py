@@ -1,4 +1,4 @@
-"""What does `composesim doctor` do? It checks this machine, and says how to mend it."""
+"""Check this machine, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _MARKS = {"passed": ("✔", "green"), "warned": ("!", "yellow"), "failed": ("✘
 
 
 @click.command("doctor")
-@click.option("--gpu", is_flag=True, help="Prove on a run that nodes get their GPUs, share them, and meet by NCCL.")
 @click.option(
-    "--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of that run.  [default: one a GPU, 2 to 8]"
+    "--gpu", is_flag=True, help="Run on the GPUs to prove that nodes get them, share them, and communicate by NCCL."
+)
+@click.option(
+    "--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of that run.  [default: one per GPU, 2 to 8]"
 )
 @json_option
 def command(gpu: bool, nodes: int | None, as_json: bool) -> None:
-    """Check this machine. Exit code 4 where no run is possible at all; a ! is something that only some runs need."""
+    """Check this machine. The exit code is 4 if no run is possible; a ! marks what only some runs need."""
     if nodes and not gpu:
         raise click.UsageError("--nodes is for the run of --gpu: composesim doctor --gpu --nodes 4")
     checks = prove_gpus(nodes) if gpu else diagnose(inspect_machine(Path.cwd()))

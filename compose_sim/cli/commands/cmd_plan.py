@@ -1,4 +1,4 @@
-"""What does `composesim plan` do? It shows what `up` would run, one step before anything starts."""
+"""Show what `up` would run, without starting anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compose_sim.core.units import format_bytes
 @cluster_options
 @click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
 def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags: Any) -> None:
-    """Show the nodes, ranks and choices that `up` with the same words would run."""
+    """Show the nodes, ranks and choices of `up` with the same arguments."""
     plan = Session(request_from_flags(file=file, program=program, **flags)).plan
     if as_json:
         print_json({"schema_version": 1, **plan.to_dict()})
@@ -55,5 +55,5 @@ def _print(plan: Plan) -> None:
 
 
 def _gpus(node: PlannedNode) -> str:
-    """The beginning of each UUID, which `--gpus` takes as well."""
+    """Return the start of each UUID, which `--gpus` also accepts."""
     return ", ".join(uuid[:12] for uuid in node.gpus.uuids) if node.gpus and node.gpus.uuids else "none"

@@ -18,7 +18,7 @@ from compose_sim.cli.run_session import exit_with_report, run_session
 
 
 def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
-    """Say which scenarios ship, and leave."""
+    """List the scenarios that ship, and exit."""
     if not asked:
         return
     rows = [(path.stem, read_scenario(path.stem).shows) for path in shipped_scenarios()]
@@ -29,9 +29,9 @@ def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> No
 @click.command("play", cls=OwnWordFirst)
 @click.argument("scenario", metavar="SCENARIO")
 @cluster_options
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Where random choices begin.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the random choices.")
 @keep_option
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and nothing else there.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @click.option(
     "--list", is_flag=True, callback=_list, is_eager=True, expose_value=False, help="List the scenarios that ship."
 )
@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """Play SCENARIO, a YAML file or one that ships (--list), in a run of SCRIPT, and judge what it expects.
 
-    Exit code: 0 all that was expected came about, 1 something did not, 2 bad usage, 3 something cannot be judged,
+    Exit code: 0 all expectations were met, 1 one was not, 2 bad usage, 3 one cannot be judged,
     4 something is missing on this machine, 124 the run hung unexpectedly, 130 interrupted.
     """
     read = read_scenario(scenario)

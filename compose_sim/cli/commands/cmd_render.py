@@ -1,4 +1,4 @@
-"""What does `composesim render` do? It leaves a folder that runs with plain `docker compose up`, without composesim."""
+"""Write a folder that runs with plain `docker compose up`, without composesim."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compose_sim.cli.views.service_links import link_lines
 def command(
     folder: Path, file: Path | None, program: tuple[str, ...], force: bool, as_json: bool, **flags: Any
 ) -> None:
-    """Write DIR: the compose file, its settings, the code of the nodes and a copy of yours."""
+    """Write DIR: the compose file, the settings, the code of the nodes and a copy of your project."""
     request = request_from_flags(file=file, program=program, **flags)
     session = Session(request, folder=folder.absolute(), portable=True)
     plan, size = session.plan, render(session, force=force)
