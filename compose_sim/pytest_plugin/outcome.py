@@ -57,20 +57,25 @@ class RankReports:
 
     def note_end(self, output: str) -> None:
         """Note why the run ended, given what it printed: a report, or the error that kept it from starting."""
+        from compose_sim.core.report.report import (
+            Report,  # only when needed: pytest loads this plugin for every project
+        )
+
         if self.is_complete:
             return
         start = output.find("{")
         try:
-            report = json.loads(output[start:]) if start >= 0 else {}
-        except json.JSONDecodeError:
-            report = {}
-        error, cause = report.get("error"), report.get("cause")
+            values = json.loads(output[start:]) if start >= 0 else {}
+            error = values.get("error")
+            cause = Report.from_dict(values).cause if values and not error else None
+        except ValueError:
+            error = cause = None
         if error:
             self.problem, self.evidence = error["message"], f"{error['evidence']}\nTry: {error['hint']}".strip()
         elif cause:
-            place = f"rank {cause['rank']} on {cause['node']}: " if cause["rank"] is not None else ""
-            place = "" if cause["message"].startswith(("rank ", "node-")) else place
-            self.problem, self.evidence = f"{place}{cause['message']}", cause["traceback"] or ""
+            place = f"rank {cause.rank} on {cause.node}: " if cause.rank is not None else ""
+            place = "" if cause.message.startswith(("rank ", "node-")) else place
+            self.problem, self.evidence = f"{place}{cause.message}", cause.traceback or ""
         else:
             self.problem, self.evidence = "the run ended before the test", output.strip()
 

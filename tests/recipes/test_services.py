@@ -304,7 +304,7 @@ def test_all_of_it_goes_with_the_run(living: Living) -> None:
     _, said = living.process.communicate(timeout=PATIENCE_S)
 
     assert living.process.returncode == 0, said
-    assert "the service tensorboard ended with exit code 137" in said
+    assert "the service tensorboard exited with status 137" in said
     report = living.project.report_of(living.run)
     assert report["verdict"] == "passed"
     assert [node["name"] for node in report["nodes"]] == ["node-0", "node-1"]

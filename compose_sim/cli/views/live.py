@@ -1,4 +1,4 @@
-"""What does a person see while a run goes on? One merged log, and on a terminal a status line for each node below it."""
+"""Show a run while it is going: one merged log, and on a terminal a status line for each node below it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import click
 from compose_sim.app.listener import Listener, QuietListener
 from compose_sim.cli.console import is_terminal, node_prefix, say
 from compose_sim.cli.views.faults import event_line, waiting_line
-from compose_sim.cli.views.service_links import links_of, service_words
+from compose_sim.cli.views.service_links import links_of, service_line
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
+from compose_sim.core.state.fault_attribution import fault_of, is_excused
 from compose_sim.core.state.node_phase import phase_of
 from compose_sim.core.state.state import ClusterState, NodeState, initial_state
 from compose_sim.core.units import format_bytes, format_seconds
@@ -32,36 +33,38 @@ _PHASE_COLOURS = {
 
 
 class DetachedListener(QuietListener):
-    """Says once that the nodes have started, then lets the terminal go."""
+    """Announces once that the nodes have started, and then releases the terminal."""
 
     def __init__(self, announce: Callable[[], None]) -> None:
         self._announce: Callable[[], None] | None = announce
 
     def show(self, events: list[Event], state: ClusterState) -> None:
-        """The first call comes when every node has been started."""
+        """Announce the start: the first call comes when every node has been started."""
         if self._announce:
             self._announce()
             self._announce = None
 
 
 class PlainListener:
-    """The merged log on stdout, milestones as plain lines on stderr: for files, pipes and CI."""
+    """Prints the merged log on stdout and milestones as plain lines on stderr: for files, pipes and CI."""
 
     def __init__(self, plan: Plan, folder: RunFolder | None = None) -> None:
         self._run, self._folder = plan.run, folder
-        # What is stopped as soon as it is diagnosed needs no announcement.
+        # A hang that stops the run as soon as it is diagnosed needs no announcement.
         limit = plan.hang_timeout_s
-        self._hang_limit = f"; stopped if that lasts {format_seconds(limit)}" if limit and limit > plan.stall_s else ""
+        self._hang_limit = (
+            f"; the run stops if this lasts {format_seconds(limit)}" if limit and limit > plan.stall_s else ""
+        )
         self._many = {node.name for node in plan.nodes if node.nproc > 1}
-        self._width = max(len(name) for name in _speakers(plan)) + (3 if self._many else 0)
-        self._told: set[str] = set()
+        self._width = max(len(name) for name in _labels(plan)) + (3 if self._many else 0)
+        self._printed: set[str] = set()
 
     def progress(self, text: str) -> None:
-        """The line as it is."""
+        """Print the line."""
         say(text)
 
     def show(self, events: list[Event], state: ClusterState) -> None:
-        """Log lines in one write; each milestone once. The first call comes when every node has been started: now links open."""
+        """Print log lines in one write, and each milestone once. With the first call, when all nodes have been started, links work."""
         for line in links_of(self._folder) if self._folder else ():
             self.progress(line)
         self._folder = None
@@ -72,46 +75,52 @@ class PlainListener:
             if event.kind == "breakpoint" and event.data.get("phase") == "waiting":
                 where = f"{event.data.get('file')}:{event.data.get('line')}"
                 join = f"composesim attach --run {self._run} --rank {event.rank}"
-                self.progress(f"rank {event.rank} waits at {where}; join it: {join}")
+                self.progress(f"rank {event.rank} waits at {where}. Attach to it: {join}")
             if event.kind == "service":
-                self.progress(service_words(event))
+                self.progress(service_line(event))
             if event.kind == "hang":
-                self._tell(f"hang at {event.t}", self._hang(event))
+                self._print_once(f"hang at {event.t}", self._hang(event))
             if words := event_line(event, state):
                 self.progress(words)
         if waiting := waiting_line(state):
-            self._tell(f"waiting in {state.generation}: {waiting}", waiting)
+            self._print_once(f"waiting in {state.generation}: {waiting}", waiting)
         self.milestones(state)
 
     def write(self, text: str) -> None:
-        """Ranks' output; a reader that has gone (`| head`) does not end the run."""
+        """Print output of ranks. If the reader has gone (`| head`), the run continues."""
         try:
             click.echo(text, nl=False)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            self._tell("stdout", "nobody reads our output any more; the run goes on")
+            self._print_once("stdout", "the reader of stdout has gone; the run continues")
 
     def milestones(self, state: ClusterState) -> None:
-        """What the cluster as a whole has reached."""
+        """Print what the cluster as a whole has reached."""
         start = state.started_at or 0.0
         if state.rendezvous_at and not state.driver:
-            self._tell("rendezvous", f"all nodes have met after {format_seconds(state.rendezvous_at - start)}")
+            self._print_once("rendezvous", f"rendezvous complete after {format_seconds(state.rendezvous_at - start)}")
         if state.driver and state.driver.ready_at:
-            told = f"; {state.driver.facts['words']}" if state.driver.facts.get("words") else ""
-            self._tell("ready", f"the cluster is ready after {format_seconds(state.driver.ready_at - start)}{told}")
+            details = f"; {state.driver.facts['words']}" if state.driver.facts.get("words") else ""
+            self._print_once(
+                "ready", f"the cluster is ready after {format_seconds(state.driver.ready_at - start)}{details}"
+            )
         if state.first_step_at:
-            self._tell("first step", f"first step after {format_seconds(state.first_step_at - start)}")
+            self._print_once("first step", f"first step after {format_seconds(state.first_step_at - start)}")
         for failure in state.failures if not state.stopping else ():
+            if is_excused(state, failure) and not fault_of(state, failure):
+                continue  # a node that `scale` removed was not lost
             message = failure.message.splitlines()[0]
-            spoken = message.startswith(("rank", "node", "the driver"))
-            self._tell(f"{failure.place} {failure.generation}", message if spoken else f"{failure.place}: {message}")
+            has_place = message.startswith(("rank", "node", "the driver"))
+            self._print_once(
+                f"{failure.place} {failure.generation}", message if has_place else f"{failure.place}: {message}"
+            )
 
     def _hang(self, event: Event) -> str:
         return f"hang: {event.data.get('message')}{self._hang_limit}"
 
-    def _tell(self, key: str, text: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+    def _print_once(self, key: str, text: str) -> None:
+        if key not in self._printed:
+            self._printed.add(key)
             self.progress(text)
 
     def _log_line(self, event: Event) -> str:
@@ -120,7 +129,7 @@ class PlainListener:
 
 
 class LiveListener(PlainListener):
-    """The merged log with a status line a node below it, redrawn in place."""
+    """Prints the merged log, with one status line per node below it that is redrawn in place."""
 
     def __init__(self, plan: Plan, folder: RunFolder | None = None) -> None:
         from rich.console import Console
@@ -128,18 +137,18 @@ class LiveListener(PlainListener):
 
         super().__init__(plan, folder)
         self._console = Console(stderr=True, highlight=False)
-        # One terminal shows both streams: what goes above the status must pass through its console.
+        # If one terminal shows both streams, output above the status must go through its console.
         self._shares_screen = sys.stdout.isatty()
         status = _status(initial_state(plan))
         self._live = Live(status, console=self._console, refresh_per_second=8, transient=True)
         self._live.start()
 
     def progress(self, text: str) -> None:
-        """A line above the status."""
-        self._console.print(text, style="dim", markup=False, soft_wrap=True)  # a link stays whole
+        """Print a line above the status."""
+        self._console.print(text, style="dim", markup=False, soft_wrap=True)  # keep links whole
 
     def write(self, text: str) -> None:
-        """Ranks' output, above the status where both are on one screen."""
+        """Print output of ranks, above the status if both are on one screen."""
         if self._shares_screen:
             from rich.text import Text
 
@@ -148,20 +157,20 @@ class LiveListener(PlainListener):
             super().write(text)
 
     def show(self, events: list[Event], state: ClusterState) -> None:
-        """The new lines, then the status as it is now."""
+        """Print the new lines, then the current status."""
         super().show(events, state)
         self._live.update(_status(state))
 
     def milestones(self, state: ClusterState) -> None:
-        """The status lines tell them."""
+        """Print nothing: the status lines show them."""
 
     def close(self) -> None:
-        """Take the status off the screen."""
+        """Remove the status from the screen."""
         self._live.stop()
 
 
-def _speakers(plan: Plan) -> list[str]:
-    """Whose lines there are."""
+def _labels(plan: Plan) -> list[str]:
+    """Return the names that log lines begin with."""
     return [*(node.name for node in plan.nodes), *(["driver"] if plan.is_driven else [])]
 
 

@@ -1,4 +1,4 @@
-"""What is said of what a run publishes? A link each, with the token that opens it, and the way to it from another machine."""
+"""Print how to open the services of a run: a link with its token, and the command that makes it work from another machine."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from compose_sim.errors import SpecError
 
 
 def link_lines(plan: Plan, *, token: str) -> list[str]:
-    """Two lines each, for a terminal: they hold the run's token, and are never written to a file."""
+    """Return two lines for each service. They contain the token of the run: print them on a terminal, never to a file."""
     width = max((len(port.name) for port in plan.published), default=0)
     lines = []
     for port in plan.published:
-        typed = login(port, token=token)
-        lines.append(f"  {port.name:<{width}}  {link(port, token=token)}{f'  ({typed})' if typed else ''}")
-        elsewhere = tunnel(port, user=plan.user_name, host=platform.node())
-        lines.append(f"  {'':<{width}}  from another machine: {elsewhere}")
+        credentials = login(port, token=token)
+        lines.append(f"  {port.name:<{width}}  {link(port, token=token)}{f'  ({credentials})' if credentials else ''}")
+        command = tunnel(port, user=plan.user_name, host=platform.node())
+        lines.append(f"  {'':<{width}}  from another machine: {command}")
     return lines
 
 
 def links_of(folder: RunFolder) -> list[str]:
-    """Those of a run, by its folder."""
+    """Return the lines for the services of a run, or none if its plan cannot be read."""
     try:
         plan = folder.read_plan()
     except SpecError:
@@ -43,7 +43,9 @@ def published_by(folder: RunFolder) -> list[dict[str, Any]]:
     return [to_json(service) for service in services]
 
 
-def service_words(event: Event) -> str:
-    """That something beside the nodes has ended, which the run does not mind, and what it said last."""
-    code, said = event.data.get("exit_code"), str(event.data.get("words") or "").strip().splitlines()
-    return f"the service {event.data.get('name')} ended with exit code {code}" + (f": {said[-1]}" if said else "")
+def service_line(event: Event) -> str:
+    """Return that a service has exited (the run continues without it), and the last line that it printed."""
+    code, output = event.data.get("exit_code"), str(event.data.get("words") or "").strip().splitlines()
+    return f"the service {event.data.get('name')} exited with status {code}" + (
+        f"; its last line: {output[-1]}" if output else ""
+    )

@@ -1,4 +1,4 @@
-"""Where does a rank wait for a debugger? The last word of its events on the matter."""
+"""Follow, from the events of a rank, at which breakpoint it waits for a debugger."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from compose_sim.core.events.events import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """A rank at `breakpoint()`: `phase` is waiting, attached or released."""
+class Breakpoint:
+    """A rank that has stopped at `breakpoint()`; `phase` is waiting, attached or released."""
 
     node: str
     file: str
     line: int
-    socket: str  # its name below the run's `debug/`
+    socket: str  # the name in the `debug/` folder of the run
     phase: str
 
 
-def stop_after(before: Stop | None, event: Event, *, rank: int) -> Stop | None:
-    """Where that rank stands after one more event: None once its process has ended or been started anew."""
+def breakpoint_after(before: Breakpoint | None, event: Event, *, rank: int) -> Breakpoint | None:
+    """Return the breakpoint of a rank after one more event; None once its process has exited or was started again."""
     if event.rank != rank:
         return before
     if event.kind in ("rank-started", "rank-exited"):
@@ -30,7 +30,7 @@ def stop_after(before: Stop | None, event: Event, *, rank: int) -> Stop | None:
     phase = str(data.get("phase", "waiting"))
     if phase == "released":
         return replace(before, phase=phase) if before else None
-    return Stop(
+    return Breakpoint(
         node=event.node or "",
         file=str(data.get("file", "")),
         line=int(data.get("line", 0)),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from compose_sim.core.verdict.breakpoints import Stop, stop_after
+from compose_sim.core.verdict.breakpoints import Breakpoint, breakpoint_after
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
 
 _CHUNK = 65536
@@ -23,13 +23,13 @@ class BreakpointWatch:
         self._folder = folder
         self._rank = rank
         self._events = EventTail(folder, logs=False)
-        self.stop: Stop | None = None
+        self.stop: Breakpoint | None = None
 
-    def update(self) -> Stop | None:
+    def update(self) -> Breakpoint | None:
         """Return the breakpoint that the rank is at now."""
         while events := self._events.poll():
             for event in events:
-                self.stop = stop_after(self.stop, event, rank=self._rank)
+                self.stop = breakpoint_after(self.stop, event, rank=self._rank)
         return self.stop
 
     def connect(self, over: threading.Event) -> socket.socket | None:
@@ -78,7 +78,7 @@ def relay(connection: socket.socket, source: int, write: Callable[[str], None], 
             return
 
 
-def _is_done(stop: Stop | None, leaving: bool) -> bool:
+def _is_done(stop: Breakpoint | None, leaving: bool) -> bool:
     """Return whether the rank has exited, or has continued and will not stop at a breakpoint for us again."""
     return stop is None or (leaving and stop.phase == "released")
 

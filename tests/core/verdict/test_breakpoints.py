@@ -7,7 +7,7 @@ from functools import reduce
 import pytest
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.verdict.breakpoints import Stop, stop_after
+from compose_sim.core.verdict.breakpoints import Breakpoint, breakpoint_after
 from tests.builders import an_event
 
 PLACE = {"file": "train.py", "line": 3, "socket": "node-1.1.9.sock"}
@@ -32,7 +32,7 @@ RELEASED = an_event("breakpoint", rank=1, phase="released")
     ],
 )
 def test_the_last_word_counts(events: list[Event], phase: str | None) -> None:
-    stop: Stop | None = reduce(lambda before, event: stop_after(before, event, rank=1), events, None)
+    stop: Breakpoint | None = reduce(lambda before, event: breakpoint_after(before, event, rank=1), events, None)
 
     assert (stop.phase if stop else None) == phase
     assert stop is None or (stop.node, stop.file, stop.line) == ("node-1", "train.py", 3)
