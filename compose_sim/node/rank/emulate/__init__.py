@@ -1,9 +1,9 @@
-"""How does a script written for CUDA and NCCL run where there is no GPU? On K emulated devices: CPU memory with a CUDA device's name.
+"""Emulate CUDA and NCCL on a machine without a GPU: CPU memory with a CUDA device's name.
 
-COMPOSESIM_EMULATED_GPUS=K says how many each node shows. What computes is the CPU; what a script sees, and what it may not do,
-is CUDA's. One mode of torch's own (TorchFunctionMode, tensors.py) sees every call that a script makes on tensors: it takes CUDA
-devices out of the arguments, lets the CPU compute, and notes on which emulated device the result is. Code of torch that runs
-below such a call sees an honest CPU, so the numbers are those of the same script written for the CPU, bit for bit.
+COMPOSESIM_EMULATED_GPUS=K sets the number of devices per node. The CPU computes, but the script sees the devices and
+restrictions of CUDA. A TorchFunctionMode (tensors.py) sees every call that a script makes on tensors: it removes CUDA
+devices from the arguments, lets the CPU compute, and records the emulated device of the result. torch's code below such
+a call sees a real CPU, so the numbers are bit for bit those of the same script written for the CPU.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from ...shared.emulation import VARIABLE, is_on
 from ...shared.import_hooks import after_import
 
 installed = False
-_NAMES = ("composesim_node.rank.emulate", "compose_sim.node.rank.emulate")  # in ranks, and in what imports the package
+# In ranks, and in processes that import the package
+_NAMES = ("composesim_node.rank.emulate", "compose_sim.node.rank.emulate")
 
 
 def install() -> None:
-    """From now on, torch in this process and in those that it starts shows emulated devices; nothing where that was not asked for."""
+    """Let torch in this process and in its children show emulated devices, if that was requested."""
     if not is_on() or any(getattr(sys.modules.get(name), "installed", False) for name in _NAMES):
         return
     global installed
@@ -32,7 +33,7 @@ def install() -> None:
 
 
 def _emulate(torch: Any) -> None:
-    """Torch has just been imported; what it imports itself only when it is used, has hooks of its own."""
+    """Set up torch, which has just been imported; modules that torch imports later have their own hooks."""
     from . import emulator
 
     emulator.start(int(os.environ[VARIABLE]))

@@ -1,4 +1,4 @@
-"""What does torch.accelerator answer, and all that asks it inside torch? That the accelerator is CUDA."""
+"""Make torch.accelerator, and everything in torch that uses it, report CUDA."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ def _device_index(device: Any = None) -> int:
 
 
 def install() -> None:
-    """
-    Answer in the place of the C functions that torch.accelerator is made of.
+    """Replace the C functions that torch.accelerator uses.
 
-    Its Python functions, DataLoader's pinning, DeviceMesh and checkpointing ask these; they know of devices only that torch
-    was built for.
+    Its Python functions, DataLoader's pinning, DeviceMesh and checkpointing call these. The C functions only know
+    devices that torch was built for.
     """
     c: Any = torch._C
     accelerator = devices.real_device("cuda")

@@ -1,4 +1,4 @@
-"""How does autocast("cuda") compute? As autocast("cpu") with the same type, while both say that they are on."""
+"""Run autocast("cuda") as autocast("cpu") with the same type, while both are reported as enabled."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
+from .tensors import paused
+
 
 def install() -> None:
-    """
-    Let every autocast for CUDA enter one for the CPU inside it.
+    """Let every autocast for CUDA enter one for the CPU.
 
-    The state that C++ looks at is the CPU's, since that is what computes; the state that scripts ask for is CUDA's. There is no
-    hook: autocast is a class of torch's, which others inherit from.
+    C++ uses the CPU's state, because the CPU computes; scripts ask for CUDA's. autocast has no hook, and it is patched
+    in place because other classes inherit from it.
     """
     autocast: Any = torch.amp.autocast_mode.autocast
     real_enter, real_exit = autocast.__enter__, autocast.__exit__
@@ -25,7 +26,7 @@ def install() -> None:
             half = self.fast_dtype in (
                 torch.bfloat16,
                 torch.float16,
-            )  # CUDA takes float32 too, and changes nothing then
+            )  # CUDA also accepts float32, which changes nothing
             dtype = self.fast_dtype if half else None
             inner = autocast("cpu", dtype=dtype, enabled=self._enabled and half, cache_enabled=self._cache_enabled)
             real_enter(inner)
@@ -41,15 +42,4 @@ def install() -> None:
     autocast.__enter__, autocast.__exit__ = enter, leave
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     scaler: Any = torch.amp.grad_scaler.GradScaler
-    scaler._unscale_grads_ = _without_mode(scaler._unscale_grads_)
-
-
-def _without_mode(function: Any) -> Any:
-    """It walks all gradients, and keeps what it found by the device they are really on."""
-
-    @functools.wraps(function)
-    def without_mode(*arguments: Any, **options: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return function(*arguments, **options)
-
-    return without_mode
+    scaler._unscale_grads_ = paused(scaler._unscale_grads_)  # it groups all gradients by their real device

@@ -1,4 +1,4 @@
-"""What do collectives do that NCCL has and gloo lacks? They are composed from those that gloo has, as this table says."""
+"""Compose the collectives that NCCL has and gloo lacks, and check the tensors of all collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKED = tuple(_CHECKED_TEXT.split())
 
 
 class Done:
-    """The work of a collective that has been done already."""
+    """The work of a collective that has completed."""
 
     def wait(self, timeout: Any = None) -> bool:
         return True
@@ -37,7 +37,7 @@ class Done:
 
 
 def _flat(real: Any, call: dict[str, Any]) -> Any:
-    """NCCL asks of a gathered or scattered tensor only how many elements it has; gloo asks for its shape as well."""
+    """Flatten the tensors: NCCL only requires the same number of elements to gather or scatter, gloo also the same shape."""
     for name in ("output_tensor", "output", "input_tensor", "input"):
         tensor = call.get(name)
         if isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
@@ -46,7 +46,7 @@ def _flat(real: Any, call: dict[str, Any]) -> Any:
 
 
 def _uneven(real: Any, call: dict[str, Any]) -> Any:
-    """NCCL gathers tensors of different sizes by broadcasting each; gloo gathers equal ones."""
+    """Gather tensors of different sizes by broadcasting each, as NCCL does; gloo requires equal sizes."""
     outputs, group = call["tensor_list"], call.get("group")
     if len({tuple(output.shape) for output in outputs}) <= 1:
         return real(**call)
@@ -61,9 +61,10 @@ def _uneven(real: Any, call: dict[str, Any]) -> Any:
 
 def _scaled(real: Any, call: dict[str, Any]) -> Any:
     """
-    Sum, and scale: the average of whole numbers, which NCCL rounds towards zero, and any average where this gloo has none.
+    Compute an average as a scaled sum: of integers, which NCCL rounds towards zero, and in general if this gloo has no
+    average.
 
-    A gloo that has it computes it itself; one that has not says so before it sends anything.
+    If gloo has no average, it raises an error before it sends anything.
     """
     distributed: Any = torch.distributed
     if call.get("op") != distributed.ReduceOp.AVG:
@@ -105,16 +106,16 @@ COMPOSED: dict[str, Composition] = {
 
 
 def emulate(distributed: Any) -> None:
-    """
-    Once torch.distributed is there: check what scripts give to collectives, as NCCL would, and compose what gloo lacks.
+    """Patch torch.distributed once it is imported, to check the arguments as NCCL does and to compose what gloo lacks.
 
-    In the names that scripts use. What torch itself calls keeps its own: it sends objects as CPU tensors.
+    Only the names that scripts use are patched. torch's own calls keep the originals, because they send objects as CPU
+    tensors.
     """
     for name in CHECKED:
         real = getattr(distributed, name, None)
         if real is not None:
             setattr(distributed, name, _checked(real, COMPOSED.get(name)))
-    for name in ("isend", "irecv"):  # which a P2POp must be, to the letter
+    for name in ("isend", "irecv"):  # a P2POp accepts only these functions
         setattr(distributed.distributed_c10d, name, getattr(distributed, name))
 
 
@@ -129,3 +130,24 @@ def _checked(real: Any, compose: Composition | None) -> Any:
         return real(*arguments, **options) if compose is None or not is_nccl else compose(real, dict(call))
 
     return checked
+
+
+def emulate_ddp(module: Any) -> None:
+    """
+    Patch torch.nn.parallel.distributed once it is imported, to check the devices before DDP's first collective, which
+    is in C++.
+
+    By then the constructor has checked its arguments and raised its own errors. The patched function has had this name,
+    with the group and the parameters as its first arguments, since torch 1.11.
+    """
+    name = "_verify_param_shape_across_processes"
+    real = getattr(module, name, None)
+    if real is None:
+        return
+
+    @functools.wraps(real)
+    def verify(process_group: Any, tensors: Any, *arguments: Any, **options: Any) -> Any:
+        groups.check_tensors(process_group, (list(tensors)[:1],), {})
+        return real(process_group, tensors, *arguments, **options)
+
+    setattr(module, name, verify)

@@ -1,7 +1,7 @@
-"""What does torch.compile do for an emulated device? Nothing but what scripts can see of it: the model runs eagerly, and that is said.
+"""Run torch.compile eagerly, and print that once.
 
-Inductor would write Triton kernels for CUDA, or C++ for the CPU, which rounds differently. A compiled module keeps the name
-`_orig_mod` that scripts and checkpoints know.
+Inductor would generate Triton kernels for CUDA, or C++ for the CPU, which rounds differently. A compiled module keeps
+the attribute `_orig_mod`, which scripts and checkpoints use.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Any
 
 import torch
 
-_said = False
+_printed = False
 
 
 def compile(model: Any = None, **options: Any) -> Any:
-    """`torch.compile`, as a call and as a decorator."""
+    """Replace `torch.compile`, as a call and as a decorator."""
     if model is None:
         return compile
-    _say()
+    _print_once()
     if isinstance(model, torch.nn.Module):
         return importlib.import_module("torch._dynamo").disable(model)
     return model
 
 
-def _say() -> None:
-    global _said
-    if not _said and os.environ.get("RANK", "0") == "0":
+def _print_once() -> None:
+    global _printed
+    if not _printed and os.environ.get("RANK", "0") == "0":
         print(
-            "composesim: CUDA is emulated on the CPU: torch.compile runs this model eagerly",
+            "composesim: torch.compile runs this model eagerly, because CUDA is emulated on the CPU",
             file=sys.stderr,
             flush=True,
         )
-    _said = True
+    _printed = True
 
 
 def install() -> None:
-    """Put it in the place of torch.compile, whose backends no hook can change: each names its own, or takes the default."""
+    """Replace torch.compile. A backend could not do this, because each call may name its own."""
     library: Any = torch
     library.compile = compile

@@ -1,4 +1,4 @@
-"""What do the functions do that ask where a tensor is, or move it? What they do with a CUDA tensor, on tags."""
+"""Emulate the functions that move a tensor, or return where it is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _real_device = torch.device
 
 
 def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """tensor.to(device | dtype | other, …)."""
+    """Emulate tensor.to(device | dtype | other, …)."""
     self, *rest = args
     device = kwargs.get("device")
     first = rest[0] if rest else kwargs.get("other")
@@ -45,8 +45,8 @@ def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _moved(func: Any, tensor: Any, tag: int, rest: Any, kwargs: dict[str, Any]) -> Any:
-    """The tensor on another device is a copy; on its own it is itself, or a copy where the type changes."""
-    if tensor.device.type != "cpu":  # from `meta` nothing can be copied, as torch says itself
+    """Return a copy of the tensor on another device; on the same device, the tensor itself, or a copy if the type changes."""
+    if tensor.device.type != "cpu":  # nothing can be copied from `meta`, as torch reports
         return func(tensor, "cpu", *rest, **kwargs)
     if tensor._composesim_device != tag and (tag != CPU or tag_of(tensor) != CPU):
         kwargs = {**{name: value for name, value in kwargs.items() if name != "copy"}, "copy": True}
@@ -107,7 +107,10 @@ def _dlpack_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _type(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """tensor.type() names the tensor's class, tensor.type("torch.cuda.FloatTensor") moves it."""
+    """
+    Emulate tensor.type(), which returns a class name, and tensor.type("torch.cuda.FloatTensor"), which moves the
+    tensor.
+    """
     self = args[0]
     wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
     device = device_of(self)
@@ -149,14 +152,14 @@ def _is_pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 
 
 def _set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`tensor.data = other` moves the tensor to where the other is; that is how modules are moved."""
+    """Move the tensor to the device of the other one with `tensor.data = other`, which is how modules are moved."""
     self, other = args[:2]
     func(*args)
     self._composesim_device = other._composesim_device
 
 
 def _get_same(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`tensor.grad`, `tensor.data`: where the tensor is."""
+    """Put `tensor.grad` and `tensor.data` on the tensor's device."""
     value = func(*args)
     if value is not None and value._composesim_device is None:
         value._composesim_device = args[0]._composesim_device
@@ -178,7 +181,7 @@ def _set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _set_storage(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """tensor.set_(storage, …): where the storage is."""
+    """Put the tensor on the storage's device with tensor.set_(storage, …)."""
     self, source = args[0], args[1] if len(args) > 1 else kwargs.get("source")
     result = func(*args, **kwargs)
     if isinstance(source, _Tensor):
@@ -196,7 +199,7 @@ def _storage(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _parse_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `module.to` was asked for; torch alone would not know what device a number means."""
+    """Parse the arguments of `module.to`; torch alone does not know which device a number means."""
     kwargs = dict(kwargs)
     copying = kwargs.pop("copy", None)
     rest = list(args)
@@ -213,7 +216,7 @@ def _parse_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _packed_sequence(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Packed or padded again: the sizes of the batches, and the lengths that they are made from, are on the CPU."""
+    """Put the batch sizes, and the lengths that they are made from, on the CPU."""
     data, sizes = func(*args, **kwargs)
     return put(data, args[0]._composesim_device), put(sizes, CPU)
 
@@ -232,7 +235,7 @@ _PROPERTIES = tuple(_PROPERTIES_TEXT.split())
 
 
 def install() -> None:
-    """Enter them all."""
+    """Register the functions."""
     tensor: Any = _Tensor
     for name in _QUERIES:
         if hasattr(tensor, name):

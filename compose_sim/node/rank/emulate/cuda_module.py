@@ -1,4 +1,4 @@
-"""What does a script learn when it asks torch.cuda? That it has so many devices; what they are called says that they are emulated."""
+"""Replace the functions of torch.cuda. The device names show that they are emulated."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from . import devices, memory
 from .devices import index_of
 
 NAME = "CUDA emulated on the CPU"
-CAPABILITY = (8, 0)  # of a device that knows bfloat16 and TF32; scripts choose types by it
+CAPABILITY = (8, 0)  # of a device with bfloat16 and TF32, by which scripts choose types
 CUDA_VERSION = "12.8"
 NCCL_VERSION = (2, 27, 5)
 
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What torch.cuda.get_device_properties returns."""
+    """The result of torch.cuda.get_device_properties."""
 
     name: str
     total_memory: int
@@ -45,7 +45,7 @@ class DeviceProperties:
 
 
 class device:  # noqa: N801 - the name that torch gives it
-    """`with torch.cuda.device(1):` makes it the current one."""
+    """Make a device the current one, as `with torch.cuda.device(1):` does."""
 
     def __init__(self, device: Any) -> None:
         self.idx = devices.CPU if device is None or device == -1 else index_of(device)
@@ -63,14 +63,14 @@ class device:  # noqa: N801 - the name that torch gives it
 
 
 class device_of(device):  # noqa: N801 - the name that torch gives it
-    """`with torch.cuda.device_of(tensor):` makes the tensor's device the current one; nothing for a CPU tensor."""
+    """Make the tensor's device the current one; do nothing for a CPU tensor."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.get_device() if obj.is_cuda else -1)
 
 
 def set_device(device: Any) -> None:
-    """Make it the current device of this thread; a negative one changes nothing, as in torch."""
+    """Make a device the current one of this thread; like in torch, do nothing for a negative index."""
     if isinstance(device, int) and device < 0:
         return
     index = index_of(device)
@@ -99,7 +99,7 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
 
 
 def synchronize(device: Any = None) -> None:
-    """All is done: an emulated device computes while it is called."""
+    """Do nothing: an emulated device has finished when a call returns."""
     index_of(device)
 
 
@@ -120,7 +120,7 @@ def _yes(*arguments: Any, **options: Any) -> bool:
 
 
 def _nothing(*arguments: Any, **options: Any) -> None:
-    """Nothing to do."""
+    """Do nothing."""
 
 
 def _device(wanted: Any) -> torch.device:
@@ -128,9 +128,9 @@ def _device(wanted: Any) -> torch.device:
 
 
 def install() -> None:
-    """Put them in the place of torch.cuda's own: they are functions of a module, which no hook of torch's lets us answer."""
+    """Replace torch.cuda's own functions, which have no hooks."""
     cuda: Any = torch.cuda
-    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # set by torch.cuda itself when it begins
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # torch.cuda sets it when it is initialized
     answers: dict[str, Any] = {
         "is_available": _yes,
         "_is_compiled": _yes,
@@ -166,7 +166,7 @@ def install() -> None:
     }
     for name, answer in answers.items():
         setattr(cuda, name, answer)
-        for module in (cuda.random, cuda.memory, cuda.nccl):  # they have taken some by name
+        for module in (cuda.random, cuda.memory, cuda.nccl):  # they have imported some of the names
             if hasattr(module, name):
                 setattr(module, name, answer)
     cuda.nccl.version = lambda: NCCL_VERSION

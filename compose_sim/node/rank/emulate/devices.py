@@ -1,4 +1,4 @@
-"""Which emulated devices are there, which is the current one, and which does a script mean by `cuda`, `cuda:1` or 1?"""
+"""Keep the emulated devices and the current one, and resolve what scripts mean by `cuda`, `cuda:1` or 1."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-CPU = -1  # the tag of a tensor that is on the CPU, beside 0, 1, … for cuda:0, cuda:1, …; None where nobody has seen it
-real_device = torch.device  # generators.py puts another name in its place
+CPU = -1  # the tag of a tensor on the CPU; the tags 0, 1, … mean cuda:0, cuda:1, …, and None means unknown
+real_device = torch.device  # names.py replaces torch.device
 
 
 class _Current(threading.local):
@@ -19,11 +19,11 @@ class _Current(threading.local):
 
 
 class _Devices:
-    """The devices of this process, and since when it uses them."""
+    """The devices of this process, and whether it has used them."""
 
     count = 0
     all: tuple[torch.device, ...] = ()
-    process_that_began = 0  # the process that first used CUDA; a child that was forked from it may not
+    process_that_began = 0  # The process that first used CUDA; its children that were forked later may not use CUDA.
 
 
 _devices = _Devices()
@@ -31,35 +31,35 @@ _current = _Current()
 
 
 def show(count: int) -> None:
-    """Have so many devices."""
+    """Show this many devices."""
     _devices.count = count
     _devices.all = tuple(real_device("cuda", index) for index in range(count))
 
 
 def count() -> int:
-    """How many there are."""
+    """Return the number of devices."""
     return _devices.count
 
 
 def device(index: int) -> torch.device:
-    """The device of this index, as a script sees it."""
+    """Return the device with this index, as scripts see it."""
     return _devices.all[index]
 
 
 def current() -> int:
-    """The current device of this thread."""
+    """Return the current device of this thread."""
     return _current.index
 
 
 def make_current(index: int) -> int:
-    """Make it the current device of this thread; the one before."""
+    """Make a device the current one of this thread, and return the previous one."""
     before = _current.index
     _current.index = checked(index)
     return before
 
 
 def begin() -> None:
-    """CUDA is used: from here on children may not be forked to use it."""
+    """Initialize CUDA: children that are forked later may not use it."""
     if _devices.process_that_began == 0:
         _devices.process_that_began = os.getpid()
     elif is_in_bad_fork():
@@ -70,24 +70,24 @@ def begin() -> None:
 
 
 def has_begun() -> bool:
-    """Whether this process has used CUDA."""
+    """Return whether this process has used CUDA."""
     return _devices.process_that_began == os.getpid()
 
 
 def is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that had used CUDA."""
+    """Return whether this process was forked from one that had used CUDA."""
     return _devices.process_that_began not in (0, os.getpid())
 
 
 def checked(index: int) -> int:
-    """The index, or CUDA's error for one that no device has."""
+    """Return the index, or raise CUDA's error if there is no such device."""
     if not 0 <= index < _devices.count:
         raise _error("CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
     return index
 
 
 def is_cuda(value: Any) -> bool:
-    """Whether a script that says `device=value` means a CUDA device."""
+    """Return whether `device=value` means a CUDA device."""
     if isinstance(value, str):
         return value.startswith("cuda")
     if isinstance(value, real_device):
@@ -96,7 +96,10 @@ def is_cuda(value: Any) -> bool:
 
 
 def index_of(value: Any) -> int:
-    """The index of the emulated device that is meant, CPU for any other; raises what CUDA raises for one that is not there."""
+    """
+    Return the index of the emulated device that is meant, or CPU for another one; raises CUDA's error if it does not
+    exist.
+    """
     if value is None or (isinstance(value, int) and value == -1):
         begin()
         return _current.index

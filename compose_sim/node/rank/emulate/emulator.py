@@ -1,6 +1,8 @@
-"""How is torch set up to emulate? Every part, in an order in which each finds what it builds on."""
+"""Set up all parts of the emulation, in the order of their dependencies."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ...shared.import_hooks import after_import
 from . import (
@@ -15,13 +17,11 @@ from . import (
     groups,
     memory,
     meshes,
-    models,
     names,
     normalization,
     optimizers,
     printing,
     profiling,
-    recurrent,
     refusals,
     storages,
     streams,
@@ -52,7 +52,7 @@ _PARTS = (
 
 
 def start(count: int) -> None:
-    """From now on torch shows so many emulated devices."""
+    """Show this many emulated devices."""
     devices.show(count)
     for part in _PARTS:
         part.install()
@@ -60,10 +60,15 @@ def start(count: int) -> None:
     after_import("torch.multiprocessing.reductions", workers.let_queues_carry_devices)
     after_import("torch.distributed.distributed_c10d", groups.emulate)
     after_import("torch.distributed", collectives.emulate)
-    after_import("torch.backends.cudnn", recurrent.emulate)
+    after_import("torch.backends.cudnn", _disable_cudnn)
     for module, refuse in refusals.IMPORTED.items():
         after_import(module, refuse)
     after_import("torch.distributed.tensor._op_schema", meshes.emulate_schema)
     after_import("torch.distributed.tensor._random", meshes.draw_as_on_the_cpu)
     after_import("torch.distributed.tensor._dispatch", meshes.emulate_dispatch)
-    after_import("torch.nn.parallel.distributed", models.emulate_ddp)
+    after_import("torch.nn.parallel.distributed", collectives.emulate_ddp)
+
+
+def _disable_cudnn(cudnn: Any) -> None:
+    """Let recurrent layers compute as on the CPU: a CUDA build of torch would have cuDNN pack their weights."""
+    cudnn.is_acceptable = lambda tensor: False

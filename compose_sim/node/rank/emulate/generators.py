@@ -1,7 +1,8 @@
-"""From which generator does an emulated device draw? From the CPU's, as the same script would on the CPU, until it is seeded apart.
+"""Draw random numbers for emulated devices from the CPU's generator, until a device gets a different seed.
 
-A script that seeds all devices alike (torch.manual_seed, or the same seed again for torch.cuda) draws what it would draw on the
-CPU, bit for bit. A device that is given a seed or a state of its own has its own generator from then on, as in CUDA.
+A script that seeds all devices alike (with torch.manual_seed, or the same seed again for torch.cuda) draws bit for bit
+what it would draw on the CPU. A device that gets another seed or a state has its own generator from then on, as in
+CUDA.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .devices import CPU
 _torch: Any = torch
 _RealGenerator: Any = _torch._C.Generator
 
-# States of the devices that have a generator of their own.
+# The states of the devices that have their own generator.
 own: dict[int, torch.Tensor] = {}
 _seeds: dict[int, int] = {}
 
@@ -34,7 +35,7 @@ _DRAW = frozenset(_DRAW_TEXT.split())
 
 
 class Generator(_torch._C.Generator):  # type: ignore[misc]
-    """A generator that was made for an emulated device."""
+    """A generator for an emulated device."""
 
     _index = 0
 
@@ -44,7 +45,7 @@ class Generator(_torch._C.Generator):  # type: ignore[misc]
 
 
 class _GeneratorClass(type):
-    """What `torch.Generator` is: the real class, but for CUDA devices."""
+    """The replacement for `torch.Generator`: the real class, except for CUDA devices."""
 
     def __call__(cls, device: Any = None, **options: Any) -> Any:
         index = CPU if device is None else devices.index_of(device)
@@ -62,7 +63,7 @@ class _GeneratorClass(type):
 
 
 class DefaultGenerator:
-    """One of `torch.cuda.default_generators`: the CPU's, or the device's own where it has one."""
+    """An element of `torch.cuda.default_generators`: the CPU's generator, or the device's own if it has one."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -88,7 +89,7 @@ class DefaultGenerator:
 
 
 def seed_device(index: int, seed: int) -> None:
-    """Seed one device. Given the seed that the CPU's generator began with, it shares that one as it is."""
+    """Seed one device; with the initial seed of the CPU's generator, the device shares that generator unchanged."""
     seed = int(seed)
     own.pop(index, None)
     _seeds.pop(index, None)
@@ -98,7 +99,7 @@ def seed_device(index: int, seed: int) -> None:
 
 
 def set_state(index: int, state: torch.Tensor) -> None:
-    """Give one device a state; the one that the CPU's generator is in means that they go on together."""
+    """Set the state of one device; with the current state of the CPU's generator, the device shares that generator."""
     state = state.detach().clone()
     own.pop(index, None)
     if not torch.equal(state, torch.default_generator.get_state()):
@@ -106,13 +107,13 @@ def set_state(index: int, state: torch.Tensor) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """`torch.manual_seed`: every device draws from the CPU's generator again."""
+    """Let every device share the CPU's generator again, as `torch.manual_seed` does."""
     own.clear()
     _seeds.clear()
 
 
 def check(function: Any, options: dict[str, Any], tag: int | None) -> None:
-    """CUDA's error for a generator of another device than the tensor's."""
+    """Raise CUDA's error if the generator belongs to another device than the tensor."""
     generator = options.get("generator")
     if generator is None:
         return
@@ -125,7 +126,7 @@ def check(function: Any, options: dict[str, Any], tag: int | None) -> None:
 
 
 def drawing(function: Any, tag: int | None, options: dict[str, Any]) -> Any:
-    """While this function runs, random numbers come from where the device draws them."""
+    """Return a context in which random numbers come from the device's generator."""
     if tag in own and options.get("generator") is None and getattr(function, "__name__", "") in _DRAW:
         return _drawing_own(tag)
     return _nothing
@@ -147,8 +148,8 @@ def _drawing_own(tag: int) -> Iterator[None]:
 
 
 def install() -> None:
-    """Put our class in the place of `torch.Generator`, and have torch.manual_seed join the devices' generators again."""
-    # A class: scripts ask isinstance. Its C constructor cannot make one for CUDA here, and asks no hook.
+    """Replace `torch.Generator`, and let torch.manual_seed reset the devices' generators."""
+    # A class, because scripts use isinstance. The C constructor cannot make a generator for CUDA here.
     _torch.Generator = _GeneratorClass("Generator", (), {"__module__": "torch", "__qualname__": "Generator"})
     seed_cpu = _torch.manual_seed
 
@@ -179,7 +180,7 @@ def install() -> None:
 
 
 def default(device: Any) -> DefaultGenerator:
-    """The default generator of a device."""
+    """Return the default generator of a device."""
     return DefaultGenerator(devices.index_of(device))
 
 

@@ -1,20 +1,23 @@
-"""How is there a process group with the backend `nccl`? It is gloo under NCCL's name, which takes CUDA tensors and no others."""
+"""Provide process groups with the backend `nccl`: gloo under NCCL's name, which accepts only CUDA tensors."""
 
 from __future__ import annotations
 
 import functools
+import os
 from datetime import timedelta
 from typing import Any
 
 import torch
 
-from . import devices, ranks_devices
+from . import devices
 from .devices import CPU
 from .meeting import tensors_in
 
+_checked: dict[int, Any] = {}  # The groups whose devices have been checked, by id.
+
 
 class _Options:
-    """ProcessGroupNCCL.Options: kept, and of no effect."""
+    """ProcessGroupNCCL.Options, which have no effect."""
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.is_high_priority_stream = is_high_priority_stream
@@ -23,11 +26,11 @@ class _Options:
 
 
 class _Config:
-    """ncclConfig_t: whatever a script sets."""
+    """ncclConfig_t, with any attributes."""
 
 
 class _NcclClass(type):
-    """What `torch.distributed.ProcessGroupNCCL` is: a call makes gloo's group."""
+    """The replacement for `torch.distributed.ProcessGroupNCCL`, which makes a gloo group."""
 
     def __call__(cls, store: Any, rank: int, size: int, options: Any = None) -> Any:
         import torch.distributed as distributed
@@ -42,7 +45,7 @@ class _NcclClass(type):
 
 
 def emulate(c10d: Any) -> None:
-    """Once torch.distributed.distributed_c10d is there: have NCCL available, and what makes groups make it so."""
+    """Patch torch.distributed.distributed_c10d once it is imported, so that NCCL is available."""
     import torch.distributed
 
     distributed: Any = torch.distributed
@@ -51,26 +54,25 @@ def emulate(c10d: Any) -> None:
         module.ProcessGroupNCCL = nccl
         module.is_nccl_available = lambda: True
     c10d._NCCL_AVAILABLE = True
-    c10d.default_pg_nccl_timeout = timedelta(minutes=10)  # None in a torch without NCCL, which warns of that
-    # ProcessGroup makes a tensor on CUDA for a barrier, in C++, where its default backend is NCCL by type.
+    c10d.default_pg_nccl_timeout = timedelta(minutes=10)  # None in a torch without NCCL, which would print a warning
+    # If the type of the default backend were NCCL, ProcessGroup's C++ code would make a CUDA tensor for a barrier.
     c10d.Backend.backend_type_map["nccl"] = c10d.ProcessGroup.BackendType.GLOO
-    _make_groups_take_cpu_memory(c10d)
-    _keep_barriers_on_the_cpu(c10d)
+    _accept_cpu_memory(c10d)
+    _keep_barriers_on_cpu(c10d)
 
 
-def _make_groups_take_cpu_memory(c10d: Any) -> None:
-    """
-    C++ looks for the backend of a tensor's real device, the CPU.
+def _accept_cpu_memory(c10d: Any) -> None:
+    """Register the backend of CUDA tensors for CPU tensors too, because C++ uses a tensor's real device.
 
-    The one function that makes groups, private as it is, has had this name and result since torch 2.0; a plug-in backend
-    could not be called `nccl`.
+    The patched function is private, but has had this name and result since torch 2.0, and all groups are made by it. A
+    plug-in backend could not be named `nccl`.
     """
     real = c10d._new_process_group_helper
 
     @functools.wraps(real)
     def _new_process_group_helper(*arguments: Any, **options: Any) -> Any:
         device = options.get("device_id")
-        if device is not None:  # binding would have C++ talk to that device
+        if device is not None:  # C++ would use that device
             devices.index_of(device)
             options["device_id"] = None
         made = real(*arguments, **options)
@@ -89,8 +91,8 @@ def _backends(group: Any) -> dict[str, Any]:
     return {device.type: group._get_backend(device) for device in group._device_types}
 
 
-def _keep_barriers_on_the_cpu(c10d: Any) -> None:
-    """A barrier is told on which device to meet; C++ would make a tensor there."""
+def _keep_barriers_on_cpu(c10d: Any) -> None:
+    """Let barriers use the CPU: C++ would make a tensor on the barrier's device."""
     real: Any = c10d.BarrierOptions
 
     class BarrierOptions(c10d.BarrierOptions):  # type: ignore[misc]
@@ -106,10 +108,9 @@ def _keep_barriers_on_the_cpu(c10d: Any) -> None:
 
 
 def check_tensors(group: Any, arguments: Any, options: Any) -> bool:
-    """
-    Whether the group is NCCL's.
+    """Return whether the group is NCCL's.
 
-    Raises NCCL's errors, before a collective of a script: for CPU tensors, and for two ranks of a node on one device.
+    Raises NCCL's errors before a collective of the script: for CPU tensors, and for two ranks of a node on one device.
     """
     import torch.distributed as distributed
 
@@ -123,7 +124,7 @@ def check_tensors(group: Any, arguments: Any, options: Any) -> bool:
             raise RuntimeError("No backend type associated with device type cpu")
         index = tag if index is None else index
     if index is not None:
-        ranks_devices.check(group, index)
+        _check_one_device_per_rank(group, index)
     return True
 
 
@@ -131,3 +132,27 @@ def _is_nccl_alone(group: Any) -> bool:
     import torch.distributed.distributed_c10d as c10d
 
     return bool(c10d._world.pg_map.get(group, ("",))[0] == "nccl")
+
+
+def _check_one_device_per_rank(group: Any, index: int) -> None:
+    """Check once per group that no other rank of this node uses the same device, and raise NCCL's error if one does."""
+    if _checked.get(id(group)) is group:
+        return
+    _checked[id(group)] = group
+    distributed: Any = torch.distributed
+    import torch.distributed.distributed_c10d as c10d
+
+    store = c10d._world.pg_map[group][1]
+    rank, size = group.rank(), group.size()
+    node = os.environ.get("COMPOSESIM_NODE", "")
+    store.set(f"composesim/device/{rank}", f"{node} {index}")
+    mine = f"{node} {index}".encode()
+    for other in range(size):
+        if other != rank and store.get(f"composesim/device/{other}") == mine:
+            first, second = sorted((rank, other), reverse=True)
+            raise distributed.DistBackendError(
+                "NCCL error in: composesim's emulation of CUDA on the CPU, invalid usage "
+                "(run with NCCL_DEBUG=WARN for details)\n"
+                "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+                f"Duplicate GPU detected : rank {first} and rank {second} both on CUDA device {index} of {node or 'this node'}"
+            )

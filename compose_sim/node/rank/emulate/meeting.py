@@ -1,4 +1,4 @@
-"""May these tensors meet in one operation, and where is what comes out? The rules are CUDA's, and so are the words of the error."""
+"""Check whether tensors may be combined in one operation, and where the result is, with CUDA's rules and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .same_device import name_of
 
 _Tensor: Any = torch.Tensor
 
-# The first argument says where the result is; the others may be elsewhere: they are copied from, or only looked at.
+# The first argument determines where the result is; the other arguments may be on other devices.
 _FOLLOWS_THE_FIRST = (
     "copy_ _foreach_copy_ __getitem__ __setitem__ index index_put index_put_ _index_put_impl_ set_ view_as reshape_as expand_as "
     "resize_as_ is_same_size is_set_to backward register_hook pack_padded_sequence _pack_padded_sequence ctc_loss _ctc_loss "
@@ -23,12 +23,12 @@ _FOLLOWS_THE_FIRST = (
 
 
 def names_that_follow_the_first() -> frozenset[str]:
-    """Names of operations whose other arguments may be elsewhere."""
+    """Return the names of operations whose other arguments may be on other devices."""
     return frozenset(_FOLLOWS_THE_FIRST.split())
 
 
 def tensors_in(arguments: Iterable[Any], options: Mapping[str, Any] | None = None) -> Iterator[Any]:
-    """All tensors among the arguments of a call, in lists too."""
+    """Yield all tensors in the arguments of a call, also those in lists."""
     for argument in (*arguments, *(options or {}).values()):
         if isinstance(argument, _Tensor):
             yield argument
@@ -37,7 +37,10 @@ def tensors_in(arguments: Iterable[Any], options: Mapping[str, Any] | None = Non
 
 
 def meet(function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any] | None = None) -> int | None:
-    """The tag of what comes out; CUDA's error where these may not meet. None where no argument tells."""
+    """
+    Return the tag of the result, or None if no argument determines it; raises CUDA's error if the tensors may not be
+    combined.
+    """
     name = getattr(function, "__name__", "")
     if name in _NAMES_THAT_FOLLOW:
         if name in ("__getitem__", "index"):
@@ -48,7 +51,7 @@ def meet(function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any] |
         arguments = (
             arguments[0],
             *arguments[2:],
-        )  # a packed sequence: how long its batches are is always told on the CPU
+        )  # the batch sizes of a packed sequence are always on the CPU
     place: int | None = None
     with_dimensions: int | None = None
     for tensor in tensors_in(arguments, options):
@@ -56,7 +59,7 @@ def meet(function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any] |
         if tag is None:
             continue
         if tag == CPU:
-            if tensor.dim() == 0:  # a number: it may meet any device
+            if tensor.dim() == 0:  # a scalar may be combined with any device
                 place = CPU if place is None else place
                 continue
         elif place is not None and place not in (tag, CPU):
@@ -79,14 +82,14 @@ def _check_indices(arguments: tuple[Any, ...]) -> None:
 
 
 def _two_devices(one: int, other: int, name: str, arguments: tuple[Any, ...]) -> RuntimeError:
-    own = _own_words(name, *arguments[:3])
+    own = _layer_message(name, *arguments[:3])
     if own:
         return RuntimeError(own)
-    return RuntimeError(same_device.words(name, arguments, one, other))
+    return RuntimeError(same_device.message(name, arguments, one, other))
 
 
-def _own_words(name: str, input: Any = None, second: Any = None, third: Any = None) -> str:
-    """What convolutions and recurrent layers say themselves of an input that is elsewhere than the weights; nothing for others."""
+def _layer_message(name: str, input: Any = None, second: Any = None, third: Any = None) -> str:
+    """Return the error of convolutions and recurrent layers for an input on another device than the weights, or ""."""
     if name in _RECURRENT and isinstance(input, _Tensor):
         weight = next(tensors_in(third if isinstance(third, (list, tuple)) else ()), None)
         if weight is not None and (input._composesim_device == CPU) != (weight._composesim_device == CPU):

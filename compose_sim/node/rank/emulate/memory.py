@@ -1,4 +1,6 @@
-"""How much memory has an emulated device, and how much is in use? What is alive on it when somebody asks; it is the machine's own."""
+"""Report the memory of emulated devices: a share of the machine's memory, and the tensors that are alive when it is
+queried.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ _peak: dict[int, int] = {}
 
 
 def total() -> int:
-    """Each device's share of the machine's memory."""
+    """Return each device's share of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(1, devices.count())
 
 
 def allocated(device: Any = None) -> int:
-    """Bytes of all tensors on the device that Python can reach."""
+    """Return the bytes of all tensors on the device that Python can reach."""
     index = index_of(device)
     sizes: dict[int, int] = {}
     with torch._C.DisableTorchFunction():
@@ -29,7 +31,7 @@ def allocated(device: Any = None) -> int:
             if issubclass(type(each), torch.Tensor) and each._composesim_device == index and each.device.type == "cpu":
                 try:
                     storage = torch.Tensor.untyped_storage(each)
-                except (RuntimeError, NotImplementedError):  # sparse tensors, and wrappers, have none
+                except (RuntimeError, NotImplementedError):  # sparse tensors and wrappers have none
                     continue
                 sizes[storage.data_ptr()] = storage.nbytes()
     found = sum(sizes.values())
@@ -38,7 +40,7 @@ def allocated(device: Any = None) -> int:
 
 
 def peak(device: Any = None) -> int:
-    """The most that was in use whenever somebody asked."""
+    """Return the maximum of all queries."""
     allocated(device)
     return _peak[index_of(device)]
 
@@ -48,7 +50,7 @@ def reset_peak(device: Any = None) -> None:
 
 
 def stats(device: Any = None) -> dict[str, Any]:
-    """The names that torch.cuda.memory_stats has; what is not counted is 0."""
+    """Return the keys of torch.cuda.memory_stats, with 0 for what is not counted."""
     now, most = allocated(device), peak(device)
     found: dict[str, Any] = collections.OrderedDict()
     for kind in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes"):
@@ -82,11 +84,11 @@ def free_and_total(device: Any = None) -> tuple[int, int]:
 
 
 def _nothing(*arguments: Any, **options: Any) -> None:
-    """Nothing to do."""
+    """Do nothing."""
 
 
 def install() -> None:
-    """Put them in the place of torch.cuda's own, which ask CUDA's allocator."""
+    """Replace the functions of torch.cuda that query CUDA's allocator."""
     answers: dict[str, Any] = {
         "memory_allocated": allocated,
         "max_memory_allocated": peak,

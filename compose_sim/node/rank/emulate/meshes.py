@@ -1,4 +1,6 @@
-"""How do DTensor, FSDP and tensor parallelism run on emulated devices? The mode is on where torch's own code names a mesh's."""
+"""Let DTensor, FSDP and tensor parallelism use emulated devices: enable the mode in torch's code that names a mesh's
+device.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,9 @@ _NAMED = (_RANDOM, "torch.distributed.tensor._dispatch", "torch.distributed.tens
 
 
 def emulate_schema(module: Any) -> None:
-    """
-    Once torch.distributed.tensor._op_schema is there.
+    """Patch torch.distributed.tensor._op_schema once it is imported.
 
-    Below a call that our mode answers, DTensor makes a tensor on "the mesh's device" to learn the shape of a result.
+    Below a call that the mode handles, DTensor makes a tensor on "the mesh's device" to find out the shape of a result.
     """
     name = "_rebuild_tensor_from_dtensor_meta"
     if hasattr(module, name):
@@ -23,7 +24,10 @@ def emulate_schema(module: Any) -> None:
 
 
 def emulate_dispatch(module: Any) -> None:
-    """Once torch.distributed.tensor._dispatch is there: comparing two DTensors makes a tensor on the mesh's device as well."""
+    """
+    Patch torch.distributed.tensor._dispatch once it is imported: comparing two DTensors also makes a tensor on the
+    mesh's device.
+    """
     dispatcher, name = module.OpDispatcher, "_dispatch_fast_path_python_tail"
     if hasattr(dispatcher, name):
         setattr(dispatcher, name, resumed(getattr(dispatcher, name)))
@@ -31,10 +35,9 @@ def emulate_dispatch(module: Any) -> None:
 
 
 def draw_as_on_the_cpu(module: Any) -> None:
-    """
-    Have DTensor draw random numbers as on a mesh of CPUs.
+    """Let DTensor draw random numbers as on a mesh of CPUs.
 
-    For CUDA it computes with the two halves of CUDA's generator state, which the CPU's has not.
+    For CUDA it would use the two halves of the state of CUDA's generator, which the CPU's does not have.
     """
     if module is None:
         return

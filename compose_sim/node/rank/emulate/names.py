@@ -1,4 +1,4 @@
-"""What do `torch.device(0)` and `torch.cuda.FloatTensor` make, which no mode is asked about? A device, and tagged tensors."""
+"""Replace classes whose constructors no mode sees, such as `torch.device` and `torch.cuda.FloatTensor`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEGACY = tuple(
 
 
 class _DeviceClass(type):
-    """What `torch.device` is: the real class, which alone would not know what device a number means."""
+    """The replacement for `torch.device`: the real class does not know which device a number means."""
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         if arguments and isinstance(arguments[0], int) and not isinstance(arguments[0], bool):
@@ -33,7 +33,7 @@ class _DeviceClass(type):
 
 
 class _LegacyClass(type):
-    """What `torch.cuda.FloatTensor` is: the CPU's class of that name, whose tensors go to the current device."""
+    """The replacement for `torch.cuda.FloatTensor`: the CPU's class of that name, whose tensors are on the current device."""
 
     real: Any
     on_cuda: bool
@@ -50,8 +50,9 @@ class _LegacyClass(type):
 
 
 def install() -> None:
-    """Put them in the place of torch's names: classes, since scripts ask isinstance."""
-    # Only what scripts call: their C constructors ask no hook, and the first knows no accelerator here.
+    """Replace the names in torch by classes, because scripts use isinstance."""
+    # Only names that scripts call: the C constructors have no hooks, and that of torch.device knows no accelerator
+    # here.
     _torch.device = _DeviceClass("device", (), {"__module__": "torch", "__qualname__": "device"})
     for name in _LEGACY:
         real = getattr(torch, name)
@@ -60,17 +61,17 @@ def install() -> None:
             setattr(module, name, _LegacyClass(name, (), body))
     _torch.Tensor.__init__ = _tag_new
     for name in ("from_numpy", "frombuffer", "from_file"):
-        setattr(torch, name, _on_the_cpu(getattr(torch, name)))
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
 
 
 def _tag_new(self: Any, *arguments: Any, **options: Any) -> None:
-    """`torch.Tensor([1.0])` is on the CPU; what has been made from a tensor is where that is."""
+    """Put `torch.Tensor([1.0])` on the CPU, and what is made from a tensor on the tensor's device."""
     if self._composesim_device is None and type(self) is _torch.Tensor:
         source: Any = arguments[0] if arguments and isinstance(arguments[0], _torch.Tensor) else None
         self._composesim_device = CPU if source is None else source._composesim_device
 
 
-def _on_the_cpu(function: Any) -> Any:
+def _on_cpu(function: Any) -> Any:
     @functools.wraps(function)
     def on_the_cpu(*arguments: Any, **options: Any) -> Any:
         return put(function(*arguments, **options), CPU)

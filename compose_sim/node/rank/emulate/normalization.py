@@ -1,4 +1,4 @@
-"""How does SyncBatchNorm normalize? Its five functions exist for CUDA alone; here they are written for the CPU."""
+"""Implement the five functions of SyncBatchNorm for the CPU, which torch has only for CUDA."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def _others(tensor: torch.Tensor) -> list[int]:
 
 
 def _exact(tensor: torch.Tensor) -> torch.dtype:
-    """The type to sum in, as CUDA's kernels do."""
+    """Return the type to sum in, as CUDA's kernels do."""
     return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
 
 
 def batch_norm_stats(input: torch.Tensor, eps: float) -> Any:
-    """Mean and inverse deviation of each channel of this rank's batch."""
+    """Return the mean and inverse deviation of each channel of this rank's batch."""
     variance, mean = torch.var_mean(input.to(_exact(input)), dim=_others(input), unbiased=False)
     return mean, torch.rsqrt(variance + eps)
 
@@ -39,7 +39,7 @@ def batch_norm_gather_stats_with_counts(
     eps: float,
     counts: torch.Tensor,
 ) -> Any:
-    """Those of all ranks' batches together; the running averages move towards them."""
+    """Return those of all ranks' batches together, and update the running averages."""
     weights = counts.reshape(-1, 1).to(mean.dtype)
     total = weights.sum()
     whole = (mean * weights).sum(0) / total
@@ -61,7 +61,7 @@ def batch_norm_elemt(
     invstd: torch.Tensor,
     eps: float,
 ) -> Any:
-    """The normalized batch."""
+    """Return the normalized batch."""
     scale = invstd if weight is None else invstd * weight
     result = (input.to(_exact(input)) - _per_channel(mean, input)) * _per_channel(scale, input)
     return (result if bias is None else result + _per_channel(bias, input)).to(input.dtype)
@@ -77,7 +77,7 @@ def batch_norm_backward_reduce(
     weight_g: bool,
     bias_g: bool,
 ) -> Any:
-    """The sums that all ranks must add up, and the gradients of weight and bias."""
+    """Return the sums that all ranks must add up, and the gradients of weight and bias."""
     gradient = grad_out.to(_exact(grad_out))
     sum_dy = gradient.sum(_others(grad_out))
     sum_dy_xmu = (gradient * (input.to(gradient.dtype) - _per_channel(mean, input))).sum(_others(grad_out))
@@ -96,7 +96,7 @@ def batch_norm_backward_elemt(
     sum_dy_xmu: torch.Tensor,
     count: torch.Tensor,
 ) -> Any:
-    """The gradient of the batch."""
+    """Return the gradient of the batch."""
     total = count.sum().to(mean.dtype)
     gradient = grad_out.to(_exact(grad_out))
     centred = input.to(gradient.dtype) - _per_channel(mean, input)
@@ -106,7 +106,7 @@ def batch_norm_backward_elemt(
 
 
 def install() -> None:
-    """Answer where torch has no function for the CPU."""
+    """Register the functions."""
     for function in (
         batch_norm_stats,
         batch_norm_gather_stats_with_counts,

@@ -1,4 +1,4 @@
-"""How do optimizers step? As on the CPU: torch's own run without the mode, which their hundreds of small operations would pay for."""
+"""Run torch's optimizers without the mode, which would cost too much for their hundreds of small operations."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import torch
 from .devices import CPU
 from .meeting import tensors_in
 from .tags import put
-from .tensors import resumed
+from .tensors import paused, resumed
 
 _torch: Any = torch
 
 
 def _on_the_cpu(step: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    One of torch's optimizers, on an honest CPU.
+    """Run a step of one of torch's optimizers on the real CPU.
 
-    It then chooses among its loops as it does there (`foreach` is CUDA's default, and sums in another order), so that the
-    weights are those of the same script on the CPU.
+    There it chooses the implementation for CPUs (`foreach`, CUDA's default, sums in another order), so that the weights
+    are those of the same script on the CPU.
     """
 
     @functools.wraps(step)
@@ -35,7 +34,7 @@ def _on_the_cpu(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tag_state(optimizer: Any) -> None:
-    """What an optimizer keeps for a parameter is where the parameter is; its count of steps is on the CPU, but for some."""
+    """Put the optimizer's state on the parameters' devices; the step count is on the CPU, with some exceptions."""
     for parameter, state in optimizer.state.items():
         tag = getattr(parameter, "_composesim_device", None)
         if tag is None or not isinstance(state, dict):
@@ -54,11 +53,10 @@ def _counts_on_device(optimizer: Any, parameter: Any) -> bool:
 
 
 def install() -> None:
-    """
-    Have torch's own optimizers, and what walks all gradients beside them, run on an honest CPU.
+    """Patch torch's own optimizers, and the functions that use all gradients.
 
-    Hooks before and after a step run outside of `step`, where nothing could take the mode away; so it is `step` itself,
-    through the function that wraps every optimizer's.
+    Hooks before and after a step run outside `step`, and could not disable the mode. So `step` itself is wrapped,
+    through the function that wraps that of every optimizer.
     """
     optimizer: Any = torch.optim.Optimizer
     real_wrap = optimizer.profile_hook_step
@@ -68,28 +66,20 @@ def install() -> None:
         return real_wrap(_on_the_cpu(step) if ours else step)
 
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
-    optimizer.zero_grad = _without_mode(optimizer.zero_grad)
+    optimizer.zero_grad = paused(optimizer.zero_grad)
     for module in (torch.nn.utils, torch.nn.utils.clip_grad):
         for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_"):
             if hasattr(module, name):
                 setattr(module, name, _where_the_first_is(getattr(module, name)))
 
 
-def _without_mode(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def without_mode(*arguments: Any, **options: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return function(*arguments, **options)
-
-    return without_mode
-
-
 def _where_the_first_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    run = paused(function)
+
     @functools.wraps(function)
     def without_mode(parameters: Any, *arguments: Any, **options: Any) -> Any:
         parameters = parameters if isinstance(parameters, torch.Tensor) else list(parameters)
-        with torch._C.DisableTorchFunction():
-            result = function(parameters, *arguments, **options)
+        result = run(parameters, *arguments, **options)
         first = next(iter(tensors_in((parameters,))), None)
         return result if first is None else put(result, first._composesim_device)
 

@@ -1,4 +1,4 @@
-"""What is printed of a tensor on an emulated device? What torch prints, with the device that it leaves out for the CPU."""
+"""Print tensors on emulated devices as torch does, with the device, which torch omits for the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Tensor: Any = torch.Tensor
 
 
 def _repr(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The text that torch makes, with the device that it leaves out for the CPU."""
+    """Add the device to the text that torch makes."""
     text: str = func(*args, **kwargs)
     device = device_of(args[0])
     if device is None or not text.endswith(")") or not isinstance(args[0], _Tensor):
@@ -34,6 +34,6 @@ def _format(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def install() -> None:
-    """Enter them among what the mode answers."""
+    """Register the functions."""
     special[_Tensor.__repr__] = _repr
     special[_Tensor.__format__] = _format

@@ -1,4 +1,4 @@
-"""What does torch's profiler see of emulated devices? The operations on the CPU, which is what there is."""
+"""Let torch's profiler record operations on the CPU only."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 
 
 def install() -> None:
-    """
-    Leave CUDA out of what is profiled, as torch does where it has no GPU.
+    """Ignore CUDA when profiling, as torch does without a GPU.
 
-    It would ask the driver for the time of each operation, and print a stack for each that it cannot have. All of torch's
-    profilers are made of this class, and none of them has a hook.
+    Otherwise the profiler would query the driver for the time of each operation, and print a stack for each failure.
+    All of torch's profilers use this class, which has no hook.
     """
     kind: Any = torch.autograd.profiler.profile
     real = kind.__init__

@@ -1,4 +1,4 @@
-"""What cannot be emulated, and how is a script told? By an error that names it and the line, never by a wrong result."""
+"""Raise an error that names the feature and the line if a script uses something that cannot be emulated."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .. import context
 
 
 class NotEmulatedError(RuntimeError):
-    """Something that needs a real GPU."""
+    """The script uses something that needs a real GPU."""
 
 
 def refuse(what: str) -> NotEmulatedError:
-    """The error for something that a CPU cannot do in a GPU's place."""
+    """Return the error for something that a CPU cannot do."""
     place = context.place(2)
     where = f" ({place[0]}, line {place[1]})" if place else ""
     return NotEmulatedError(
         f"{what} needs a real GPU: composesim emulates CUDA on the CPU here{where}. "
-        "Run this script on a machine with an NVIDIA GPU, or leave this part out where "
+        "Run this script on a machine with an NVIDIA GPU, or skip this part if "
         f"torch.cuda.get_device_name() is '{_name()}'"
     )
 
@@ -43,18 +43,18 @@ def _refusing_class(name: str, what: str) -> Any:
     return type(name, (), {"__init__": _refusing(what), "__module__": "torch.cuda"})
 
 
-def told(error: NotImplementedError) -> NotImplementedError:
-    """The same error; for an operation that exists on CUDA alone, one that says so."""
+def explain(error: NotImplementedError) -> NotImplementedError:
+    """Return a NotEmulatedOperation if the operation exists only for CUDA, else the same error."""
     found = re.match(r"Could not run '([^']+)' with arguments from the '(?:CPU|CUDA)' backend", str(error))
     return NotEmulatedOperation(str(refuse(f"the operation {found[1]}"))) if found else error
 
 
 class NotEmulatedOperation(NotEmulatedError, NotImplementedError):
-    """An operation that has no implementation for the CPU."""
+    """The operation has no implementation for the CPU."""
 
 
 def _refuse_extensions(module: Any) -> None:
-    """torch.utils.cpp_extension: C++ is built and runs, CUDA is not."""
+    """Patch torch.utils.cpp_extension: C++ extensions are built, CUDA extensions are not."""
     real_load, real_inline = module.load, module.load_inline
 
     @functools.wraps(real_load)
@@ -92,7 +92,7 @@ def _refuse_symmetric_memory(module: Any) -> None:
             setattr(module, name, _refusing("symmetric memory (NVSHMEM)"))
 
 
-# Refused once a script imports the module.
+# Functions that patch a module once it is imported.
 IMPORTED = {
     "torch.utils.cpp_extension": _refuse_extensions,
     "triton.runtime.jit": _refuse_triton,
@@ -102,7 +102,7 @@ IMPORTED = {
 
 
 def install() -> None:
-    """Put a refusal in the place of each."""
+    """Replace the functions and classes of torch that cannot be emulated."""
     cuda: Any = torch.cuda
     c: Any = torch._C
     for name in ("_broadcast_coalesced", "_broadcast", "_scatter", "_gather"):

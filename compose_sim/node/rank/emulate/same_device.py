@@ -1,7 +1,8 @@
-"""In what words does CUDA refuse tensors on two devices? In those of the kernel that looks at its arguments, one after the other.
+"""Write CUDA's error for tensors on different devices, which the first kernel raises that checks its arguments.
 
-The emulated operation is Python's; a GPU build of torch checks in the kernel that it leads to. Of the operations in which people
-meet the error most, the table has that kernel with its arguments in its own order. Others have the words of element-wise ones.
+The emulated operation is a Python function, but in a CUDA build of torch the kernel that it calls checks the devices.
+The table lists the kernel and its arguments, in order, for the operations in which this error is most common. Other
+operations use the message of element-wise ones.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ _Tensor: Any = torch.Tensor
 _ONE_BY_ONE = (
     2,
     8,
-)  # the first torch that names the argument and its device; older ones name two devices and the argument
-# By the operation's name: the kernel, and the name and the position of each of its arguments.
+)  # the first torch whose message names the argument and its device; older ones name two devices and the argument
+# Operation -> kernel, and the name and position of each of its arguments.
 _KERNELS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
     "mm": ("mm", (("self", 0), ("mat2", 1))),
     "bmm": ("bmm", (("self", 0), ("mat2", 1))),
@@ -30,33 +31,33 @@ _KERNELS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
 }
 
 
-def words(name: str, arguments: tuple[Any, ...], one: int, other: int) -> str:
-    """What torch says of these arguments, which are on devices with the tags `one` and `other`."""
+def message(name: str, arguments: tuple[Any, ...], one: int, other: int) -> str:
+    """Return torch's message for these arguments, which are on devices with the tags `one` and `other`."""
     begin = "Expected all tensors to be on the same device, but "
-    kernel, looked_at = _looked_at(name, arguments)
-    common = looked_at[0][1]._composesim_device if looked_at else None
-    wrong = next((each for each in looked_at if each[1]._composesim_device not in (None, common)), None)
+    kernel, checked = _checked_arguments(name, arguments)
+    common = checked[0][1]._composesim_device if checked else None
+    wrong = next((each for each in checked if each[1]._composesim_device not in (None, common)), None)
     first, second = sorted((one, other), key=lambda tag: (tag == CPU, tag))
     if wrong is None:
         return f"{begin}found at least two devices, {name_of(first)} and {name_of(second)}!"
     argument, tensor = wrong
-    its = name_of(tensor._composesim_device)
+    place = name_of(tensor._composesim_device)
     if _version() < _ONE_BY_ONE:
-        told = (
-            f"found at least two devices, {its} and {name_of(common)}! (when checking argument for argument {argument}"
-        )
+        detail = f"found at least two devices, {place} and {name_of(common)}! (when checking argument for argument {argument}"
     else:
-        told = f"got {argument} is on {its}, different from other tensors on {name_of(common)} (when checking argument"
-    return f"{begin}{told} in method wrapper_CUDA_{kernel})"
+        detail = (
+            f"got {argument} is on {place}, different from other tensors on {name_of(common)} (when checking argument"
+        )
+    return f"{begin}{detail} in method wrapper_CUDA_{kernel})"
 
 
 def name_of(tag: int | None) -> str:
-    """`cpu`, or `cuda:1`."""
+    """Return `cpu`, or `cuda:1` etc."""
     return "cpu" if tag in (CPU, None) else f"cuda:{tag}"
 
 
-def _looked_at(name: str, arguments: tuple[Any, ...]) -> tuple[str, list[tuple[str, Any]]]:
-    """The kernel, and its arguments that are tensors, in the order in which it looks at them."""
+def _checked_arguments(name: str, arguments: tuple[Any, ...]) -> tuple[str, list[tuple[str, Any]]]:
+    """Return the kernel and its tensor arguments, in the order in which it checks them."""
     if name in ("cat", "concat", "stack") and arguments and isinstance(arguments[0], (list, tuple)):
         return "cat", [("tensors", each) for each in arguments[0]]
     if name == "linear":

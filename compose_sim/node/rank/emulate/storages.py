@@ -1,4 +1,4 @@
-"""Where is a tensor's memory, as torch.save and torch.load ask? The storages of emulated tensors carry their tags too."""
+"""Let storages of emulated tensors have tags too, for torch.save and torch.load."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _TAG = "_composesim_device"
 
 
 def install() -> None:
-    """
-    Let storages have a tag, and move as CUDA's do.
+    """Give storages a tag, and let them move as CUDA's do.
 
-    They are no tensors: no mode sees them. torch.save asks a storage for its `device` and writes `cuda:1`; torch.load moves the
-    storages that it reads to the device that the file or `map_location` names, with torch's own checks and errors.
+    No mode sees storages, because they are not tensors. torch.save writes the `device` of a storage, such as `cuda:1`;
+    torch.load moves the storages that it reads to the device in the file or in `map_location`, with torch's own checks
+    and errors.
     """
     storage: Any = torch.UntypedStorage
     typed: Any = torch.TypedStorage

@@ -1,4 +1,4 @@
-"""What are streams and events where everything is done in the order it is called? Objects that agree to all, and tell the time."""
+"""Provide streams and events, which have nothing to wait for because every call is synchronous; events measure time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .devices import index_of
 
 
 class Stream:
-    """A queue of work that is always empty."""
+    """A queue of work, which is always empty."""
 
-    device_type = 1  # CUDA's number among device types
+    device_type = 1  # the number of CUDA in torch's enumeration
 
     def __init__(self, device: Any = None, priority: int = 0, **options: Any) -> None:
         self.device_index = index_of(device)
@@ -24,10 +24,10 @@ class Stream:
         self.stream_id = self.cuda_stream = id(self) if options.get("stream_id") is None else options["stream_id"]
 
     def wait_event(self, event: Any) -> None:
-        """It has happened already."""
+        """Do nothing: the event has happened."""
 
     def wait_stream(self, stream: Any) -> None:
-        """It is done already."""
+        """Do nothing: the stream has finished."""
 
     def record_event(self, event: CudaEvent | None = None) -> CudaEvent:
         event = event or CudaEvent()
@@ -41,14 +41,14 @@ class Stream:
         return False
 
     def synchronize(self) -> None:
-        """All is done."""
+        """Do nothing: the stream has finished."""
 
     def __enter__(self) -> Stream:
         StreamContext(self).__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """The default stream is all there is."""
+        """Do nothing: the default stream is the only one."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (other.stream_id, other.device) == (self.stream_id, self.device)
@@ -61,7 +61,7 @@ class Stream:
 
 
 class CudaEvent:
-    """A moment, which has happened when it was recorded."""
+    """A moment that has passed once it was recorded."""
 
     def __init__(self, *arguments: Any, enable_timing: bool = False, **options: Any) -> None:
         self._timed = enable_timing or arguments[:1] == (True,)
@@ -73,16 +73,16 @@ class CudaEvent:
         self._at = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None:
-        """It has happened."""
+        """Do nothing: it has happened."""
 
     def query(self) -> bool:
         return True
 
     def synchronize(self) -> None:
-        """It has happened."""
+        """Do nothing: it has happened."""
 
     def elapsed_time(self, end_event: CudaEvent) -> float:
-        """Milliseconds between two events, by this machine's clock."""
+        """Return the milliseconds between two events."""
         if not (self._timed and end_event._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._at is None or end_event._at is None:
@@ -96,7 +96,7 @@ class CudaEvent:
 
 
 class StreamContext:
-    """`with torch.cuda.stream(s):` also makes the stream's device the current one."""
+    """The context `with torch.cuda.stream(s):`, which makes the stream's device the current one."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -118,7 +118,7 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def install() -> None:
-    """Put them in the place of torch.cuda's own classes, which are empty shells in a torch without CUDA."""
+    """Replace torch.cuda's classes, which do nothing in a torch without CUDA."""
     cuda: Any = torch.cuda
     for name, answer in {
         "Stream": Stream,

@@ -1,8 +1,8 @@
-"""On which emulated device is a tensor? A tag on the tensor says so; here it is read, given, and kept out of what is saved.
+"""Tag each tensor with the emulated device that it is on, and keep the tags out of saved files.
 
-Tags are small integers (devices.py). They are attributes of the Python object, which lives as long as the tensor does. A tensor
-that torch's C++ code made where no mode was looking, such as a gradient in a hook, has none: it meets any device without an error,
-and is taken to be on the current one once CUDA is in use.
+Tags are small integers (devices.py), stored as attributes of the Python object, which lives as long as the tensor. A
+tensor that torch's C++ code made while no mode was active, such as a gradient in a hook, has no tag: it can be combined
+with any device, and counts as on the current device once CUDA is in use.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _Tensor: Any = torch.Tensor
 
 def install() -> None:
     """Let every tensor have a tag."""
-    setattr(torch.Tensor, TAG, None)  # tensors without one find this, which is quicker than finding nothing
+    setattr(torch.Tensor, TAG, None)  # the default for tensors without a tag; faster than a missing attribute
     setattr(torch.Tensor, PINNED, False)
     _keep_out_of_pickles()
     _follow_subclasses()
 
 
 def device_of(tensor: Any) -> torch.device | None:
-    """The emulated device that the tensor is on; None where it is on a real one, such as the CPU or `meta`."""
+    """Return the emulated device of a tensor; None if it is on a real one, such as the CPU or `meta`."""
     tag = tensor._composesim_device
     if tag is None:
         if not devices.has_begun() or tensor.device.type != "cpu":
@@ -40,7 +40,7 @@ def device_of(tensor: Any) -> torch.device | None:
 
 
 def tag_of(tensor: Any) -> int:
-    """The tag that a tensor has, or is taken to have."""
+    """Return the tag of a tensor, or the default."""
     tag: int | None = tensor._composesim_device
     if tag is not None:
         return tag
@@ -48,7 +48,7 @@ def tag_of(tensor: Any) -> int:
 
 
 def put(value: Any, tag: int | None) -> Any:
-    """The same value, its tensors tagged."""
+    """Tag all tensors in a value, and return it."""
     if isinstance(value, _Tensor):
         value._composesim_device = tag
     elif isinstance(value, (tuple, list)):
@@ -61,11 +61,10 @@ def put(value: Any, tag: int | None) -> Any:
 
 
 def _keep_out_of_pickles() -> None:
-    """
-    Have nothing of ours in what is saved.
+    """Keep the tags out of pickles.
 
-    A tensor's attributes are saved with it, in a form that older programs and `weights_only` cannot read; torch asks one
-    function for them, and there is no hook.
+    A tensor's attributes are saved with it, in a form that older programs and `weights_only` cannot read. torch gets
+    them from one function, which has no hook.
     """
     state_of = _torch._utils._get_obj_state
 
@@ -85,10 +84,10 @@ def _without_ours(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _follow_subclasses() -> None:
-    """A parameter is where its data is: torch makes it by this static method, which no mode sees."""
+    """Put a parameter on the device of its data: torch makes it with this static method, which no mode sees."""
     make = _Tensor._make_subclass
 
-    def _make_subclass(*arguments: Any, **options: Any) -> Any:  # this signature Dynamo takes for any
+    def _make_subclass(*arguments: Any, **options: Any) -> Any:  # Dynamo accepts any signature
         made = make(*arguments, **options)
         data = options["data"] if "data" in options else arguments[1]
         made._composesim_device = data._composesim_device

@@ -1,4 +1,4 @@
-"""What happens when a script calls torch? CUDA devices are taken out of the arguments, the CPU computes, the result gets its tag."""
+"""Handle every call of torch: remove CUDA devices from the arguments, let the CPU compute, and tag the result."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 _torch: Any = torch
 _Tensor: Any = torch.Tensor
-# What a few functions do that is not "compute where the arguments are"; conversions.py and others fill it.
+# Functions that need more than computing on the arguments' device; conversions.py and other modules add to it.
 special: dict[Any, Special] = {}
 _constructors: frozenset[Any] = frozenset()
 _Parameter: Any = torch.nn.Parameter
 
 
 def as_it_is(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the CPU's tensor answers is the answer."""
+    """Return the CPU tensor's answer."""
     return func(*args, **kwargs)
 
 
 class EmulatedCuda(TorchFunctionMode):
-    """The mode that every thread of an emulating process has, below all that the script itself may add."""
+    """The mode that is active in every thread, below all modes of the script."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called by torch for each function of its own, with the mode off. Short, as it runs hundreds of times a step."""
+        """Handle a call of one of torch's functions. It is short, because it runs hundreds of times per step."""
         own = special.get(func)
         if own is not None:
             if own is as_it_is:
                 return func(*args, **kwargs) if kwargs else func(*args)
             return own(func, args, kwargs or {})
         if kwargs:
-            if generators.own or func in _constructors or not _TELLING.isdisjoint(kwargs):
+            if generators.own or func in _constructors or not _PLACING_OPTIONS.isdisjoint(kwargs):
                 return _call_with_options(func, args, dict(kwargs))
             tensors = (*args, *kwargs.values())
         elif generators.own:
@@ -61,7 +61,7 @@ class EmulatedCuda(TorchFunctionMode):
                 other = argument._composesim_device
             else:
                 continue
-            if other is not tag and other is not None:  # small integers: one object each
+            if other is not tag and other is not None:  # identity works: small integers are singletons
                 if tag is not None:
                     tag = meet(func, args, kwargs)
                     break
@@ -71,7 +71,7 @@ class EmulatedCuda(TorchFunctionMode):
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except NotImplementedError as error:
-            raise refusals.told(error) from None
+            raise refusals.explain(error) from None
         if type(result) is _Tensor:
             result._composesim_device = tag if tag is not None else _tag_of_new(tensors)
         elif result is not None and type(result) not in _PLAIN:
@@ -82,8 +82,9 @@ class EmulatedCuda(TorchFunctionMode):
 _SEQUENCES = (list, tuple)
 _NEITHER = frozenset(
     (int, float, bool, str, type(None), torch.dtype)
-)  # most other arguments: no tensors, and none inside
-_TELLING = frozenset(("device", "pin_memory", "generator"))  # options that say where a result is, or must be made
+)  # Types of most other arguments, which contain no tensors.
+# Options that determine the device or placement of the result
+_PLACING_OPTIONS = frozenset(("device", "pin_memory", "generator"))
 _PLAIN = (int, bool, float, str, torch.Size, torch.dtype)
 
 
@@ -100,7 +101,7 @@ def _tag_in(func: Any, sequence: Any) -> int | None:
 
 
 def _tag_of_new(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> int | None:
-    """Of a result for which no argument told: made from nothing it is on the CPU, made from untagged tensors it has no tag."""
+    """Return the tag of a result that no argument determines: CPU without tensor arguments, None if they have no tags."""
     return CPU if next(tensors_in(args, kwargs), None) is None else None
 
 
@@ -118,7 +119,7 @@ def _call_with_options(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Only memory of the CPU can be pinned; here it is remembered that it is."""
+    """Record that the result is pinned; only CPU memory can be."""
     result = _call_with_options(func, args, {**kwargs, "pin_memory": False})
     if isinstance(result, _Tensor):
         if tag_of(result) != CPU:
@@ -128,14 +129,14 @@ def _pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _construct(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function that takes `device`: a constructor, or one such as zeros_like that is told where."""
+    """Call a function that takes `device`: a constructor, or one such as zeros_like."""
     device = kwargs.get("device")
     if device is None:
         source = next(tensors_in(args), None)
         if source is not None and func in (torch.as_tensor, torch.asarray):
             return _at(func, args, kwargs, tag_of(source))
         device = default_device()
-        if device is None:  # other modes of the script may still choose one
+        if device is None:  # other modes of the script may still choose a device
             with generators.drawing(func, CPU, kwargs):
                 return put(func(*args, **kwargs), CPU)
     tag = devices.index_of(device)
@@ -143,7 +144,7 @@ def _construct(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if str(device).startswith("cpu"):
             with generators.drawing(func, CPU, kwargs):
                 return put(func(*args, **kwargs), CPU)
-        return func(*args, **kwargs)  # meta, and others that are no business of ours
+        return func(*args, **kwargs)  # meta and other real devices
     return _at(func, args, kwargs, tag)
 
 
@@ -155,22 +156,21 @@ def _at(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tag: int) -> A
     with generators.drawing(func, tag, kwargs):
         result = func(*args, **kwargs)
     if result is source and source._composesim_device != tag:
-        result = result.clone()  # as_tensor(a, device="cuda") of a CPU tensor is a copy
+        result = result.clone()  # as_tensor(a, device="cuda") copies a CPU tensor
     return put(result, tag)
 
 
 def default_device() -> Any:
-    """What `torch.set_default_device` or `with torch.device(…)` chose; None where nobody did."""
+    """Return the device of `torch.set_default_device` or `with torch.device(…)`, or None."""
     from torch.utils import _device
 
     return _device.CURRENT_DEVICE
 
 
-def _leave_default_device_to_us() -> None:
-    """
-    Let torch's own mode for a default device be silent where that is CUDA.
+def _disable_default_device_mode() -> None:
+    """Disable torch's own mode for a default device if that is CUDA.
 
-    It is asked after ours, and also below calls that ours answers, where all is on the CPU.
+    It is called after our mode, and also below calls that our mode handles, where everything is on the CPU.
     """
     from torch.utils._device import DeviceContext
 
@@ -186,12 +186,23 @@ def _leave_default_device_to_us() -> None:
 
 
 def is_on_here() -> bool:
-    """Whether this code runs with the mode, as a script's does, not below a call that the mode answers."""
+    """Return whether the mode is active, as in a script, or whether this code runs below a call that the mode handles."""
     return any(isinstance(mode, EmulatedCuda) for mode in _get_current_function_mode_stack())
 
 
+def paused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function, run without the mode, on the CPU tensors as they are."""
+
+    @functools.wraps(function)
+    def without_mode(*arguments: Any, **options: Any) -> Any:
+        with _torch._C.DisableTorchFunction():
+            return function(*arguments, **options)
+
+    return without_mode
+
+
 def resumed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, run with the mode wherever it is called from."""
+    """Return the same function, run with the mode."""
 
     @functools.wraps(function)
     def with_mode(*arguments: Any, **options: Any) -> Any:
@@ -204,12 +215,11 @@ def resumed(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_mode
 
 
-def _shorten_the_way_of_functions() -> None:
-    """
-    Have functions that torch has in Python reach the mode more quickly.
+def _call_mode_directly() -> None:
+    """Speed up the calls of torch's Python functions.
 
-    They ask for it through torch's handle_torch_function, which is made for several modes and classes, and costs as much as a
-    small operation. Where ours is the only mode, it is what would have been called.
+    They reach the mode through torch's handle_torch_function, which supports several modes and classes and takes as
+    long as a small operation. If ours is the only mode, call it directly.
     """
     from torch._C import _len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack
 
@@ -231,20 +241,18 @@ def _shorten_the_way_of_functions() -> None:
 
 
 def _resume_in_backward() -> None:
-    """
-    Have the mode on in what the script runs during a backward pass: its own functions, hooks, recomputed forwards.
+    """Enable the mode in what the script runs during a backward pass: functions, hooks, and recomputed forwards.
 
-    `tensor.backward()` is itself a call that the mode answers, and is off in. All ways lead through one function.
+    `tensor.backward()` is a call that the mode handles, so it is disabled within. All backward passes use one function.
     """
     run = resumed(_torch.autograd.graph._engine_run_backward)
     _torch.autograd.graph._engine_run_backward = _torch.autograd._engine_run_backward = run
 
 
 def _resume_in_saved_tensors_hooks() -> None:
-    """
-    Have the mode on in what is asked when a forward saves a tensor: checkpointing compares devices there with the recomputed.
+    """Enable the mode in hooks on saved tensors, with which checkpointing compares devices.
 
-    torch calls these hooks from inside the operation, which the mode answers, and is off in.
+    torch calls these hooks within an operation that the mode handles, where it is disabled.
     """
     hooks: Any = _torch.autograd.graph.saved_tensors_hooks
     real = hooks.__init__
@@ -257,11 +265,11 @@ def _resume_in_saved_tensors_hooks() -> None:
 
 
 def install() -> None:
-    """Have the mode on in this thread from now on."""
+    """Enable the mode in this thread."""
     _resume_in_backward()
     _resume_in_saved_tensors_hooks()
-    _shorten_the_way_of_functions()
-    _leave_default_device_to_us()
+    _call_mode_directly()
+    _disable_default_device_mode()
     global _constructors
     from torch.utils._device import _device_constructors
 

@@ -1,8 +1,8 @@
-"""How do the threads and processes that a rank starts emulate as well?
+"""Emulate in the threads and processes that a rank starts.
 
-Forked processes have it already. A new Python (multiprocessing's spawn, or a program) reads PYTHONPATH before all else, and there
-finds children/sitecustomize.py, which sets the emulation up as in the rank. A mode of torch's is one thread's: new threads get it
-as they begin.
+Forked processes inherit the emulation. A new Python (with multiprocessing's spawn, or as a program) finds
+children/sitecustomize.py on PYTHONPATH, which sets the emulation up. A mode of torch belongs to one thread, so new
+threads enter it when they start.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ _CHILDREN = str(Path(__file__).resolve().parent / "children")
 
 
 def let_children_emulate() -> None:
-    """To be called before the script runs; torch need not be there."""
+    """Set PYTHONPATH; must be called before the script runs, and works without torch."""
     before = os.environ.get("PYTHONPATH", "")
     if _CHILDREN not in before.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_CHILDREN, before)))
 
 
 def let_threads_emulate() -> None:
-    """
-    Have every new thread enter the mode before it runs.
+    """Let every new thread enter the mode before it runs.
 
-    There is no hook that does not take the place of the person's own (threading.setprofile has one place); so `start` puts a
-    function in the place of the thread's `run`, which puts it back.
+    The only hook, threading.setprofile, has room for one function, which may be the user's. So `start` replaces the
+    thread's `run` by a function that restores it.
     """
     thread: Any = threading.Thread
     real = thread.start
@@ -52,10 +51,9 @@ def let_threads_emulate() -> None:
 
 
 def let_queues_carry_devices(reductions: Any) -> None:
-    """
-    Once torch.multiprocessing.reductions is there: a tensor that goes to another process arrives on its device.
+    """Patch torch.multiprocessing.reductions once it is imported, so that a tensor keeps its device in another process.
 
-    CUDA's way, a handle to memory of the GPU, is not there; the memory is the CPU's and is shared as such.
+    The memory is the CPU's, and is shared as such, instead of a handle to GPU memory.
     """
     import multiprocessing.reduction
 
@@ -70,7 +68,7 @@ def let_queues_carry_devices(reductions: Any) -> None:
             return real(tensor)
         with torch._C.DisableTorchFunction():
             plain = tensor.detach()
-            storage = plain.untyped_storage()  # the tensor's own: while it is looked at, it is the CPU's
+            storage = plain.untyped_storage()  # shared with the tensor, so its tag must be removed for a moment
             before, storage._composesim_device = storage._composesim_device, None
             try:
                 build, arguments = real(plain)

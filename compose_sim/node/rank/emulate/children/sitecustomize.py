@@ -1,6 +1,6 @@
-"""How does a Python that a rank has started emulate CUDA? Python imports this before all else; it sets up what the rank has.
+"""Set up the emulation in a Python that a rank has started: Python imports this module at startup.
 
-The person's own sitecustomize, which this one hides, runs after it.
+The user's own sitecustomize, which this one hides, runs after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _emulate() -> None:
             sys.path.remove(node_code)
 
 
-def _run_the_persons() -> None:
+def _run_the_users() -> None:
     elsewhere = [folder for folder in sys.path if os.path.abspath(folder or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:
@@ -36,4 +36,4 @@ def _run_the_persons() -> None:
 
 
 _emulate()
-_run_the_persons()
+_run_the_users()
