@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -52,12 +53,12 @@ def test_commands_print_what_the_document_shows(
     for name in ("train_ddp.py", "data"):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
-    text = document.read_text()
+    text, own = document.read_text(), f"-{secrets.token_hex(3)}"  # run names hold for the machine, not for a checkout
     for block in list(_BLOCK.finditer(text)):
         if block["file"]:
             (tmp_path / block["file"]).write_text(block["text"])
             continue
-        printed = _run(block["text"], tmp_path, variables)
+        printed = _run(block["text"], tmp_path, variables, own)
         if update_golden:
             text = text.replace(block["text"], printed)
         else:
@@ -168,15 +169,15 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def _run(block: str, folder: Path, variables: dict[str, str]) -> str:
-    """Return the block with the present output of its commands, stdout and stderr together."""
+def _run(block: str, folder: Path, variables: dict[str, str], own: str) -> str:
+    """Return the block with the present output of its commands, stdout and stderr; `own` is added to names of runs."""
     environment = {**os.environ, **variables, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("CI", None)  # in CI, pytest does not shorten long lines
     printed = ""
     for line in block.splitlines():
         if line.startswith("$ "):
             done = subprocess.run(
-                ["bash", "-c", line[2:]],
+                ["bash", "-c", re.sub(r"(--name|--run|report) ([a-z]+)", rf"\1 \2{own}", line[2:])],
                 cwd=folder,
                 env=environment,
                 stdout=subprocess.PIPE,
@@ -186,6 +187,7 @@ def _run(block: str, folder: Path, variables: dict[str, str]) -> str:
             )
             printed += f"{line}\n{done.stdout}"
     for named, plain in (
+        (own, ""),
         (str(Path(sys.executable).parent), "~/venv/bin"),
         ("bin/python3", "bin/python"),
         (f"{folder}/", ""),
