@@ -21,7 +21,7 @@ IN_BACKWARD = "wait for it in DDP's gradient all-reduce in backward"
 KINDS = [
     ("broken_asleep", 2, ["sleeps at", "line 16: `time.sleep(0.1)`", f"ranks 0, 1, 3 {IN_BACKWARD}"]),
     ("broken_two_locks", 3, ["waits for a thread or a lock", "`with file_lock:`", "`with metrics_lock:`", IN_BACKWARD]),
-    ("broken_native_call", 1, ["holds the interpreter's lock", "`native.sleep(100_000)`", IN_BACKWARD]),
+    ("broken_native_call", 1, ["holds the GIL", "`native.sleep(100_000)`", IN_BACKWARD]),
     ("broken_stuck_loader", 0, ["waits for its data loader", "its worker (pid ", "sleeps at", "`time.sleep(100_000)`"]),
     (
         "broken_stopped",
@@ -43,7 +43,7 @@ a_project = contextmanager(project_in)
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of a script of the zoo that has ended."""
+    """Return a run of a script of the zoo that has ended."""
 
     project: Project
     outcome: Outcome

@@ -1,6 +1,6 @@
-"""What can happen in a run? The kinds of events, and how lines of text become events.
+"""Define events, and read them from lines of text.
 
-Nodes, the master and composesim itself append events as JSON lines; live view, verdict and report are folds over them.
+Nodes, the master and composesim itself append events as JSON lines. Live view, verdict and report are folds over them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ KINDS_OF: Mapping[str, frozenset[str]] = {
         }
     ),
 }
-READ_FROM_LOGS = frozenset({"log", "metric"})  # made of what ranks print; no file holds them
+READ_FROM_LOGS = frozenset({"log", "metric"})  # from the output of ranks; not in any event file
 KINDS = frozenset[str]().union(READ_FROM_LOGS, *KINDS_OF.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened: `t` in Unix seconds, `data` by kind (the table is in docs/run-folder.md)."""
+    """One thing that happened: `t` in Unix seconds, `data` by kind (see docs/events.md)."""
 
     t: float
     kind: str
@@ -55,7 +55,7 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self, run: str) -> str:
-        """The event as one line of a run's event file."""
+        """Return the event as one line of an event file."""
         fields = {"v": 1, "t": self.t, "run": run, "node": self.node, "rank": self.rank}
         return json.dumps(fields | {"generation": self.generation, "kind": self.kind, "data": dict(self.data)})
 

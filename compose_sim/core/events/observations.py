@@ -1,4 +1,4 @@
-"""What was observed inside the ranks of a run? Lines of text become values that checks judge; docs/observations.md lists the kinds."""
+"""Read what was observed inside the ranks of a run, for the checks; docs/observations.md lists the kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One thing that one rank did; `t` in Unix seconds, `index` its place among what this rank observed."""
+    """One thing that a rank did; `t` is in Unix seconds, and `index` is the position in the file of the rank."""
 
     rank: int
     kind: str
@@ -19,13 +19,13 @@ class Observation:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
-        """The value of this name; None where the probe did not say."""
+        """Return the value of this name, or None if there is none."""
         return self.data.get(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankObserved:
-    """All that one rank observed in the last round of its run, in order."""
+    """The observations of one rank in the last round, in order."""
 
     rank: int
     node: str
@@ -33,42 +33,42 @@ class RankObserved:
     observations: tuple[Observation, ...] = ()
 
     def of(self, *kinds: str) -> Iterator[Observation]:
-        """Those of these kinds, in order."""
+        """Yield the observations of these kinds, in order."""
         return (each for each in self.observations if each.kind in kinds)
 
     def last(self, kind: str) -> Observation | None:
-        """The last of its kind."""
+        """Return the last observation of a kind."""
         return next((each for each in reversed(self.observations) if each.kind == kind), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What a run's ranks observed, by rank. Empty where nothing was."""
+    """The observations of all ranks, by rank; empty if there are none."""
 
     ranks: Mapping[int, RankObserved]
 
     def __iter__(self) -> Iterator[RankObserved]:
-        """Ranks in order."""
+        """Iterate over the ranks in order."""
         return (self.ranks[rank] for rank in sorted(self.ranks))
 
     @property
     def world_size(self) -> int:
-        """How many ranks observed anything."""
+        """The number of ranks with observations."""
         return len(self.ranks)
 
     @property
     def nodes(self) -> Mapping[str, tuple[int, ...]]:
-        """The ranks of each node."""
+        """The ranks on each node."""
         names = dict.fromkeys(rank.node for rank in self)
         return {name: tuple(rank.rank for rank in self if rank.node == name) for name in names}
 
     def of(self, *kinds: str) -> Iterator[Observation]:
-        """Those of these kinds, rank after rank."""
+        """Yield the observations of these kinds, rank after rank."""
         return (each for rank in self for each in rank.of(*kinds))
 
 
 def parse_rank(node: str, rank: int, lines: Iterable[str]) -> RankObserved:
-    """What one rank's file says; lines torn by a crash are left out."""
+    """Read the lines of one rank; lines torn by a crash are skipped."""
     observations: list[Observation] = []
     for line in lines:
         try:

@@ -1,4 +1,4 @@
-"""What does each node use? The rows of `composesim stats`, as words and as values."""
+"""Tabulate what each node uses, for `composesim stats`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from compose_sim.core.state.state import ClusterState, NodeState
 from compose_sim.core.units import format_bytes, format_seconds
 
 HEADER = ("node", "state", "CPU", "CPU time", "memory", "of", "peak", "received", "sent")
-GPU_HEADER = ("GPU", "GPU memory")  # of the GPUs as wholes, whoever else uses them
-_NOTHING = "–"
+GPU_HEADER = ("GPU", "GPU memory")  # of whole GPUs, including other users
+_UNKNOWN = "–"
 
 
 def usage_table(state: ClusterState) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The header, and a row a node: CPUs in use now, CPU time so far, memory, network; GPUs where any node has one."""
+    """Return the header and one row per node; the columns for GPUs only if any node has one."""
     has_gpus = any(node.usage and node.usage.gpu_memory_bytes is not None for node in state.nodes.values())
     rows = [_row(node, phase_of(state, node.name), with_gpus=has_gpus) for node in state.nodes.values()]
     return HEADER + (GPU_HEADER if has_gpus else ()), rows
 
 
 def usage_values(state: ClusterState) -> list[dict[str, Any]]:
-    """The same as JSON values, sizes in bytes; null for what is not known."""
+    """Return the same as JSON values; sizes are in bytes, and unknown values are null."""
     return [_values(node, phase_of(state, node.name)) for node in state.nodes.values()]
 
 
@@ -29,17 +29,17 @@ def _row(node: NodeState, phase: str, *, with_gpus: bool) -> tuple[str, ...]:
     values = _values(node, phase)
     use, gpu_memory = values["gpu_use"], values["gpu_memory_bytes"]
     gpus = (
-        _NOTHING if use is None else f"{use:.0%}",
-        _NOTHING if gpu_memory is None else format_bytes(gpu_memory),
+        _UNKNOWN if use is None else f"{use:.0%}",
+        _UNKNOWN if gpu_memory is None else format_bytes(gpu_memory),
     )
     cpus, seconds = values["cpus"], values["cpu_seconds"]
     sizes = ("memory_bytes", "memory_limit_bytes", "peak_memory_bytes", "received_bytes", "sent_bytes")
     return (
         node.name,
         phase,
-        _NOTHING if cpus is None else f"{cpus:.0%}",
-        _NOTHING if seconds is None else format_seconds(seconds),
-        *(_NOTHING if values[key] is None else format_bytes(values[key]) for key in sizes),
+        _UNKNOWN if cpus is None else f"{cpus:.0%}",
+        _UNKNOWN if seconds is None else format_seconds(seconds),
+        *(_UNKNOWN if values[key] is None else format_bytes(values[key]) for key in sizes),
         *(gpus if with_gpus else ()),
     )
 

@@ -1,6 +1,6 @@
-"""How does each event move the state of the cluster? One function a kind of event; a run is the fold over all of them.
+"""Fold events into the state of a run, with one function per kind of event.
 
-Here are the events of the run as a whole; `fold_nodes`, `fold_ranks` and `fold_interventions` hold the others.
+This module handles the events of the whole run; `fold_nodes`, `fold_ranks` and `fold_interventions` handle the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compose_sim.core.state.state import ClusterState, Failure, initial_state
 
 
 def fold_all(plan: Plan, events: list[Event]) -> ClusterState:
-    """The last state of a run, from its events alone."""
+    """Return the last state of a run."""
     state = initial_state(plan)
     for event in events:
         state = fold(state, event)
@@ -23,8 +23,8 @@ def fold_all(plan: Plan, events: list[Event]) -> ClusterState:
 
 
 def fold(state: ClusterState, event: Event) -> ClusterState:
-    """The state after one more event. Events may arrive a little out of order between nodes; none is required."""
-    if event.kind != "verdict":  # written after the run was over
+    """Return the state after one more event. Events of different nodes may arrive slightly out of order, and any may be missing."""
+    if event.kind != "verdict":  # which is written after the run is over
         state = replace(state, last_t=max(state.last_t, event.t))
     handlers = fold_driver.HANDLERS if event.node == fold_driver.NODE else _HANDLERS
     handler = handlers.get(event.kind)
@@ -41,11 +41,11 @@ def _on_environment(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_hang(state: ClusterState, event: Event) -> ClusterState:
-    return replace(state, hang=_told(event, "hang"))
+    return replace(state, hang=_failure_of(event, "hang"))
 
 
 def _on_ended(state: ClusterState, event: Event) -> ClusterState:
-    """The master's verdict on the rendezvous; a run that passed needs no reason."""
+    """Store how the master ended the run; a run that passed needs no reason."""
     passed = bool(event.data.get("passed"))
     reason = state.ended_because if passed else str(event.data.get("reason", ""))
     if state.driver:
@@ -57,11 +57,11 @@ def _on_stopping(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
     if state.stopping:
         return state
-    cause = _told(event, str(data.get("cause", "engine"))) if data.get("message") else None
+    cause = _failure_of(event, str(data.get("cause", "engine"))) if data.get("message") else None
     return replace(state, stopping=str(data.get("reason", "")), stop_cause=cause)
 
 
-def _told(event: Event, kind: str) -> Failure:
+def _failure_of(event: Event, kind: str) -> Failure:
     message, traceback = str(event.data.get("message", "")), str(event.data.get("traceback") or "")
     return Failure(t=event.t, kind=kind, node=event.node, rank=event.rank, message=message, traceback=traceback)
 

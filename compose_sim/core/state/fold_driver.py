@@ -1,4 +1,4 @@
-"""How do the events of a driver move the state of the cluster? It has no rank: it drives those of all nodes."""
+"""Fold the events of a driver, the program that drives the ranks of all nodes and has no rank itself."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import replace
 from compose_sim.core.events.events import Event
 from compose_sim.core.state.state import ClusterState, Failure
 
-NODE = "driver"  # the name that its events and logs bear
+NODE = "driver"  # the name of the driver in events and logs
 
 
 def on_ready(state: ClusterState, event: Event) -> ClusterState:
-    """The framework says that all nodes are there."""
+    """The framework reports that all nodes are there."""
     if not state.driver or state.driver.ready_at is not None:
         return state
     return replace(state, driver=replace(state.driver, phase="running", ready_at=event.t, facts=event.data))
 
 
 def on_ended(state: ClusterState, event: Event) -> ClusterState:
-    """The master says how it ended; what it raised, if anything, is why."""
+    """The master reports how the driver ended. If the driver raised an exception, that is the cause."""
     code = event.data.get("exit_code")
     if not state.driver or not isinstance(code, int):
         return state
@@ -35,7 +35,7 @@ def on_ended(state: ClusterState, event: Event) -> ClusterState:
 def _on_exception(state: ClusterState, event: Event) -> ClusterState:
     kind, message = str(event.data.get("type", "")), str(event.data.get("message", ""))
     text = ": ".join(part for part in (kind, message) if part)
-    hint = str(event.data.get("hint", ""))  # of a driver that knows what to do about it
+    hint = str(event.data.get("hint", ""))  # if the driver knows a remedy
     traceback = str(event.data.get("traceback", "")) or (f"Try: {hint}" if hint else "")
     failure = Failure(t=event.t, kind="exception", node=NODE, message=text, traceback=traceback)
     return replace(state, driver=replace(state.driver, exception=failure)) if state.driver else state

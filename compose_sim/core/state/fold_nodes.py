@@ -1,4 +1,4 @@
-"""How do the events of nodes and rounds move the state of the cluster? A node starts, joins, is lost, ends, and comes back."""
+"""Fold the events of nodes and rounds: a node starts, joins, is lost, exits and comes back."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _on_node_started(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_node_joined(state: ClusterState, event: Event) -> ClusterState:
-    """The master hears it: one that was lost, but never ended, is back."""
+    """The master is connected to the node again: a lost node that did not exit is back."""
     node = state.nodes.get(str(event.data.get("node", "")))
     return _alive(state, node, event.t) if node else state
 
 
 def _on_round(state: ClusterState, event: Event) -> ClusterState:
-    """A round begins: the master says so, and then the agent of each node in it."""
+    """A round begins, as reported by the master and then by the agent of each of its nodes."""
     data, generation = event.data, event.generation
     if generation is None:
         return state
@@ -46,7 +46,7 @@ def _on_round(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _ranks_of(state: ClusterState, round_: Round) -> dict[int, RankState]:
-    """The ranks of a round, in the order of its nodes; those that have spoken in it already are kept."""
+    """Return the ranks of a round in the order of the nodes. Ranks that already have events in this round are kept."""
     ranks: list[RankState] = []
     for node in (state.nodes[name] for name in round_.nodes if name in state.nodes):
         ranks += [
@@ -72,7 +72,7 @@ def _on_rendezvous(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_gpus(state: ClusterState, event: Event) -> ClusterState:
-    """Before its ranks start, a node says which GPUs it sees: others than planned are what the run fails of."""
+    """Before the ranks start, a node reports which GPUs it sees. If they are not the planned ones, the run fails."""
     message = str(event.data.get("message", ""))
     if not message:
         return state
@@ -82,7 +82,7 @@ def _on_gpus(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_start_failed(state: ClusterState, event: Event) -> ClusterState:
-    """A node cannot start its ranks at all, and knows why."""
+    """A node reports why it cannot start any rank."""
     hint = str(event.data.get("hint", ""))
     failure = Failure(
         t=event.t,
@@ -112,12 +112,12 @@ def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
 
 def _on_node_exited(state: ClusterState, event: Event) -> ClusterState:
     node = state.nodes.get(event.node or "")
-    # Only the engine's word makes a node "exited"; this is the node's own, a moment earlier.
+    # The node itself reports its end; it is "exited" only when the engine reports that a moment later.
     return state.with_node(replace(node, phase="ended", exit_code=event.data.get("exit_code"))) if node else state
 
 
 def _on_node_stopped(state: ClusterState, event: Event) -> ClusterState:
-    """The engine's own word on a node that is no longer running: it outranks what the node said of itself."""
+    """The engine reports that a node has stopped; this overrides what the node itself reported."""
     if event.node == "master":
         return replace(state, master_exit_code=event.data.get("exit_code"), master_stopped_at=event.t)
     node = state.nodes.get(event.node or "")
@@ -152,12 +152,12 @@ def _on_usage(state: ClusterState, event: Event) -> ClusterState:
     )
     load = _loaded(node.load, before, usage) if before and node.phase == "running" else node.load
     state = state.with_node(replace(node, usage=usage, load=load))
-    # What the engine says of a node's end may be written after the node was started again: the dead use nothing.
+    # The engine may report the end of a node after it was started again. A node that reports its usage is alive.
     return _alive(state, state.nodes[node.name], event.t) if node.phase == "exited" else state
 
 
 def _loaded(load: Load, before: Usage, now: Usage) -> Load:
-    """What was used between two samples; nothing where the node was started again in between."""
+    """Return the load with what was used between two samples, unless the node was started again in between."""
     if now.t <= before.t or now.cpu_seconds < before.cpu_seconds:
         return load
     sent = None if now.sent_bytes is None else now.sent_bytes - (before.sent_bytes or 0)
@@ -166,7 +166,7 @@ def _loaded(load: Load, before: Usage, now: Usage) -> Load:
 
 
 def _alive(state: ClusterState, node: NodeState, t: float) -> ClusterState:
-    """The node spoke at `t`: if that was later than its end, it is back."""
+    """Return the state after a sign of life of the node at `t`: if that was after the node was gone, it is back."""
     if not node.is_gone or node.gone_at is None or t <= node.gone_at:
         return state
     return state.with_node(replace(node, phase="rendezvous", exit_code=None, oom_killed=False, gone_at=None))

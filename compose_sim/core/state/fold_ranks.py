@@ -1,4 +1,4 @@
-"""How do the events of ranks move the state of the cluster? What a rank said in an earlier round moves nothing in this one."""
+"""Fold the events of ranks. Events of an earlier round do not change the current one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ _SIGNALS = {
 
 def _on_rank_started(state: ClusterState, event: Event) -> ClusterState:
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
-    if (
-        rank and rank.phase == "exited" and state.driver
-    ):  # where a driver starts ranks, one may begin again in the same round
+    # A driver may start a rank again in the same round.
+    if rank and rank.phase == "exited" and state.driver:
         state = state.with_rank(RankState(rank=rank.rank, node=rank.node, generation=rank.generation))
     return _update_rank(state, event)
 
 
 def _on_init(state: ClusterState, event: Event) -> ClusterState:
     done = event.data.get("phase") == "done"
-    asked_for = event.data.get("world_size")
+    wanted_size = event.data.get("world_size")
     phase = "running" if done else "init"
-    return _update_rank(state, event, phase=phase, joined_group=True, in_init=not done, init_world_size=asked_for)
+    return _update_rank(state, event, phase=phase, joined_group=True, in_init=not done, init_world_size=wanted_size)
 
 
 def _on_step(state: ClusterState, event: Event) -> ClusterState:
@@ -48,7 +47,7 @@ def _on_metric(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_metric_step(state: ClusterState, event: Event, step: int) -> ClusterState:
-    """Which global steps a round has seen, and how far apart those are that a rank tells of."""
+    """Note the step of a metric line, and the interval between two metric lines of a rank."""
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
     before = rank.metric.get("step") if rank and rank.generation == event.generation else None
     apart = step - before if isinstance(before, int) else 0
@@ -57,7 +56,7 @@ def _on_metric_step(state: ClusterState, event: Event, step: int) -> ClusterStat
 
     def seen(each: Round) -> Round:
         first = step if each.first_step is None else min(each.first_step, step)
-        # A step that no optimizer of torch's made, or none that we see: then its line tells of it.
+        # If no optimizer of torch was observed, the metric line is the first evidence of a step.
         first_at = event.t if each.first_step_at is None else each.first_step_at
         return replace(each, first_step=first, last_step=max(each.last_step or 0, step), first_step_at=first_at)
 
@@ -90,7 +89,7 @@ def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
     changes = {"exit_code": exit_code, "signal": signal, "exited_at": event.t, "stopped": stopped}
     state = _update_rank(state, event, phase="exited", in_init=False, **changes)
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
-    if not _is_now(state, event):  # told late, of a round that is over: still something that went wrong
+    if not _is_now(state, event):  # reported late, after the end of its round: a failure nevertheless
         rank = RankState(rank=event.rank or 0, node=event.node or "") if known else None
     if rank and not stopped and (signal or exit_code):
         state = replace(state, failures=(*state.failures, _failure_of(rank, event)))
@@ -128,7 +127,7 @@ def _on_breakpoint(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _is_now(state: ClusterState, event: Event) -> bool:
-    """Whether an event is of the present round, or of none in particular."""
+    """Return whether an event belongs to the current round, or to no particular one."""
     return None in (event.generation, state.generation) or (event.generation or 0) >= (state.generation or 0)
 
 
@@ -141,9 +140,9 @@ def _update_round(state: ClusterState, event: Event, change: Any) -> ClusterStat
 
 def _update_rank(state: ClusterState, event: Event, **changes: Any) -> ClusterState:
     """
-    The rank of the event, with these changes; nothing changes by an event of an earlier round.
+    Return the state with these changes to the rank of the event. An event of an earlier round changes nothing.
 
-    The first event of a round begins the rank anew, whichever it is: a rank may speak before its agent has said that it started.
+    The first event of a new round, of whatever kind, resets the rank: events of a rank may come before its agent reports the start.
     """
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
     known = rank.generation if rank and rank.generation is not None else -1

@@ -1,4 +1,4 @@
-"""What would a person call the state of a node? Paused, killed or away, where somebody wished that; else what it says itself."""
+"""Name the phase of a node: as faults and scaling left it (paused, killed, absent), or as the node itself reports."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from compose_sim.core.state.fault_attribution import active_faults
 from compose_sim.core.state.state import ClusterState
 
 ABSENT = "absent"
-# What a fault makes of a node, as long as it lasts. Others leave it what it is.
+# The phase of a node under a fault that was not healed. Other faults do not change the phase.
 _HELD = {"pause": "paused", "stop": "stopped", "isolate": "isolated", "partition": "partitioned"}
 _ENDED = {"kill": "killed", "term": "stopped"}
 
 
 def phase_of(state: ClusterState, name: str) -> str:
-    """`running`, `paused`, `killed`, `absent`, …: one word."""
+    """Return one word: `running`, `paused`, `killed`, `absent`, …."""
     node = state.nodes[name]
     for fault in reversed(active_faults(state)):
         if name not in (*fault.nodes, *fault.loses):
@@ -25,6 +25,6 @@ def phase_of(state: ClusterState, name: str) -> str:
 
 
 def wished(state: ClusterState) -> dict[str, str]:
-    """The nodes that are as they are because somebody wished it, with that word."""
+    """Return the phase of each node whose phase comes from a fault or from scaling."""
     phases = {name: phase_of(state, name) for name in state.nodes}
     return {name: phase for name, phase in phases.items() if phase != state.nodes[name].phase}

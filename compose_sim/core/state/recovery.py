@@ -1,4 +1,4 @@
-"""Has the training gone on after a loss, how soon, and how many steps were lost? A recovery is the first new step of a later round."""
+"""Detect recoveries: training continues after a loss with the first step of a later round."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.state.fault_attribution import fault_of, is_excused, round_after
 from compose_sim.core.state.state import ClusterState, Failure, Recovery, Round
 
-_LINE_PATIENCE_S = 10.0  # how long after the first step its round's first metric line is waited for
-_ROUNDS_LOOKED_AT = 4  # rounds with steps: what went wrong before them has been told long ago
+_LINE_PATIENCE_S = 10.0  # how long after the first step of a round to wait for the first metric line
+_ROUNDS_LOOKED_AT = 4  # rounds with steps; earlier losses were reported long ago
 
 
 def newly_recovered(state: ClusterState) -> Recovery | None:
-    """The recovery from a loss, injected or not, that has happened and is not in `state.recoveries` yet; each is told once."""
-    told = {recovery.fault for recovery in state.recoveries if recovery.fault}
-    rounds_told = {recovery.generation for recovery in state.recoveries}
+    """Return a recovery, from an injected loss or another one, that is not in `state.recoveries` yet."""
+    reported = {recovery.fault for recovery in state.recoveries if recovery.fault}
+    reported_rounds = {recovery.generation for recovery in state.recoveries}
     for loss, fault in _losses(state):
-        if (fault.id in told) if fault else (_round_of(state, loss) in rounds_told):
+        if (fault.id in reported) if fault else (_round_of(state, loss) in reported_rounds):
             continue
         recovery = _recovery(state, loss, fault)
         if recovery:
@@ -26,7 +26,7 @@ def newly_recovered(state: ClusterState) -> Recovery | None:
 
 
 def _losses(state: ClusterState) -> Iterator[tuple[Failure, FaultRecord | None]]:
-    """What went wrong in the last rounds, with the fault that it came from: of each fault its first loss."""
+    """Yield the losses of the last rounds, each with the fault that caused it; for each fault only the first loss."""
     steps = [each.began_at for each in state.rounds if each.first_step_at is not None]
     since = steps[-_ROUNDS_LOOKED_AT] if len(steps) >= _ROUNDS_LOOKED_AT else 0.0
     seen: set[str] = set()
@@ -42,7 +42,7 @@ def _losses(state: ClusterState) -> Iterator[tuple[Failure, FaultRecord | None]]
 def _recovery(state: ClusterState, loss: Failure, fault: FaultRecord | None) -> Recovery | None:
     after = _round_of(state, loss)
     new = next((each for each in state.rounds if each.generation == after), None)
-    if new is None or new.first_step_at is None or _may_tell_more(state, new):
+    if new is None or new.first_step_at is None or _expects_metric_line(state, new):
         return None
     return Recovery(
         fault=fault.id if fault else None,
@@ -55,14 +55,14 @@ def _recovery(state: ClusterState, loss: Failure, fault: FaultRecord | None) -> 
 
 
 def _round_of(state: ClusterState, loss: Failure) -> int | None:
-    """The generation in which the training went on after a loss: the next one that came as far as a step."""
+    """Return the generation in which training continued after a loss: the next one with a step."""
     after = round_after(state, loss)
     rounds = (each for each in state.rounds if after and each.generation >= after.generation)
     return next((each.generation for each in rounds if each.first_step_at is not None), None)
 
 
-def _may_tell_more(state: ClusterState, new: Round) -> bool:
-    """Whether the round's first metric line is still to come, where ranks print any."""
+def _expects_metric_line(state: ClusterState, new: Round) -> bool:
+    """Return whether the first metric line of the round is still expected, if ranks print any."""
     if new.first_step is not None or _last_before(state, new) is None:
         return False
     is_present = new.generation == state.generation and state.outcome is None and not state.stopping
@@ -70,7 +70,7 @@ def _may_tell_more(state: ClusterState, new: Round) -> bool:
 
 
 def _steps_lost(state: ClusterState, new: Round) -> int | None:
-    """Steps made again. With metric lines at every k-th step the round is taken to have begun k before its first line."""
+    """Return the number of repeated steps. With a metric line every k steps, a round begins k steps before the first one."""
     last = _last_before(state, new)
     if last is None or new.first_step is None:
         return None
@@ -78,6 +78,6 @@ def _steps_lost(state: ClusterState, new: Round) -> int | None:
 
 
 def _last_before(state: ClusterState, new: Round) -> int | None:
-    """The last global step that was told before a round."""
+    """Return the last step in a metric line before a round."""
     earlier = (each.last_step for each in reversed(state.rounds) if each.generation < new.generation)
     return next((step for step in earlier if step is not None), None)

@@ -1,4 +1,4 @@
-"""Where does the cluster stand? The values that the live view, the verdict and the report read."""
+"""Define the state of a run at one moment, which the live view, the verdict and the report read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compose_sim.core.state.load import NO_LOAD, Load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One thing that went wrong on a rank or a node, as its event told it."""
+    """One thing that went wrong on a rank or a node."""
 
     t: float
     kind: str  # exception, exit, signal, oom, teardown, start, engine, hang
@@ -21,12 +21,12 @@ class Failure:
     rank: int | None = None
     message: str = ""
     traceback: str = ""
-    generation: int | None = None  # the round in which it happened, where that is known
-    injected: bool = False  # the master saw that somebody wished it
+    generation: int | None = None  # the round in which it happened, if known
+    injected: bool = False  # the node was removed on purpose
 
     @property
     def place(self) -> str:
-        """`rank 2 on node-1`, `node-1`, or nothing where it happened nowhere in particular."""
+        """`rank 2 on node-1`, `node-1`, or "" for a failure of the whole run."""
         return " on ".join(
             part for part in (f"rank {self.rank}" if self.rank is not None else "", self.node or "") if part
         )
@@ -34,7 +34,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a node uses, between its last two samples. Bytes, and CPUs as a fraction of one."""
+    """What a node uses, from the last two samples; CPUs are a fraction of one."""
 
     t: float
     cpu_seconds: float
@@ -44,14 +44,14 @@ class Usage:
     memory_limit_bytes: int | None = None
     received_bytes: int | None = None
     sent_bytes: int | None = None
-    gpu_use: float | None = None  # 0 to 1, of its GPUs as wholes
+    gpu_use: float | None = None  # 0 to 1, of whole GPUs
     gpu_memory_bytes: int | None = None
     peak_gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """One rank in its present round."""
+    """One rank in the current round."""
 
     rank: int
     node: str
@@ -64,27 +64,27 @@ class RankState:
     exit_code: int | None = None
     signal: int | None = None
     exited_at: float | None = None
-    stopped: bool = False  # it was told to end, because of others: how it ended then says nothing of it
-    joined_group: bool = False  # it called init_process_group
+    stopped: bool = False  # composesim stopped it because of other ranks, so its exit code means nothing
+    joined_group: bool = False  # it has called init_process_group
     in_init: bool = False
-    init_world_size: int | None = None  # what the script asked for, where it did
-    stall: Mapping[str, Any] | None = None  # where it stands, while it does not move (standing.py)
+    init_world_size: int | None = None  # as passed by the script, if it was
+    stall: Mapping[str, Any] | None = None  # where the rank is while it makes no progress (stalled_rank.py)
     stalled_since: float = 0.0
     at_breakpoint: bool = False
 
     @property
     def has_left(self) -> bool:
-        """Whether it ended well, and of its own."""
+        """Whether it exited with status 0 without being stopped."""
         return self.phase == "exited" and self.exit_code == 0 and not self.stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverState:
-    """The program on the master that drives all nodes, where one does."""
+    """The program on the master that drives all nodes, for recipes that have one."""
 
     phase: str = "starting"  # starting, running (all nodes are there), ended
-    ready_at: float | None = None  # when the framework said that all nodes are there
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what it said of them
+    ready_at: float | None = None  # when the framework reported that all nodes are there
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what it reported about them
     step: int | None = None
     exception: Failure | None = None
     exit_code: int | None = None  # negative: the signal that ended it
@@ -92,7 +92,7 @@ class DriverState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """One node: its phase as a person would name it, and what its agent reported."""
+    """One node: its phase, and what its agent reported."""
 
     name: str
     nproc: int = 1
@@ -100,39 +100,39 @@ class NodeState:
     attempts: int = 0
     exit_code: int | None = None
     oom_killed: bool = False
-    gone_at: float | None = None  # since when it is lost or exited
-    steps: int = 0  # the furthest of its ranks, in the last round that it took part in
+    gone_at: float | None = None  # when it was lost or exited
+    steps: int = 0  # of the fastest rank, in the last round in which the node took part
     usage: Usage | None = None
     load: Load = NO_LOAD  # while its ranks trained
 
     @property
     def is_gone(self) -> bool:
-        """Whether it takes part no more: it ended, or the master no longer hears it."""
+        """Whether it no longer takes part: it exited, or the master lost it."""
         return self.phase in ("exited", "lost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One generation: who took part, and how far its ranks came. Steps are those of metric lines, which outlive a restart."""
+    """One round of the rendezvous. Steps are those of metric lines, which continue across restarts."""
 
     generation: int
     world_size: int
     nodes: tuple[str, ...]
     began_at: float
-    first_step_at: float | None = None  # when any rank made its first step, by its optimizer or by a metric line
+    first_step_at: float | None = None  # the first step of any rank, seen in an optimizer or in a metric line
     first_step: int | None = None
     last_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """The training went on after a loss: the first new step of a later round."""
+    """Training continued after a loss, with the first step of a later round."""
 
-    fault: str | None  # its id; None for a loss that nobody injected
+    fault: str | None  # the id; None if the loss was not injected
     cause: str
     seconds: float  # from the loss to that step
     world_size: int
-    steps_lost: int | None = None  # None where no rank prints metric lines
+    steps_lost: int | None = None  # None if no rank prints metric lines
     generation: int | None = None
 
 
@@ -143,42 +143,40 @@ class ClusterState:
     nodes: Mapping[str, NodeState]
     ranks: Mapping[int, RankState]
     driver: DriverState | None = None
-    exit_codes: Mapping[str, str] = field(default_factory=dict)  # what an exit code of the framework's programs means
+    exit_codes: Mapping[str, str] = field(default_factory=dict)  # the meaning of the exit codes of a framework
     failures: tuple[Failure, ...] = ()
     started_at: float | None = None
     host: Mapping[str, Any] = field(default_factory=dict)  # this machine and its engine, as the report names them
     first_node_at: float | None = None
     rendezvous_at: float | None = None  # of the first round
-    round_at: float = 0.0  # when the present round began
+    round_at: float = 0.0  # when the current round began
     first_step_at: float | None = None
     last_t: float = 0.0
     generation: int | None = None
     restarts: int = 0
     master_exit_code: int | None = None
     master_stopped_at: float | None = None
-    outcome: bool | None = None  # the master's word: whether the run passed
+    outcome: bool | None = None  # whether the run passed, according to the master
     outcome_at: float = 0.0
-    ended_because: str = ""  # the master's word on a run that failed
+    ended_because: str = ""  # why the run failed, according to the master
     versions: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # last value of every key that rank 0 (or any rank) printed
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # the last value of each metric that any rank printed
     stopping: str = ""  # why composesim is stopping the run: interrupted, timeout, hang, failure, engine
-    stop_cause: Failure | None = None  # what was the matter at that moment
-    hang: Failure | None = None  # nothing moves: told once, and forgotten when something does
+    stop_cause: Failure | None = None  # the cause at that moment
+    hang: Failure | None = None  # reported once, and withdrawn when a rank makes progress again
     elastic: bool = False  # nodes may leave and come back
-    least_nodes: int = 1  # with fewer there is no round
-    wanted: tuple[str, ...] = ()  # nodes that are to take part now
-    wanted_at: float = 0.0  # when that was last changed
-    links: tuple[str, ...] = ()  # shapes as `--link` takes them
+    least_nodes: int = 1  # a round needs at least this many
+    wanted: tuple[str, ...] = ()  # the nodes that should take part now
+    wanted_at: float = 0.0  # when `wanted` last changed
+    links: tuple[str, ...] = ()  # in the syntax of `--link`
     rounds: tuple[Round, ...] = ()
     faults: Mapping[str, FaultRecord] = field(default_factory=dict)  # by id, in the order in which they were injected
     recoveries: tuple[Recovery, ...] = ()
-    metric_interval: int | None = None  # global steps between two metric lines of a rank
+    metric_interval: int | None = None  # steps between two metric lines of a rank
 
     @property
     def absent(self) -> frozenset[str]:
-        """Nodes that take no part, as somebody wished: scaled away or not started yet, or gone by a fault that lasts."""
+        """Nodes that are away on purpose: scaled down, not started yet, or removed by a fault that was not healed."""
         away = {name for name in self.nodes if name not in self.wanted}
         for fault in self.faults.values():
             if fault.lasts and fault.healed_at is None:
@@ -186,16 +184,16 @@ class ClusterState:
         return frozenset(away)
 
     def with_node(self, node: NodeState) -> ClusterState:
-        """The state with this node in the place of the one of its name."""
+        """Return the state with this node in place of the one of the same name."""
         return replace(self, nodes={**self.nodes, node.name: node})
 
     def with_rank(self, rank: RankState) -> ClusterState:
-        """The state with this rank in the place of the one of its number."""
+        """Return the state with this rank in place of the one of the same number."""
         return replace(self, ranks={**self.ranks, rank.rank: rank})
 
 
 def initial_state(plan: Plan) -> ClusterState:
-    """The state before anything happened. Ranks are those of the nodes that begin."""
+    """Return the state before anything has happened, with the ranks of the nodes that the run starts with."""
     nodes = {node.name: NodeState(name=node.name, nproc=node.nproc) for node in plan.nodes}
     ranks = {rank: RankState(rank=rank, node=node.name) for node in plan.initial_nodes for rank in node.ranks}
     return ClusterState(
@@ -203,7 +201,7 @@ def initial_state(plan: Plan) -> ClusterState:
         ranks=ranks,
         driver=DriverState() if plan.is_driven else None,
         exit_codes=plan.exit_codes,
-        # Frameworks with a driver go on with the nodes that are left; whether they can is theirs to say.
+        # A framework with a driver decides for itself whether it can continue with the nodes that are left.
         elastic=plan.elastic is not None or plan.is_driven,
         least_nodes=plan.elastic[0] if plan.elastic else 1 if plan.is_driven else len(plan.nodes),
         wanted=tuple(node.name for node in plan.initial_nodes),

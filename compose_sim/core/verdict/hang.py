@@ -1,4 +1,4 @@
-"""Does anything go on? A run hangs when no rank of any node moves; this says which rank the others wait for, and where it stands."""
+"""Diagnose hangs: when no rank makes progress, find the rank that the others wait for, and where it is."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from compose_sim.core.state.fault_attribution import active_faults
 from compose_sim.core.state.state import ClusterState, Failure, RankState
 from compose_sim.core.verdict.stalled_rank import Standing, place_of, standing_of
 
-# Before the first step there is more to wait for that nobody sees; and where all ranks only sleep, they may wake by themselves.
-_MORE_PATIENCE = 4
-_MOST_RANKS_TOLD = 16
+# Before the first step, ranks may wait for things that are not observed; and if all ranks only sleep, they may wake up by themselves.
+_PATIENCE_FACTOR = 4
+_MOST_RANKS = 16
 _FIXES = {
-    "stopped": "Find out what stopped the process (SIGSTOP, a debugger, a shell's job control); SIGCONT lets it go on.",
-    "held": "Let the C code release the interpreter's lock (ctypes.CDLL rather than PyDLL, Py_BEGIN_ALLOW_THREADS), or give the "
-    "call a timeout.",
-    "loader": "Give what the worker waits for a timeout; DataLoader(..., timeout=60) raises where a batch does not come.",
-    "locks": "Take the locks in the same order in every thread, or hold one at a time.",
-    "gone": "Let every rank make the same number of steps: no break, continue or return on one rank alone; for uneven data, "
+    "stopped": "Find out what stopped the process (SIGSTOP, a debugger, a shell's job control); SIGCONT resumes it.",
+    "held": "Release the GIL in the C code (ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS), or give the call a timeout.",
+    "loader": "Add a timeout to what the worker waits for; DataLoader(..., timeout=60) raises if a batch does not arrive.",
+    "locks": "Acquire the locks in the same order in every thread, or hold only one at a time.",
+    "gone": "Make every rank perform the same number of steps: no break, continue or return on a single rank; for uneven data, "
     "`with model.join():` or DistributedSampler(..., drop_last=True).",
-    "mismatch": "Call the same collectives in the same order on every rank: take the call out of what only some ranks execute, "
+    "mismatch": "Call the same collectives in the same order on every rank: move the call out of code that only some ranks execute, "
     "such as `if rank == 0:`.",
-    "alone": "Let this rank come to the same collective as the others, or give what it waits for there a timeout.",
-    "all": "Give what the ranks wait for a timeout, so that it raises.",
+    "alone": "Make this rank reach the same collective as the others, or add a timeout to what it waits for.",
+    "all": "Add a timeout to what the ranks wait for, so that it raises an error.",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What a hang comes from: `kind` is one of stopped, held, loader, locks, gone, mismatch, alone, all."""
+    """The cause of a hang; `kind` is one of stopped, held, loader, locks, gone, mismatch, alone, all."""
 
     kind: str
     message: str
@@ -40,13 +39,13 @@ class Diagnosis:
 
 
 def find_hang(state: ClusterState, plan: Plan, *, now: float) -> Failure | None:
-    """The hang that the run is in, `t` when anything last moved; None while something moves, or may yet."""
+    """Return the hang of the run, with `t` when any rank last made progress; None while any rank does, or still may."""
     live = [rank for rank in state.ranks.values() if _is_live(rank, state)]
     if not live or any(rank.stall is None or rank.at_breakpoint for rank in live):
         return None
     nodes = {rank.node for rank in live}
     if any(fault.rank is None and fault.for_s and nodes & set(fault.nodes) for fault in active_faults(state)):
-        return None  # it is healed by itself, and what stands because of it goes on
+        return None  # the fault heals by itself, and then the ranks that wait because of it continue
     healed_at = max((fault.healed_at or 0.0 for fault in state.faults.values()), default=0.0)
     last_moved = max(state.round_at, healed_at, *(rank.stalled_since for rank in live))
     standings = standings_of(state)
@@ -64,13 +63,13 @@ def find_hang(state: ClusterState, plan: Plan, *, now: float) -> Failure | None:
 
 
 def standings_of(state: ClusterState) -> tuple[Standing, ...]:
-    """Where each rank stands, or stood when it was stopped, and those that have left before."""
-    told = [standing_of(rank) for rank in state.ranks.values() if rank.stall is not None or rank.has_left]
-    return tuple(sorted(told, key=lambda standing: standing.rank))
+    """Return where each stalled rank is, or was when it was stopped, and the ranks that have already exited."""
+    standings = [standing_of(rank) for rank in state.ranks.values() if rank.stall is not None or rank.has_left]
+    return tuple(sorted(standings, key=lambda standing: standing.rank))
 
 
 def diagnose(standings: tuple[Standing, ...], *, folder: str = "") -> Diagnosis:
-    """What holds all of them up."""
+    """Return the cause of a hang of these ranks."""
     left = [each for each in standings if each.has_left]
     live = [each for each in standings if not each.has_left]
     waiting = [each for each in live if each.waits_in]
@@ -80,38 +79,38 @@ def diagnose(standings: tuple[Standing, ...], *, folder: str = "") -> Diagnosis:
         return _of(first, f"{first.stands(folder)}, while {_waits(waiting)}{_as_well(elsewhere, first)}")
     if elsewhere:
         first = min(elsewhere, key=lambda each: (_likeliest(each), each.rank))
-        message = f"no rank moves: {first.stands(folder)}{_as_well(elsewhere, first)}"
+        message = f"no rank makes progress: {first.stands(folder)}{_as_well(elsewhere, first)}"
         return _of(first, message, kind="all" if len(live) > 1 and _kind(first) == "alone" else "")
     if left:
         first = left[0]
         after = f" after {first.steps} steps" if first.steps else ""
-        return _of(first, f"{first.name} has ended{after} with status 0, while {_waits(waiting)}", kind="gone")
+        return _of(first, f"{first.name} exited with status 0{after}, while {_waits(waiting)}", kind="gone")
     groups: dict[str, list[Standing]] = {}
     for each in waiting:
         groups.setdefault(each.waits_in, []).append(each)
     if len(groups) == 1:
         first = waiting[0]
-        return _of(first, f"no rank moves: {_waits(waiting, it=False)}", kind="all")
+        return _of(first, f"no rank makes progress: {_waits(waiting, it=False)}", kind="all")
     fewest = min(groups.values(), key=len)
     others = [each for each in waiting if each not in fewest]
-    message = f"{_waits(fewest, it=False)}, while {_waits(others, it=False)}: they wait for one another"
+    message = f"{_waits(fewest, it=False)}, while {_waits(others, it=False)}: they wait for each other"
     return _of(fewest[0], message, kind="mismatch")
 
 
 def where_all_stand(standings: tuple[Standing, ...], *, folder: str = "") -> str:
-    """The stacks of all ranks, as the traceback of the cause."""
+    """Return the stacks of all ranks, as the traceback of the cause."""
     blocks = []
-    for each in standings[:_MOST_RANKS_TOLD]:
+    for each in standings[:_MOST_RANKS]:
         frames = [f'  File "{file}", line {line}, in {function}' for file, line, function in reversed(each.frames)]
         waits = f"{each.name} waits in {each.waits_in}" if each.waits_in else each.stands(folder)
         blocks.append("\n".join([waits, *frames]))
-    if len(standings) > _MOST_RANKS_TOLD:
-        blocks.append(f"and {len(standings) - _MOST_RANKS_TOLD} more ranks")
+    if len(standings) > _MOST_RANKS:
+        blocks.append(f"and {len(standings) - _MOST_RANKS} more ranks")
     return "\n".join(blocks)
 
 
 def is_present(rank: RankState, state: ClusterState) -> bool:
-    """Whether a rank is one of the present round; those of an earlier one hold nobody up."""
+    """Return whether a rank belongs to the current round; ranks of earlier rounds block nothing."""
     return rank.generation is None or rank.generation == state.generation or state.generation is None
 
 
@@ -123,9 +122,9 @@ def _is_live(rank: RankState, state: ClusterState) -> bool:
 def _patience(standings: tuple[Standing, ...]) -> int:
     live = [each for each in standings if not each.has_left]
     if any(not each.steps for each in live):
-        return _MORE_PATIENCE
+        return _PATIENCE_FACTOR
     only_sleeping = all(each.doing == "sleeping" and not each.waits_in and not each.locked_in_c for each in live)
-    return _MORE_PATIENCE if only_sleeping else 1
+    return _PATIENCE_FACTOR if only_sleeping else 1
 
 
 def _kind(standing: Standing) -> str:
@@ -139,7 +138,7 @@ def _kind(standing: Standing) -> str:
 
 
 def _likeliest(standing: Standing) -> int:
-    """A rank that cannot go on by itself explains more than one that only stands somewhere."""
+    """Return the place in the order of likely causes: a rank that cannot continue by itself explains most."""
     return ("stopped", "held", "locks", "loader", "alone").index(_kind(standing))
 
 
@@ -150,7 +149,7 @@ def _of(standing: Standing, message: str, *, kind: str = "") -> Diagnosis:
 
 
 def _waits(standings: list[Standing], *, it: bool = True) -> str:
-    """`ranks 0, 1, 3 wait for it in all_reduce #12 (train.py, line 50)`, one part for each thing waited in."""
+    """Return `ranks 0, 1, 3 wait for it in all_reduce #12 (train.py, line 50)`, with one part per collective."""
     groups: dict[str, list[int]] = {}
     for each in standings:
         groups.setdefault(each.waits_in, []).append(each.rank)
@@ -166,7 +165,8 @@ def _as_well(standings: list[Standing], first: Standing) -> str:
     if not others:
         return ""
     same = all(place_of(each) == place_of(first) for each in standings)
-    return f" (rank {_listed(others)} {'there as well' if same else 'waits in no collective either'})"
+    who = f"rank {_listed(others)} is" if len(others) == 1 else f"ranks {_listed(others)} are"
+    return f" ({who} {'there too' if same else 'not in a collective either'})"
 
 
 def _listed(ranks: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""Where does one rank stand, in words? Made from what its node's agent told of it when it stood still (the event `stalled`)."""
+"""Describe where a stalled rank is, from the `stalled` event of the agent."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _AT_EXIT = ("/threading.py", "_shutdown")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """A line of the person's code, and what stands on it."""
+    """A line of the user's code, and its text."""
 
     file: str
     line: int
     function: str = ""
     text: str = ""
 
-    def told(self, folder: str) -> str:
-        """`train.py, line 41: time.sleep(60)`."""
+    def describe(self, folder: str) -> str:
+        """Return `train.py, line 41: time.sleep(60)`."""
         file = self.file[len(folder) + 1 :] if folder and self.file.startswith(f"{folder}/") else self.file
         return f"{file}, line {self.line}" + (f": `{self.text}`" if self.text else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One rank that does not move, or that has left."""
+    """A rank that makes no progress, or that has exited."""
 
     rank: int
     node: str
-    since: float = 0.0  # when it last moved
-    has_left: bool = False  # it ended well, and others are still there
+    since: float = 0.0  # when it last made progress
+    has_left: bool = False  # it exited with status 0, and other ranks are still there
     doing: str = ""  # stopped, traced, sleeping, locked, waiting, in the kernel
-    waits_in: str = ""  # the collective that it waits for others in
+    waits_in: str = ""  # the collective in which it waits for other ranks
     spot: Spot | None = None
     frames: tuple[tuple[str, int, str], ...] = ()
-    threads: tuple[Spot, ...] = ()  # where its other threads stand in the person's code
-    workers: tuple[tuple[int, str, Spot | None], ...] = ()  # pid, what it does, where: of processes that it waits for
+    threads: tuple[Spot, ...] = ()  # where the other threads are in the user's code
+    workers: tuple[tuple[int, str, Spot | None], ...] = ()  # processes that it waits for: pid, what they do, and where
     locked_in_c: bool = False
     steps: int = 0
     script_ended: bool = False
@@ -56,17 +56,17 @@ class Standing:
 
     @property
     def waits_for_loader(self) -> bool:
-        """Whether it waits for the workers of a data loader."""
+        """Whether the rank waits for workers of a data loader."""
         return any(file.endswith(_LOADER) for file, _, _ in self._inner_frames)
 
     @property
     def locked_threads(self) -> tuple[Spot, ...]:
-        """Where other threads of it stand, if it waits for a thread."""
+        """Where the other threads are, if the rank waits for a thread or a lock."""
         return self.threads if self.doing == "locked" and not self.waits_for_loader else ()
 
     @property
     def _inner_frames(self) -> tuple[tuple[str, int, str], ...]:
-        """Those below the person's line."""
+        """The frames called from the user's line."""
         at = next(
             (
                 n
@@ -78,36 +78,36 @@ class Standing:
         return self.frames[:at]
 
     def stands(self, folder: str) -> str:
-        """The rank and where it stands, as the beginning of a sentence."""
-        at = f" at {self.spot.told(folder)}" if self.spot else ""
+        """Return the rank and where it is, as the beginning of a sentence."""
+        at = f" at {self.spot.describe(folder)}" if self.spot else ""
         after = f" after step {self.steps}" if self.steps else ""
         if self.doing in ("stopped", "traced"):
-            how = "is stopped (SIGSTOP)" if self.doing == "stopped" else "is held by a debugger"
+            how = "is stopped (SIGSTOP)" if self.doing == "stopped" else "is stopped by a debugger"
             return f"{self.name} {how}{at or after}"
         if self.locked_in_c:
-            return f"{self.name} is in C code that holds the interpreter's lock (GIL){at}"
+            return f"{self.name} is in C code that holds the GIL{at}"
         if self.workers or self.waits_for_loader:
-            whom = "its data loader" if self.waits_for_loader else "a process that it started"
+            whom = "its data loader" if self.waits_for_loader else "a process that it has started"
             return f"{self.name} waits for {whom}{at}{self._of_workers(folder)}"
         if self.locked_threads:
-            others = "; ".join(f"its other thread at {spot.told(folder)}" for spot in self.locked_threads[:3])
+            others = "; ".join(f"its other thread at {spot.describe(folder)}" for spot in self.locked_threads[:3])
             return f"{self.name} waits for a thread or a lock{at}, {others}"
         if self.spot is None and (self.script_ended or any(_is_exit(frame) for frame in self.frames)):
-            return f"{self.name} has come to the end of its script and waits for a thread to end"
+            return f"{self.name} has reached the end of its script and waits for a thread to finish"
         if self.doing == "sleeping":
             return f"{self.name} sleeps{at}"
-        return f"{self.name} stands{at}" if at else f"{self.name} does not move{after}"
+        return f"{self.name} is{at}" if at else f"{self.name} makes no progress{after}"
 
     def _of_workers(self, folder: str) -> str:
         parts = []
         for pid, doing, spot in self.workers[:3]:
-            verb = {"stopped": "is stopped (SIGSTOP)", "sleeping": "sleeps"}.get(doing, "stands")
-            parts.append(f"its worker (pid {pid}) {verb}" + (f" at {spot.told(folder)}" if spot else ""))
+            verb = {"stopped": "is stopped (SIGSTOP)", "sleeping": "sleeps"}.get(doing, "is")
+            parts.append(f"its worker (pid {pid}) {verb}" + (f" at {spot.describe(folder)}" if spot else ""))
         return f"; {', '.join(parts)}" if parts else ""
 
 
 def standing_of(rank: RankState) -> Standing:
-    """The standing of a rank from its last `stalled` event, or as one that has left."""
+    """Return where a rank is, from its last `stalled` event, or that it has exited."""
     if rank.stall is None:
         return Standing(rank=rank.rank, node=rank.node, has_left=True, steps=rank.step or 0)
     data = rank.stall
@@ -132,19 +132,19 @@ def standing_of(rank: RankState) -> Standing:
 
 
 def place_of(standing: Standing) -> tuple[str, int] | None:
-    """File and line to look at: of a stuck worker where there is one."""
+    """Return the file and line to look at: that of a stuck worker, if there is one."""
     spot = next((spot for _, _, spot in standing.workers if spot), standing.spot)
     return (spot.file, spot.line) if spot else None
 
 
-def _with_wait(standing: Standing, told: str, *, in_init: bool) -> Standing:
+def _with_wait(standing: Standing, reported: str, *, in_init: bool) -> Standing:
     if standing.doing in ("stopped", "traced") or standing.locked_in_c:
-        return standing  # it waits for nobody, whatever it called
-    return replace(standing, waits_in=told or _inferred(standing, in_init=in_init))
+        return standing  # it does not wait for other ranks, whatever it has called
+    return replace(standing, waits_in=reported or _inferred(standing, in_init=in_init))
 
 
 def _inferred(standing: Standing, *, in_init: bool) -> str:
-    """What a rank waits in where its observers could not say: told by the frames below the person's line."""
+    """Return the collective that a rank waits in, from its frames: for when no observer has reported one."""
     at = f" ({basename(standing.spot.file)}, line {standing.spot.line})" if standing.spot else ""
     for file, _, function in reversed(standing._inner_frames):
         if file.endswith(_WRAPPER):

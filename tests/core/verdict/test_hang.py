@@ -104,7 +104,8 @@ def test_ranks_that_all_sleep_may_wake() -> None:
     found = find_hang(state, PLAN, now=160.0)
     assert found is not None
     assert (
-        found.message == "no rank moves: rank 0 on node-0 sleeps at train.py, line 40: `x()` (rank 1, 2 there as well)"
+        found.message
+        == "no rank makes progress: rank 0 on node-0 sleeps at train.py, line 40: `x()` (ranks 1, 2 are there too)"
     )
 
 
@@ -130,9 +131,7 @@ def test_a_rank_that_has_left_is_the_culprit_where_all_others_wait() -> None:
 
     assert found is not None
     assert found.rank == 1
-    assert found.message.startswith(
-        "rank 1 on node-1 has ended after 6 steps with status 0, while ranks 0, 2 wait for it"
-    )
+    assert found.message.startswith("rank 1 on node-1 exited with status 0 after 6 steps, while ranks 0, 2 wait for it")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_a_rank_that_has_left_is_the_culprit_where_all_others_wait() -> None:
             {"doing": "stopped", "waiting_in": ALL_REDUCE, "place": None},
             "is stopped (SIGSTOP) after step 6, while ranks",
         ),
-        ({"locked_in_c": True}, "is in C code that holds the interpreter's lock (GIL) at train.py, line 40"),
+        ({"locked_in_c": True}, "is in C code that holds the GIL at train.py, line 40"),
         (
             {"threads": [["/home/ada/project/log.py", 7, "write", "with a:"]]},
             "waits for a thread or a lock at train.py, line 40: `x()`, its other thread at log.py, line 7: `with a:`",
@@ -162,7 +161,7 @@ def test_a_rank_that_has_left_is_the_culprit_where_all_others_wait() -> None:
         ),
         (
             {"place": None, "frames": [["/usr/lib/python3.11/threading.py", 9, "_shutdown"]]},
-            "waits for a thread to end",
+            "waits for a thread to finish",
         ),
     ],
 )
@@ -172,7 +171,7 @@ def test_each_kind_is_named(data: dict[str, Any], words: str) -> None:
 
 def test_ranks_in_different_collectives_wait_for_one_another() -> None:
     assert message_of(waits(0, "barrier #3"), waits(1), waits(2)) == (
-        f"rank 0 waits in barrier #3, while ranks 1, 2 wait in {ALL_REDUCE}: they wait for one another"
+        f"rank 0 waits in barrier #3, while ranks 1, 2 wait in {ALL_REDUCE}: they wait for each other"
     )
 
 
