@@ -1,4 +1,4 @@
-"""Clusters for the tests of the node side."""
+"""Clusters for the tests of the node's code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.node.harness import Cluster
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Make a cluster that runs a script given as text; nothing of it outlives the test."""
+    """Make clusters that run a script given as text; all their processes are killed after the test."""
     clusters: list[Cluster] = []
 
     def make(script: str, *arguments: str, **options: Any) -> Cluster:

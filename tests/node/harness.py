@@ -1,4 +1,6 @@
-"""A cluster of real processes on 127.0.0.1: the master and one agent a node, in a run folder of their own, without the engine."""
+"""A cluster of real processes on 127.0.0.1, without the engine: the master and one agent per node, in their own run
+folder.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ PATIENCE_SECONDS = 120.0
 
 
 class Cluster:
-    """Nodes are numbered; `program` is what stands after `--` on a node's command line."""
+    """Nodes have numbers; `program` is what follows `--` on a node's command line."""
 
     def __init__(self, folder: Path, program: Sequence[str], *, launcher: str = "warm", nproc: int = 1) -> None:
         self.folder, self.program, self.launcher, self.nproc = folder, program, launcher, nproc
@@ -55,7 +57,7 @@ class Cluster:
         return self
 
     def exit_codes(self) -> dict[str, int]:
-        """Wait for all: the exit code of the master and of each node."""
+        """Wait for all processes, and return the exit code of the master and of each node."""
         return {name: process.wait(PATIENCE_SECONDS) for name, process in self.processes.items()}
 
     def signal(self, name: str, number: signal.Signals) -> None:
@@ -71,7 +73,7 @@ class Cluster:
         return file.read_text()
 
     def wait_for(self, condition: Callable[[], Any]) -> Any:
-        """What `condition` gives once it is true."""
+        """Return the result of `condition` once it is true."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (value := condition()):
             if time.monotonic() > deadline:
@@ -93,7 +95,7 @@ class Cluster:
 
     def start_process(self, name: str, role: str, *arguments: str, **variables: str) -> None:
         environment = {**self.environment, "COMPOSESIM_NODE": name, **variables}
-        if name in self.processes:  # killed, and now started again
+        if name in self.processes:  # killed, and started again
             self.processes[name].wait()
         with (self.folder / "logs" / f"{name}.stderr").open("ab") as errors:
             self.processes[name] = subprocess.Popen(

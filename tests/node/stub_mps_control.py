@@ -1,4 +1,4 @@
-"""Stands in for nvidia-cuda-mps-control where there is no GPU: with -f a daemon, else the tool that asks it. Its pipes are files."""
+"""Stand in for nvidia-cuda-mps-control on a machine without a GPU: a daemon with -f, else its client. The pipes are files."""
 
 import os
 import pathlib

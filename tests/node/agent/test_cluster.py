@@ -1,4 +1,6 @@
-"""Do nodes find each other, notice each other's end, and begin again? Real sockets and processes; the env launcher needs no torch."""
+"""Nodes find each other, notice when others end, and restart; with real sockets and processes. The env launcher needs no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ def test_a_lost_node_stops_the_others(cluster: MakeCluster) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process runs no more; an orphan may be left to whoever adopts it in this test run, and wait there for its burial."""
+    """Return whether a process has ended; an orphan may remain as a zombie until its new parent reaps it."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -120,14 +122,14 @@ def test_a_failing_rank_is_restarted(cluster: MakeCluster) -> None:
 
 
 def mark(cluster: Cluster, node: str) -> None:
-    """What composesim does before it does something to a node on purpose."""
+    """Mark a node as absent, as composesim does before it injects a fault."""
     folder = cluster.folder / "control" / "absent"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / node).touch()
 
 
 def rounds(cluster: Cluster) -> list[tuple[list[str], int]]:
-    """The nodes of each round, and how many restarts had been spent."""
+    """Return the nodes of each round, and the number of restarts before it."""
     return [(it["data"]["nodes"], it["data"]["restart_count"]) for it in cluster.events("master", "round")]
 
 
@@ -207,7 +209,7 @@ def test_a_full_disk_ends_no_training(cluster: MakeCluster) -> None:
     ]
 
 
-def test_a_line_of_ours_that_cannot_be_kept_is_still_said(cluster: MakeCluster) -> None:
+def test_a_line_that_cannot_be_logged_is_still_printed(cluster: MakeCluster) -> None:
     run = cluster("raise SystemExit(3)", launcher="env")
     (run.folder / "logs" / "node-1.log").symlink_to("/dev/full")
     (run.folder / "work.py").write_text(WAIT)
@@ -229,7 +231,7 @@ def test_a_child_that_keeps_the_output_open_does_not_hold_the_node(cluster: Make
     assert run.log(0) == "left it behind\n"
 
 
-def test_a_launcher_that_breaks_fails_the_run_in_words(cluster: MakeCluster, tmp_path: Path) -> None:
+def test_a_launcher_that_fails_is_reported(cluster: MakeCluster, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise RuntimeError('this torch is broken')")
     run = cluster(WAIT, launcher="warm")
     run.environment["PYTHONPATH"] = str(tmp_path)
@@ -241,7 +243,7 @@ def test_a_launcher_that_breaks_fails_the_run_in_words(cluster: MakeCluster, tmp
     assert "the process of the warm launcher ended (exit code 1)" in said
 
 
-def test_a_node_leaves_in_time_while_its_launcher_still_imports(cluster: MakeCluster, tmp_path: Path) -> None:
+def test_a_node_exits_in_time_while_its_launcher_still_imports(cluster: MakeCluster, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import time; time.sleep(1000)")
     run = cluster(WAIT, launcher="warm")
     run.environment["PYTHONPATH"] = str(tmp_path)
@@ -262,7 +264,7 @@ def test_without_torch_the_warm_launcher_runs_what_needs_none(cluster: MakeClust
     assert run.log(0) == "0 node-0 1\n"
 
 
-def test_a_node_without_a_master_can_be_told_to_leave(cluster: MakeCluster) -> None:
+def test_a_node_without_a_master_can_be_stopped(cluster: MakeCluster) -> None:
     run = cluster(PLACE, launcher="env")
     run.environment["COMPOSESIM_MASTER"] = "no-such-host.invalid:1"
     run.start_node(0)

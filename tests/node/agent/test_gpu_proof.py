@@ -1,4 +1,4 @@
-"""Are GPUs proved before the script, is a rank's share set when CUDA begins, and is MPS served and stopped in order? Without a GPU."""
+"""GPUs are checked before the script starts, limits are set when CUDA is initialized, and MPS is served; without a GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def not_told_to_end(seconds: float) -> bool:
     return False
 
 
-def test_a_node_without_its_gpu_says_which_was_planned(events: EventLog) -> None:
+def test_a_node_without_its_gpu_names_the_planned_one(events: EventLog) -> None:
     problem = gpu_proof.GpuProof({"COMPOSESIM_GPUS": UUID}).finish(events, not_told_to_end)
     (event,) = told(events.folder, "gpus")
 
@@ -51,7 +51,7 @@ def test_a_node_without_its_gpu_says_which_was_planned(events: EventLog) -> None
     [
         ({"uuids": [UUID[4:]], "mps": None}, {}, ""),
         ({"uuids": [UUID[4:]], "mps": True}, {"COMPOSESIM_MPS": "1"}, ""),
-        ({"uuids": [UUID[4:]], "mps": None}, {"COMPOSESIM_MPS": "1"}, ""),  # a driver that cannot tell
+        ({"uuids": [UUID[4:]], "mps": None}, {"COMPOSESIM_MPS": "1"}, ""),  # a driver that does not know
         ({"uuids": [UUID[4:]], "mps": False}, {"COMPOSESIM_MPS": "1"}, "does not use its GPU through MPS"),
         ({"uuids": ["another"], "mps": None}, {}, f"sees another, but {UUID} was planned"),
         ({"uuids": [UUID[4:], "another"], "mps": None}, {}, f"another, but {UUID} was planned"),
@@ -73,7 +73,7 @@ def test_a_node_without_gpus_proves_nothing(events: EventLog) -> None:
     assert told(events.folder, "gpus") == []
 
 
-def test_a_node_that_is_told_to_end_while_it_waits_for_mps_has_no_problem(events: EventLog, tmp_path: Path) -> None:
+def test_a_node_that_is_stopped_while_it_waits_for_mps_reports_no_problem(events: EventLog, tmp_path: Path) -> None:
     environment = {"COMPOSESIM_GPUS": UUID, "COMPOSESIM_MPS": "1", "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
 
     assert gpu_proof.GpuProof(environment).finish(events, lambda seconds: True) == ""
@@ -98,7 +98,7 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
     ("cpus", "ranks", "expected"),
     [
         (16, 8, [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]),
-        (4, 3, [[0], [1], [2, 3]]),  # none is left over
+        (4, 3, [[0], [1], [2, 3]]),  # no CPU is left over
         (2, 5, [[0], [1], [0], [1], [0]]),
     ],
 )
@@ -140,7 +140,7 @@ def _environment(tmp_path: Path, **more: str) -> dict[str, str]:
     return {**os.environ, **own, **pipes, **more}
 
 
-def test_mps_tells_when_it_answers_and_stops_its_daemon_in_order(tmp_path: Path) -> None:
+def test_mps_reports_when_it_answers_and_stops_its_daemon(tmp_path: Path) -> None:
     environment = _environment(tmp_path)
     (tmp_path / "mps").mkdir()
     (tmp_path / "mps" / "told-to-quit").touch()  # left by a daemon that was killed
@@ -154,7 +154,7 @@ def test_mps_tells_when_it_answers_and_stops_its_daemon_in_order(tmp_path: Path)
     after = subprocess.run([sys.executable, str(MPS), "mps", "ask"], env=environment, check=False).returncode
 
     assert (healthy, status, after) == (0, 0, 1)
-    assert left == {"told-to-quit"}  # it was asked to quit, and neither its pipes nor our mark are left
+    assert left == {"told-to-quit"}  # it was asked to quit, and neither its pipes nor our file is left
     assert [event["phase"] for event in told(tmp_path, "mps")] == ["ready"]
 
 

@@ -1,4 +1,4 @@
-"""Does a training script see the same under every launcher as under torchrun itself?"""
+"""A training script sees the same under every launcher as under torchrun itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.train
 SCRIPTS = ROOT / "tests" / "node" / "scripts"
 MakeCluster = Callable[..., Cluster]
 
-# Where a launcher of ours differs from bare torchrun in what a script can read, and why.
+# How our launchers differ from torchrun in what a script can read, and why.
 DIFFERS = {
     "MASTER_PORT": "another port in every run",
     "MASTER_ADDR": "bare torchrun on one node says localhost or the host's name, we the master's",
@@ -43,7 +43,7 @@ BARE_PROCESS = {
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What rank 1 of two on one node said, by launcher; under `bare` what it said with torchrun alone."""
+    """Return what rank 1 of two on one node printed, by launcher; `bare` is torchrun without composesim."""
     folder = tmp_path_factory.mktemp("reports")
     said: dict[str, dict[str, Any]] = {}
     environment: dict[str, str] = {}
@@ -95,9 +95,10 @@ def test_a_bare_process_gets_only_what_env_rendezvous_reads(reports: dict[str, d
 
 
 @pytest.mark.parametrize("launcher", ["warm", "torchrun", "env"])
-def test_every_launcher_tells_the_same_events(reports: dict[str, dict[str, Any]], launcher: str) -> None:
+def test_every_launcher_emits_the_same_events(reports: dict[str, dict[str, Any]], launcher: str) -> None:
     events = [event for event in reports[launcher]["events"] if event["rank"] == 1]
-    told = [event["kind"] for event in events if event["kind"] not in ("usage", "waited")]  # those depend on the time
+    # The number of these depends on the time
+    told = [event["kind"] for event in events if event["kind"] not in ("usage", "waited")]
     assert told == ["rank-started", "init", "init", "step", "step", "script-ended", "rank-exited"]
     steps = [
         event["data"]["step"] for event in reports[launcher]["events"] if event["kind"] == "step" and event["rank"] == 1
@@ -115,7 +116,7 @@ def test_a_failing_rank_is_the_nodes_exit_code_and_the_others_are_stopped(tmp_pa
     assert codes == {"master": 1, "node-0": 143, "node-1": 1}
     (exception,) = run.events("node-1", "exception")
     assert exception["data"]["message"] == "rank 1 fails"
-    # Once a process group is there, torch shows exceptions itself, each line after the rank.
+    # Once there is a process group, torch prints exceptions itself, and starts each line with the rank.
     assert exception["data"]["traceback"] in run.log(1).replace("[rank1]: ", "")
     (stopped,) = run.events("node-0", "rank-exited")
     assert stopped["data"]["stopped"]
@@ -137,8 +138,8 @@ def test_training_goes_on_after_a_node_was_killed_and_started_again(tmp_path: Pa
     assert set(codes.values()) == {0}, (run.folder / "logs" / "node-1.stderr").read_text()
 
 
-def test_a_starter_whose_agent_has_left_leaves_without_a_word() -> None:
-    """A run may be over before a node's starter is ready: no traceback must stand in the node's log."""
+def test_a_starter_whose_agent_has_ended_exits_silently() -> None:
+    """A run may end before a node's starter is ready; this must not leave a traceback in the node's log."""
     agents, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     agents.close()
     with ours:

@@ -61,7 +61,7 @@ def test_nodes_wait_until_the_driver_accepts_them() -> None:
     assert (rounds(accepted), reported(accepted)) == ([(5, 1)], [["node-1"]])
 
 
-def test_ranks_are_those_planned_whoever_comes_first() -> None:
+def test_nodes_get_the_planned_ranks_in_any_order() -> None:
     membership = a_membership()
 
     assert rounds(join(membership, 7, 2)) == [(7, 3)]

@@ -1,4 +1,4 @@
-"""Who is told what, and when? The rendezvous alone: no sockets, and a clock that the test moves."""
+"""Which nodes take part in which round; without sockets, and with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAILED = {"type": "failed", "rank": 0, "exit_code": 1, "signal": None}
 
 
 class Marks(set[str]):
-    """The marks of nodes that something is done to on purpose."""
+    """The nodes that faults affect."""
 
     def __call__(self) -> frozenset[str]:
         return frozenset(self)
@@ -29,7 +29,7 @@ def begun(nodes: int, *, min_nodes: int | None = None, max_restarts: int = 0, ma
 
 
 def training(nodes: int, *, min_nodes: int | None = 1, max_restarts: int = 0) -> tuple[Rendezvous, Marks]:
-    """Elastic, its first round under way; and the marks that it looks at."""
+    """Return an elastic rendezvous in the first round, and the absent nodes that it reads."""
     marks = Marks()
     rendezvous = begun(nodes, min_nodes=min_nodes, max_restarts=max_restarts, marks=marks)
     assert sent(join(rendezvous, *range(nodes)), "round")
@@ -37,7 +37,7 @@ def training(nodes: int, *, min_nodes: int | None = 1, max_restarts: int = 0) ->
 
 
 def rejoin(rendezvous: Rendezvous, *numbers: int, now: float = 1.0) -> list[Action]:
-    """These nodes answer a call; the next round's store opens first."""
+    """Let nodes answer a call to rejoin; the next round's store is opened first."""
     rendezvous.store_opened("master", 29501)
     return join(rendezvous, *numbers, now=now, connect=False)
 
@@ -103,7 +103,7 @@ def test_without_restarts_a_failure_stops_everybody() -> None:
 
 
 def test_one_failure_seen_from_two_sides_costs_one_restart() -> None:
-    """Node 1 is killed, and node 0's rank fails because of it: whichever is heard first."""
+    """Node 1 is killed, and node 0's rank fails because of it; either may be reported first."""
     for lost_first in (True, False):
         rendezvous = begun(2, max_restarts=1)
         join(rendezvous, 0, 1)
@@ -124,14 +124,14 @@ def test_a_second_failure_without_restarts_left_stops_everybody() -> None:
     assert set(sent(rendezvous.received(0, FAILED, 2.0), "stop")) == {0, 1}
 
 
-def test_a_node_that_fails_while_it_waits_is_heard() -> None:
+def test_a_failure_of_a_waiting_node_ends_the_run() -> None:
     rendezvous = begun(2)
     join(rendezvous, 0)
     failed = {"type": "failed", "rank": None, "exit_code": 1, "signal": None}
     assert sent(rendezvous.received(0, failed, 1.0), "stop")
 
 
-def test_a_silent_node_is_dropped_and_its_beats_keep_it() -> None:
+def test_a_node_without_heartbeats_is_dropped() -> None:
     rendezvous = begun(2)
     join(rendezvous, 0, 1)
     rendezvous.received(0, {"type": "heartbeat"}, 4.0)
@@ -165,13 +165,13 @@ def test_a_connection_that_never_joins_holds_up_nobody_for_long() -> None:
     assert set(sent(rendezvous.tick(5.5), "round")) == {0}
 
 
-def test_marks_count_for_nothing_where_rounds_are_of_all_nodes() -> None:
+def test_without_elastic_absent_nodes_are_failures() -> None:
     rendezvous, marks = training(2, min_nodes=None)
     marks.add("node-1")
     assert sent(rendezvous.gone(1, "closed"), "stop")
 
 
-def test_where_rounds_are_of_all_nodes_a_restart_waits_for_all() -> None:
+def test_without_elastic_a_restart_waits_for_all_nodes() -> None:
     rendezvous, _ = training(3, min_nodes=None, max_restarts=1)
     rendezvous.gone(2, "closed")
     assert not sent(rejoin(rendezvous, 0, 1), "round")
@@ -205,7 +205,7 @@ def test_a_node_that_comes_back_calls_the_others_when_its_ranks_can_start() -> N
 
 
 def come_back(rendezvous: Rendezvous, peer: int, number: int, now: float) -> list[Action]:
-    """A node that was started again joins while its ranks cannot start yet."""
+    """Let a restarted node join before its ranks can start."""
     rendezvous.connected(peer, "10.0.0.9", now)
     message = {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": 1, "ready": False}
     return rendezvous.received(peer, message, now)
@@ -287,7 +287,7 @@ def test_a_real_death_spends_a_restart(max_restarts: int) -> None:
 
 
 def test_a_node_that_fell_silent_while_it_was_marked_may_come_back() -> None:
-    """Its mark is taken away, because it is healed, before anybody notices that it was silent."""
+    """The fault ends before the silence is noticed."""
     rendezvous, marks = training(2)
     marks.add("node-1")
     rendezvous.tick(0.5)
@@ -302,7 +302,7 @@ def test_a_node_that_fell_silent_while_it_was_marked_may_come_back() -> None:
     assert set(sent(rendezvous.received(7, message, 5.3), "rejoin")) == {0}
 
 
-def test_a_node_that_joins_anew_before_its_silence_was_noticed_has_not_died() -> None:
+def test_a_node_that_rejoins_before_its_silence_is_noticed_is_no_failure() -> None:
     rendezvous, _ = training(2)
     rendezvous.connected(7, "10.0.0.9", 1.0)
     actions = rendezvous.received(7, {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 2}, 1.0)
@@ -344,7 +344,7 @@ def test_a_death_on_purpose_after_all_others_are_done_changes_nothing() -> None:
     assert sent(rendezvous.gone(1, "closed"), "end")
 
 
-def test_who_comes_back_when_some_are_done_already_calls_nobody() -> None:
+def test_a_node_that_returns_when_some_are_done_interrupts_nobody() -> None:
     rendezvous, marks = training(3)
     marks.add("node-2")
     rendezvous.gone(2, "closed")

@@ -1,6 +1,7 @@
-"""Whatever is done to an elastic run on purpose, in whatever order: does it go on, and with no restart spent?
+"""An elastic run survives any sequence of faults without using up a restart.
 
-Nodes as simple as can be (they answer what they are told, some time later) around the real rendezvous, and a clock of their own.
+The nodes are minimal (they answer what they receive, some time later), but the rendezvous is real; the clock is
+simulated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NODES = 4
 
 
 class Walk:
-    """One run. `peer` of a node is its connection, None while it is down or cut off; what it will say waits in `saying`."""
+    """One run. The peer of a node is None while it is down or cut off; messages that it will send wait in `saying`."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -32,7 +33,7 @@ class Walk:
         self.saying: list[tuple[int, dict[str, Any]]] = []  # (peer, message), in order for each peer
         self.opening = False
         self.frozen: set[int] = set()
-        self.trains: dict[int, int] = {}  # peer: the round that it is in
+        self.trains: dict[int, int] = {}  # peer -> current round
         self.next_peer = 0
         self.perform(self.rendezvous.begin())
         for number in range(NODES):
@@ -73,7 +74,7 @@ class Walk:
             self.saying.append((peer, {"type": "ready"}))
 
     def kill(self, number: int) -> None:
-        """Marked, then dead; ranks of others fail because of it, before the master notices or after."""
+        """Mark a node as absent, and kill it; ranks of others may fail because of it before or after the master notices."""
         peer = self.peers[number]
         if peer is None:
             return
@@ -94,7 +95,7 @@ class Walk:
             self.frozen.add(number)
 
     def heal(self, number: int) -> None:
-        """Start it again, or let it go on: it then finds out whether it was given up."""
+        """Start a node again, or let it continue, in which case it finds out whether it was dropped."""
         if number in self.frozen:
             self.frozen.discard(number)
             if self.peers[number] not in self.rendezvous._members:
@@ -114,7 +115,7 @@ class Walk:
         self.perform(self.rendezvous.tick(self.now))
 
     def step(self) -> bool:
-        """One thing that was about to happen happens: a node says something, or a store opens. False: nothing was."""
+        """Let one pending thing happen: a node sends a message, or a store opens. Return False if nothing is pending."""
         blocked = self.frozen_peers()
         speakers = list(dict.fromkeys(peer for peer, _ in self.saying if peer not in blocked))
         if self.opening and (not speakers or self.random.random() < 0.3):

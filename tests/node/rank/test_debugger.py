@@ -1,4 +1,4 @@
-"""Can a person stop one rank and look around? `breakpoint()` in a rank, and somebody at its socket."""
+"""A rank stops at `breakpoint()` until a terminal is attached to its socket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def until(link: socket.socket, text: str) -> str:
     return seen
 
 
-def test_a_breakpoint_waits_for_somebody_and_obeys(cluster: MakeCluster) -> None:
+def test_a_breakpoint_waits_for_a_terminal(cluster: MakeCluster) -> None:
     run = cluster(SCRIPT, launcher="env").start(1)
     place = run.wait_for_event("node-0", "breakpoint", phase="waiting")["data"]
     assert (place["file"], place["line"]) == (run.program[0], 4)
@@ -56,7 +56,7 @@ def test_a_breakpoint_waits_for_somebody_and_obeys(cluster: MakeCluster) -> None
     assert "composesim attach --rank 0" in run.log(0)
 
 
-def test_a_script_runs_on_when_whoever_was_attached_leaves(cluster: MakeCluster) -> None:
+def test_a_script_continues_when_the_terminal_disconnects(cluster: MakeCluster) -> None:
     run = cluster(SCRIPT, launcher="env").start(1)
     first = run.wait_for_event("node-0", "breakpoint", phase="waiting")["data"]["socket"]
     attach(run, first).close()

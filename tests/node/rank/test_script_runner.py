@@ -1,4 +1,4 @@
-"""Is a rank what its script would be under plain Python? The same script, started by each launcher and by `python -u`."""
+"""A script behaves as a rank as it does under plain Python, with each launcher."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run_python(environment: dict[str, str], *words: str, case: str) -> tuple[int, str]:
-    """A new Python, as torchrun starts its ranks: the exit status and the output."""
+    """Run a new Python, as torchrun does; return the exit status and the output."""
     ended = subprocess.run(
         [sys.executable, "-u", *words],
         env={**environment, "CASE": case},
@@ -54,7 +54,7 @@ def run_python(environment: dict[str, str], *words: str, case: str) -> tuple[int
 
 
 class Forked:
-    """Ranks forked by one starter, each given its case as a variable."""
+    """Ranks that one starter forks, each with another case."""
 
     def __init__(self, launcher: str, program: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch):
         with monkeypatch.context() as patch:
@@ -94,7 +94,7 @@ def _read_to_end(descriptor: int) -> bytes:
 
 
 def plain(text: str) -> str:
-    """Without what differs between any two processes, and the few frames that a rank has below its script."""
+    """Remove what differs between any two processes, and the few frames that a rank has below its script."""
     return re.sub(r"0x[0-9a-f]+|\d{6,}|(?<=repeated )\d+", "N", text)
 
 
@@ -141,7 +141,7 @@ def test_a_script_that_cannot_run_is_refused_as_by_python(
     assert (code, output) == (expected_code, expected)
 
 
-def test_an_exception_is_told_without_our_frames(environment: dict[str, str]) -> None:
+def test_an_exception_is_reported_without_our_frames(environment: dict[str, str]) -> None:
     (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
     _, output = run_python(environment, roles.PROGRAM, "rank", "cases.py", case="raises")
     told = [event for event in _events(environment) if event["kind"] in ("exception", "script-ended")]
@@ -152,7 +152,7 @@ def test_an_exception_is_told_without_our_frames(environment: dict[str, str]) ->
     assert told[1]["data"]["exit_code"] == 1
 
 
-def test_a_recursion_without_end_is_told(environment: dict[str, str]) -> None:
+def test_an_endless_recursion_is_reported(environment: dict[str, str]) -> None:
     (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
     code, output = run_python(environment, roles.PROGRAM, "rank", "cases.py", case="recurses")
     told = [event for event in _events(environment) if event["kind"] in ("exception", "script-ended")]

@@ -1,4 +1,4 @@
-"""Who passes the gate, and what arrives behind it? Decisions by themselves, then real connections to a real server."""
+"""Which requests pass the proxy, and what reaches the program behind it; decisions alone, then real connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "5ec3e7" * 10
 
 
 def cookie_of(decision: object) -> str:
-    """What a browser sends back."""
+    """Return what a browser sends back."""
     assert isinstance(decision, SetCookie)
     return decision.cookie.partition(";")[0]
 
@@ -58,8 +58,8 @@ def test_nobody_else_passes(path: str, headers: dict[str, str]) -> None:
     assert decide(path, headers, TOKEN) == Deny()
 
 
-def test_no_token_opens_no_gate() -> None:
-    """An empty file must not mean that everybody may."""
+def test_an_empty_token_lets_nobody_in() -> None:
+    """An empty token file must not let everybody in."""
     assert decide("/?token=", {"authorization": "Bearer "}, "") == Deny()
 
 
@@ -92,19 +92,19 @@ def test_the_form_is_as_good_as_the_link() -> None:
     assert decide("/", {}, TOKEN, form="token=wrong") == Deny()
 
 
-def test_what_is_behind_the_gate_does_not_see_its_cookie() -> None:
+def test_the_program_does_not_see_the_proxys_cookie() -> None:
     cookie = cookie_of(decide(f"/?token={TOKEN}", {}, TOKEN))
 
     assert without_ours(f"a=1; {cookie}; b=2", TOKEN) == "a=1; b=2"
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Answers with what it was asked; `/endless` without saying how long it is."""
+    """Answers with the request; for `/endless` without a length."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self._answer()
@@ -144,7 +144,7 @@ def behind() -> Iterator[ThreadingHTTPServer]:
 
 @pytest.fixture
 def gate(behind: ThreadingHTTPServer) -> Iterator[http.client.HTTPConnection]:
-    """A connection to a gate before the echo."""
+    """A connection to a proxy in front of the echo server."""
     with AuthProxy(0, serve(behind), TOKEN) as server:
         connection = http.client.HTTPConnection("127.0.0.1", serve(server), timeout=30)
         yield connection
@@ -168,8 +168,8 @@ def test_a_stranger_is_asked_for_the_token(gate: http.client.HTTPConnection) -> 
     assert '"path"' not in text
 
 
-def test_a_persons_way_in(gate: http.client.HTTPConnection) -> None:
-    """The link, the redirect, the cookie; all over one connection."""
+def test_a_browser_gets_in_with_the_link(gate: http.client.HTTPConnection) -> None:
+    """The link, the redirect and the cookie, all over one connection."""
     entered, _ = ask(gate, f"/page?token={TOKEN}&x=1")
     assert (entered.status, entered.headers["Location"]) == (303, "/page?x=1")
     cookie = entered.headers["Set-Cookie"].partition(";")[0]
@@ -192,7 +192,7 @@ def test_what_is_sent_arrives_without_the_token(gate: http.client.HTTPConnection
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_an_answer_of_unknown_length_comes_whole(gate: http.client.HTTPConnection, method: str) -> None:
-    for _ in range(2):  # the connection outlives it
+    for _ in range(2):  # the connection stays open
         answer, text = ask(gate, "/endless", method, Authorization=f"Bearer {TOKEN}")
         assert answer.status == 200
         assert (json.loads(text)["path"] if method == "GET" else text) == ("/endless" if method == "GET" else "")
@@ -215,7 +215,7 @@ def test_a_body_has_a_length_and_a_limit(gate: http.client.HTTPConnection, lengt
     assert gate.getresponse().status == status
 
 
-def test_before_the_program_listens_the_gate_says_so(
+def test_before_the_program_listens_the_proxy_answers_503(
     gate: http.client.HTTPConnection, behind: ThreadingHTTPServer
 ) -> None:
     behind.shutdown()

@@ -1,4 +1,4 @@
-"""What Prometheus hears of a run: events and metric lines as numbers, in its own text format."""
+"""Events and metric lines become metrics in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def event(what: str, /, *, node: str | None = None, rank: int | None = None, **d
 
 
 def values(metrics: Metrics) -> dict[str, float]:
-    """Series -> value, as a reader of the text takes them."""
+    """Parse the text into series -> value."""
     lines = [line for line in metrics.text().splitlines() if not line.startswith("#")]
     return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
 
@@ -29,7 +29,7 @@ def heard(*lines: str) -> dict[str, float]:
     return values(metrics)
 
 
-def test_the_latest_use_of_a_node_is_told() -> None:
+def test_the_latest_usage_of_a_node_is_exported() -> None:
     usage = {"cpu_s": 1.5, "memory_bytes": 1 << 20, "memory_limit_bytes": None, "received_bytes": 10, "sent_bytes": 20}
 
     found = heard(
@@ -50,7 +50,7 @@ def test_the_latest_use_of_a_node_is_told() -> None:
 
 
 def test_a_node_that_was_killed_takes_its_ranks_with_it() -> None:
-    """It says nothing any more; composesim does."""
+    """The node cannot report it any more, but composesim does."""
     found = heard(
         event("node-started", node="node-1"),
         event("rank-started", node="node-1", rank=2),
@@ -88,7 +88,7 @@ def test_rounds_losses_and_faults_are_counted() -> None:
     }
 
 
-def test_numbers_that_ranks_print_are_metrics_and_all_else_is_not() -> None:
+def test_only_metric_lines_of_ranks_become_metrics() -> None:
     metrics = Metrics()
     for line in (
         '{"step": 1, "loss": 0.5, "name": "x", "nothing": null, "list": [1]}',
@@ -126,12 +126,12 @@ def test_names_are_quoted() -> None:
     assert 'metric="a\\"b\\\\c\\nd"} 3' in metrics.text()
 
 
-def test_what_is_torn_or_strange_says_nothing() -> None:
+def test_malformed_lines_are_ignored() -> None:
     assert heard('{"kind": "usa', "[]", "null", '{"kind": "usage", "node": "node-0", "data": []}', "") == {}
 
 
 def test_files_are_read_on_from_where_they_were_left(tmp_path: Path) -> None:
-    """A line that is not complete yet waits; what an agent says is no metric; new files are found."""
+    """An incomplete line is read later; an agent's log has no metrics; new files are found."""
     (tmp_path / "events").mkdir()
     (tmp_path / "logs").mkdir()
     reader = RunReader(tmp_path)

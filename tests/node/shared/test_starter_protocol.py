@@ -1,4 +1,4 @@
-"""Does all that the agent hands to the process that starts its ranks arrive there? Real sockets and descriptors."""
+"""Everything that the agent sends to the starter arrives; with real sockets and descriptors."""
 
 from __future__ import annotations
 

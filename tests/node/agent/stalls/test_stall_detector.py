@@ -1,4 +1,4 @@
-"""Is a rank's standstill seen, and is where it stands found out without disturbing it? Real processes, threads and sockets."""
+"""Stalled ranks are detected, and their stacks are read without disturbing them; with real processes, threads and sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from compose_sim.node.agent.stalls.progress import ProgressMeter
 from compose_sim.node.shared.progress_page import ProgressPage
 from tests.builders import PATIENCE_S, ROOT
 
-# What a rank does before the person's script; then it waits in C for a byte on stdin, and tells whether that was cut short.
+# What a rank does before the user's script. Then it waits in C for a byte on stdin, and prints whether the wait was
+# interrupted.
 RANK = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
@@ -52,7 +53,7 @@ Start = Callable[[str], tuple["subprocess.Popen[str]", ProgressPage]]
 
 @pytest.fixture
 def rank(tmp_path: Path) -> Iterator[Start]:
-    """Start a rank that stands somewhere, and wait until it does."""
+    """Start a rank that waits in some way, and return once it does."""
     started: list[subprocess.Popen[str]] = []
 
     def start(how: str) -> tuple[subprocess.Popen[str], ProgressPage]:
@@ -85,7 +86,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def call_of(process: int) -> str:
-    """`T` while it is stopped, `poll` in that system call, else its program's name."""
+    """Return `T` if the process is stopped, `poll` if it is in that system call, else the program's name."""
     name, _, rest = Path(f"/proc/{process}/stat").read_text().partition("(")[2].rpartition(")")
     call = Path(f"/proc/{process}/syscall").read_text().split()
     if rest.split()[0] == "T":
@@ -94,7 +95,7 @@ def call_of(process: int) -> str:
 
 
 def answer_of(steps: Generator[float, None, Any]) -> Any:
-    """Run an inquiry to its end."""
+    """Run a generator of pauses to its end, and return the result."""
     while True:
         try:
             time.sleep(next(steps))
@@ -111,18 +112,18 @@ def main_stack(process: subprocess.Popen[str], progress: ProgressPage) -> list[s
 
 
 @pytest.mark.parametrize(("how", "can_wake"), [("free", True), ("locked", False)])
-def test_stacks_are_had_without_cutting_a_call_short(rank: Start, how: str, can_wake: bool) -> None:
-    """Whether or not the interpreter's lock can be had, which is seen as well."""
+def test_stacks_are_read_without_interrupting_a_system_call(rank: Start, how: str, can_wake: bool) -> None:
+    """Also if the interpreter's lock is not free, which is detected."""
     process, progress = rank(how)
     assert main_stack(process, progress) == ["wait_in_c", "stand", "<module>"]
     if can_wake:
         wait_until(lambda: progress.get("awake") == 1)
     assert progress.get("awake") == int(can_wake)
     output, _ = process.communicate("x")
-    assert output == "1\n"  # poll found the byte; -1 would be a call that the signal ended
+    assert output == "1\n"  # poll found the byte; it would return -1 if the signal had interrupted it
 
 
-def test_a_stopped_process_tells_where_it_stands_and_stays_stopped(rank: Start) -> None:
+def test_a_stopped_process_stays_stopped_while_its_stack_is_read(rank: Start) -> None:
     process, progress = rank("stopped")
     assert stack_dump.main_thread_state(process.pid) == "stopped"
     assert main_stack(process, progress) == ["stand", "<module>"]
@@ -133,7 +134,7 @@ def test_a_stopped_process_tells_where_it_stands_and_stays_stopped(rank: Start) 
     assert output == "1\n"
 
 
-def test_a_process_that_runs_another_program_is_not_asked(rank: Start) -> None:
+def test_a_process_that_runs_another_program_gets_no_signal(rank: Start) -> None:
     """The signal would end it."""
     process, progress = rank("another program")
     assert (
@@ -143,8 +144,8 @@ def test_a_process_that_runs_another_program_is_not_asked(rank: Start) -> None:
     assert output == "still here"
 
 
-def test_what_faulthandler_writes_is_read() -> None:
-    """With a thread's name, as Python 3.14 writes it; with a file's name in which it escaped what is not ASCII."""
+def test_output_of_faulthandler_is_parsed() -> None:
+    """Python 3.14 writes thread names; characters in file names that are not ASCII are escaped."""
     text = (
         "Current thread 0x00007f01 [helper] (most recent call first):\n"
         '  File "/run/node/rank/stack_signal.py", line 60 in _wait_for_signals\n'
@@ -155,8 +156,8 @@ def test_what_faulthandler_writes_is_read() -> None:
     assert [(frame.file, frame.line, frame.function) for frame in stack.frames] == [("/home/ada/ä.py", 3, "load")]
 
 
-def test_a_rank_moves_when_it_advances_or_computes(tmp_path: Path) -> None:
-    """In a process of its own: this one would be seen to read, since it looks."""
+def test_advancing_and_computing_are_progress(tmp_path: Path) -> None:
+    """In another process: this one reads files while it measures."""
     computes = """import sys, time
 for line in sys.stdin:
     until = time.thread_time() + float(line)
@@ -193,7 +194,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("is_store", [False, True])
-def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path, is_store: bool) -> None:
+def test_a_byte_from_a_socket_is_progress_unless_it_is_the_stores(tmp_path: Path, is_store: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client, listener.accept()[0] as server:
@@ -203,7 +204,7 @@ def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path
             def moved(now: float) -> bool:
                 return meter.has_progressed(now, lambda: tcp_counters.bytes_by_socket(without))
 
-            # Far apart: this process reads while it looks at itself, which so much time makes nothing of.
+            # Far apart: this process reads files while it measures itself, which is negligible in such a long time.
             assert moved(0.0)
             assert not moved(1e6)
             assert not moved(2e6)
@@ -212,8 +213,8 @@ def test_a_byte_from_a_socket_is_movement_unless_it_is_the_stores(tmp_path: Path
             assert moved(3e6) is not is_store
 
 
-def test_what_a_process_does_is_told() -> None:
-    """A thread that waits for another, as in a deadlock, from one that sleeps for a time."""
+def test_main_thread_state() -> None:
+    """A thread that waits for another one, as in a deadlock, is distinguished from one that sleeps."""
     with subprocess.Popen(["sleep", "100"]) as sleeper:
         wait_until(lambda: stack_dump.main_thread_state(sleeper.pid) == "sleeping")
         sleeper.kill()

@@ -1,4 +1,4 @@
-"""What a node of Ray is started with, from what its machine has; and what is said where it cannot be."""
+"""How a node of Ray is started with the resources of its machine, and what is reported if that is impossible."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NODE = Path(start.__file__).parents[2]
 
 
 def a_ray_of(version: str, folder: Path) -> Path:
-    """A folder in which Python finds a distribution of that name and version, and nothing else."""
+    """Return a folder with a distribution of Ray in this version, and nothing else."""
     info = folder / f"ray-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ray\nVersion: {version}\n")
     return folder
 
 
-def test_an_old_ray_is_told_from_one_that_knows_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_without_tokens_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2.9 is older than 2.52."""
     monkeypatch.syspath_prepend(a_ray_of("2.9.3", tmp_path))
 
@@ -34,7 +34,7 @@ def test_an_old_ray_is_told_from_one_that_knows_tokens(tmp_path: Path, monkeypat
 
 
 def test_the_object_store_lies_within_what_the_node_has_of_shared_memory() -> None:
-    """Ray would take 30 % of the memory, and complain where /dev/shm is smaller."""
+    """Ray would use 30% of the memory, and complain if /dev/shm is smaller."""
     gibibyte = 1 << 30
 
     assert start.object_store_of(4 * gibibyte, 8 * gibibyte) == 4 * gibibyte * 3 // 10
@@ -62,8 +62,8 @@ def test_a_node_has_the_gpus_that_it_was_bound_to(
     assert start.visible_gpus() == count
 
 
-def test_rays_folder_on_a_machine_of_many_is_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray lets everybody write to its folders, so one that somebody else could enter is refused."""
+def test_rays_folder_on_a_shared_machine_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray makes its folders writable for everybody, so the folder above must be private."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "short"))
 
     folder = start.make_folder("node-1", shared=True)
@@ -75,8 +75,8 @@ def test_rays_folder_on_a_machine_of_many_is_ours_alone(tmp_path: Path, monkeypa
         start.make_folder("node-2", shared=True)
 
 
-def test_a_node_without_ray_says_so(tmp_path: Path) -> None:
-    """The very program, in a Python that has none."""
+def test_a_node_without_ray_reports_it(tmp_path: Path) -> None:
+    """The real program, in a Python without Ray."""
     done = run_member(tmp_path, "--patience=1", python=(sys.executable, "-S"))
 
     assert done.returncode == 1
@@ -84,7 +84,7 @@ def test_a_node_without_ray_says_so(tmp_path: Path) -> None:
 
 
 def run_member(folder: Path, *options: str, python: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """Ray's node at a head that is not there."""
+    """Run Ray's node without a head."""
     variables = {
         **os.environ,
         "COMPOSESIM_NODE": "node-0",

@@ -1,4 +1,4 @@
-"""A tensor on an emulated device is where the script put it, and what CUDA refuses is refused in CUDA's words."""
+"""A tensor on an emulated device is where the script put it, and what CUDA refuses is refused with CUDA's message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.builders import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.train
 
-# Evaluates one expression a line, in a process that shows two emulated devices.
+# Evaluates one expression per line in a process with two emulated devices.
 SERVER = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
@@ -218,7 +218,7 @@ def test_a_checkpoint_goes_where_it_is_sent(emulated: Emulation, map_location: s
     assert emulated(f"torch.load(saved(nn.Parameter(y)), map_location={map_location}).device") == answer
 
 
-def test_a_forgotten_map_location_is_told_as_torch_tells_it(emulated: Emulation) -> None:
+def test_a_missing_map_location_is_torchs_own_error(emulated: Emulation) -> None:
     told = emulated("torch.load(io.BytesIO(saved(y).read().replace(b'cuda:1', b'cuda:7')))")
 
     assert told.startswith(
