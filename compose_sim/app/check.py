@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -71,7 +70,7 @@ def check(session: Session, listener: Listener) -> Report:
             interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
             session.was_interrupted = True
         finally:
-            shutil.rmtree(session.folder.path / _RECORD, ignore_errors=True)
+            session.folder.files.remove_tree(_RECORD)
         results = run_checks(case, only=settings.only, skip=settings.skip)
         report = _concluded(replace(report, checks=tuple(result.to_report() for result in results)))
         return replace(report, verdict="interrupted", exit_code=EXIT_CODES["interrupted"]) if interrupted else report
@@ -125,7 +124,7 @@ def _replay(
     except ComposesimError as error:
         return None, f"there was no run at world size 1: {error.message}"
     finally:
-        if replay is not None and replay.folder.path.is_dir():
+        if replay is not None and replay.folder.files.exists():
             delete(replay.folder)
     if result.verdict == "interrupted":
         raise KeyboardInterrupt

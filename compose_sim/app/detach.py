@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 
-def continue_in_background(log: Path) -> Callable[[], None]:
+
+def continue_in_background(folder: SafeFolder, log: str) -> Callable[[], None]:
     """
     Return in a new process that the terminal cannot end. It writes to the terminal until it calls `arrived()`.
 
@@ -30,7 +31,7 @@ def continue_in_background(log: Path) -> Callable[[], None]:
     def arrived() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        file = folder.open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (file, 1), (file, 2)):
             os.dup2(source, target)

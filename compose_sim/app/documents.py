@@ -10,17 +10,17 @@ from compose_sim import assets
 from compose_sim.core.compose.document import render_document, render_identity, render_service_files, render_settings
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.services import FILES as SERVICE_FILES
-from compose_sim.engine.run_folder.folder import write_file
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 
 def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> str:
     """Write the documents into a folder and return the text of the compose file. Only the owner can read secrets in them."""
     loader = jinja2.FileSystemLoader(assets.root())
-    text = render_document(plan, loader=loader, folder=str(path))
-    write_file(path / "docker-compose.yml", text, mode=0o600)
-    write_file(path / ".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
+    text, files = render_document(plan, loader=loader, folder=str(path)), SafeFolder(path)
+    files.replace("docker-compose.yml", text, mode=0o600)
+    files.replace(".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
     for name, content in render_identity(plan).items():
-        write_file(path / "identity" / name, content)
+        files.replace(f"identity/{name}", content)
     for name, content in render_service_files(plan, loader=loader).items():
-        write_file(path / SERVICE_FILES / name, content)
+        files.replace(f"{SERVICE_FILES}/{name}", content)
     return text

@@ -7,10 +7,10 @@ import json
 import linecache
 import os
 import secrets
-import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.plan.model import Mount, Program
 from compose_sim.core.report.report import Cause, Report
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import RunError, SpecError
 
 T = TypeVar("T")
@@ -51,18 +52,20 @@ def run_function(
         )
     call = f"call-{secrets.token_hex(4)}"  # a name of its own: an earlier run of the same name may have left values
     session = Session(_request(request, name, call))
-    folder = session.folder.path / "shared" / call
+    shared = SafeFolder(session.folder.path / "shared")
+    files = SafeFolder(shared.path / call)
     try:
-        _write_call(folder, function, args, kwargs, name=name)
-        _give_to(folder, *session.plan.user_ids)
+        _write_call(files, function, args, kwargs, name=name)
+        files.make_folder("values", session.plan.user_ids)  # where ranks write
         report = session.run(listener)
         if session.was_interrupted:
             raise KeyboardInterrupt
         if report.verdict != "passed":
             raise _error(report)
-        return RankValues(_read_values(folder / "values", report, name), report)
+        return RankValues(_read_values(files, report, name), report)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError, SpecError):
+            shared.remove_tree(call)
 
 
 def _request(request: Request, name: str, call: str) -> Request:
@@ -78,7 +81,7 @@ def _request(request: Request, name: str, call: str) -> Request:
 
 
 def _write_call(
-    folder: Path, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, name: str
+    files: SafeFolder, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, name: str
 ) -> None:
     """Write what a rank needs to call the function: the pickle, the library that reads it, and where to import from."""
     try:
@@ -88,10 +91,9 @@ def _write_call(
             f"{name} or its arguments cannot be pickled: {error}",
             hint="create such objects inside the function, or pass what it needs to create them",
         ) from None
-    (folder / "values").mkdir(parents=True)
-    (folder / "call.pickle").write_bytes(data)
+    files.replace("call.pickle", data)
     library = Path(cloudpickle.__file__).parent  # nodes need the very version that pickled the function
-    shutil.copytree(library, folder / "cloudpickle", ignore=shutil.ignore_patterns("__pycache__"))
+    files.copy_tree(library, "cloudpickle", leave_out=("__pycache__",))
     about = {
         "name": name,
         "python": sys.version_info[:2],
@@ -99,7 +101,7 @@ def _write_call(
         "path": [entry for entry in map(os.path.abspath, sys.path) if Path(entry).is_dir() and not _is_library(entry)],
         "sources": _sources(function),
     }
-    (folder / "call.json").write_text(json.dumps(about), encoding="utf-8")
+    files.replace("call.json", json.dumps(about))
 
 
 def _sources(function: Callable[..., Any]) -> dict[str, list[str]]:
@@ -116,12 +118,6 @@ def _is_library(path: str) -> bool:
     return path.startswith(sysconfig.get_path("stdlib")) or "site-packages" in parts or "dist-packages" in parts
 
 
-def _give_to(folder: Path, user_id: int, group_id: int) -> None:
-    """Let the user that nodes run as write values."""
-    if os.geteuid() == 0:
-        os.chown(folder / "values", user_id, group_id)
-
-
 def _error(report: Report) -> RunError:
     cause = report.cause or Cause(kind=report.verdict, message=f"the run {report.verdict}")
     rank, node, message = cause.rank, cause.node, cause.message
@@ -130,20 +126,21 @@ def _error(report: Report) -> RunError:
     return RunError(f"{place}{message}", rank=rank, node=node, traceback=(cause.traceback or "").rstrip(), hint=hint)
 
 
-def _read_values(folder: Path, report: Report, name: str) -> list[Any]:
+def _read_values(files: SafeFolder, report: Report, name: str) -> list[Any]:
     """Return the values of the last round, by rank."""
-    stored = {tuple(map(int, path.name.split("."))): path for path in folder.glob("*.*") if path.suffix != ".partial"}
+    found = [file for file in files.files("values") if not file.endswith(".partial")]
+    stored = {tuple(map(int, file.split("."))): f"values/{file}" for file in found}
     last = max((generation for generation, _ in stored), default=0)
     world_size = report.rounds[-1].world_size if report.rounds else report.world_size
-    return [_read_value(stored.get((last, rank)), rank, name, report) for rank in range(world_size)]
+    return [_read_value(files, stored.get((last, rank)), rank, name, report) for rank in range(world_size)]
 
 
-def _read_value(path: Path | None, rank: int, name: str, report: Report) -> Any:
+def _read_value(files: SafeFolder, file: str | None, rank: int, name: str, report: Report) -> Any:
     hint = f"composesim logs --run {report.run}"
-    if path is None:
+    if file is None:
         raise RunError(f"rank {rank} exited before {name} returned", rank=rank, hint=hint)
     try:
-        return cloudpickle.loads(path.read_bytes())
+        return cloudpickle.loads(files.read_bytes(file, size=-1))
     except Exception as error:
         raise RunError(
             f"the value that {name} returned on rank {rank} cannot be loaded here: {error}", rank=rank, hint=hint

@@ -11,7 +11,7 @@ from compose_sim.core.request.field_types import RUN_NAME
 from compose_sim.core.units import parse_seconds
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.registry import available_engines
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
 from compose_sim.errors import SpecError
 
 
@@ -89,18 +89,17 @@ def select_folder(run: str | None, *, elsewhere: bool = True) -> RunFolder:
     Without `elsewhere`, only this project's runs are meant where none is named.
     """
     project = Path.cwd()
-    known = runs_folder(project)
-    if run is not None and (known / run / "plan.json").is_file():
-        return RunFolder(known / run)
+    if run is not None and (known := RunFolder(runs_folder(project) / run)).files.status("plan.json"):
+        return known
     live = {status.run: Path(status.folder) for _, status in find_statuses(run) if status.folder}
     if run is not None:
         if run in live:
             return RunFolder(live[run])
         raise SpecError(f"no run named '{run}' is known in '{project}'", hint="composesim ps --all")
     live = {name: folder for name, folder in live.items() if is_run_folder(folder)}  # what was rendered has no record
-    over = sorted(known.glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
+    over = {folder: plan.st_mtime for folder in runs_of(project) if (plan := folder.files.status("plan.json"))}
     if over and not own_runs(live, project):
-        return RunFolder(over[-1].parent)
+        return max(over, key=over.__getitem__)
     if not live:
         raise SpecError(f"there is no run in '{project}'", hint="composesim up --nodes 2 train.py")
     return RunFolder(live[only_run(live, project, elsewhere=elsewhere)])

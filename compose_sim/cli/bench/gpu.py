@@ -12,7 +12,7 @@ from compose_sim.cli.console import print_json, print_table, say
 from compose_sim.core.doctor.gpu_bench_table import HEADER, Sample, sample_of, svg_plot, table_rows, text_plot
 from compose_sim.core.host.gpus import Inventory
 from compose_sim.core.plan.gpus.sharing import why_no_mps
-from compose_sim.engine.run_folder.folder import write_file
+from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import ComposesimError
 
 

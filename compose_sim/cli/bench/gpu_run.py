@@ -35,6 +35,6 @@ def run_on_gpus(name: str, inventory: Inventory, spec: Mapping[str, Any]) -> tup
 
 def lines_of_ranks(session: Session) -> Iterator[str]:
     """Yield what all ranks printed, NCCL's own lines among it."""
-    for path in sorted((session.folder.path / "logs").glob("*.log")):
-        with path.open(errors="replace") as file:
-            yield from file
+    files = session.folder.files
+    for name in files.files("logs", ".log"):
+        yield from files.read_text(f"logs/{name}").splitlines()

@@ -8,7 +8,7 @@ import click
 
 from compose_sim import assets
 from compose_sim.cli.console import say
-from compose_sim.engine.run_folder.folder import write_file
+from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 
 

@@ -41,7 +41,7 @@ def command(
 
 def _run_detached(session: Session, *, as_json: bool, junit: Path | None) -> NoReturn:
     """Continue in a new process, and exit in this one when all nodes have started."""
-    arrived = continue_in_background(session.folder.path / "composesim.log")
+    arrived = continue_in_background(session.folder.files, "composesim.log")
 
     def announce_arrival() -> None:
         if as_json:

@@ -7,7 +7,7 @@ from pathlib import Path
 from compose_sim.cli.console import say
 from compose_sim.core.report.junit import junit
 from compose_sim.core.report.report import Report
-from compose_sim.engine.run_folder.folder import write_file
+from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 
 

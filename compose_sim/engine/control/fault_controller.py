@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.active import compile_fault, faults_to_heal, healed_by_start, scaled_nodes
@@ -42,7 +41,7 @@ class FaultController:
         self._plan, self._engine, self._folder = plan, engine, folder
         self._losses, self._requests = ExpectedLosses(folder.path), ControlRequests(folder)
         self._actions, self._networks = NodeActions(plan, engine, folder), Networks(plan, engine)
-        self._queue: deque[tuple[str, Intervention | None, Path | None]] = deque()
+        self._queue: deque[tuple[str, Intervention | None, str | None]] = deque()
         self._active: dict[str, Effect] = {}
         self._heal_at: dict[str, float] = {}  # id of a fault -> monotonic seconds at which its `--for` ends
         self._wanted = tuple(node.name for node in plan.initial_nodes)
@@ -84,7 +83,7 @@ class FaultController:
         while self._queue:
             request, _, file = self._queue.popleft()
             self._refuse(request, EngineError("the run is ending", hint=f"composesim report --run {self._plan.run}"))
-            _acknowledge(file)
+            self._acknowledge(file)
         if self._active:
             with suppress(ComposesimError):
                 self._actions.refresh()
@@ -105,10 +104,15 @@ class FaultController:
             elif self._queue:
                 request, intervention, file = self._queue.popleft()
                 self._guarded(request, partial(self._execute, request, intervention))
-                _acknowledge(file)
+                self._acknowledge(file)
             else:
                 self._wake.wait(_POLL_S if due is None else min(_POLL_S, self._heal_at[due] - now))
                 self._wake.clear()
+
+    def _acknowledge(self, file: str | None) -> None:
+        if file:
+            with suppress(OSError, ComposesimError):  # gone, or not a file
+                self._requests.acknowledge(file)
 
     def _take_requests(self) -> None:
         try:
@@ -273,10 +277,3 @@ def _ranks_in(plan: Plan, nodes: Iterable[str]) -> dict[int, str]:
     """Return the node of each rank in a round of these nodes, in their order."""
     nproc = {node.name: node.nproc for node in plan.nodes}
     return dict(enumerate(name for name in nodes for _ in range(nproc.get(name, 0))))
-
-
-def _acknowledge(file: Path | None) -> None:
-    """Remove the file of a request, which is how the shell that wrote it learns that it has been handled."""
-    if file:
-        with suppress(OSError):  # gone, or not a file
-            file.unlink()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from compose_sim.core.verdict.breakpoints import Breakpoint, breakpoint_after
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _CHUNK = 65536
 
@@ -92,13 +93,11 @@ def _receive(connection: socket.socket) -> bytes:
 
 def _connect(folder: Path, name: str) -> socket.socket | None:
     """Connect to a socket, however long its path is; return None if nothing listens on it yet."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.connect(f"/proc/self/fd/{descriptor}/{name}")
+        with SafeFolder(folder).opened() as descriptor:
+            connection.connect(f"/proc/self/fd/{descriptor}/{name}")
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None
-    finally:
-        os.close(descriptor)
     return connection

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from pathlib import Path
 from compose_sim.engine.host.facts import docker_endpoint
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
 from compose_sim.engine.run_folder.record import end_of
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import CommandError, SpecError
 
 _REMOVE_EVERY_S = 1.0  # a run that is starting may create nodes after the last removal
@@ -25,7 +25,9 @@ class FoundRun:
 
     engine: Engine
     run: str
-    folder: RunFolder | None  # None if the run was rendered, or if its folder is unknown or cannot be seen from here
+    folder: (
+        RunFolder | None
+    )  # None if the run was rendered, or if its folder is unknown, cannot be seen from here, or is not safe
     state: str  # see `state_of`
 
 
@@ -34,7 +36,7 @@ def state_of(path: Path | None) -> str:
     Return the state of a run that has nodes, from the folder in their labels; None if there is no label.
 
     `rendered`: started with `docker compose up`, in a folder of the user's own, which composesim never ends.
-    `under way`: a process is running it, or its folder cannot be seen from here.
+    `under way`: a process is running it, or its folder cannot be seen from here or is not safe to read.
     `kept`: over, and started with --keep.
     `unreadable`: over, but another version of composesim wrote its plan.
     `crashed`: composesim was killed.
@@ -44,9 +46,9 @@ def state_of(path: Path | None) -> str:
     if not is_run_folder(path):
         return "rendered"
     folder = RunFolder(path)
-    if not _is_visible(path) or folder.is_claimed():
+    if not folder.files.exists() or folder.is_claimed():
         return "under way"
-    if not folder.report_file.is_file():
+    if not folder.files.status("report.json"):
         return "crashed"
     try:
         return "kept" if folder.read_plan().keep else "crashed"
@@ -80,8 +82,7 @@ def find_runs_named(run: str, project: Path) -> list[FoundRun]:
 def starting_runs(project: Path, found: list[FoundRun]) -> list[RunFolder]:
     """Return the runs of a project that have a process but nothing on any engine yet."""
     known = {each.run for each in found}
-    folders = (RunFolder(lock.parent) for lock in sorted(runs_folder(project).glob("*/lock")))
-    return [folder for folder in folders if folder.name not in known and folder.is_claimed()]
+    return [folder for folder in runs_of(project) if folder.name not in known and folder.is_claimed()]
 
 
 def interrupt(folder: RunFolder, engine: Engine | None = None) -> None:
@@ -112,7 +113,7 @@ def all_nodes_started(folder: RunFolder) -> bool:
         nodes = folder.read_plan().nodes
     except SpecError:
         return False
-    return all((folder.path / "events" / f"{node.name}.jsonl").exists() for node in nodes)
+    return all(folder.files.status(f"events/{node.name}.jsonl") for node in nodes)
 
 
 def _engines() -> list[Engine]:
@@ -123,14 +124,6 @@ def _engines() -> list[Engine]:
 
 def _found_run(engine: Engine, run: str, labelled: str, project: Path) -> FoundRun:
     guess = runs_folder(project) / run
-    path = Path(labelled) if labelled else guess if _is_visible(guess) else None
-    folder = RunFolder(path) if path and is_run_folder(path) and _is_visible(path) else None
+    path = Path(labelled) if labelled else guess if SafeFolder(guess).exists() else None
+    folder = RunFolder(path) if path and is_run_folder(path) and SafeFolder(path).exists() else None
     return FoundRun(engine=engine, run=run, folder=folder, state=state_of(path))
-
-
-def _is_visible(path: Path) -> bool:
-    """Return whether the folder can be seen from here: it may be in another container, or belong to another user."""
-    try:
-        return stat.S_ISDIR(path.stat().st_mode)
-    except OSError:
-        return False

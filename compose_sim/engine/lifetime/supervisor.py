@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -61,7 +62,11 @@ _unreleased: list[Supervisor] = []  # kept because garbage collection of a Popen
 
 def start_supervisor(engine_name: str, run: str, folder: Path) -> Supervisor:
     """Start the supervisor of a run, whose folder must exist."""
-    with (folder / "supervisor.log").open("w") as log:
+    from compose_sim.engine.run_folder.safe_files import SafeFolder
+
+    files = SafeFolder(folder)
+    files.replace("supervisor.log", "")
+    with os.fdopen(files.open_file("supervisor.log", os.O_WRONLY | os.O_APPEND), "a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "compose_sim.engine.lifetime.supervisor", engine_name, run, str(folder.resolve())],
             cwd=Path(__file__).parents[2],  # where Python finds the module, installed or not
@@ -101,7 +106,7 @@ def _remove_until_gone(engine_name: str, run: str, path: Path) -> None:
             break
         time.sleep(_CHECK_EVERY_S)
     logging.info("nothing is left" if is_ours and checks_without_run else "gave up")
-    if removed and (path / "events").is_dir():
+    if removed and folder.files.status("plan.json"):
         folder.append_event("note", reason=_NOTE)
 
 

@@ -22,9 +22,11 @@ from compose_sim.engine.local import actions, process_labels
 from compose_sim.engine.local.mps import start_mps, stop_mps
 from compose_sim.engine.local.process_labels import LabelledProcess, agent_of, labelled_processes, without_ancestors
 from compose_sim.engine.local.reaper import ChildProcesses, adopt_orphans
-from compose_sim.engine.local.zygote import Zygote, output_file
+from compose_sim.engine.local.zygote import Zygote
 from compose_sim.engine.protocol import NodeStatus, Progress
+from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, last_event, try_read_plan
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import run_on_terminal
 from compose_sim.errors import EngineError
 
@@ -148,8 +150,8 @@ class LocalEngine:
         """Return the end of `logs/NODE.out`, where the node's first process prints."""
         folder = self._folder_of(run)
         try:
-            text = output_file(folder, node).read_text(errors="replace") if folder else ""
-        except FileNotFoundError:
+            text = SafeFolder(folder).read_text(f"logs/{node}.out") if folder else ""
+        except (OSError, UnsafeFileError):
             return ""
         return "".join(text.splitlines(keepends=True)[-lines:])
 

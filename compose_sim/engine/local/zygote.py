@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from compose_sim.core.plan.node_roles import role_command
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError
 
 
@@ -20,7 +22,8 @@ class Zygote:
     def __init__(self, python: str, *, folder: Path, working_directory: str, environment: Mapping[str, str]) -> None:
         """Write output to the logs in the run folder; `working_directory` is that of the processes."""
         self._folder, self._working_directory = folder, working_directory
-        with output_file(folder, "zygote").open("w") as errors:
+        log = SafeFolder(folder).open_file("logs/zygote.out", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with os.fdopen(log, "a") as errors:
             try:
                 self._process = subprocess.Popen(
                     [python, "-u", *role_command(str(folder.resolve()), "zygote")],
@@ -47,6 +50,7 @@ class Zygote:
 
         With `program`, the command line of the ranks after `python`, it gets a fork server that has imported torch already.
         """
+        SafeFolder(self._folder).append(f"logs/{name}.out", "")  # created here, and opened by the zygote
         request = {
             "argv": argv,
             "environment": environment,
@@ -79,7 +83,7 @@ class Zygote:
         if not line:
             raise EngineError(
                 "the process that starts the nodes has died",
-                evidence=output_file(self._folder, "zygote").read_text(errors="replace")[-2000:],
+                evidence=SafeFolder(self._folder).read_text("logs/zygote.out")[-2000:],
                 hint="composesim doctor",
             )
         answer: dict[str, Any] = json.loads(line)

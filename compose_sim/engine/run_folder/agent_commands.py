@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from pathlib import Path
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.effects import AgentCommand
-from compose_sim.engine.run_folder.folder import RunFolder, write_file
+from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import EngineError
 
 _TIMEOUT_S = 20.0  # an agent polls a few times per second; a busy machine may delay it
@@ -32,7 +31,7 @@ class AgentCommands:
                 self._answers.get(key, ("",))[0] != wanted
             ):  # an agent undoes some commands when it leaves, before we ask
                 self._answers.pop(key, None)
-        path = self.write(command, cause)
+        file = self.write(command, cause)
         with self._changed:
             self._changed.wait_for(
                 lambda: self._cancelled or self._answers.get(key, ("",))[0] in (wanted, "failed"), _TIMEOUT_S
@@ -41,16 +40,16 @@ class AgentCommands:
         if phase == wanted or (self._cancelled and not phase):
             return
         if command.on:
-            path.unlink(missing_ok=True)  # so that it is not executed later
+            self._folder.files.remove(file)  # so that it is not executed later
         what = f"failed to execute '{command.name}': {why}" if phase else "did not answer"
         raise EngineError(f"{command.node} {what}", hint=f"composesim logs --node {command.node}")
 
-    def write(self, command: AgentCommand, cause: str) -> Path:
+    def write(self, command: AgentCommand, cause: str) -> str:
         """Write the command for the agent to find, and return the file without waiting."""
         values = {"id": cause, "name": command.name, "values": dict(command.values), "on": command.on}
-        path = self._folder.path / "control" / command.node / f"{cause}.json"
-        write_file(path, json.dumps(values))
-        return path
+        file = f"control/{command.node}/{cause}.json"
+        self._folder.files.replace(file, json.dumps(values))
+        return file
 
     def observe(self, events: list[Event]) -> None:
         """Take note of the answers among new events of the run."""

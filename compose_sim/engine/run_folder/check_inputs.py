@@ -13,11 +13,12 @@ from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.verdict.hang import standings_of
 from compose_sim.core.verdict.stalled_rank import Standing
+from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.safe_files import MOST_BYTES, SafeFolder
 from compose_sim.errors import SpecError
 
 TIMELINE = "logs/timeline.json"
-_MOST_BYTES = 64 << 20  # of one file: what lies beyond is of a run too long to judge whole
 
 
 def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
@@ -35,10 +36,11 @@ def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
 
 def read_timeline(folder: Path) -> HorovodTimeline | None:
     """Return what Horovod's timeline of a run shows; None if there is no timeline, or it is empty."""
-    file = folder / TIMELINE
-    if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+    files = SafeFolder(folder)
+    status = files.status(TIMELINE)
+    if not status or status.st_size > MOST_BYTES:
         return None
-    return parse_timeline(file.read_text(errors="replace"), file=TIMELINE)
+    return parse_timeline(files.read_text(TIMELINE), file=TIMELINE)
 
 
 def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:
@@ -52,14 +54,17 @@ def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:
 
 def read_observed(folder: Path) -> Observed:
     """What each rank observed in the last round it took part in."""
-    newest: dict[int, tuple[int, str, Path]] = {}
-    for path in sorted((folder / "observations").glob("*.*.*.jsonl")):
-        node, rank, generation = path.name.removesuffix(".jsonl").rsplit(".", 2)
-        if rank.isdigit() and generation.isdigit():
-            newest[int(rank)] = max(newest.get(int(rank), (-1, "", path)), (int(generation), node, path))
+    observations = SafeFolder(folder / "observations")
+    newest: dict[int, tuple[int, str, str]] = {}
+    for name in observations.files(suffix=".jsonl"):
+        node, rank, generation = ["", "", *name.removesuffix(".jsonl").rsplit(".", 2)][-3:]
+        if node and rank.isdigit() and generation.isdigit():
+            newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(generation), node, name))
     last = max((generation for generation, _, _ in newest.values()), default=0)
     ranks: dict[int, RankObserved] = {
-        rank: parse_rank(node, rank, _lines(path)) for rank, (at, node, path) in newest.items() if at == last
+        rank: parse_rank(node, rank, _lines(observations, name))
+        for rank, (at, node, name) in newest.items()
+        if at == last
     }
     return Observed(ranks=ranks)
 
@@ -74,22 +79,28 @@ def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
         if event.generation == last
         for rank, begins_at in event.data["logs"].items()
     }
-    logs = {}
-    for path in sorted((folder / "logs").glob("*.*.log")):
-        rank = path.name.removesuffix(".log").rsplit(".", 1)[1]
-        if rank.isdigit() and (path.name in begins or not begins):
-            logs[int(rank)] = tuple(_lines(path, begins.get(path.name, 0)))
+    logs, files = {}, SafeFolder(folder / "logs")
+    for name in files.files(suffix=".log"):
+        rank = name.removesuffix(".log").rpartition(".")[2]
+        if rank.isdigit() and (name in begins or not begins):
+            logs[int(rank)] = tuple(_lines(files, name, begins.get(name, 0)))
     return logs
 
 
 def read_events(folder: Path) -> list[Event]:
     """All events of the run, in order of time."""
-    files = [(path.stem, _lines(path)) for path in (folder / "events").glob("*.jsonl")]
-    parsed = [parse_file_event(line, writer) for writer, lines in files for line in lines]
+    files = SafeFolder(folder / "events")
+    parsed = [
+        parse_file_event(line, name.removesuffix(".jsonl"))
+        for name in files.files(suffix=".jsonl")
+        for line in _lines(files, name)
+    ]
     return sorted((event for event in parsed if event), key=lambda event: event.t)
 
 
-def _lines(path: Path, begins_at: int = 0) -> list[str]:
-    with path.open("rb") as file:
-        file.seek(begins_at)
-        return file.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
+def _lines(files: SafeFolder, name: str, begins_at: int = 0) -> list[str]:
+    """Return the lines of a file up to MOST_BYTES: a run that wrote more is judged by its beginning."""
+    try:
+        return files.read_bytes(name, offset=begins_at).decode("utf-8", "replace").splitlines()
+    except (OSError, UnsafeFileError):  # a node made it unreadable
+        return []

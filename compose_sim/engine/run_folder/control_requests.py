@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.faults.commands import Intervention, intervention_from_dict, intervention_to_dict
-from compose_sim.engine.run_folder.folder import RunFolder, write_file
+from compose_sim.engine.run_folder.folder import OWN_EVENTS, RunFolder
 from compose_sim.engine.run_folder.record import end_of
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError, SpecError
 
 _POLL_S = 0.02
@@ -38,13 +38,12 @@ def send_request(folder: RunFolder, intervention: Intervention, request: str) ->
     if not folder.is_claimed():
         raise SpecError(f"the run '{folder.name}' is over", hint="composesim ps --all")
     over = end_of(folder)
-    events = folder.path / "events" / "composesim.jsonl"
-    begin = events.stat().st_size if events.exists() else 0
-    text = json.dumps({"id": request, **intervention_to_dict(intervention)})
-    pending = folder.path / "requests" / f"{time.time_ns():020d}.{request}.json"
-    write_file(pending, text, mode=0o600)
+    events = folder.files.status(OWN_EVENTS)
+    pending = f"requests/{time.time_ns():020d}.{request}.json"
+    folder.files.replace(pending, json.dumps({"id": request, **intervention_to_dict(intervention)}))
     _wait(pending, over, folder)
-    seen = _events_from(events, begin)
+    lines = folder.files.read_bytes(OWN_EVENTS, offset=events.st_size if events else 0).splitlines()
+    seen = [event for event in (parse_event(line.decode("utf-8", "replace")) for line in lines) if event]
     refused = next((event.data for event in seen if event.kind == "refused" and event.data.get("id") == request), None)
     if refused:
         errors: dict[object, type[ComposesimError]] = {2: SpecError, 4: EnvironmentMissingError}
@@ -54,50 +53,46 @@ def send_request(folder: RunFolder, intervention: Intervention, request: str) ->
     return seen
 
 
-def _wait(pending: Path, over: threading.Event, folder: RunFolder) -> None:
+def _wait(pending: str, over: threading.Event, folder: RunFolder) -> None:
     try:
-        while pending.exists():
-            if over.wait(_POLL_S) and pending.exists():
+        while folder.files.status(pending):
+            if over.wait(_POLL_S) and folder.files.status(pending):
                 raise EngineError(
                     f"the run '{folder.name}' ended before it handled the request",
                     hint=f"composesim report --run {folder.name}",
                 )
     finally:
-        pending.unlink(missing_ok=True)
-
-
-def _events_from(path: Path, begin: int) -> list[Event]:
-    with path.open("rb") as file:
-        file.seek(begin)
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    return [event for event in map(parse_event, lines) if event]
+        folder.files.remove(pending)
 
 
 class ControlRequests:
     """The requests of one run, as the process that runs the cluster reads them."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder.path / "requests"
+        self._files = folder.files
         self._seen: set[str] = set()
 
-    def new(self) -> Iterator[tuple[str, Path, Intervention | None]]:
+    def new(self) -> Iterator[tuple[str, str, Intervention | None]]:
         """Yield id, file and intervention of each new request, oldest first; the intervention is None if it is invalid."""
-        with suppress(FileNotFoundError):
-            for path in sorted(self._folder.glob("*.json")):
-                if path.name in self._seen:
-                    continue
-                self._seen.add(path.name)
+        for name in self._files.files("requests", ".json"):
+            if name not in self._seen:
+                self._seen.add(name)
+                file, parts = f"requests/{name}", name.split(".")
                 with suppress(FileNotFoundError):  # the shell that sent it was interrupted
-                    yield path.name.split(".")[1] if path.name.count(".") == 2 else path.stem, path, _read(path)
+                    yield parts[1] if len(parts) == 3 else name.removesuffix(".json"), file, _read(self._files, file)
+
+    def acknowledge(self, file: str) -> None:
+        """Remove the file of a request, which is how the shell that wrote it learns that it has been handled."""
+        self._files.remove(file)
 
 
-def _read(path: Path) -> Intervention | None:
+def _read(files: SafeFolder, name: str) -> Intervention | None:
     """Return the intervention in a file, or None if it is invalid; FileNotFoundError if the file is gone."""
     try:
-        values = json.loads(path.read_text())
+        values = files.read_json(name)
         values.pop("id", None)
         return intervention_from_dict(values)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError):
         return None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event, parse_file_event, parse_metric
 from compose_sim.core.state.fold_driver import NODE as DRIVER
+from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
 _POLL_S = 0.05
@@ -17,9 +21,9 @@ _POLL_S = 0.05
 class _FileTail:
     """Reads the lines added to one file, each with its offset. A last line without a newline is held back until it is complete."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = path.open("rb")
+    def __init__(self, files: SafeFolder, name: str) -> None:
+        self.stem = Path(name).stem
+        self._file = os.fdopen(files.open_file(name), "rb")
         self._rest = b""
         self._at = 0
 
@@ -54,7 +58,7 @@ class EventTail:
     """
 
     def __init__(self, folder: Path, *, logs: bool = True) -> None:
-        self._folder = folder
+        self._files = SafeFolder(folder)
         self._logs = logs
         self._tails: dict[str, _FileTail] = {}
         self._rounds: dict[str, list[tuple[int, int]]] = {}  # log's stem -> (offset, generation), sorted
@@ -79,13 +83,13 @@ class EventTail:
     def _collect(self, *, final: bool) -> list[Event]:
         # Logs first: the events read afterwards then contain the round of every log line.
         logs = self._open_tails("logs", ".log") if self._logs else ()
-        printed = [(tail.path.stem, tail.finish() if final else tail.read()) for tail in logs]
+        printed = [(tail.stem, tail.finish() if final else tail.read()) for tail in logs]
         now = time.time()
         events: list[Event] = []
         for tail in self._open_tails("events", ".jsonl"):
-            events += _parsed(tail.path.stem, tail.finish() if final else tail.read())
+            events += _parsed(tail.stem, tail.finish() if final else tail.read())
             while not final and (lines := tail.read()):
-                events += _parsed(tail.path.stem, lines)
+                events += _parsed(tail.stem, lines)
         self._note_rounds(events)
         for stem, lines in printed:
             events += _log_events(stem, lines, self._rounds.get(stem, []), now)
@@ -100,17 +104,15 @@ class EventTail:
                     rounds.append((int(begins_at), event.generation))
                     rounds.sort()
 
-    def _open_tails(self, name: str, suffix: str) -> Iterator[_FileTail]:
-        folder = self._folder / name
-        try:
-            names = sorted(entry.name for entry in folder.iterdir() if entry.suffix == suffix)
-        except FileNotFoundError:
-            return
-        for entry in names:
-            key = f"{name}/{entry}"
-            if key not in self._tails:
-                self._tails[key] = _FileTail(folder / entry)
-            yield self._tails[key]
+    def _open_tails(self, folder: str, suffix: str) -> Iterator[_FileTail]:
+        """Yield the tails of all files, also of those that a node has replaced or made unreadable since they were opened."""
+        with suppress(UnsafeFileError, PermissionError):
+            for file in self._files.files(folder, suffix):
+                name = f"{folder}/{file}"
+                if name not in self._tails:
+                    with suppress(UnsafeFileError, PermissionError, FileNotFoundError):
+                        self._tails[name] = _FileTail(self._files, name)
+        yield from (tail for name, tail in sorted(self._tails.items()) if name.startswith(f"{folder}/"))
 
 
 def poll_interval(started: float) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from compose_sim.core.events.events import Event
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _DETECTED_WITHIN_S = 10.0  # by then the master has noticed any loss that the fault caused; silence takes 5 s
 
@@ -19,7 +20,7 @@ class ExpectedLosses:
     """The marks of one run. Used by the loop that follows the run and by the thread that executes interventions."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "control" / "absent"
+        self._marks = SafeFolder(folder / "control" / "absent")
         # node -> Unix seconds at which it was healed, and at which the mark expires
         self._leaving: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
@@ -28,10 +29,9 @@ class ExpectedLosses:
         """Mark nodes that are about to be lost on purpose, and return the previous marks for `restore`."""
         previous: PreviousMarks = {}
         with self._lock:
-            self._folder.mkdir(parents=True, exist_ok=True)
             for node in nodes:
-                previous[node] = ((self._folder / node).exists(), self._leaving.pop(node, None))
-                (self._folder / node).touch()
+                previous[node] = (self._marks.status(node) is not None, self._leaving.pop(node, None))
+                self._marks.append(node, "")
         return previous
 
     def restore(self, previous: PreviousMarks) -> None:
@@ -64,4 +64,4 @@ class ExpectedLosses:
 
     def _remove(self, node: str) -> None:
         self._leaving.pop(node, None)
-        (self._folder / node).unlink(missing_ok=True)
+        self._marks.remove(node)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +17,8 @@ from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.root_cause import failed_at_start
 from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
 
 _EVIDENCE_LINES = 20
@@ -66,34 +66,26 @@ def last_output(folder: RunFolder, state: ClusterState) -> dict[str, str]:
     """Return the last lines in the log of each node that failed before it started a rank; "" if there is no log."""
     output = {}
     for name in failed_at_start(state):
-        path = folder.path / "logs" / f"{name}.log"
-        text = path.read_text(errors="replace") if path.is_file() else ""
+        log = f"logs/{name}.log"
+        text = folder.files.read_text(log) if folder.files.status(log) else ""
         output[name] = "\n".join(text.splitlines()[-_EVIDENCE_LINES:])
     return output
 
 
 def finished_runs(project: Path) -> Iterator[RunFolder]:
-    """Yield the runs of a project folder that no process is running any more, the latest first."""
-    plans = sorted(runs_folder(project).glob("*/plan.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for plan in plans:
-        folder = RunFolder(plan.parent)
-        if not folder.is_claimed():
-            yield folder
+    """Yield the runs of a project folder that no process is running, the latest first."""
+    plans = {folder: plan.st_mtime for folder in runs_of(project) if (plan := folder.files.status("plan.json"))}
+    yield from (folder for folder in sorted(plans, key=plans.__getitem__, reverse=True) if not folder.is_claimed())
 
 
 def end_of(folder: RunFolder) -> threading.Event:
     """Return an event that is set as soon as no process is running this run."""
     over = threading.Event()
     try:
-        lock = os.open(folder.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        lock = folder.open_lock()
     except FileNotFoundError:
         over.set()
         return over
-    except PermissionError as error:
-        raise SpecError(
-            f"the run '{folder.name}' belongs to another user: {error.strerror}: '{error.filename}'",
-            hint="composesim ps",
-        ) from None
     threading.Thread(target=_wait_for_lock, args=(lock, over), daemon=True).start()
     return over
 
@@ -101,14 +93,14 @@ def end_of(folder: RunFolder) -> threading.Event:
 def delete(folder: RunFolder) -> None:
     """Delete a run's folder; raise SpecError if it is not the folder of a run, or a process is running the run."""
     path = folder.path
-    is_run = any((path / name).is_file() for name in ("lock", "plan.json"))
-    if not (is_run_folder(path) and path.is_dir() and is_run) or path.is_symlink():
+    is_run = any(folder.files.status(name) for name in ("lock", "plan.json"))
+    if not (is_run_folder(path) and is_run):
         raise SpecError(f"'{path}' is not the folder of a run and was not deleted", hint="composesim ps --all")
     if folder.is_claimed():
         raise SpecError(f"the run '{folder.name}' is running: its folder was not deleted", hint="composesim ps")
     folder.claim()  # no run of this name may begin meanwhile
     try:
-        shutil.rmtree(path)
+        SafeFolder(path.parent).remove_tree(path.name)
     finally:
         folder.release()
 

@@ -78,7 +78,7 @@ def _start(request: dict[str, Any]) -> tuple[int, _NodeServer | None]:
 def _become(request: dict[str, Any]) -> _NodeServer | None:
     """Execute the requested command in this forked process; returns only in the fork server that it forks before."""
     os.setsid()
-    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    output = os.open(request["output"], os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)  # composesim has made it
     _redirect(os.open(os.devnull, os.O_RDONLY), output)
     os.chdir(request["folder"])
     environment = {**request["environment"], _AGENT: str(os.getpid())}

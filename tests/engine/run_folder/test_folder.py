@@ -14,7 +14,7 @@ import pytest
 from compose_sim.engine.lifetime.orphans import interrupt_until_over, state_of
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, lay_out, runs_folder
 from compose_sim.engine.run_folder.record import delete
-from compose_sim.errors import EngineError, SpecError
+from compose_sim.errors import SpecError
 
 # Another process that holds a run's folder until it is told to end.
 HOLDER = """
@@ -107,16 +107,6 @@ def test_the_process_of_a_start_is_waited_for(folder: RunFolder) -> None:
     assert holder.wait(10) == 0
     holder.stdout.close()
     assert '"stopping"' in (folder.path / "events" / "composesim.jsonl").read_text()
-
-
-@pytest.mark.parametrize("plant", [lambda path, target: path.symlink_to(target), lambda path, target: os.mkfifo(path)])
-def test_what_a_node_plants_leads_nowhere(folder: RunFolder, tmp_path: Path, plant) -> None:  # type: ignore[no-untyped-def]
-    target = tmp_path / "target"
-    plant(folder.path / "events" / "composesim.jsonl", target)
-
-    with pytest.raises(EngineError, match="is not a plain file"):
-        folder.append_event("started")
-    assert not target.exists()
 
 
 def test_events_are_appended_a_line_each(folder: RunFolder) -> None:

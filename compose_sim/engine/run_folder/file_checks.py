@@ -1,0 +1,49 @@
+"""Refuse files and folders below `.composesim` that composesim would not have created."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from pathlib import Path
+from typing import NoReturn
+
+from compose_sim.engine.run_folder.file_owner import owner_of_new_files
+from compose_sim.errors import SpecError
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFREG: "a regular file",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class UnsafeFileError(SpecError):
+    """Something below `.composesim` is not what composesim would have created there, and may lead elsewhere."""
+
+
+def refuse_kind(path: Path, status: os.stat_result, wanted: int) -> NoReturn:
+    found = _KINDS.get(stat.S_IFMT(status.st_mode), "of an unknown kind")
+    raise UnsafeFileError(f"'{path}' is {found}, not {_KINDS[wanted]}", hint=f"ls -ld {path}, then delete it")
+
+
+def refuse_owner(path: Path, owner: int) -> NoReturn:
+    try:
+        name = f"'{pwd.getpwuid(owner).pw_name}'"
+    except KeyError:
+        name = str(owner)
+    raise UnsafeFileError(
+        f"'{path}' belongs to the user {name}, who could read or replace what a run keeps there",
+        hint=f"ls -ld {path}, then delete it, or use another project folder",
+    )
+
+
+def check_owner(path: Path, folder: int, base: int) -> None:
+    """Trust the owner of the project if root acts as that user, the caller otherwise, and root."""
+    owner, trusted = os.fstat(folder).st_uid, os.geteuid() or os.fstat(base).st_uid
+    if owner not in (0, trusted) and owner != owner_of_new_files(base):
+        refuse_owner(path, owner)

@@ -1,0 +1,270 @@
+"""Access files below `.composesim`, where the code of nodes and other users can plant links, pipes and folders of their own.
+
+A path is opened one component after another, each relative to the folder above, and never through a symbolic link. Only
+regular files are read or written. Folders and files must belong to the user of the project, or to root. If composesim runs as
+root, the kernel checks each access as if the owner of the containing folder made it.
+
+The folder that holds `.composesim` is trusted, because the user chose it, and so is a folder elsewhere, such as one of `render`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from compose_sim.engine.run_folder.file_checks import UnsafeFileError, check_owner, refuse_kind, refuse_owner
+from compose_sim.engine.run_folder.file_owner import act_as, act_as_owner_of, give
+
+HIDDEN = ".composesim"
+MOST_BYTES = 64 << 20  # of a file that is read as a whole
+# The Docker daemon may be neither root nor the owner on the file system, and must get through to the folders that nodes mount.
+PASSABLE, PRIVATE = 0o711, 0o700
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK, opening a pipe would block
+_PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
+
+
+class SafeFolder:
+    """A folder that need not exist yet. Names of files and folders in it may have several components, such as `logs/a.log`."""
+
+    def __init__(self, path: Path) -> None:
+        """Take any path; everything from its last `.composesim` on is opened safely."""
+        parts = path.parts
+        self._is_hidden = HIDDEN in parts
+        trusted = len(parts) - 1 - parts[::-1].index(HIDDEN) if self._is_hidden else len(parts)
+        self._base, self._below = Path(*parts[:trusted]), "/".join(parts[trusted:])
+        self.path = path
+
+    @contextmanager
+    def opened(self, name: str = "", *, create: int | None = None, as_owner: bool = True) -> Iterator[int]:
+        """Open a folder, and act as its owner inside the context; make it with mode `create` if it does not exist."""
+        parts = [*_components(self._below, self.path), *_components(name, self.path / name)]
+        path = self._base
+        with ExitStack() as stack:
+            if create is not None and not self._is_hidden:
+                path.mkdir(parents=True, exist_ok=True)
+            base = folder = os.open(path, os.O_DIRECTORY | os.O_CLOEXEC | (_PATH_ONLY if parts else os.O_RDONLY))
+            stack.callback(os.close, base)
+            if acts := as_owner and self._acts_as_owner:
+                stack.callback(act_as, os.geteuid(), os.getegid())
+                act_as_owner_of(base)
+            for number, part in enumerate(parts, 1):
+                if create is not None:
+                    with _absolute(path), suppress(FileExistsError):
+                        os.mkdir(part, create if number == len(parts) else self._folder_mode, dir_fd=folder)
+                path /= part
+                if acts:
+                    act_as(0, os.getegid())
+                folder = _open_folder(part, folder, path)
+                stack.callback(os.close, folder)
+                if self._is_hidden:
+                    check_owner(path, folder, base)
+                if acts and create is not None:  # root may have made it, with an older composesim
+                    give(folder, base)
+                if acts:
+                    act_as_owner_of(folder)
+            with _absolute(path):
+                yield folder
+
+    def make_folder(self, name: str, owner: tuple[int, int] | None = None, *, private: bool = False) -> None:
+        """Make a folder unless it exists. Below `.composesim`, only its owner can enter; only root can make it for another user."""
+        with self.opened(name, create=PRIVATE if private or self._is_hidden else self._folder_mode) as folder:
+            give(folder, owner)
+
+    def exists(self) -> bool:
+        """Return whether there is such a folder, and it is safe."""
+        try:
+            with self.opened():
+                return True
+        except (OSError, UnsafeFileError):
+            return False
+
+    def status(self, name: str) -> os.stat_result | None:
+        """Return the status of a regular file; None if there is none, or if its folder is not safe."""
+        try:
+            with self._parent(name) as (folder, file):
+                status = os.stat(file, dir_fd=folder, follow_symlinks=False)
+        except (OSError, UnsafeFileError):
+            return None
+        return status if stat.S_ISREG(status.st_mode) else None
+
+    def files(self, name: str = "", suffix: str = "") -> list[str]:
+        """Return the names of the regular files in a folder, sorted; none if there is no such folder."""
+        return self._names(name, lambda entry: entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False))
+
+    def folders(self, name: str = "") -> list[str]:
+        """Return the names of the folders in a folder, sorted; none if there is no such folder."""
+        return self._names(name, lambda entry: entry.is_dir(follow_symlinks=False))
+
+    def open_file(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Open a regular file; return its descriptor."""
+        with self._parent(name, create=bool(flags & os.O_CREAT)) as (folder, file):
+            path = self.path / name
+            try:
+                try:
+                    descriptor = os.open(file, flags | _SAFE, self._file_mode, dir_fd=folder)
+                except PermissionError:
+                    if not self._acts_as_owner or os.stat(file, dir_fd=folder, follow_symlinks=False).st_uid:
+                        raise
+                    act_as(
+                        0, os.getegid()
+                    )  # a file of root, such as the log of a rank that root runs without containers
+                    descriptor = os.open(file, flags | _SAFE, dir_fd=folder)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                    raise
+                refuse_kind(path, os.stat(file, dir_fd=folder, follow_symlinks=False), stat.S_IFREG)
+            try:
+                self._check_file(path, os.fstat(descriptor), os.fstat(folder))
+            except UnsafeFileError:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+    def read_bytes(self, name: str, *, offset: int = 0, size: int = MOST_BYTES) -> bytes:
+        """Return what a file contains from an offset on, up to a size; -1 for all of it."""
+        with os.fdopen(self.open_file(name), "rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+    def read_text(self, name: str) -> str:
+        """Return what a file contains, up to MOST_BYTES."""
+        return self.read_bytes(name).decode("utf-8", "replace")
+
+    def read_json(self, name: str) -> Any:
+        """Return the JSON value in a file; raise ValueError if there is none."""
+        try:
+            return json.loads(self.read_text(name))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+    def append(self, name: str, text: str) -> None:
+        """Append text to a file with one write; make the file if it does not exist."""
+        descriptor = self.open_file(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+
+    def replace(
+        self, name: str, content: str | bytes, *, mode: int | None = None, owner: tuple[int, int] | None = None
+    ) -> None:
+        """Write a whole file or nothing, by renaming a temporary file; make the folders above it."""
+        with self._parent(name, create=True) as (folder, file):
+            temporary = f".{file}.{secrets.token_hex(4)}"
+            try:
+                with os.fdopen(self._create(temporary, folder, mode), "wb") as opened:
+                    opened.write(content.encode() if isinstance(content, str) else content)
+                    give(opened.fileno(), owner)
+                os.rename(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+
+    def copy_tree(self, source: Path, name: str, *, leave_out: Collection[str] = ()) -> None:
+        """Replace a folder by a copy of another one, with the times of its files."""
+        self.remove_tree(name)
+        for folder, below, files in os.walk(source):
+            below[:] = [each for each in below if each not in leave_out]
+            # Read before opening the target: its owner may have no access to the source.
+            contents = [(file, (origin := Path(folder, file)).read_bytes(), origin.stat()) for file in files]
+            with self.opened(
+                "/".join((name, *Path(folder).relative_to(source).parts)), create=self._folder_mode
+            ) as target:
+                for file, content, status in contents:
+                    with os.fdopen(self._create(file, target), "wb") as copy:
+                        copy.write(content)
+                        copy.flush()
+                        os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def remove(self, name: str) -> None:
+        """Delete a file or a link, if it exists."""
+        with suppress(FileNotFoundError), self._parent(name) as (folder, file):
+            os.unlink(file, dir_fd=folder)
+
+    def remove_tree(self, name: str) -> None:
+        """Delete whatever has this name, without following links. Root does not act as the owner: its ranks may have written there."""
+        with suppress(FileNotFoundError), self._parent(name, as_owner=False) as (folder, file):
+            if stat.S_ISDIR(os.stat(file, dir_fd=folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(file, dir_fd=folder)
+            else:
+                os.unlink(file, dir_fd=folder)
+
+    def _check_file(self, path: Path, status: os.stat_result, folder: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            refuse_kind(path, status, stat.S_IFREG)
+        if self._is_hidden and status.st_uid not in (0, os.geteuid(), folder.st_uid):
+            refuse_owner(path, status.st_uid)
+        if self._acts_as_owner and status.st_uid != folder.st_uid and status.st_nlink > 1:
+            raise UnsafeFileError(f"'{path}' is a hard link to a file of root", hint=f"ls -li {path}, then delete it")
+
+    @property
+    def _acts_as_owner(self) -> bool:
+        return self._is_hidden and os.geteuid() == 0
+
+    @property
+    def _folder_mode(self) -> int:
+        return PASSABLE if self._is_hidden else 0o777
+
+    @property
+    def _file_mode(self) -> int:
+        return 0o600 if self._is_hidden else 0o644
+
+    @contextmanager
+    def _parent(self, name: str, *, create: bool = False, as_owner: bool = True) -> Iterator[tuple[int, str]]:
+        """Open the folder of a file; return it with the name of the file in it."""
+        parent, _, file = name.rpartition("/")
+        with self.opened(parent, create=self._folder_mode if create else None, as_owner=as_owner) as folder:
+            _components(file, self.path / name)
+            yield folder, file
+
+    def _create(self, name: str, folder: int, mode: int | None = None) -> int:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o600, dir_fd=folder)
+        os.fchmod(descriptor, self._file_mode if mode is None else mode)
+        return descriptor
+
+    def _names(self, name: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+        with suppress(FileNotFoundError), self.opened(name) as folder, os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if wanted(entry))
+        return []
+
+
+def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a whole file or nothing, wherever the user wants it."""
+    SafeFolder(path.parent).replace(path.name, text, mode=mode)
+
+
+def _components(name: str, path: Path) -> list[str]:
+    parts = name.split("/") if name else []
+    if {"", ".", ".."}.intersection(parts):
+        raise UnsafeFileError(f"'{path}' is not a path below '{HIDDEN}'", hint="composesim ps --all")
+    return parts
+
+
+def _open_folder(name: str, above: int, path: Path) -> int:
+    try:
+        with _absolute(path.parent):
+            return os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=above)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        refuse_kind(path, os.stat(name, dir_fd=above, follow_symlinks=False), stat.S_IFDIR)
+
+
+@contextmanager
+def _absolute(folder: Path) -> Iterator[None]:
+    """Name files in errors by their whole path."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error.filename, str):
+            error.filename = str(folder / error.filename)
+        raise
