@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "core": {""},
     "core/host": {"", "core"},
     "core/network": {"", "core"},
-    "core/events": {"", "core"},
+    "core/events": {"", "core", "node/records"},
     "core/request": {"", "core", "core/network"},
     "core/plan": {"", "core", "core/host", "core/network", "core/request"},
     "core/compose": {"", "core", "core/plan"},
@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "core/state": {"", "core", "core/events", "core/faults", "core/plan"},
     "core/verdict": {"", "core", "core/events", "core/plan", "core/state"},
     "core/report": {"", "core", "core/faults", "core/plan", "core/state", "core/verdict"},
-    "core/checks": {"", "core", "core/events", "core/report", "core/request", "core/verdict"},
+    "core/checks": {"", "core", "core/events", "core/report", "core/request", "core/verdict", "node/records"},
     "core/scenarios": {
         "",
         *(
@@ -57,11 +57,12 @@ MAY_IMPORT = {
     "cli": {"", "app", "core/*", "engine/*"},
     "pytest_plugin": {"", "app", "core/*"},
     "node": set(),
+    "node/records": set(),
     "node/shared": set(),
     "node/agent": {"node/shared"},
     "node/master": {"node/shared"},
     "node/services": {"node/shared"},
-    "node/rank": {"node/shared"},
+    "node/rank": {"node/records", "node/shared"},
     "node/starters": {"node/shared", "node/rank"},
     "node/frameworks": {"node/shared", "node/master", "node/rank", "node/starters"},
 }

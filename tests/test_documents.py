@@ -13,6 +13,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,19 @@ from compose_sim.cli.commands.cmd_check import command as check
 from compose_sim.core.checks import question
 from compose_sim.core.events.events import KINDS
 from compose_sim.core.request.check_ids import IDS
+from compose_sim.node.records import KINDS as RECORDS
 from tests.builders import ROOT
 
 DOCS = ROOT / "docs"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 PAGES = sorted((DOCS / "checks").glob("*.md"))
-SECTIONS = ["What is wrong", "Why it matters", "How it is seen", "How to fix it", "When it may be wrong itself"]
+SECTIONS = ["What is wrong", "Why it matters", "How it is detected", "How to fix it", "False alarms"]
+RECORD_MODULES = [
+    f"compose_sim.node.records.{name}"
+    for name in ("script", "process_groups", "data", "models", "devices_and_files", "replays")
+]
 MOST_WORDS = 900
-LONG = {"CHANGELOG.md", "docs/cli.md"}
+LONG = {"CHANGELOG.md", "docs/cli.md", "docs/observations.md"}
 _BLOCK = re.compile(r"<!-- run(?:: (?P<file>[\w.]+))? -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
@@ -104,7 +110,7 @@ def test_a_page_is_short(document: Path) -> None:
 
 
 def test_every_command_is_in_the_documents() -> None:
-    text = "".join(path.read_text() for path in DOCUMENTS if "checks" not in path.parts)
+    text = "".join(path.read_text() for path in DOCUMENTS if path.parent.name != "checks")
 
     assert [verb for verb in VERBS if not re.search(rf"composesim {verb}\b", text)] == []
 
@@ -131,7 +137,7 @@ def test_every_check_has_a_page_and_every_page_a_check() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_a_page_says_the_same_things_as_the_others(page: Path) -> None:
-    """What, why, how it is seen, the code to write and when it may be wrong, on one screen."""
+    """What, why, how it is detected, the code to write and false alarms, on one screen."""
     text = page.read_text()
 
     assert text.startswith(f"# {page.stem}\n\n**{question(page.stem)}** ")
@@ -140,13 +146,25 @@ def test_a_page_says_the_same_things_as_the_others(page: Path) -> None:
     assert len(text.splitlines()) <= 45
 
 
-def test_every_kind_of_observation_is_written_down() -> None:
-    """Those that stand in the code as a word; a kind that a variable holds is not found."""
-    sources = "".join(path.read_text() for path in (ROOT / "compose_sim" / "node").rglob("*.py"))
-    noted = set(re.findall(r"\bnote\(\s*\"([a-z-]+)\"", sources))
-    listed = re.findall(r"^\| (`.*?) \|", (DOCS / "observations.md").read_text(), re.MULTILINE)
+def test_every_record_is_described_with_its_fields(update_golden: bool) -> None:
+    """The tables are made from the record types; `--update-golden` writes them into the page."""
+    page = DOCS / "observations.md"
+    head = page.read_text().partition("\n## ")[0]
+    tables = "".join(f"\n## {title}\n\n{table}" for title, table in _record_tables().items())
+    if update_golden:
+        page.write_text(f"{head}{tables}")
 
-    assert noted <= set(re.findall(r"`([a-z-]+)`", " ".join(listed)))
+    assert page.read_text() == f"{head}{tables}"
+
+
+def _record_tables() -> dict[str, str]:
+    tables: dict[str, str] = {}
+    for kind, record in sorted(RECORDS.items(), key=lambda item: RECORD_MODULES.index(item[1].__module__)):
+        title = str(sys.modules[record.__module__].__doc__).rstrip(".")
+        own = ", ".join(f"`{each.name}`" for each in fields(record) if each.init)
+        tables.setdefault(title, "| Kind | Written when | Fields |\n|---|---|---|\n")
+        tables[title] += f"| `{kind}` | {str(record.__doc__).strip().rstrip('.')} | {own} |\n"
+    return tables
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])

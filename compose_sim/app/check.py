@@ -9,7 +9,7 @@ from compose_sim.app.listener import Listener, ProgressListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.checks import Case, chosen, run_checks
-from compose_sim.core.checks.evidence.replay_diff import needs_alone, reason_against
+from compose_sim.core.checks.evidence.replay_diff import needs_alone, reason_against, was_replayed
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.request.spec import ClusterSpec
@@ -128,7 +128,7 @@ def _replay(
             delete(replay.folder)
     if result.verdict == "interrupted":
         raise KeyboardInterrupt
-    if any(observed.of("replay", "replay-end")):
+    if was_replayed(observed):
         return observed, ""
     return observed, f"at world size 1 the script {result.verdict}: {result.cause.first_line}" if result.cause else ""
 

@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from compose_sim.core.events.observations import RankObserved, parse_rank
+from compose_sim.node.records.script import ObserverFailed
+
 NODE_CODE = Path(__file__).parents[2] / "compose_sim" / "node"
 PATIENCE_SECONDS = 120.0
 
@@ -71,6 +74,14 @@ class Cluster:
     def log(self, rank: int) -> str:
         (file,) = (self.folder / "logs").glob(f"*.{rank}.log")
         return file.read_text()
+
+    def observed(self, rank: int = 0) -> RankObserved:
+        """Return what a rank observed; every line must be a record, and no observer may have failed."""
+        (file,) = (self.folder / "observations").glob(f"*.{rank}.0.jsonl")
+        seen = parse_rank(file.name.split(".")[0], rank, file.read_text().splitlines())
+        assert not seen.dropped
+        assert not list(seen.of(ObserverFailed))
+        return seen
 
     def wait_for(self, condition: Callable[[], Any]) -> Any:
         """Return the result of `condition` once it is true."""

@@ -1,49 +1,75 @@
-"""Read what was observed inside the ranks of a run, for the checks; docs/observations.md lists the kinds."""
+"""Read the records that ranks wrote (`node/records`), and drop those that are no record of a known kind."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+
+from compose_sim.node.records import KINDS
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.script import LaunchEnvironment
+
+A = TypeVar("A", bound=Record)
+B = TypeVar("B", bound=Record)
+C = TypeVar("C", bound=Record)
+Reader = Callable[[Any], Any]  # takes a value of JSON, returns that of a field; raises TypeError or ValueError
+
+
+class _Records:
+    """Look up records by their type."""
+
+    __slots__ = ()
+
+    def all(self) -> Sequence[Record]:
+        """Return all records in order."""
+        raise NotImplementedError
+
+    @overload
+    def of(self, kind: type[A], /) -> Iterator[A]: ...
+    @overload
+    def of(self, kind: type[A], other: type[B], /) -> Iterator[A | B]: ...
+    @overload
+    def of(self, kind: type[A], other: type[B], third: type[C], /) -> Iterator[A | B | C]: ...
+    @overload
+    def of(self, *kinds: type[Record]) -> Iterator[Record]: ...
+    def of(self, *kinds: type[Record]) -> Iterator[Record]:
+        """Yield the records of these kinds, in order."""
+        return (each for each in self.all() if isinstance(each, kinds))
+
+    def first(self, kind: type[A]) -> A | None:
+        """Return the first record of this kind."""
+        return next(self.of(kind), None)
+
+    @overload
+    def last(self, kind: type[A], /) -> A | None: ...
+    @overload
+    def last(self, *kinds: type[Record]) -> Record | None: ...
+    def last(self, *kinds: type[Record]) -> Record | None:
+        """Return the last record of these kinds."""
+        return next((each for each in reversed(self.all()) if isinstance(each, kinds)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """One thing that a rank did; `t` is in Unix seconds, and `index` is the position in the file of the rank."""
-
-    rank: int
-    kind: str
-    t: float
-    index: int
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-    def __getitem__(self, key: str) -> Any:
-        """Return the value of this name, or None if there is none."""
-        return self.data.get(key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankObserved:
-    """The observations of one rank in the last round, in order."""
+class RankObserved(_Records):
+    """Everything that one rank observed in the last round of its run."""
 
     rank: int
     node: str
-    local_rank: int
-    observations: tuple[Observation, ...] = ()
+    local_rank: int = 0
+    records: tuple[Record, ...] = ()
+    dropped: int = 0  # lines that were torn by a crash, are of an unknown kind, or hold values of the wrong type
 
-    def of(self, *kinds: str) -> Iterator[Observation]:
-        """Yield the observations of these kinds, in order."""
-        return (each for each in self.observations if each.kind in kinds)
-
-    def last(self, kind: str) -> Observation | None:
-        """Return the last observation of a kind."""
-        return next((each for each in reversed(self.observations) if each.kind == kind), None)
+    def all(self) -> Sequence[Record]:
+        return self.records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """The observations of all ranks, by rank; empty if there are none."""
+class Observed(_Records):
+    """What the ranks of a run observed, by rank; empty if nothing was."""
 
     ranks: Mapping[int, RankObserved]
 
@@ -51,33 +77,101 @@ class Observed:
         """Iterate over the ranks in order."""
         return (self.ranks[rank] for rank in sorted(self.ranks))
 
+    def all(self) -> Sequence[Record]:
+        return [each for rank in self for each in rank.records]
+
     @property
     def world_size(self) -> int:
-        """The number of ranks with observations."""
+        """How many ranks observed anything."""
         return len(self.ranks)
 
     @property
     def nodes(self) -> Mapping[str, tuple[int, ...]]:
-        """The ranks on each node."""
+        """The ranks of each node."""
         names = dict.fromkeys(rank.node for rank in self)
         return {name: tuple(rank.rank for rank in self if rank.node == name) for name in names}
 
-    def of(self, *kinds: str) -> Iterator[Observation]:
-        """Yield the observations of these kinds, rank after rank."""
-        return (each for rank in self for each in rank.of(*kinds))
-
 
 def parse_rank(node: str, rank: int, lines: Iterable[str]) -> RankObserved:
-    """Read the lines of one rank; lines torn by a crash are skipped."""
-    observations: list[Observation] = []
+    """Read the lines of one rank's file."""
+    found: list[Record] = []
+    dropped = 0
     for line in lines:
         try:
-            data = json.loads(line)
-        except json.JSONDecodeError:
+            record = _parse(line)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            dropped += 1
             continue
-        if isinstance(data, dict) and isinstance(data.get("kind"), str):
-            kind, t = data.pop("kind"), float(data.pop("t", 0.0))
-            observations.append(Observation(rank=rank, kind=kind, t=t, index=len(observations), data=data))
-    given = next((each for each in observations if each.kind == "given"), None)
-    local_rank = int(given["local_rank"] or 0) if given else 0
-    return RankObserved(rank=rank, node=node, local_rank=local_rank, observations=tuple(observations))
+        vars(record).update(rank=rank, index=len(found))
+        found.append(record)
+    launched = next((each for each in found if isinstance(each, LaunchEnvironment)), None)
+    local_rank = (launched.local_rank or 0) if launched else 0
+    return RankObserved(rank=rank, node=node, local_rank=local_rank, records=tuple(found), dropped=dropped)
+
+
+def _parse(line: str) -> Record:
+    values = json.loads(line)
+    if not isinstance(values, dict) or values.get("kind") not in KINDS:
+        raise ValueError("not a record of a known kind")
+    kind: Any = KINDS[values["kind"]]
+    record: Record = _reader_of(kind)(values)
+    vars(record)["t"] = _float(values.get("t", 0.0))
+    return record
+
+
+@cache
+def _reader_of(hint: Any) -> Reader:
+    """Return what reads a value of this type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _dataclass_reader(hint)
+    if origin is Literal:
+        return lambda value: _checked(value in arguments, value)
+    if origin in (Union, UnionType):
+        (inner,) = (_reader_of(each) for each in arguments if each is not type(None))
+        return lambda value: None if value is None else inner(value)
+    if origin is dict:
+        of_value = _reader_of(arguments[1])
+        return lambda value: {key: of_value(each) for key, each in _of_type(dict, value).items()}
+    if origin is tuple and arguments[-1] is Ellipsis:
+        of_each = _reader_of(arguments[0])
+        return lambda value: tuple(map(of_each, _of_type(list, value)))
+    if origin is tuple:
+        return _tuple_reader(tuple, arguments)
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
+        return _tuple_reader(hint._make, tuple(get_type_hints(hint).values()))  # type: ignore[attr-defined]
+    return _float if hint is float else lambda value: _of_type(hint, value)
+
+
+def _dataclass_reader(kind: type[Any]) -> Reader:
+    """Read a JSON object field by field; unknown fields are ignored, missing ones take their defaults."""
+    hints = get_type_hints(kind)
+    own = [each for each in fields(kind) if each.init]
+    readers = {each.name: _reader_of(hints[each.name]) for each in own}
+    required = {each.name for each in own if each.default is MISSING and each.default_factory is MISSING}
+
+    def read(value: Any) -> Any:
+        given = {name: readers[name](each) for name, each in _of_type(dict, value).items() if name in readers}
+        _checked(required <= given.keys(), value)
+        return kind(**given)
+
+    return read
+
+
+def _tuple_reader(make: Callable[[Iterable[Any]], Any], hints: tuple[Any, ...]) -> Reader:
+    readers = [_reader_of(each) for each in hints]
+    return lambda value: make(read(each) for read, each in zip(readers, _of_type(list, value), strict=True))
+
+
+def _of_type(kind: type[Any], value: Any) -> Any:
+    return _checked(type(value) is kind, value)  # not isinstance: a bool is no int
+
+
+def _float(value: Any) -> float:
+    return float(_checked(type(value) in (int, float), value))
+
+
+def _checked(is_right: bool, value: Any) -> Any:
+    if not is_right:
+        raise TypeError(f"an unexpected value of type {type(value).__name__}")
+    return value

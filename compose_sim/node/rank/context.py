@@ -1,30 +1,33 @@
-"""What is known in a rank about its own run? One Watch, which all observers share: where they write, and how far the script is."""
+"""What observers share in a rank: where they write, how far the script has come, and which line of it is running."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+import traceback
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, Callable
 
+from ..records.record import Place, Record
+from ..records.script import ObserverFailed
 from ..shared.event_log import EventLog
 from ..shared.frames import is_user_code
 from ..shared.progress_page import ProgressPage
 from .observations import Observations
 
-_WORTH_TELLING_SECONDS = 0.1
-_LONGER_BY = 1.1  # than the longest wait that was told: a few lines a run, not one a collective
+_SHORTEST_WAIT_S = 0.1
+_LONGER_BY = 1.1  # than the longest wait so far: a few events per run, not one per collective
 
 
 @dataclass
-class Watch:
+class RankContext:
     """
     One rank, as its observers see it.
 
-    `mode` is what the run is for: "" for an ordinary one (observe what is cheap), "record" and "replay" for `composesim check`.
-    `synchronisations` counts what no rank passes before all of its group have come to it: collectives, and reductions by DDP.
+    `mode` is "" in an ordinary run, in which observers do only what is cheap, and "record" or "replay" in `composesim check`.
+    `synchronisations` counts the collectives and DDP reductions: no rank passes one before its whole group has reached it.
     """
 
     events: EventLog
@@ -33,11 +36,12 @@ class Watch:
     mode: str = ""
     process: int = field(
         default_factory=os.getpid
-    )  # a child forked by the script (a DataLoader worker) is not the rank
+    )  # a child that the script forks, such as a loader worker, has another
     steps: int = 0
     synchronisations: int = 0
     memory: dict[str, Any] = field(default_factory=dict)  # what observers remember, each under its own name
-    longest_wait: float = 0.0  # seconds: of those that were told
+    failed: set[str] = field(default_factory=set)  # observers that have raised
+    longest_wait: float = 0.0  # of those with an event, in seconds
     _waits_in: str = ""
     _waits_since: float = 0.0
 
@@ -48,53 +52,85 @@ class Watch:
 
     @property
     def thorough(self) -> bool:
-        """Whether a check may take time for what it wants to know."""
+        """Whether observers may take more time, for `composesim check`."""
         return bool(self.mode)
 
-    def note(self, kind: str, **data: Any) -> None:
-        """Record one observation."""
-        self.observations.note(kind, **data)
+    def note(self, record: Record) -> None:
+        """Write one record."""
+        self.observations.note(record)
+
+    def guard(self, observer: str, function: Callable[..., Any], *values: Any) -> Any:
+        """Return `function(context, *values)`, or None if it raises: an observer's error must not reach the script."""
+        try:
+            return function(self, *values)
+        except Exception:  # noqa: BLE001 - this runs inside somebody's training
+            if observer not in self.failed:
+                self.failed.add(observer)
+                self.note(ObserverFailed(observer, traceback.format_exc()))
+            return None
 
     def wait_in(self, what: str) -> None:
-        """From now on the rank waits for others in this; nothing: no more. A wait longer than all before is told as an event."""
+        """Say what the rank waits in for other ranks from now on; "" if it no longer waits. Emit an event for each longest wait."""
         self.progress.wait_in(what)
         now = time.monotonic()
         seconds, waited_in = now - self._waits_since, self._waits_in
         self._waits_in, self._waits_since = what, now
-        if waited_in and seconds > max(_WORTH_TELLING_SECONDS, _LONGER_BY * self.longest_wait):
+        if waited_in and seconds > max(_SHORTEST_WAIT_S, _LONGER_BY * self.longest_wait):
             self.longest_wait = seconds
             self.events.emit("waited", what=waited_in, seconds=round(seconds, 3))
 
     def flush(self) -> None:
-        """Have all observations written: to be called before what may never return, and at every step."""
+        """Write out all records: call it at every step, and before anything that may never return."""
         self.observations.flush()
 
 
-_watch: Watch | None = None  # None until a rank begins: hooks may be set earlier, in the process that forks the ranks
+_context: RankContext | None = (
+    None  # None until a rank begins: hooks may be set earlier, in the process that forks the ranks
+)
 
 
-def begin(watch: Watch) -> None:
-    """From now on this process is a rank."""
-    global _watch
-    _watch = watch
+def begin(context: RankContext) -> None:
+    """Make this process a rank."""
+    global _context
+    _context = context
 
 
-def here() -> Watch | None:
-    """The rank's Watch; None before a rank begins, and in processes that a rank forked."""
-    return _watch if _watch is not None and _watch.is_here else None
+def here() -> RankContext | None:
+    """Return the rank's context; None before a rank begins, and in processes that a rank forked."""
+    return _context if _context is not None and _context.is_here else None
 
 
-def in_child() -> Watch | None:
-    """The Watch of the rank that forked this process; None in the rank itself."""
-    return _watch if _watch is not None and not _watch.is_here else None
+def in_child() -> RankContext | None:
+    """Return the context of the rank that forked this process; None in the rank itself."""
+    return _context if _context is not None and not _context.is_here else None
 
 
-def place(depth: int = 1) -> list[Any] | None:
-    """[file, line] of the innermost code of the person's own that is running; None where there is none."""
+def place(depth: int = 1) -> Place | None:
+    """Return the file and line of the innermost user code on the stack; None if there is none."""
     frame: FrameType | None = sys._getframe(depth + 1)
     while frame is not None:
         file = frame.f_code.co_filename
         if is_user_code(file):
-            return [file, frame.f_lineno]
+            return file, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+def where(at: Place | None) -> str:
+    """Return " (train.py, line 7)", or "" if the place is not known."""
+    return f" ({os.path.basename(at[0])}, line {at[1]})" if at else ""  # noqa: PTH119 - a microsecond, not ten
+
+
+def variable_number(name: str) -> int | None:
+    """Return an environment variable as a number; None if it is not set, or is no number."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else None
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type of an exception and the beginning of its message."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the script's own exceptions may not be printable
+        text = "<exception str() failed>"
+    return f"{type(error).__name__}: {text[:300]}"

@@ -1,85 +1,95 @@
-"""What does a script do, seen from inside its rank? The observers see it; this sets them up before it and ends them after it."""
+"""Set up the observers before a rank's script, and end them after it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
-import traceback
 from typing import Any
 
+from ..records.script import LaunchEnvironment, ScriptEnd
 from ..shared import emulation
 from ..shared.event_log import EventLog
 from ..shared.import_hooks import after_import
 from ..shared.progress_page import ProgressPage
-from . import context as watching
+from . import context as rank_context
 from . import fault_handler, stack_signal
-from .context import Watch
+from .context import RankContext, describe_error, variable_number
 from .observations import Observations
 from .observers import OBSERVERS
 
-_VERSIONS_TOLD = "probe.versions_told"
+_VERSIONS_EMITTED = "instrument.versions_emitted"
 _first = False
 
 
 def install() -> None:
     """Set the hooks, each as soon as the module it belongs to is imported."""
     for name in ("torch", "paddle"):
-        after_import(name, lambda _: _tell_versions())
+        after_import(name, lambda _: _emit_versions())
     for observer in OBSERVERS:
-        observer.install()
+        if hasattr(observer, "install"):
+            observer.install()
 
 
 def begin(events: EventLog, *, first: bool) -> None:
-    """The rank begins; the `first` on its node tells the versions as well."""
+    """Begin to observe this process as a rank. The `first` rank of a node also emits the versions of its libraries."""
     global _first
     _first = first
-    environment = os.environ
-    whose = (events.folder, events.node, events.rank or 0, events.generation or 0)
-    watch = Watch(
+    names = (events.folder, events.node, events.rank or 0, events.generation or 0)
+    context = RankContext(
         events=events,
-        observations=Observations(*whose),
-        progress=ProgressPage(*whose),
-        mode=environment.get("COMPOSESIM_CHECK", ""),
+        observations=Observations(*names),
+        progress=ProgressPage(*names),
+        mode=os.environ.get("COMPOSESIM_CHECK", ""),
     )
-    watching.begin(watch)
-    stack_signal.install(watch.progress)
+    rank_context.begin(context)
+    stack_signal.install(context.progress)
     fault_handler.install(events)
-    given = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-    watch.note("given", node=events.node, pid=os.getpid(), **{name.lower(): environment.get(name) for name in given})
+    context.note(
+        LaunchEnvironment(
+            local_rank=variable_number("LOCAL_RANK"),
+            world_size=variable_number("WORLD_SIZE"),
+            local_world_size=variable_number("LOCAL_WORLD_SIZE"),
+            master_addr=os.environ.get("MASTER_ADDR"),
+        )
+    )
     for observer in OBSERVERS:
-        _survive(observer, "begin", watch)
+        _call(observer, "begin", context)
     if "torch" in sys.modules:
-        _tell_versions()
+        _emit_versions()
 
 
 def end() -> None:
-    """The script's main code has ended."""
-    watch = watching.here()
-    if watch is None:
+    """End observing: the script's main code has ended."""
+    context = rank_context.here()
+    if context is None:
         return
-    _tell_versions()
+    _emit_versions()
     for observer in OBSERVERS:
-        _survive(observer, "end", watch)
-    watch.note("end", steps=watch.steps, synchronisations=watch.synchronisations)
-    watch.flush()
+        _call(observer, "end", context)
+    context.note(ScriptEnd(_raised(), context.steps, context.synchronisations))
+    context.flush()
 
 
-def _survive(observer: Any, name: str, watch: Watch) -> None:
-    """Whatever an observer does not understand ends the observer, never the script."""
+def _call(observer: Any, name: str, context: RankContext) -> None:
     function = getattr(observer, name, None)
-    try:
-        if function is not None:
-            function(watch)
-    except Exception:  # noqa: BLE001 - this runs inside somebody's training
-        watch.note("observer-failed", observer=observer.__name__, traceback=traceback.format_exc())
+    if function is not None:
+        context.guard(observer.__name__, function)
 
 
-def _tell_versions() -> None:
-    watch = watching.here()
-    if watch is not None and _first and not watch.memory.get(_VERSIONS_TOLD):
-        watch.memory[_VERSIONS_TOLD] = True
-        watch.events.emit("environment", **_versions())
+def _raised() -> str | None:
+    """Return the exception that ended the script, if one did."""
+    error = sys.exc_info()[1]
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return None
+    return describe_error(error)
+
+
+def _emit_versions() -> None:
+    context = rank_context.here()
+    if context is not None and _first and not context.memory.get(_VERSIONS_EMITTED):
+        context.memory[_VERSIONS_EMITTED] = True
+        context.events.emit("environment", **_versions())
 
 
 def _versions() -> dict[str, Any]:

@@ -57,7 +57,7 @@ def a_report(*results: Result, verdict: str = "passed") -> Report:
     )
 
 
-GOOD, BAD = passed("all agree"), failed("ranks differ", fix="wrap it", file="/elsewhere/train.py", line=3)
+GOOD, BAD = passed("all agree"), failed("ranks differ", fix="wrap it", at=("/elsewhere/train.py", 3))
 SO_SO, ASIDE = warned("3 samples twice", fix="drop_last=True"), not_applicable("no BatchNorm")
 
 

@@ -21,7 +21,7 @@ from tests.builders import ROOT
 
 SCHEMA = xmlschema.XMLSchema10(str(ROOT / "tests" / "core" / "report" / "junit-10.xsd"))
 RESULTS = {
-    "set-epoch": failed("epochs 0 and 1 are alike", fix="call sampler.set_epoch(epoch)", file="/p/train.py", line=12),
+    "set-epoch": failed("epochs 0 and 1 are alike", fix="call sampler.set_epoch(epoch)", at=("/p/train.py", 12)),
     "sampler-tail": warned("3 of 103 samples are seen twice", fix="drop_last=True"),
     "teardown": passed("all ranks ended well"),
     "batchnorm-local": not_applicable("the model has no BatchNorm"),

@@ -195,7 +195,7 @@ def test_the_check_fails_with_the_message_of_the_run_and_a_fix() -> None:
     cause = {"message": "the message", "rank": 2}
     result = judge_hang(of_case(state, "hung", cause=cause))
     assert (result.status, result.detail, result.ranks) == ("failed", "the message", (2,))
-    assert (result.file, result.line) == ("/home/ada/project/train.py", 40)
+    assert result.at == ("/home/ada/project/train.py", 40)
     assert result.fix == diagnose(standings_of(state)).fix
 
     assert judge_hang(of_case(state, "timeout")).status == "failed"  # its time limit came before that of a hang

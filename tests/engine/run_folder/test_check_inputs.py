@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 from compose_sim.engine.run_folder.check_inputs import read_events, read_logs, read_observed
+from compose_sim.node.rank.observations import encode
+from compose_sim.node.records.script import LaunchEnvironment
 
 
 def tell_round(folder: Path, node: str, generation: int, logs: dict[str, int]) -> None:
@@ -19,7 +21,7 @@ def test_checks_see_the_last_round_alone(tmp_path: Path) -> None:
     for name in ("events", "logs", "observations"):
         (tmp_path / name).mkdir()
     for node, rank, generation in (("node-0", 0, 0), ("node-1", 1, 0), ("node-1", 0, 1), ("node-0", 0, 2)):
-        text = json.dumps({"kind": "given", "t": 1.0, "node": node, "local_rank": 0}) + "\n"
+        text = encode(LaunchEnvironment(local_rank=0), 1.0) + "\n"
         (tmp_path / "observations" / f"{node}.{rank}.{generation}.jsonl").write_text(text)
     (tmp_path / "logs" / "node-0.0.log").write_text("first round\nlast round\n")
     (tmp_path / "logs" / "node-1.0.log").write_text("second round\n")

@@ -1,13 +1,13 @@
-"""What does the probe cost a step? Counted, not timed: writes and notes of an ordinary run. `python -m bench` measures the time."""
+"""The cost of observing a step, counted in writes and records of an ordinary run. `python -m bench` measures the time."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
+from compose_sim.node.records.models import OptimizerStep, TensorHashes, TensorTable
 from tests.node.harness import Cluster
 
 pytestmark = pytest.mark.train
@@ -45,8 +45,7 @@ def test_an_ordinary_run_writes_about_once_a_step_and_looks_closely_seldom(clust
     assert run.exit_codes()["node-0"] == 0, run.log(0)
     (line,) = (line for line in run.log(0).splitlines() if line.startswith("WRITES"))
     assert STEPS / 2 < int(line.split()[1]) <= STEPS + 50
-    (file,) = (run.folder / "observations").glob("*.jsonl")
-    kinds = Counter(json.loads(text)["kind"] for text in file.read_text().splitlines())
-    assert kinds["state"] == 13  # after 0, 1, 2, 4, … 1024 steps, and at the end
-    assert kinds["tensors"] == 1
-    assert kinds["step"] == 1000 + 5 + 1
+    kinds = Counter(type(each) for each in run.observed().records)
+    assert kinds[TensorHashes] == 13  # after 0, 1, 2, 4, … 1024 steps, and at the end
+    assert kinds[TensorTable] == 1
+    assert kinds[OptimizerStep] == 1000 + 5 + 1

@@ -1,53 +1,55 @@
-"""Which epochs of which loaders did each rank see? What observations say about data, put together for the checks that judge it."""
+"""Put together what each rank recorded about its loaders and their epochs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 from compose_sim.core.checks import Case
-from compose_sim.core.events.observations import Observation, RankObserved
+from compose_sim.core.checks.wording import where
+from compose_sim.core.events.observations import RankObserved
+from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws
+from compose_sim.node.records.models import DdpModel
+from compose_sim.node.records.record import Place
 
 Pair = tuple[int, int]
 
 
 @dataclass(slots=True)
 class Epoch:
-    """One pass of a rank over a loader; `facts` is the last that was noted of it."""
+    """One pass of a rank over a loader; `last` is the latest record of its progress."""
 
     number: int
-    facts: Mapping[str, Any]
+    last: EpochProgress
+    marks: tuple[int, ...] | None  # the epoch numbers that samplers and data set held when it began
     closed: bool = False
-    batches: list[Observation] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
 
     @property
     def trained(self) -> bool:
-        return bool(self.facts.get("trained"))
+        return self.last.trained
 
     @property
     def exhausted(self) -> bool:
-        return bool(self.facts.get("exhausted"))
+        return self.last.exhausted
 
     @property
     def fetched(self) -> int:
-        """How many batches were taken, as far as that was noted before a run broke off."""
-        last = self.batches[-1]["batch"] + 1 if self.batches else 0
-        return max(int(self.facts.get("batches") or 0), last)
+        """How many batches were taken, as far as that was recorded before a run broke off."""
+        return max(self.last.batches, self.batches[-1].batch + 1 if self.batches else 0)
+
+    @property
+    def forwards(self) -> int:
+        """How many forward passes were made."""
+        return max(self.last.forwards, *(batch.forwards for batch in self.batches), 0)
 
     @property
     def synchronised(self) -> int:
         """How many forward passes were made whose gradients are reduced."""
-        last = self.batches[-1]["synchronised"] if self.batches else 0
-        return max(int(self.facts.get("synchronised") or 0), int(last or 0))
-
-    def indices(self, batches: list[Observation]) -> list[int] | None:
-        """What these batches hold, in order; None where that was not noted of all."""
-        if any(batch["indices"] is None for batch in batches) or not batches:
-            return None
-        return [index for batch in batches for index in batch["indices"]]
+        return max(self.last.synchronised, self.batches[-1].synchronised if self.batches else 0)
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class Loader:
     """One loader as one rank sees it."""
 
     rank: int
-    facts: Observation
+    info: LoaderInfo
     epochs: dict[int, Epoch] = field(default_factory=dict)
 
     @property
@@ -63,87 +65,97 @@ class Loader:
         return any(epoch.trained for epoch in self.epochs.values())
 
     @property
-    def place(self) -> tuple[str | None, int | None]:
-        file, line = self.facts["made"] or self.facts["at"] or (None, None)
-        return file, line
+    def place(self) -> Place | None:
+        return self.info.made or self.info.at
 
     @property
-    def data(self) -> tuple[Any, ...]:
+    def data(self) -> tuple[str, int | None, int]:
         """Equal on two ranks that load from the same data set, as far as can be seen."""
-        return self.facts["data"], self.facts["length"], self.facts["fingerprint"]
+        return self.info.data, self.info.length, self.info.fingerprint
+
+    def __str__(self) -> str:
+        return f"the loader of {self.info.data}{where(self.place)}"
 
 
 def loaders(case: Case) -> list[dict[int, Loader]]:
-    """Each loader of the script's, as every rank that has it sees it."""
+    """Return each loader of the script, as every rank that has it sees it."""
     found: dict[Any, dict[int, Loader]] = {}
     for rank in case.observed:
         seen: Counter[Any] = Counter()
         for loader in _loaders_of(rank):
-            facts = loader.facts
-            alike = (repr(facts["made"] or facts["at"]), facts["data"], tuple(facts["samplers"] or ()))
+            alike = (loader.place, loader.info.data, loader.info.samplers)
             found.setdefault((alike, seen[alike]), {})[rank.rank] = loader
             seen[alike] += 1
     return list(found.values())
 
 
+def training_loaders(case: Case) -> list[dict[int, Loader]]:
+    """Return the loaders from which a rank trains."""
+    return [by_rank for by_rank in loaders(case) if any(loader.trained for loader in by_rank.values())]
+
+
 def _loaders_of(rank: RankObserved) -> list[Loader]:
-    found: dict[Any, Loader] = {}
-    for each in rank.of("loader", "epoch", "batch"):
-        number = each["loader"]
-        if each.kind == "loader":
-            found[number] = Loader(rank=rank.rank, facts=each)
-        elif number not in found:
+    found: dict[int, Loader] = {}
+    for each in rank.of(LoaderInfo, EpochProgress, Batch):
+        if isinstance(each, LoaderInfo):
+            found[each.loader] = Loader(rank=rank.rank, info=each)
+        elif each.loader not in found:
             continue
-        elif each.kind == "epoch":
-            epoch = found[number].epochs.setdefault(each["epoch"], Epoch(number=each["epoch"], facts=each.data))
-            marks = epoch.facts.get("marks")
-            epoch.facts = {"marks": marks, **each.data}
-            epoch.closed = epoch.closed or each["phase"] == "closed"
-        elif each["epoch"] in found[number].epochs:
-            found[number].epochs[each["epoch"]].batches.append(each)
+        elif isinstance(each, EpochProgress):
+            epochs = found[each.loader].epochs
+            epoch = epochs.setdefault(each.epoch, Epoch(number=each.epoch, last=each, marks=each.marks))
+            epoch.last = each
+            epoch.closed = epoch.closed or each.phase == "closed"
+        elif each.epoch in found[each.loader].epochs:
+            found[each.loader].epochs[each.epoch].batches.append(each)
     return list(found.values())
 
 
+def indices_of(batches: Sequence[Batch]) -> list[int] | None:
+    """Return the indices in these batches, in order; None unless they were recorded for all of them."""
+    if not batches or any(batch.indices is None for batch in batches):
+        return None
+    return [index for batch in batches for index in batch.indices or ()]
+
+
+def rows_of(batches: Sequence[Batch]) -> list[int]:
+    """Return the hashes of the samples in these batches, in order."""
+    return [row for batch in batches for row in batch.rows or ()]
+
+
 def groups(case: Case, by_rank: Mapping[int, Loader] | None = None) -> list[tuple[int, ...]]:
-    """Ranks that train one model together: with this loader where that was seen, else those of each DDP model, else all."""
-    numbers = {rank: loader.facts["loader"] for rank, loader in (by_rank or {}).items()}
-    trained = [each for each in case.observed.of("trains") if numbers.get(each.rank) == each["loader"]]
-    found = {tuple(sorted(each["ranks"])) for each in trained or case.observed.of("ddp") if each["ranks"]}
+    """Return the ranks that train one model together: on this loader if that was seen, else those of each DDP model, else all."""
+    numbers = {rank: loader.info.loader for rank, loader in (by_rank or {}).items()}
+    trained = [each for each in case.observed.of(LoaderRanks) if numbers.get(each.rank) == each.loader]
+    found = {tuple(sorted(each.ranks)) for each in trained or case.observed.of(DdpModel) if each.ranks}
     return sorted(found) or [tuple(sorted(case.observed.ranks))]
 
 
 def pairs(case: Case, by_rank: Mapping[int, Loader] | None = None) -> list[Pair]:
-    """All two ranks that train one model together."""
+    """Return all pairs of ranks that train one model together."""
     return sorted({pair for group in groups(case, by_rank) for pair in combinations(group, 2)})
 
 
 def drew_random(case: Case, loader: Loader) -> bool | None:
-    """Whether random numbers went into this loader's samples; None where nobody could look."""
-    drawn = [each for each in case.observed.ranks[loader.rank].of("drawn") if each["loader"] == loader.facts["loader"]]
-    return any(each["states"] for each in drawn) if drawn else None
+    """Return whether random numbers went into this loader's samples; None if that was not recorded."""
+    drawn = [each for each in case.observed.ranks[loader.rank].of(RandomDraws) if each.loader == loader.info.loader]
+    return any(each.states for each in drawn) if drawn else None
 
 
 def local_rank_twins(case: Case, found: list[Pair]) -> bool:
-    """Whether these are exactly the pairs of ranks that have one LOCAL_RANK."""
+    """Return whether these are exactly the pairs of ranks with the same LOCAL_RANK."""
     ranks = case.observed.ranks
     twins = [pair for pair in pairs(case) if ranks[pair[0]].local_rank == ranks[pair[1]].local_rank]
     return bool(twins) and sorted(found) == twins and len(twins) < len(pairs(case))
 
 
-def named(loader: Loader) -> str:
-    """The loader in words."""
-    file, line = loader.place
-    where = f" ({file.rsplit('/', 1)[-1]}, line {line})" if file else ""
-    return f"the loader of {loader.facts['data']}{where}"
-
-
-def in_words(found: list[Pair]) -> str:
-    """Pairs of ranks, the first few."""
-    words = [f"{left} and {right}" for left, right in found[:3]]
-    return f"ranks {', '.join(words)}" + (f" and {len(found) - 3} more pairs" if len(found) > 3 else "")
+def pairs_text(found: list[Pair]) -> str:
+    """Return "ranks 0 and 1, 0 and 2 and 4 more pairs"."""
+    listed = ", ".join(f"{left} and {right}" for left, right in found[:3])
+    return f"ranks {listed}" + (f" and {len(found) - 3} more pairs" if len(found) > 3 else "")
 
 
 def shared_epochs(left: Loader, right: Loader) -> Iterator[tuple[Epoch, Epoch]]:
-    """The epochs that both saw."""
+    """Yield the epochs that both saw."""
     for number in sorted(left.epochs.keys() & right.epochs.keys()):
         yield left.epochs[number], right.epochs[number]

@@ -1,38 +1,37 @@
-"""Which of two things that two ranks did came first? Known where a collective lies between them, and only there."""
+"""Order what two ranks did by the collectives between them; nothing else is taken to order ranks."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from compose_sim.core.events.observations import Observation, Observed
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
+from compose_sim.node.records.record import Record
 
 Key = tuple[tuple[int, ...], str]
 
 
-class Order:
+class HappensBefore:
     """
-    What each rank knew of the others' progress, by its collectives: a vector clock.
+    What each rank knew about the others' progress, by its collectives: a vector clock.
 
-    After a collective, each of its ranks has come after all that any of them did before it. Beyond the place where the ranks'
-    collectives no longer match, nothing is known.
+    After a collective, each of its ranks is later than everything that any of them did before it. Beyond the point at which the
+    ranks' collectives no longer match, nothing is known.
     """
 
     def __init__(self, observed: Observed) -> None:
-        """Follow the collectives of all ranks, in the order in which they can have happened."""
-        self._observed = observed
-        self._places = {rank.rank: [each.index for each in rank.of("collective")] for rank in observed}
-        self._loose = {
-            rank.rank: {self._interval(rank.rank, each.index) for each in rank.of("loose")} for rank in observed
-        }
-        self._clocks: dict[int, list[dict[int, int]]] = {rank.rank: [{}] for rank in observed}
-        self._follow()
+        """Follow the collectives of all ranks, in an order in which they can have happened."""
+        collectives = {rank.rank: list(rank.of(Collective, DdpForward)) for rank in observed}
+        self._indices = {rank: [each.index for each in issued] for rank, issued in collectives.items()}
+        self._untracked = {rank.rank: {self._interval(each) for each in rank.of(UntrackedWait)} for rank in observed}
+        self._clocks: dict[int, list[dict[int, int]]] = {rank: [{}] for rank in collectives}
+        self._follow({rank: list(map(_key, issued)) for rank, issued in collectives.items()})
 
-    def _interval(self, rank: int, index: int) -> int:
-        """How many collectives the rank had issued."""
-        return bisect_left(self._places[rank], index)
+    def _interval(self, record: Record) -> int:
+        """Return how many collectives the rank had issued."""
+        return bisect_left(self._indices[record.rank], record.index)
 
-    def _follow(self) -> None:
-        ahead = {rank.rank: [_key(each) for each in rank.of("collective")] for rank in self._observed}
+    def _follow(self, ahead: dict[int, list[Key]]) -> None:
         waiting: dict[Key, list[int]] = {}
         ready = list(ahead)
         while ready:
@@ -57,19 +56,18 @@ class Order:
         for member in members:
             self._clocks[member].append(known)
 
-    def is_open(self, one: Observation, other: Observation) -> bool:
-        """Whether either of the two may have come first, as far as can be seen: nothing lies between them that orders them."""
-        first, second = self._interval(one.rank, one.index), self._interval(other.rank, other.index)
+    def may_overlap(self, one: Record, other: Record) -> bool:
+        """Return whether either may have happened first, as far as can be seen: nothing between them orders them."""
+        first, second = self._interval(one), self._interval(other)
         clocks = self._clocks
         if first >= len(clocks[one.rank]) or second >= len(clocks[other.rank]):
             return False
-        if first in self._loose[one.rank] or second in self._loose[other.rank]:
+        if first in self._untracked[one.rank] or second in self._untracked[other.rank]:
             return False  # a message, a store, a lock
         one_first = clocks[other.rank][second].get(one.rank, 0) > first
         other_first = clocks[one.rank][first].get(other.rank, 0) > second
         return not one_first and not other_first
 
 
-def _key(each: Observation) -> Key:
-    name = "" if str(each["op"]).startswith("DDP") else str(each["name"] or "")
-    return tuple(each["group"] or (each.rank,)), name
+def _key(each: Collective | DdpForward) -> Key:
+    return each.group or (each.rank,), each.name if isinstance(each, Collective) else ""

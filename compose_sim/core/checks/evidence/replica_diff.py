@@ -1,8 +1,8 @@
-"""Where do ranks hold different values that should be the same? Hashes of their tensors, compared step by step.
+"""Find where ranks hold different values that should be the same, by comparing hashes of their tensors step by step.
 
-Ranks are compared at equal steps of an optimizer, by tensors which all of them have with one name, shape and type. A tensor that
-differed and was equal again later is averaged now and then, as in local SGD: it does not stay different. With `join()` ranks
-may take different numbers of steps until it ends, and are then compared by how many they took within it.
+Ranks are compared at equal steps of an optimizer, by the tensors that all of them have with the same name, shape and type. A tensor
+that differed and was equal again later is averaged now and then, as in local SGD: it does not count as different. With `join()`, ranks
+may take different numbers of steps until it ends; they are then compared by their steps within it.
 """
 
 from __future__ import annotations
@@ -11,24 +11,31 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import NamedTuple
 
-from compose_sim.core.events.observations import Observation, Observed, RankObserved
+from compose_sim.core.checks.wording import ranks_text
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.data import Join
+from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, TensorHashes, TensorTable
+from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.record import Shape
 
-Key = tuple[str, int | None, str]  # kind, index of the DDP model, name
-Values = Mapping[Key, tuple[Any, ...]]  # shape, type, device, hash
+Key = tuple[str, int | None, str]  # kind, number of the DDP model, name
+Value = tuple[Shape, str | None, str | None, str | None]  # shape, type, device, hash
+Values = Mapping[Key, Value]
+Groups = Mapping[int, Mapping[int, tuple[int, ...]]]  # rank -> DDP model -> its ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first time that a tensor differed, after `nth` steps of the optimizer; `agreeing` says which ranks are alike."""
+    """The first time that a tensor differed, after `nth` steps of the optimizer; `agreeing` are the ranks that hold the same value."""
 
     optimizer: int
     nth: int
     kind: str
     model: int | None
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     agreeing: tuple[tuple[int, ...], ...]
 
     def __str__(self) -> str:
@@ -37,74 +44,68 @@ class Difference:
 
     @property
     def who(self) -> str:
-        """Which ranks hold what, in words."""
+        """Which ranks hold the same value: "ranks 0, 2 against ranks 1, 3"."""
         if all(len(ranks) == 1 for ranks in self.agreeing):
             return f"each of ranks {', '.join(str(ranks[0]) for ranks in self.agreeing)} has its own"
-        parts = [f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))}" for ranks in self.agreeing]
-        return f"{' against '.join(parts)}"
+        return " against ".join(map(ranks_text, self.agreeing))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What came of comparing one optimizer's tensors."""
+    """The result of comparing one optimizer's tensors."""
 
     optimizer: int
     different: tuple[Difference, ...]  # those that stayed different, the earliest first
-    excused: tuple[Difference, ...]  # those too, but ranks exchange whole sets of parameters by themselves
-    again_equal: tuple[str, ...]  # names of tensors that differed, and did not later
+    excused: tuple[Difference, ...]  # the same, but ranks exchange whole sets of parameters by themselves
+    again_equal: tuple[str, ...]  # names of tensors that differed and were equal later
     tensors: int  # how many were compared
-    samples: int  # how often, after a step
+    samples: int  # after how many steps
     sharded: bool
     ranks: tuple[int, ...]
 
 
 def compare(observed: Observed) -> tuple[Comparison, ...]:
-    """One comparison for each optimizer that at least two ranks stepped."""
+    """Return one comparison for each optimizer."""
     is_uneven = has_uneven_join(observed)
     samples = {rank.rank: _samples(rank, by_join=is_uneven) for rank in observed}
-    optimizers = sorted({moment[0] for mine in samples.values() for moment in mine})
-    groups = {rank.rank: {int(each["ddp"]): tuple(each["ranks"]) for each in rank.of("ddp")} for rank in observed}
+    optimizers = sorted({moment.optimizer for mine in samples.values() for moment in mine})
+    groups = {rank.rank: {each.ddp: each.ranks for each in rank.of(DdpModel)} for rank in observed}
     compared = [_compare(optimizer, samples, groups) for optimizer in optimizers]
     return tuple(_excuse(each, observed, samples) for each in compared)
 
 
-def step_at(observed: Observed, difference: Difference) -> Observation | None:
-    """The step after which the difference was seen (the first one, where it was before that), on the first rank that tells of it."""
+def step_at(observed: Observed, difference: Difference) -> OptimizerStep | None:
+    """Return the step after which the difference was seen; the first step if it was seen before that."""
     nth = max(1, difference.nth)
-    steps = (each for each in observed.of("step") if each["optimizer"] == difference.optimizer)
-    return next((each for each in steps if each["nth"] == nth), None)
+    steps = (each for each in observed.of(OptimizerStep) if each.optimizer == difference.optimizer)
+    return next((each for each in steps if each.nth == nth), None)
 
 
-def models_at(step: Observation | None) -> Mapping[int, Mapping[str, Any]]:
-    """What a step's note says of each DDP model in its optimizer; empty where it was not looked at closely."""
-    return {int(each["ddp"]): each for each in (step["models"] if step is not None else None) or ()}
+def model_at(step: OptimizerStep | None, number: int | None) -> SteppedModel | None:
+    """Return what a step recorded about a DDP model; None if the step was not sampled."""
+    return next((each for each in (step.models if step else ()) if each.ddp == number), None)
 
 
-def shapes_exchanged(rank: RankObserved) -> list[tuple[int, ...]]:
-    """The shapes of floating-point tensors in collectives that the script itself issued."""
-    shapes: list[tuple[int, ...]] = []
-    for each in rank.of("collective"):
-        if not str(each["op"]).startswith("DDP") and each["shape"] is not None and "float" in str(each["dtype"]):
-            listed = each["shape"] and isinstance(each["shape"][0], list)
-            shapes += [tuple(shape) for shape in (each["shape"] if listed else [each["shape"]])]
-    return shapes
+def shapes_exchanged(rank: RankObserved) -> list[Shape]:
+    """Return the shapes of floating-point tensors in collectives that the script itself issued."""
+    return [shape for each in rank.of(Collective) if "float" in str(each.dtype) for shape in each.shapes]
 
 
 def has_uneven_join(observed: Observed) -> bool:
-    """Whether ranks took different numbers of steps, and `join()` answered for those that had none left."""
-    steps = {max((int(each["nth"]) for each in rank.of("step")), default=0) for rank in observed}
-    return len(steps) > 1 and any(each["enabled"] for each in observed.of("join"))
+    """Return whether ranks took different numbers of steps, and `join()` answered for those that had none left."""
+    steps = {max((each.nth for each in rank.of(OptimizerStep)), default=0) for rank in observed}
+    return len(steps) > 1 and any(each.enabled for each in observed.of(Join))
 
 
 def _excuse(comparison: Comparison, observed: Observed, samples: Mapping[int, Samples]) -> Comparison:
-    """Where ranks average parameters now and then, it may have happened between two looks at them."""
+    """Excuse the differences if ranks average parameters now and then: that may have happened between two samples."""
     if not comparison.different:
         return comparison
     found = {
-        (key, values[0])
+        (key, value[0])
         for moment, (_, sample) in samples[comparison.ranks[0]].items()
-        if moment[0] == comparison.optimizer
-        for key, values in sample.items()
+        if moment.optimizer == comparison.optimizer
+        for key, value in sample.items()
         if key[0] == "parameter"
     }
     total = sum(prod(shape) for _, shape in found)
@@ -115,60 +116,65 @@ def _excuse(comparison: Comparison, observed: Observed, samples: Mapping[int, Sa
     return comparison
 
 
-Moment = tuple[int, int, int, bool]  # optimizer, joins entered, steps done since then, whether at the end of the script
-Samples = Mapping[Moment, tuple[int, Values]]  # all steps done by then, and what was held
+class StepMoment(NamedTuple):
+    """When the tensors of an optimizer were hashed."""
+
+    optimizer: int
+    joins: int  # entered so far
+    steps: int  # since the last of them
+    final: bool  # at the end of the script
+
+
+Samples = Mapping[StepMoment, tuple[int, Values]]  # all steps so far, and the values at that moment
 
 
 def _samples(rank: RankObserved, *, by_join: bool) -> Samples:
     """
-    What the rank held, by when.
+    Return what the rank held, by moment.
 
-    Where ranks join unevenly, the end of each join makes parameters equal, and nothing makes equal what the optimizer has kept.
+    If ranks join unevenly, the end of each join makes parameters equal, but nothing makes the optimizer's state equal.
     """
-    tables: dict[tuple[int, int], list[list[Any]]] = {}
-    found: dict[Moment, tuple[int, Values]] = {}
+    tables: dict[tuple[int, int], TensorTable] = {}
+    found: dict[StepMoment, tuple[int, Values]] = {}
     joins, stepped, before = 0, Counter[int](), Counter[int]()
-    for each in rank.of("tensors", "state", "step", "join"):
-        if each.kind == "join":
-            joins, before = joins + bool(by_join and each["enabled"]), Counter(stepped if by_join else ())
-            continue
-        if each.kind == "step":
-            stepped[int(each["optimizer"])] = int(each["nth"])
-            continue
-        table = (int(each["optimizer"]), int(each["table"]))
-        if each.kind == "tensors":
-            tables[table] = each["names"]
-        elif table in tables and len(tables[table]) == len(each["hashes"]):
-            nth, is_end = int(each["nth"]), bool(each["final"])
+    for each in rank.of(TensorTable, TensorHashes, OptimizerStep, Join):
+        if isinstance(each, Join):
+            joins, before = joins + (by_join and each.enabled), Counter(stepped if by_join else ())
+        elif isinstance(each, OptimizerStep):
+            stepped[each.optimizer] = each.nth
+        elif isinstance(each, TensorTable):
+            tables[each.optimizer, each.table] = each
+        elif isinstance(each, TensorHashes) and (each.optimizer, each.table) in tables:
+            rows = tables[each.optimizer, each.table].rows
+            if len(rows) != len(each.hashes):
+                continue
             values = {
-                (str(kind), model if isinstance(model, int) else None, str(name)): (tuple(shape or ()), *rest, value)
-                for (kind, model, name, shape, *rest), value in zip(tables[table], each["hashes"], strict=True)
-                if kind == "parameter" or not joins
+                (row.kind, row.model, row.name): (row.shape or (), row.dtype, row.device, hashed)
+                for row, hashed in zip(rows, each.hashes, strict=True)
+                if row.kind == "parameter" or not joins
             }
-            when = (joins + 1, 0) if joins and is_end else (joins, nth - before[table[0]])
-            found[(table[0], *when, is_end)] = nth, values
+            when = (joins + 1, 0) if joins and each.final else (joins, each.nth - before[each.optimizer])
+            found[StepMoment(each.optimizer, *when, each.final)] = each.nth, values
     return found
 
 
-def _compare(
-    optimizer: int, samples: Mapping[int, Samples], groups: Mapping[int, dict[int, tuple[int, ...]]]
-) -> Comparison:
+def _compare(optimizer: int, samples: Mapping[int, Samples], groups: Groups) -> Comparison:
     mine = {
-        rank: {moment: held for moment, held in all_.items() if moment[0] == optimizer}
+        rank: {moment: held for moment, held in all_.items() if moment.optimizer == optimizer}
         for rank, all_ in samples.items()
     }
     mine = {rank: held for rank, held in mine.items() if held}
     moments = sorted({moment for held in mine.values() for moment in held})
-    # The end of a script may rightly differ (one rank loads the best weights again): unless nothing else is known, it
-    # only shows what became equal.
-    between = any(nth > 0 and not moment[-1] for held in mine.values() for moment, (nth, _) in held.items())
+    # The end of a script may rightly differ, for example if one rank loads the best weights again. Unless nothing else is known,
+    # it only shows what became equal.
+    between = any(nth > 0 and not moment.final for held in mine.values() for moment, (nth, _) in held.items())
     first: dict[tuple[Key, tuple[int, ...]], Difference] = {}
     equal_again: set[str] = set()
     compared: set[Key] = set()
     times = 0
     for moment in moments:
         here = {rank: held[moment][1] for rank, held in mine.items() if moment in held}
-        nth, final = next(held[moment][0] for held in mine.values() if moment in held), moment[-1]
+        nth = next(held[moment][0] for held in mine.values() if moment in held)
         found = list(_differences(here, groups))
         times += nth > 0 and bool(found)
         for key, peers, agreeing in found:
@@ -177,7 +183,7 @@ def _compare(
                 again = [each for each in first if each[0] == key and set(each[1]) <= set(peers)]
                 equal_again.update(key[2] for _ in again)
                 first = {each: value for each, value in first.items() if each not in again}
-            elif (key, peers) not in first and key[2] not in equal_again and not (final and between):
+            elif (key, peers) not in first and key[2] not in equal_again and not (moment.final and between):
                 shape = here[agreeing[0][0]][key][0]
                 first[key, peers] = Difference(
                     optimizer=optimizer, nth=nth, kind=key[0], model=key[1], name=key[2], shape=shape, agreeing=agreeing
@@ -197,9 +203,9 @@ def _compare(
 
 
 def _differences(
-    here: Mapping[int, Values], groups: Mapping[int, dict[int, tuple[int, ...]]]
+    here: Mapping[int, Values], groups: Groups
 ) -> Iterator[tuple[Key, tuple[int, ...], tuple[tuple[int, ...], ...]]]:
-    """(tensor, its ranks, those of them that agree) at one moment; a tensor belongs to the ranks of its DDP model, else to all."""
+    """Yield each tensor at one moment, with its ranks and those of them that agree. The ranks are those of its DDP model, or all."""
     for peers in sorted(
         {_peers(rank, model, groups, here) for rank in here for model in {key[1] for key in here[rank]}}
     ):
@@ -216,9 +222,7 @@ def _differences(
                 yield key, peers, tuple(alike)
 
 
-def _peers(
-    rank: int, model: int | None, groups: Mapping[int, dict[int, tuple[int, ...]]], here: Mapping[int, Values]
-) -> tuple[int, ...]:
+def _peers(rank: int, model: int | None, groups: Groups, here: Mapping[int, Values]) -> tuple[int, ...]:
     mine = groups.get(rank, {})
     ranks = mine.get(model) if model is not None else next(iter(mine.values()), tuple(here))
     return tuple(sorted(each for each in ranks or () if each in here))

@@ -1,4 +1,4 @@
-"""How many samples did two ranks both see in the same epochs? By index where the data are the same, else by content."""
+"""Count the samples that two ranks both saw in the same epochs: by index if their data are the same, else by content."""
 
 from __future__ import annotations
 
@@ -6,42 +6,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case
-from compose_sim.core.checks.evidence.epochs import Epoch, Loader, drew_random, shared_epochs
-from compose_sim.core.events.observations import Observation
+from compose_sim.core.checks.evidence.epochs import Epoch, Loader, drew_random, indices_of, rows_of, shared_epochs
+from compose_sim.node.records.data import Batch, TrainingForward
 
 _LEAST_SHARE = 0.02
 _TOO_FEW_ROWS = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
-    """What two ranks have in common: so many of the fewer samples, first in this epoch; `by` what they were told apart."""
+class CommonSamples:
+    """What two ranks have in common: `common` of the `of` samples of the rank with fewer, first in this epoch."""
 
     common: int
     of: int
     epoch: int
-    by: str
-    whole: bool = False  # the very same samples in the very same order
+    by: str  # index or content
 
     @property
     def is_overlap(self) -> bool:
         return self.common >= 2
 
 
-def compare(case: Case, left: Loader, right: Loader) -> Common | None:
-    """What the epochs of two ranks have in common; None where nothing can be said."""
+def compare(case: Case, left: Loader, right: Loader) -> CommonSamples | None:
+    """Return what the epochs of two ranks have in common; None if that cannot be decided."""
     found = [_compare_epoch(case, left, right, *epochs) for epochs in shared_epochs(left, right)]
-    said = [each for each in found if each is not None]
-    overlaps = [each for each in said if each.is_overlap]
-    return overlaps[0] if overlaps else said[0] if said else None
+    decided = [each for each in found if each is not None]
+    return next((each for each in decided if each.is_overlap), decided[0] if decided else None)
 
 
 def overlap(left: Sequence[object], right: Sequence[object], *, unique: bool = False) -> tuple[int, int]:
     """
-    How many of how many are in both, or none where that may be chance.
+    Return how many of how many samples are in both; none if that may be chance.
 
-    Independent draws from one pool have about twice as much in common as each has repetitions, give or take their chance; so do
-    rows that are equal by nature. Where samples are `unique` and nobody repeats one, what is common is no chance.
+    Independent draws from one pool have about twice as much in common as each has repetitions, with a spread of about its root. So do
+    rows that are equal by nature. If samples are `unique` and neither side repeats one, nothing in common is chance.
     """
     ours, theirs = set(left), set(right)
     fewer = min(len(ours), len(theirs))
@@ -52,92 +50,87 @@ def overlap(left: Sequence[object], right: Sequence[object], *, unique: bool = F
     return (common, fewer) if is_the_same or common > max(by_chance, _LEAST_SHARE * fewer) else (0, fewer)
 
 
-def _compare_epoch(case: Case, left: Loader, right: Loader, ours: Epoch, theirs: Epoch) -> Common | None:
+def _compare_epoch(case: Case, left: Loader, right: Loader, ours: Epoch, theirs: Epoch) -> CommonSamples | None:
     if not (ours.trained or theirs.trained):
         return None
     first, second = _without_padding(ours), _without_padding(theirs)
     lone = len(first) == 1 or len(second) == 1
-    indices, others = ours.indices(first), theirs.indices(second)
+    indices, others = indices_of(first), indices_of(second)
     random = drew_random(case, left) or drew_random(case, right)
     by_content = _by_content(first, second)
     if left.data == right.data and indices is not None and others is not None:
         common, of = overlap(indices, others, unique=_draws_once(left, min(len(indices), len(others))))
         if common and random is not True and _contradicted(first, second):
-            common = 0  # the same numbers mean other samples on each rank
-        by = "index"
+            common = 0  # the same indices are other samples on each rank
+        by, same_order = "index", indices == others
     elif by_content is not None and not (random and not by_content[0]):
-        (common, of), by, indices, others = by_content, "content", None, None
+        (common, of), by, same_order = by_content, "content", rows_of(first) == rows_of(second)
     else:
         return None
     if lone and common < 0.5 * of:
         common = 0  # padding is all of a small data set's second round
-    same_order = indices == others if indices is not None else _rows(first) == _rows(second)
     if common and same_order and _sliced(case, left, right, ours, theirs):
         common = 0
-    return Common(common=common, of=of, epoch=ours.number, by=by, whole=same_order)
+    return CommonSamples(common=common, of=of, epoch=ours.number, by=by)
 
 
 def _draws_once(loader: Loader, count: int) -> bool:
-    """Whether a sampler that has repeated nothing among so many draws is one that never does."""
-    sampling, length = loader.facts["sampling"] or {}, loader.facts["length"] or 0
-    if sampling.get("replacement"):
+    """Return whether a sampler that has repeated nothing in `count` draws is one that never does."""
+    sampling, length = loader.info.sampling, loader.info.length or 0
+    if sampling.replacement:
         return False
-    known = "replacement" in sampling or {"DistributedSampler", "SequentialSampler"} & set(
-        loader.facts["samplers"] or ()
-    )
-    return bool(known) or count * count >= 6 * length  # else three would have been repeated by now
+    known = {"DistributedSampler", "SequentialSampler"} & set(loader.info.samplers)
+    # With replacement, about three samples would have been repeated by now.
+    return sampling.replacement is not None or bool(known) or count * count >= 6 * length
 
 
-def _without_padding(epoch: Epoch) -> list[Observation]:
-    """An epoch's last batch may repeat samples so that all ranks have equally many."""
+def _without_padding(epoch: Epoch) -> list[Batch]:
+    """Leave out an epoch's last batch, which may repeat samples so that all ranks have equally many."""
     return epoch.batches[:-1] if epoch.exhausted and len(epoch.batches) > 1 else epoch.batches
 
 
-def _rows(batches: Sequence[Observation]) -> list[int]:
-    return [row for batch in batches for row in batch["rows"] or ()]
-
-
-def _by_content(first: Sequence[Observation], second: Sequence[Observation]) -> tuple[int, int] | None:
-    shapes = {batch["shape"] for batch in (*first, *second) if batch["rows"]}
-    ours, theirs = _rows(first), _rows(second)
+def _by_content(first: Sequence[Batch], second: Sequence[Batch]) -> tuple[int, int] | None:
+    shapes = {batch.shape for batch in (*first, *second) if batch.rows}
+    ours, theirs = rows_of(first), rows_of(second)
     if not ours or not theirs or (len(shapes) > 1 and not set(ours) & set(theirs)):
         return None
     return overlap(ours, theirs)
 
 
-def _contradicted(first: Sequence[Observation], second: Sequence[Observation]) -> bool:
-    """Whether most samples with the same index hold something else."""
+def _contradicted(first: Sequence[Batch], second: Sequence[Batch]) -> bool:
+    """Return whether most samples with the same index have other contents."""
     ours, theirs = _by_index(first), _by_index(second)
     comparable = [index for index in ours.keys() & theirs.keys() if ours[index][1] == theirs[index][1]]
     equal = sum(ours[index] == theirs[index] for index in comparable)
     return bool(comparable) and equal < len(comparable) / 2
 
 
-def _by_index(batches: Sequence[Observation]) -> dict[int, tuple[int, int]]:
+def _by_index(batches: Sequence[Batch]) -> dict[int, tuple[int, int | None]]:
     return {
-        index: (row, batch["shape"])
+        index: (row, batch.shape)
         for batch in batches
-        if batch["rows"] and batch["indices"] and len(batch["rows"]) == len(batch["indices"])
-        for index, row in zip(batch["indices"], batch["rows"], strict=True)
+        if batch.rows and batch.indices and len(batch.rows) == len(batch.indices)
+        for index, row in zip(batch.indices, batch.rows, strict=True)
     }
 
 
 def _sliced(case: Case, left: Loader, right: Loader, ours: Epoch, theirs: Epoch) -> bool:
-    """Whether both load the same batches, and each trains on its part of them only."""
-    fed = [_fed(case, loader, epoch) for loader, epoch in ((left, ours), (right, theirs))]
-    if not all(fed):
+    """Return whether both load the same batches, but each trains only on its part of them."""
+    mine, others = _fed(case, left, ours), _fed(case, right, theirs)
+    if not mine or not others:
         return False
-    mine, others = (_rows(each) for each in fed)
-    common, of = overlap(mine, others)
+    common, of = overlap([row for rows in mine for row in rows], [row for rows in others for row in rows])
     if common > of / 2:
         return False
-    batches = [len(batch["rows"]) for batch in ours.batches if batch["rows"]]
-    given = [len(each["rows"]) for each in fed[0]]
-    fewer_rows = bool(batches) and sum(given) / len(given) < _TOO_FEW_ROWS * sum(batches) / len(batches)
-    forwards = max(int(ours.facts.get("forwards") or 0), *(int(batch["forwards"] or 0) for batch in ours.batches))
-    return fewer_rows or forwards < _TOO_FEW_ROWS * (ours.fetched - 1)
+    batches = [len(batch.rows) for batch in ours.batches if batch.rows]
+    given = sum(map(len, mine)) / len(mine)
+    fewer_rows = bool(batches) and given < _TOO_FEW_ROWS * sum(batches) / len(batches)
+    return fewer_rows or ours.forwards < _TOO_FEW_ROWS * (ours.fetched - 1)
 
 
-def _fed(case: Case, loader: Loader, epoch: Epoch) -> list[Observation]:
-    fed = [each for each in case.observed.ranks[loader.rank].of("fed") if each["rows"]]
-    return [each for each in fed if (each["loader"], each["epoch"]) == (loader.facts["loader"], epoch.number)]
+def _fed(case: Case, loader: Loader, epoch: Epoch) -> list[tuple[int, ...]]:
+    """Return the rows of each batch that the model was given in this epoch."""
+    forwards = case.observed.ranks[loader.rank].of(TrainingForward)
+    return [
+        each.rows for each in forwards if each.rows and (each.loader, each.epoch) == (loader.info.loader, epoch.number)
+    ]

@@ -1,38 +1,39 @@
-"""Are BatchNorm's statistics those of the whole batch?"""
+"""Judge whether BatchNorm takes its statistics from the whole batch."""
 
 from __future__ import annotations
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
+from compose_sim.node.records.models import DdpModel, LocalBatchNorm
+from compose_sim.node.records.process_groups import DdpForward
 
-QUESTION = "Are BatchNorm's statistics those of the whole batch?"
+QUESTION = "Does BatchNorm normalise by the whole batch?"
 
 _FIX = (
-    "Convert the model before wrapping it: `model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)` (on GPUs; it does not run "
-    "on CPUs); or take GroupNorm or LayerNorm. With large batches on each rank it may stay as it is."
+    "Convert the model before wrapping it: `model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)` (GPUs only), or use "
+    "GroupNorm or LayerNorm. If each rank has a large batch, it is common to leave BatchNorm as it is."
 )
 
 
 def judge(case: Case) -> Result:
-    """Look for BatchNorm modules that a DDP model of several ranks had in training mode."""
-    models = {(each.rank, each["ddp"]): each for each in case.observed.of("ddp")}
+    """Look for BatchNorm modules in training mode in a DDP model of several ranks."""
+    models = {(each.rank, each.ddp): each for each in case.observed.of(DdpModel)}
     if not models:
         return not_applicable("no model was wrapped in DistributedDataParallel")
-    together = {key: each for key, each in models.items() if len(each["ranks"]) > 1}
-    if not together:
-        return not_applicable("every DistributedDataParallel model has one rank only: its batch is the whole batch")
-    local = [each for each in case.observed.of("batchnorm") if (each.rank, each["ddp"]) in together]
-    if not local:
-        if not any(each["op"] == "DDP forward" for each in case.observed.of("collective")):
+    shared = {key: each for key, each in models.items() if len(each.ranks) > 1}
+    if not shared:
+        return not_applicable("every DistributedDataParallel model has only one rank, so its batch is the whole batch")
+    found = next((each for each in case.observed.of(LocalBatchNorm) if (each.rank, each.ddp) in shared), None)
+    if found is None:
+        if not case.observed.first(DdpForward):
             return not_applicable("no DistributedDataParallel model was called to train")
-        return passed("no DistributedDataParallel model took BatchNorm statistics from its own rank's batch")
-    first = local[0]
-    others = f" and {first['count'] - 1} more" if first["count"] > 1 else ""
-    ranks = len(together[first.rank, first["ddp"]]["ranks"])
-    file, line = together[first.rank, first["ddp"]]["at"] or (None, None)
+        return passed("no DistributedDataParallel model takes BatchNorm statistics from one rank's batch")
+    model = shared[found.rank, found.ddp]
+    names = (
+        f"{found.names[0]} and {found.count - 1} more normalise" if found.count > 1 else f"{found.names[0]} normalises"
+    )
     return warned(
-        f"{first['names'][0]}{others} normalise by what each of {ranks} ranks sees alone, and only rank "
-        f"{together[first.rank, first['ddp']]['ranks'][0]}'s running statistics are kept",
+        f"{names} by the batch of each of the {len(model.ranks)} ranks alone, and only the running statistics of rank "
+        f"{model.ranks[0]} are saved",
         fix=_FIX,
-        file=file,
-        line=line,
+        at=model.at,
     )

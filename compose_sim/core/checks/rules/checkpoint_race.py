@@ -1,134 +1,118 @@
-"""Is every shared file written by one rank, and read when it is whole?"""
+"""Judge whether every shared file is written by one rank, and read only when it is complete."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.evidence.happens_before import Order
-from compose_sim.core.events.observations import Observation, Observed
+from compose_sim.core.checks.evidence.happens_before import HappensBefore
+from compose_sim.core.checks.wording import count_text, ranks_text, where
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.devices_and_files import FileUse
 
-QUESTION = "Is every shared file written by one rank, and read when it is whole?"
+QUESTION = "Is every shared file written by one rank, and read only when it is complete?"
 
 _WRITERS = ("write", "update")
-_READERS = ("read",)
-_FIX_WRITE = "Let one rank write: `if dist.get_rank() == 0:` around it, or put the rank into the file's name."
+_FIX_WRITE = "Let one rank write (`if dist.get_rank() == 0:`), or put the rank into the file name."
 _FIX_LOCAL = (
-    "LOCAL_RANK is 0 once on every node: ask for RANK 0 (`if dist.get_rank() == 0:`) where the nodes share the folder."
+    "LOCAL_RANK is 0 once per node. If the nodes share the folder, test RANK instead: `if dist.get_rank() == 0:`."
 )
 _FIX_READ = (
-    "Call `dist.barrier()` on all ranks between the writing and the reading. Or write to another name "
-    "and `os.replace` it when it is whole."
+    "Call `dist.barrier()` between writing and reading, or write to another name and `os.replace` the complete file."
 )
 
 
 def judge(case: Case) -> Result:
-    """Look at the files that more than one rank opened, one of them to write."""
+    """Look at the files that more than one rank opened, at least one of them to write."""
     observed = case.observed
     if observed.world_size < 2:
-        return not_applicable("there is one rank only")
+        return not_applicable("there is only one rank")
     files = _by_path(observed)
-    written = {path for path, uses in files.items() if any(use["op"] in _WRITERS for use in uses)}
+    written = sorted(path for path, uses in files.items() if any(use.op in _WRITERS for use in uses))
     if not written:
         return not_applicable("the script writes no file")
-    order = Order(observed)
-    for path in sorted(written):
-        result = _written_twice(observed, order, path, files[path])
-        if result:
-            return result
-    for path in sorted(written):
-        result = _read_early(observed, order, path, files[path]) or _awaited_and_read(observed, path, files[path])
-        if result:
-            return result
-    return passed(
-        f"{len(written)} file{'s'[: len(written) > 1]} written, none by two ranks at a time or read unfinished"
+    order = HappensBefore(observed)
+    twice = (_written_twice(observed, order, path, files[path]) for path in written)
+    early = (
+        _read_early(observed, order, path, files[path]) or _awaited_and_read(observed, path, files[path])
+        for path in written
+    )
+    return (
+        next(filter(None, twice), None)
+        or next(filter(None, early), None)
+        or passed(f"{count_text(len(written), 'file')} written, none by two ranks at once or read while incomplete")
     )
 
 
-def _by_path(observed: Observed) -> dict[str, list[Observation]]:
-    files: dict[str, list[Observation]] = {}
-    for each in observed.of("file"):
-        files.setdefault(str(each["path"]), []).append(each)
+def _by_path(observed: Observed) -> dict[str, list[FileUse]]:
+    files: dict[str, list[FileUse]] = {}
+    for each in observed.of(FileUse):
+        files.setdefault(each.path, []).append(each)
     return files
 
 
-def _written_twice(observed: Observed, order: Order, path: str, uses: Sequence[Observation]) -> Result | None:
+def _written_twice(observed: Observed, order: HappensBefore, path: str, uses: Sequence[FileUse]) -> Result | None:
     rivals: set[int] = set()
-    first: Observation | None = None
+    first: FileUse | None = None
     for one, other in _pairs(observed, uses, _WRITERS, _WRITERS):
-        if one.rank < other.rank and order.is_open(one, other) and not _is_handed_over(one, other, uses):
+        if one.rank < other.rank and order.may_overlap(one, other) and not _is_handed_over(one, other, uses):
             rivals |= {one.rank, other.rank}
             first = first or one
     if first is None:
         return None
-    locals_only = {rank.rank for rank in observed if rank.local_rank == 0}
-    by_local = rivals == locals_only and len(observed.nodes) < observed.world_size
-    who = f"ranks {', '.join(map(str, sorted(rivals)))}"
+    by_local = rivals == {rank.rank for rank in observed if rank.local_rank == 0}
+    by_local = by_local and len(observed.nodes) < observed.world_size
     why = ", those with LOCAL_RANK 0," if by_local else ""
     return failed(
-        f"{who}{why} write {path} with nothing to keep them apart: the file is whatever the last of them leaves{_where(first)}",
+        f"{ranks_text(rivals)}{why} write {path} at the same time{where(first.at)}: the last of them wins",
         fix=_FIX_LOCAL if by_local else _FIX_WRITE,
-        ranks=tuple(sorted(rivals)),
-        **_at(first),
+        at=first.at,
+        ranks=sorted(rivals),
     )
 
 
-def _awaited_and_read(observed: Observed, path: str, uses: Sequence[Observation]) -> Result | None:
-    """A rank that waits until a file exists, and reads what another has only begun to write under this very name."""
-    if any(each["to"] == path for each in observed.of("file") if each["op"] == "rename"):
+def _awaited_and_read(observed: Observed, path: str, uses: Sequence[FileUse]) -> Result | None:
+    """Find a rank that waits until a file exists, and reads what another has only begun to write under this very name."""
+    if any(each.to == path for each in observed.of(FileUse) if each.op == "rename"):
         return None
-    for write, read in _pairs(observed, uses, _WRITERS, _READERS):
-        waits = [each for each in observed.ranks[read.rank].of("file") if each["op"] == "await"]
-        here = [each for each in waits if each["steps"] == read["steps"] and each["sync"] == read["sync"]]
-        others = any(each["path"] != path for each in here)  # a second file may say that the first is whole
-        if here and not others and write["steps"] == read["steps"]:
-            return failed(
-                f"rank {read.rank} reads {path}{_where(read)} as soon as it exists: "
-                f"rank {write.rank} may still write it{_where(write)}",
-                fix=_FIX_READ,
-                ranks=(write.rank, read.rank),
-                **_at(read),
-            )
+    for write, read in _pairs(observed, uses, _WRITERS, ("read",)):
+        waits = [each for each in observed.ranks[read.rank].of(FileUse) if each.op == "await"]
+        here = [each for each in waits if each.steps == read.steps and each.sync == read.sync]
+        others = any(each.path != path for each in here)  # a second file may signal that the first is complete
+        if here and not others and write.steps == read.steps:
+            return _too_early(path, write, read, "as soon as it exists, while")
     return None
 
 
-def _read_early(observed: Observed, order: Order, path: str, uses: Sequence[Observation]) -> Result | None:
-    for write, read in _pairs(observed, uses, _WRITERS, _READERS):
-        same_place = write["steps"] == read["steps"]
-        if same_place and order.is_open(write, read) and not _is_handed_over(write, read, uses):
-            return failed(
-                f"rank {read.rank} reads {path}{_where(read)} while rank {write.rank} may still write it{_where(write)}: "
-                "no barrier lies between them",
-                fix=_FIX_READ,
-                ranks=(write.rank, read.rank),
-                **_at(read),
-            )
+def _read_early(observed: Observed, order: HappensBefore, path: str, uses: Sequence[FileUse]) -> Result | None:
+    for write, read in _pairs(observed, uses, _WRITERS, ("read",)):
+        if write.steps == read.steps and order.may_overlap(write, read) and not _is_handed_over(write, read, uses):
+            return _too_early(path, write, read, "without a barrier in between, while")
     return None
+
+
+def _too_early(path: str, write: FileUse, read: FileUse, when: str) -> Result:
+    return failed(
+        f"rank {read.rank} reads {path}{where(read.at)} {when} rank {write.rank} may still be writing it{where(write.at)}",
+        fix=_FIX_READ,
+        at=read.at,
+        ranks=(write.rank, read.rank),
+    )
 
 
 def _pairs(
-    observed: Observed, uses: Sequence[Observation], ops: Sequence[str], others: Sequence[str]
-) -> Iterator[tuple[Observation, Observation]]:
-    """Two uses of the same file by two ranks: of one node where each node has its own."""
+    observed: Observed, uses: Sequence[FileUse], ops: Sequence[str], others: Sequence[str]
+) -> Iterator[tuple[FileUse, FileUse]]:
+    """Yield two uses of the same file by two ranks, which are on one node if each node has its own file."""
     for one in uses:
         for other in uses:
-            if one["op"] in ops and other["op"] in others and one.rank != other.rank:
+            if one.op in ops and other.op in others and one.rank != other.rank:
                 together = observed.ranks[one.rank].node == observed.ranks[other.rank].node
-                if together or not (one["private"] or other["private"]):
+                if together or not (one.private or other.private):
                     yield one, other
 
 
-def _is_handed_over(write: Observation, use: Observation, uses: Sequence[Observation]) -> bool:
-    """Whether the script waits for files to appear, and this one was whole by then."""
-    ends = [each.t for each in uses if each["op"] == "written" and each.rank == write.rank and each.t >= write.t]
-    return bool(use["polls"]) and use.t >= min(ends, default=write.t)
-
-
-def _where(use: Observation) -> str:
-    at = use["at"]
-    return f" ({str(at[0]).rpartition('/')[2]}, line {at[1]})" if at else ""
-
-
-def _at(use: Observation) -> dict[str, Any]:
-    return {"file": use["at"][0], "line": use["at"][1]} if use["at"] else {}
+def _is_handed_over(write: FileUse, use: FileUse, uses: Sequence[FileUse]) -> bool:
+    """Return whether the script waits for files to appear, and this one was complete by then."""
+    ends = [each.t for each in uses if each.op == "written" and each.rank == write.rank and each.t >= write.t]
+    return use.polls and use.t >= min(ends, default=write.t)

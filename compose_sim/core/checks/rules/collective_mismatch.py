@@ -1,4 +1,4 @@
-"""Do all ranks of a group issue the same collectives in the same order?"""
+"""Judge whether all ranks of a group issue the same collectives in the same order."""
 
 from __future__ import annotations
 
@@ -8,59 +8,65 @@ from dataclasses import dataclass
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.events.observations import Observation, Observed, RankObserved
+from compose_sim.core.checks.wording import ranks_text, where
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.data import Batch, EpochProgress
+from compose_sim.node.records.devices_and_files import FileUse
+from compose_sim.node.records.process_groups import Collective, CollectiveFailed, DdpForward, LaterCollectives
+from compose_sim.node.records.record import Shape
+from compose_sim.node.records.script import ScriptEnd
 
 QUESTION = "Do all ranks of a group issue the same collectives in the same order?"
 
 _FIX = (
     "Let every rank of the group call the same collectives in the same order: move the call out of a branch that only some ranks take "
-    "(`if rank == 0:` around it, an early `continue`, `break` or `return`), and keep only what is done with its result inside."
+    "(`if rank == 0:` around it, an early `continue`, `break` or `return`), and keep only the use of its result inside."
 )
 _FIX_VALUE = (
-    "Give the same {what} on every rank: a collective pairs what the ranks give it by order alone, and checks nothing."
+    "Pass the same {what} on every rank: a collective matches what the ranks pass by order alone, and checks nothing."
 )
-_EQUAL_SHAPES = ("broadcast", "all_reduce", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
-_EQUAL_LISTS = ("all_reduce_coalesced", "reduce_scatter")
-# What a rank says in which another's end, or another's data, broke a collective.
+_EQUAL_SHAPES = (
+    *("broadcast", "all_reduce", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor"),
+    *("all_reduce_coalesced", "reduce_scatter"),
+)
+_AGREED = {"op": "collective", "root": "root rank", "reduce": "reduction", "dtype": "dtype", "ranks": "ranks"}
+_POSITION = "position in the training loop"
+# What a rank's error says if the end, or the data, of another rank broke a collective.
 _NETWORK = re.compile(r"gloo|c10d|nccl|NCCL|closed by peer|reset by peer|[Tt]imed? ?out|preamble|Dist[A-Z]\w*Error")
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class _Issued:
     """A collective as one rank issued it, and how many forward passes of DDP models came before it."""
 
-    rank: int
+    seen: Collective
     forwards: int
-    seen: Observation
 
     @property
-    def op(self) -> str:
-        return str(self.seen["op"])
-
-    @property
-    def place(self) -> tuple[str, int] | None:
-        at = self.seen["at"]
-        return (str(at[0]), int(at[1])) if at else None
+    def rank(self) -> int:
+        return self.seen.rank
 
     def __str__(self) -> str:
-        where = f" ({self.place[0].rpartition('/')[2]}, line {self.place[1]})" if self.place else ""
-        return f"{self.op}{where}"
+        return f"{self.seen.op}{where(self.seen.at)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class _Group:
     """What each member of a process group issued, in order."""
 
     ranks: tuple[int, ...]
-    issued: Mapping[int, Sequence[Issued]]
+    issued: Mapping[int, Sequence[_Issued]]
     forwards: Mapping[int, int]  # of DDP models, in all, by rank
+
+    def __str__(self) -> str:
+        return f"group {list(self.ranks)}"
 
 
 def judge(case: Case) -> Result:
-    """Compare, for each group, what its members issued, place by place."""
+    """Compare, for each group, what its members issued, position by position."""
     observed = case.observed
     if observed.world_size < 2:
-        return not_applicable("there is one rank only")
+        return not_applicable("there is only one rank")
     groups = _groups(observed)
     count = sum(len(issued) for group in groups for issued in group.issued.values())
     if not count:
@@ -72,217 +78,194 @@ def judge(case: Case) -> Result:
     return _later_ones(observed) or passed(f"{count} collectives, the same in the same order on all ranks of a group")
 
 
-def _groups(observed: Observed) -> list[Group]:
-    """Groups of two ranks or more; those of the same ranks are told apart by their names."""
-    found: dict[tuple[tuple[int, ...], str], dict[int, list[Issued]]] = {}
-    forwards = {}
+def _groups(observed: Observed) -> list[_Group]:
+    """Return the groups of at least two ranks; groups of the same ranks are told apart by their names."""
+    found: dict[tuple[tuple[int, ...], str], dict[int, list[_Issued]]] = {}
+    forwards = dict.fromkeys(observed.ranks, 0)
     for rank in observed:
-        forwards[rank.rank] = 0
-        for each in rank.of("collective"):
-            op, ranks = str(each["op"]), tuple(each["group"] or ())
-            if op.startswith("DDP"):
-                forwards[rank.rank] += op == "DDP forward"
-            elif len(ranks) > 1:
-                key = (ranks, str(each["name"] or ""))
-                members = found.setdefault(key, {member: [] for member in ranks if member in observed.ranks})
-                members.setdefault(rank.rank, []).append(Issued(rank.rank, forwards[rank.rank], each))
-    return [Group(ranks, issued, forwards) for (ranks, _), issued in found.items()]
+        for each in rank.of(Collective, DdpForward):
+            if isinstance(each, DdpForward):
+                forwards[rank.rank] += 1
+            elif len(each.group) > 1:
+                members: dict[int, list[_Issued]] = {member: [] for member in each.group if member in observed.ranks}
+                issued = found.setdefault((each.group, each.name), members)
+                issued.setdefault(rank.rank, []).append(_Issued(each, forwards[rank.rank]))
+    return [_Group(ranks, issued, forwards) for (ranks, _), issued in found.items()]
 
 
-def _differ(case: Case, group: Group) -> Result | None:
-    """The first place where members issued different collectives, or the same ones in a different order among DDP's own."""
+def _differ(case: Case, group: _Group) -> Result | None:
+    """Find the first position at which members issued different collectives, or the same ones between different calls of DDP."""
     finished = case.verdict == "passed" and len(set(group.forwards.values())) == 1
     for index, together in enumerate(zip(*group.issued.values(), strict=False)):
         first = together[0]
         for other in together[1:]:
-            what = _difference(first, other)
+            what = _difference(first.seen, other.seen)
             if what and _is_uneven(case, group, first, other):
                 return _left_to_uneven_inputs(group)
             if what or (finished and first.forwards != other.forwards):
-                return _say_difference(group, index, together, what or "place in the training loop")
-        what = _shapes_differ(together)
-        if what:
-            return _say_difference(group, index, together, what)
+                return _say_difference(group, index, together, what or _POSITION)
+        if _shapes_differ([each.seen for each in together]):
+            return _say_difference(group, index, together, "shape")
     return None
 
 
-def _difference(first: Issued, other: Issued) -> str:
-    """What two ranks should agree on and do not; shapes apart."""
-    one, two = first.seen, other.seen
-    names = {"op": "collective", "root": "root rank", "reduce": "reduction", "dtype": "dtype", "ranks": "ranks"}
-    for key, name in names.items():
-        if one[key] != two[key]:
+def _difference(one: Collective, other: Collective) -> str:
+    """Return what two ranks should agree on but do not, except shapes that may differ by agreement."""
+    for field, name in _AGREED.items():
+        if getattr(one, field) != getattr(other, field):
             return name
-    if (first.op in _EQUAL_SHAPES and _flat(one["shape"]) != _flat(two["shape"])) or (
-        first.op in _EQUAL_LISTS and [_flat(each) for each in one["shape"]] != [_flat(each) for each in two["shape"]]
-    ):
+    if one.op in _EQUAL_SHAPES and list(map(_flat, one.shapes)) != list(map(_flat, other.shapes)):
         return "shape"
     return ""
 
 
-def _shapes_differ(together: Sequence[Issued]) -> str:
-    """Where shapes may differ when the ranks have agreed on that: whether they have."""
-    op = together[0].op
-    if op not in ("all_gather", "gather", "scatter"):
-        return ""
-    by_rank = {each.rank: each.seen for each in together}
-    members = sorted(together[0].seen["group"])
-    root = together[0].seen["root"]
-    for rank, seen in by_rank.items():
-        if op != "all_gather" and rank != root:
-            continue  # only the root has a list
-        expected = seen["peers"] or [seen["shape"]] * len(members)
-        for member, shape in zip(members, expected, strict=False):
-            if member in by_rank and _flat(by_rank[member]["shape"]) != _flat(shape):
-                return "shape"
-    return ""
-
-
-def _flat(shape: Any) -> list[int]:
-    """A shape without its ones, which make no difference to what is sent."""
-    return [size for size in shape or [] if size != 1]
-
-
-def _say_difference(group: Group, index: int, together: Sequence[Issued], what: str) -> Result:
-    def seen_by(each: Issued) -> str:
-        if what == "place in the training loop":
-            return f"{each} after {each.forwards} forward passes"
-        return f"{each}{_values(each, what)}"
-
-    sides: dict[str, list[int]] = {}
+def _shapes_differ(together: Sequence[Collective]) -> bool:
+    """Return whether shapes differ from those that another rank expects, in collectives in which ranks may agree on shapes."""
+    first = together[0]
+    if first.op not in ("all_gather", "gather", "scatter"):
+        return False
+    by_rank = {each.rank: each for each in together}
     for each in together:
-        sides.setdefault(seen_by(each), []).append(each.rank)
-    odd = min(sides, key=lambda side: (len(sides[side]), -sides[side][0]))
-    told = "; ".join(f"{_ranks(sides[side])} {side}" for side in sorted(sides, key=lambda side: sides[side]))
-    place = next(each.place for each in together if each.rank in sides[odd])
-    alone = what in ("collective", "place in the training loop")
-    fix = _FIX if alone else _FIX_VALUE.format(what=what)
+        if first.op != "all_gather" and each.rank != first.root:
+            continue  # only the root has a list
+        expected = each.peers or each.shapes * len(first.group)
+        for member, shape in zip(sorted(first.group), expected, strict=False):
+            if member in by_rank and list(map(_flat, by_rank[member].shapes)) != [_flat(shape)]:
+                return True
+    return False
+
+
+def _flat(shape: Shape) -> list[int]:
+    """Return a shape without its ones, which make no difference to what is sent."""
+    return [size for size in shape if size != 1]
+
+
+def _say_difference(group: _Group, index: int, together: Sequence[_Issued], what: str) -> Result:
+    sides: dict[str, list[_Issued]] = {}
+    for each in together:
+        text = (
+            f"{each} after {each.forwards} forward passes" if what == _POSITION else f"{each}{_value(each.seen, what)}"
+        )
+        sides.setdefault(text, []).append(each)
+    odd = min(sides.values(), key=lambda side: (len(side), -side[0].rank))
+    listed = sorted(sides.items(), key=lambda side: [each.rank for each in side[1]])
     return failed(
-        f"collective {index + 1} of {_name(group)} differs in its {what}: {told}",
-        **_at(place),
-        fix=fix,
-        ranks=tuple(sides[odd]),
+        f"collective {index + 1} of {group} differs in its {what}: "
+        + "; ".join(f"{ranks_text(each.rank for each in side)} {text}" for text, side in listed),
+        fix=_FIX if what in ("collective", _POSITION) else _FIX_VALUE.format(what=what),
+        at=odd[0].seen.at,
+        ranks=[each.rank for each in odd],
     )
 
 
-def _values(each: Issued, what: str) -> str:
-    key = {"root rank": "root", "reduction": "reduce", "collective": ""}.get(what, what)
-    if not key:
-        return ""
-    value = each.seen[key] or ("SUM" if key == "reduce" else each.seen[key])
-    return f" with {what} {value}"
+def _value(seen: Collective, what: str) -> str:
+    shapes = [list(shape) for shape in seen.shapes]
+    values: dict[str, Any] = {
+        "root rank": seen.root,
+        "reduction": seen.reduce or "SUM",
+        "dtype": seen.dtype,
+        "ranks": seen.ranks,
+        "shape": shapes[0] if len(shapes) == 1 else shapes,
+    }
+    return f" with {what} {values[what]}" if what in values else ""
 
 
-def _missing(case: Case, group: Group) -> Result | None:
-    """One member issued more than another: a mistake where the other has ended, or waits in something else."""
+def _missing(case: Case, group: _Group) -> Result | None:
+    """Find a member that issued fewer than another, if it would never have issued more: it has ended, or waits in something else."""
     counts = {rank: len(issued) for rank, issued in group.issued.items()}
     shortest, longest = min(counts.values()), max(counts.values())
-    if shortest == longest or any(rank.last("collectives") for rank in case.observed):
+    if shortest == longest or any(rank.last(LaterCollectives) for rank in case.observed):
         return None
-    behind = tuple(rank for rank, count in counts.items() if count == shortest)
-    ahead = tuple(rank for rank, count in counts.items() if count > shortest)
+    behind = [rank for rank, count in counts.items() if count == shortest]
+    ahead = [rank for rank, count in counts.items() if count > shortest]
     extra = group.issued[ahead[0]][shortest]
     if not _is_missed(case, group, behind, ahead):
         return None
     if _is_uneven(case, group, extra, None):
         return _left_to_uneven_inputs(group)
-    ended = " and the run passed by luck" if case.verdict == "passed" else ""
+    luck = ", and the run passed by luck" if case.verdict == "passed" else ""
     return failed(
-        f"{_ranks(ahead)} issued {longest} collectives in {_name(group)}, {_ranks(behind)} only {shortest}{ended}: "
-        f"{_ranks(behind)} never called {extra}",
-        **_at(extra.place),
+        f"{ranks_text(behind)} never called {extra}{luck}: {ranks_text(ahead)} issued {longest} collectives in {group}, "
+        f"{ranks_text(behind)} only {shortest}",
         fix=_FIX,
+        at=extra.seen.at,
         ranks=behind,
     )
 
 
-def _is_missed(case: Case, group: Group, behind: Sequence[int], ahead: Sequence[int]) -> bool:
-    """Whether the ranks behind would never have come to the collective, had the run gone on."""
-    if case.verdict == "passed":
-        return True
-    if case.verdict == "interrupted":
-        return False
+def _is_missed(case: Case, group: _Group, behind: Sequence[int], ahead: Sequence[int]) -> bool:
+    """Return whether the ranks behind would never have reached the collective, had the run continued."""
+    if case.verdict in ("passed", "interrupted"):
+        return case.verdict == "passed"
     cause = case.cause or {}
     if cause.get("kind") == "exit" and cause.get("rank") in behind:
-        return True  # it ended well, and too early
+        return True  # it ended without an error, and too early
     ranks = case.observed.ranks
     if case.verdict == "failed" and not any(_died_in(ranks[rank], cause) for rank in ahead):
         return False  # something else ended the run before the ranks behind could come
-    return any(_stands_elsewhere(ranks[rank], group) for rank in behind)
+    return any(_waits_elsewhere(ranks[rank], group) for rank in behind)
 
 
 def _died_in(rank: RankObserved, cause: Mapping[str, Any]) -> bool:
-    """Whether a rank came to its end within a collective: it raised, or its process died there."""
-    last = next(reversed(list(rank.of("collective", "collective-failed", "batch", "file"))), None)
+    """Return whether a rank ended in a collective: it raised there, or its process was killed there."""
+    last = rank.last(Collective, DdpForward, CollectiveFailed, Batch, FileUse)
     killed = cause.get("rank") == rank.rank and cause.get("kind") == "signal"
-    return last is not None and (last.kind == "collective-failed" or (last.kind == "collective" and killed))
+    return isinstance(last, CollectiveFailed) or (killed and isinstance(last, (Collective, DdpForward)))
 
 
-def _stands_elsewhere(rank: RankObserved, group: Group) -> bool:
-    """Whether a rank has ended well, or what it did last was another collective."""
-    outcome = rank.last("outcome")
-    if outcome:
-        return not outcome["raised"] or bool(_NETWORK.search(outcome["raised"]))
-    last = next(reversed(list(rank.of("collective", "batch"))), None)
+def _waits_elsewhere(rank: RankObserved, group: _Group) -> bool:
+    """Return whether a rank has ended without an error of its own, or the last thing it did was another collective."""
+    end = rank.last(ScriptEnd)
+    if end:
+        return not end.raised or bool(_NETWORK.search(end.raised))
+    last = rank.last(Collective, DdpForward, Batch)
     issued = group.issued[rank.rank]
-    return last is not None and last.kind == "collective" and not (issued and last is issued[-1].seen)
+    return last is not None and not isinstance(last, Batch) and not (issued and last is issued[-1].seen)
 
 
-def _is_uneven(case: Case, group: Group, one: Issued, other: Issued | None) -> bool:
-    """Whether some ranks have simply had fewer batches than others, and left their loop for what comes after it."""
-    if len(set(group.forwards.values())) == 1:
-        return False
+def _is_uneven(case: Case, group: _Group, one: _Issued, other: _Issued | None) -> bool:
+    """Return whether some ranks had fewer batches than others, and have left their loop for what comes after it."""
     least = min(group.forwards.values())
-    early = [rank for rank, count in group.forwards.items() if count == least]
-    out_of_loop = one if one.rank in early else other
-    if out_of_loop is None or out_of_loop.rank not in early:
+    if least == max(group.forwards.values()):
         return False
-    rank = case.observed.ranks[out_of_loop.rank]
-    loop = [each for each in rank.of("epoch", "batch") if each.index < out_of_loop.seen.index]
+    early = [each for each in (one, other) if each is not None and group.forwards[each.rank] == least]
+    if not early:
+        return False
+    rank = case.observed.ranks[early[0].rank]
+    loop = [each for each in rank.of(EpochProgress, Batch) if each.index < early[0].seen.index]
     if not loop:
         return True
     last = loop[-1]
-    if last.kind != "epoch" or last["phase"] not in ("exhausted", "closed"):
+    if not isinstance(last, EpochProgress) or last.phase not in ("exhausted", "closed"):
         return False
     later = [case.observed.ranks[rank] for rank, count in group.forwards.items() if count > least]
     return not all(_has_had_as_many(rank, last) for rank in later)
 
 
-def _has_had_as_many(rank: RankObserved, ended: Observation) -> bool:
-    """Whether this rank has come to the end of the same passage too, after as many batches."""
-    ends = [each for each in rank.of("epoch") if each["phase"] in ("exhausted", "closed")]
-    return any(all(each[key] == ended[key] for key in ("loader", "epoch", "batches")) for each in ends)
+def _has_had_as_many(rank: RankObserved, ended: EpochProgress) -> bool:
+    """Return whether this rank has also ended the same epoch, after as many batches."""
+    ends = [each for each in rank.of(EpochProgress) if each.phase in ("exhausted", "closed")]
+    same = (ended.loader, ended.epoch, ended.batches)
+    return any((each.loader, each.epoch, each.batches) == same for each in ends)
 
 
-def _left_to_uneven_inputs(group: Group) -> Result:
-    told = ", ".join(f"rank {rank} {count}" for rank, count in sorted(group.forwards.items()))
-    return not_applicable(f"the ranks had different numbers of batches ({told}): see uneven-inputs")
+def _left_to_uneven_inputs(group: _Group) -> Result:
+    counts = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(group.forwards.items()))
+    return not_applicable(f"the ranks had different numbers of batches ({counts}): see uneven-inputs")
 
 
 def _later_ones(observed: Observed) -> Result | None:
-    """Those after the first thousands, of which only the number and a checksum are known."""
-    ends = {rank.rank: rank.last("collectives") for rank in observed}
-    told = {rank: (end["count"], end["hashes"]) for rank, end in ends.items() if end}
-    if len(told) < len(ends) or not told:
+    """Compare the hashes of those that were too many to be recorded one by one."""
+    ends = {rank.rank: rank.last(LaterCollectives) for rank in observed}
+    later = {rank: (end.count, end.hashes) for rank, end in ends.items() if end}
+    if len(later) < len(ends) or not later:
         return None
-    for ranks in {key for _, hashes in told.values() for key in hashes}:
+    for ranks in {key for _, hashes in later.values() for key in hashes}:
         members = [int(rank) for rank in ranks.split(",")]
-        if len({told[rank][1].get(ranks) for rank in members if rank in told}) > 1:
+        if len({later[rank][1].get(ranks) for rank in members if rank in later}) > 1:
             return failed(
-                f"after the first thousands, the collectives of ranks {ranks} are no longer the same",
+                f"after the first 5,000, the collectives of ranks {ranks} are no longer the same",
                 fix=f"Run `composesim check` with --steps around that point. {_FIX}",
-                ranks=tuple(members),
+                ranks=members,
             )
     return None
-
-
-def _name(group: Group) -> str:
-    return f"group {list(group.ranks)}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, sorted(ranks)))}"
-
-
-def _at(place: tuple[str, int] | None) -> dict[str, Any]:
-    return {"file": place[0], "line": place[1]} if place else {}

@@ -1,16 +1,15 @@
-"""Does every rank go on?"""
+"""Judge whether every rank makes progress until the end."""
 
 from __future__ import annotations
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.verdict.hang import diagnose
 
-QUESTION = "Does every rank go on?"
+QUESTION = "Does every rank make progress?"
 
 
 def judge(case: Case) -> Result:
-    """A run that was ended because nothing moved, or that ran into its time limit while nothing did."""
-    from compose_sim.core.verdict.hang import diagnose  # which needs the spec, which names checks
-
+    """Look at runs that were stopped because nothing moved, or that reached their time limit while nothing moved."""
     cause = case.cause or {}
     standing_still = [each for each in case.stalls if not each.has_left]
     is_whole = len(case.stalls) == case.observed.world_size and not any(each.at_breakpoint for each in case.stalls)
@@ -18,14 +17,12 @@ def judge(case: Case) -> Result:
     if standing_still and (case.verdict == "hung" or is_over_time):
         found = diagnose(case.stalls)
         detail = str(cause["message"]) if case.verdict == "hung" and "message" in cause else found.message
-        file, line = found.place or (None, None)
-        return failed(detail, fix=found.fix, file=file, line=line, ranks=(found.rank,))
+        return failed(detail, fix=found.fix, at=found.place, ranks=(found.rank,))
     if case.verdict == "hung":
         rank = cause.get("rank")
-        ranks = (rank,) if isinstance(rank, int) else ()
         detail = str(cause.get("message", "nothing moved"))
         call = "init_parallel_env" if "init_parallel_env" in detail else "init_process_group"
-        return failed(detail, fix=f"Call {call} on every rank.", ranks=ranks)
+        return failed(detail, fix=f"Call {call} on every rank.", ranks=(rank,) if isinstance(rank, int) else ())
     if case.verdict == "passed":
-        return passed("every rank came to its end")
-    return not_applicable(f"the run did not come to its end ({case.verdict})")
+        return passed("every rank reached its end")
+    return not_applicable(f"the run did not reach its end ({case.verdict})")

@@ -1,4 +1,4 @@
-"""Are reported metrics those of all ranks, and reported once?"""
+"""Judge whether reported metrics are those of all ranks, and are reported once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.loss_values import Losses
-from compose_sim.core.events.observations import Observation, Observed, RankObserved
+from compose_sim.core.checks.wording import ranks_text
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
+from compose_sim.node.records.devices_and_files import TrainerLibraries
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective, LaterCollectives, UntrackedWait
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.script import ScriptEnd
 
 QUESTION = "Are reported metrics those of all ranks, and reported once?"
 
@@ -26,18 +32,18 @@ _EVALUATION = re.compile(
 _LABELLED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
 _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
 _FIX_REDUCE = (
-    "Reduce it on all ranks before one of them reports it: `dist.all_reduce(value)` and divide by `dist.get_world_size()` "
+    "Reduce it over all ranks before one of them reports it: `dist.all_reduce(value)`, then divide by `dist.get_world_size()` "
     "(for an accuracy, sum hits and samples)."
 )
 _FIX_RANK = (
-    "Let RANK 0 alone report: `if dist.get_rank() == 0:` in place of `if local_rank == 0:` "
-    "(with Accelerate: `is_main_process`; its `print` asks `is_local_main_process`)."
+    "Let only RANK 0 report: `if dist.get_rank() == 0:` instead of `if local_rank == 0:` "
+    "(with Accelerate: `is_main_process`; its `print` tests `is_local_main_process`)."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line that a rank printed, with a metric in it."""
+class MetricLine:
+    """A line with a metric that a rank printed."""
 
     rank: int
     text: str
@@ -53,185 +59,186 @@ def judge(case: Case) -> Result:
     """Compare what ranks printed with what they can have known."""
     observed = case.observed
     if observed.world_size < 2:
-        return not_applicable("there is one rank only")
+        return not_applicable("there is only one rank")
     lines = {rank.rank: _metric_lines(rank.rank, case.logs.get(rank.rank, ())) for rank in observed}
-    if not any(lines.values()):
-        return not_applicable("no rank printed a line with a metric in it")
-    speakers = [rank for rank, said in lines.items() if said]
+    speakers = [rank for rank, printed in lines.items() if printed]
+    if not speakers:
+        return not_applicable("no rank printed a line with a metric")
     result = _every_node(observed, lines)
     if result is None and len(speakers) == 1:
-        said = lines[speakers[0]]
-        result = _own_loss(observed, said) or _own_evaluation(observed, said)
+        printed = lines[speakers[0]]
+        result = _own_loss(observed, printed) or _own_evaluation(observed, printed)
     if result:
         return result
     if len(speakers) > 1:
-        return passed(f"ranks {', '.join(map(str, speakers))} report metrics, each its own")
-    return passed(f"rank {speakers[0]} alone reports metrics, and none is known to be only its own")
+        return passed(f"{ranks_text(speakers)} each report metrics")
+    return passed(f"only rank {speakers[0]} reports metrics, and none is known to be only its own")
 
 
-def _metric_lines(rank: int, lines: Sequence[str]) -> list[Line]:
+def _metric_lines(rank: int, lines: Sequence[str]) -> list[MetricLine]:
     found = []
     for text in lines:
         if _METRIC.search(text) and not _LABELLED.search(text) and "Warning" not in text and len(text) < 1000:
             numbers = tuple(_NUMBER.findall(text))
             if numbers:
-                found.append(Line(rank, text.strip(), numbers))
+                found.append(MetricLine(rank, text.strip(), numbers))
     return found
 
 
-def _every_node(observed: Observed, lines: Mapping[int, Sequence[Line]]) -> Result | None:
-    """The same kind of line from the first rank of every node, and from no other."""
+def _every_node(observed: Observed, lines: Mapping[int, Sequence[MetricLine]]) -> Result | None:
+    """Find the same kind of line from the first rank of every node, and from no other rank."""
     first = {rank.rank for rank in observed if rank.local_rank == 0}
     if len(observed.nodes) < 2 or len(first) == observed.world_size or len(first) != len(observed.nodes):
         return None
-    if any("transformers" in each["names"] and not each["asks_for_node"] for each in observed.of("libraries")):
-        return None  # its Trainer logs once a node, and the person's own code never asks for that
+    if any("transformers" in each.names and not each.asks_for_node for each in observed.of(TrainerLibraries)):
+        return None  # its Trainer logs once per node, and the user's own code never asks for that
     speakers: dict[str, set[int]] = {}
-    for rank, said in lines.items():
-        for line in said:
+    for rank, printed in lines.items():
+        for line in printed:
             speakers.setdefault(line.template, set()).add(rank)
     for template, ranks in speakers.items():
         if ranks == first:
             line = next(line for line in lines[min(first)] if line.template == template)
-            told = ", ".join(map(str, sorted(first)))
             return warned(
-                f"ranks {told}, those with LOCAL_RANK 0, each report {line.text!r}: once a node in place of once",
+                f"{ranks_text(first)}, those with LOCAL_RANK 0, each report {line.text!r}: once per node, not once",
                 fix=_FIX_RANK,
-                ranks=tuple(sorted(first)),
+                ranks=sorted(first),
             )
     return None
 
 
-def _own_loss(observed: Observed, said: Sequence[Line]) -> Result | None:
-    """Lines of the only rank that reports, with numbers that are its own loss and not the mean of all ranks'."""
-    rank = said[0].rank
+def _own_loss(observed: Observed, printed: Sequence[MetricLine]) -> Result | None:
+    """Find lines of the only rank that reports with numbers that are its own loss, not the mean over all ranks."""
+    rank = printed[0].rank
     losses = Losses(observed, rank)
-    if not losses.tell_apart:
+    if not losses.differ:
         return None
-    own: list[tuple[Line, str, float]] = []
+    own: list[tuple[MetricLine, str, float]] = []
     shared = 0
-    told = [line for line in said if "loss" in line.text.lower() or not _EVALUATION.search(line.text)]
-    for line in told:
+    of_training = _of_training(printed)
+    for line in of_training:
         matches = [losses.match(number) for number in line.numbers]
         if any(match is not None and not match.is_own for match in matches):
             shared += 1
         else:
             found = [(number, match) for number, match in zip(line.numbers, matches, strict=True) if match]
-            own += [(line, number, match.others) for number, match in found[:1]]
-    if own and (len(own) >= 2 or len(told) == 1) and len(own) * 2 >= len(told) and shared == 0:
-        line, number, others = own[0]
+            own += [(line, number, match.mean) for number, match in found[:1]]
+    if own and (len(own) >= 2 or len(of_training) == 1) and len(own) * 2 >= len(of_training) and shared == 0:
+        line, number, mean = own[0]
         return warned(
-            f"rank {rank} reports {line.text!r}: {number} is the loss of its own batches, {others:.5g} the mean over all ranks; "
-            f"so in {len(own)} of {len(told)} such lines",
+            f"rank {rank} reports {line.text!r}, but {number} is the loss of its own batches; the mean over all ranks is {mean:.5g} "
+            f"({len(own)} of {len(of_training)} such lines)",
             fix=_FIX_REDUCE,
             ranks=(rank,),
         )
-    return None if shared else _never_reduced(observed, said, losses)
+    return None if shared else _never_reduced(observed, of_training)
 
 
-def _never_reduced(observed: Observed, said: Sequence[Line], losses: Losses) -> Result | None:
-    """A training loss reported again and again by a script that never exchanges anything but gradients."""
-    told = [line for line in said if "loss" in line.text.lower() and not _EVALUATION.search(line.text)]
-    exchanged = any(_reduces(each) for each in observed.ranks[said[0].rank].of("collective", "loose"))
-    evaluated = any(each["phase"] == "exhausted" and not each["trained"] for each in observed.of("epoch"))
-    if len(told) < 2 or exchanged or evaluated or observed.ranks[said[0].rank].last("collectives"):
+def _of_training(printed: Sequence[MetricLine]) -> list[MetricLine]:
+    return [line for line in printed if "loss" in line.text.lower() or not _EVALUATION.search(line.text)]
+
+
+def _never_reduced(observed: Observed, of_training: Sequence[MetricLine]) -> Result | None:
+    """Find a training loss that is reported repeatedly by a script that exchanges nothing but gradients."""
+    if len(of_training) < 2:
+        return None
+    rank = observed.ranks[of_training[0].rank]
+    exchanged = any(map(_exchanges, rank.of(Collective, UntrackedWait))) or rank.last(LaterCollectives)
+    evaluated = any(each.phase == "exhausted" and not each.trained for each in observed.of(EpochProgress))
+    if exchanged or evaluated:
         return None
     return warned(
-        f"rank {said[0].rank} reports {told[0].text!r} and {len(told) - 1} more such lines, and no rank ever reduces a metric: "
-        "it can only be that of its own batches",
+        f"rank {rank.rank} reports {of_training[0].text!r} and {len(of_training) - 1} more such lines, but no rank ever reduces a "
+        "metric: it can only be that of its own batches",
         fix=_FIX_REDUCE,
-        ranks=(said[0].rank,),
+        ranks=(rank.rank,),
     )
 
 
-def _reduces(each: Observation) -> bool:
-    """Whether a rank may have learnt something of others: what it broadcasts itself tells it nothing."""
-    own = each["root"] == each.rank and str(each["op"]).startswith(("broadcast", "scatter"))
-    return each.kind == "loose" or (
-        not own and not str(each["op"]).startswith("DDP") and bool(_REDUCING.search(str(each["op"])))
-    )
+def _exchanges(each: Record) -> bool:
+    """Return whether a rank may have learned something from others; what it broadcasts itself is nothing new to it."""
+    if isinstance(each, Collective):
+        own = each.root == each.rank and each.op.startswith(("broadcast", "scatter"))
+        return not own and bool(_REDUCING.search(each.op))
+    return isinstance(each, UntrackedWait)
 
 
-def _own_evaluation(observed: Observed, said: Sequence[Line]) -> Result | None:
-    """Metrics of an evaluation of which each rank has done a part, without anything exchanged afterwards."""
-    told = [line for line in said if _EVALUATION.search(line.text)]
-    rank = observed.ranks[said[0].rank]
-    if not told:
+def _own_evaluation(observed: Observed, printed: Sequence[MetricLine]) -> Result | None:
+    """Find metrics of an evaluation of which each rank did a part, with nothing exchanged afterwards."""
+    of_evaluation = [line for line in printed if _EVALUATION.search(line.text)]
+    rank = observed.ranks[printed[0].rank]
+    if not of_evaluation:
         return None
-    loaders = {each["loader"]: each for each in rank.of("loader")}
-    passages = [
-        (each, alone) for each, alone in _evaluations(rank) if _is_sharded(observed, loaders.get(each["loader"]))
-    ]
-    first = next((each.index for each in rank.of("step")), 0)
-    passages = [each for each in passages if each[0].index > first] or passages  # before the first step it is a trial
+    loaders = {each.loader: each for each in rank.of(LoaderInfo)}
+    passages = [(each, alone) for each, alone in _evaluations(rank) if _is_sharded(observed, loaders.get(each.loader))]
+    step = rank.first(OptimizerStep)
+    # An evaluation before the first step is a trial.
+    passages = [each for each in passages if each[0].index > (step.index if step else 0)] or passages
     shards = [each for each, alone in passages if alone]
     if not shards or len(shards) < len(passages):  # the report may be of those whose result is reduced
         return None
-    loader = loaders[shards[0]["loader"]]
-    at = loader["at"] or loader["made"]
+    loader = loaders[shards[0].loader]
     return warned(
-        f"rank {rank.rank} reports {told[0].text!r} after evaluating its own share of the samples: "
-        "nothing is exchanged between that and the report",
+        f"rank {rank.rank} reports {of_evaluation[0].text!r} after evaluating its own part of the samples, and nothing is exchanged "
+        "in between",
         fix=_FIX_REDUCE,
+        at=loader.at or loader.made,
         ranks=(rank.rank,),
-        **({"file": at[0], "line": at[1]} if at else {}),
     )
 
 
-def _evaluations(rank: RankObserved) -> Iterator[tuple[Observation, bool]]:
-    """Each finished passage of a loader without training, and whether nothing was exchanged in it and until training goes on."""
-    finished: list[Observation] = []
-    begun: dict[Any, Observation] = {}  # by loader: its passage that was not seen to be exhausted
-    exchanged: dict[Any, bool] = {}  # by loader: whether anything was since its passage began
+def _evaluations(rank: RankObserved) -> Iterator[tuple[EpochProgress, bool]]:
+    """Yield each finished epoch without training, and whether nothing was exchanged in it and until training continued."""
+    finished: list[EpochProgress] = []
+    begun: dict[int, EpochProgress] = {}  # by loader: its epoch that was not seen to be exhausted
+    exchanged: dict[int, bool] = {}  # by loader: whether anything was since its epoch began
     counted = _counted(rank)
-    for each in rank.observations:
-        if each.kind == "epoch" and each["phase"] == "begun":
-            begun[each["loader"]] = each
-            exchanged[each["loader"]] = False
-        elif each.kind in ("collective", "loose") and _reduces(each):
+    for each in rank.records:
+        if _exchanges(each):
             exchanged = dict.fromkeys(exchanged, True)
-        elif each.kind == "epoch" and each["phase"] == "exhausted" and not each["trained"]:
-            begun.pop(each["loader"], None)
+        elif isinstance(each, EpochProgress) and each.phase == "begun":
+            begun[each.loader] = each
+            exchanged[each.loader] = False
+        elif isinstance(each, EpochProgress) and each.phase == "exhausted" and not each.trained:
+            begun.pop(each.loader, None)
             finished.append(each)
-        elif each.kind in ("step", "end"):
-            finished += [passage for passage in begun.values() if counted.get(_key(passage), each.index) < each.index]
-            yield from ((passage, not exchanged.get(passage["loader"])) for passage in finished)
+        elif isinstance(each, (OptimizerStep, ScriptEnd)):
+            finished += [epoch for epoch in begun.values() if counted.get(_key(epoch), each.index) < each.index]
+            yield from ((epoch, not exchanged.get(epoch.loader)) for epoch in finished)
             finished, begun = [], {}
 
 
-def _counted(rank: RankObserved) -> dict[tuple[Any, Any], int]:
-    """The passages whose batches were counted and not exhausted, as Lightning does: where the last batch that was noted is."""
-    lengths = {each["loader"]: _batches(each) for each in rank.of("loader")}
-    closed = [each for each in rank.of("epoch") if each["phase"] == "closed" and not each["trained"]]
-    whole = {_key(each) for each in closed if each["batches"] and each["batches"] == lengths.get(each["loader"])}
-    return {_key(each): each.index for each in rank.of("batch") if _key(each) in whole}
+def _counted(rank: RankObserved) -> dict[tuple[int, int], int]:
+    """Return the epochs whose batches are counted instead of exhausted, as Lightning does, with the index of the last batch."""
+    lengths = {each.loader: _batches(each) for each in rank.of(LoaderInfo)}
+    closed = [each for each in rank.of(EpochProgress) if each.phase == "closed" and not each.trained]
+    whole = {_key(each) for each in closed if each.batches and each.batches == lengths.get(each.loader)}
+    return {_key(each): each.index for each in rank.of(Batch) if _key(each) in whole}
 
 
-def _batches(loader: Observation) -> int:
-    """How many batches a passage over a loader has."""
-    sampling, size = loader["sampling"] or {}, int(loader["batch_size"] or 0)
-    if not size or not loader["length"]:
+def _batches(loader: LoaderInfo) -> int:
+    """Return how many batches an epoch of a loader has."""
+    if not loader.batch_size or not loader.length:
         return 0
-    ranks = int(sampling.get("num_replicas") or 1)
-    share = int(loader["length"]) // ranks if sampling.get("drop_last") else ceil(int(loader["length"]) / ranks)
-    return share // size if loader["drop_last"] else ceil(share / size)
+    ranks = loader.sampling.num_replicas or 1
+    share = loader.length // ranks if loader.sampling.drop_last else ceil(loader.length / ranks)
+    return share // loader.batch_size if loader.drop_last else ceil(share / loader.batch_size)
 
 
-def _key(each: Observation) -> tuple[Any, Any]:
-    return each["loader"], each["epoch"]
+def _key(each: EpochProgress | Batch) -> tuple[int, int]:
+    return each.loader, each.epoch
 
 
-def _is_sharded(observed: Observed, loader: Observation | None) -> bool:
-    """Whether each rank's loader, made on the same line, has samples of its own."""
+def _is_sharded(observed: Observed, loader: LoaderInfo | None) -> bool:
+    """Return whether each rank's loader, made on the same line, has its own samples."""
     if loader is None:
         return False
-    sampling = loader["sampling"] or {}
-    if (sampling.get("num_replicas") or 1) > 1:
+    if (loader.sampling.num_replicas or 1) > 1:
         return True
     seen = set()
     for rank in observed:
-        numbers = {each["loader"] for each in rank.of("loader") if each["made"] == loader["made"]}
-        rows = tuple(tuple(each["rows"] or ()) for each in rank.of("batch") if each["loader"] in numbers)
+        numbers = {each.loader for each in rank.of(LoaderInfo) if each.made == loader.made}
+        rows = tuple(each.rows or () for each in rank.of(Batch) if each.loader in numbers)
         if not any(rows):
             return False
         seen.add(rows[:4])

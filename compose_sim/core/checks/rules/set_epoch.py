@@ -1,4 +1,4 @@
-"""Does the order of samples change from epoch to epoch?"""
+"""Judge whether the order of samples changes from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.evidence.epochs import Epoch, Loader, loaders, named
-from compose_sim.core.events.observations import Observation
+from compose_sim.core.checks.evidence.epochs import Epoch, Loader, loaders, rows_of
+from compose_sim.node.records.models import OptimizerStep
 
 QUESTION = "Does the order of samples change from epoch to epoch?"
 
 _LEAST = 8  # samples of a rank: fewer may come in the same order by chance
-_FIX = "Call {it}.set_epoch(epoch) at the beginning of every epoch, before `for batch in loader`: it seeds the order."
+_FIX = "Call {it}.set_epoch(epoch) at the start of every epoch, before `for batch in loader`: it seeds the order."
+_FIX_OWN_SAMPLER = (
+    "Seed the sampler's order with seed + epoch: give it a set_epoch(epoch) and call that before every epoch."
+)
 
 
 def judge(case: Case) -> Result:
@@ -21,72 +24,59 @@ def judge(case: Case) -> Result:
     for by_rank in loaders(case):
         for loader in by_rank.values():
             epochs = [loader.epochs[number] for number in sorted(loader.epochs) if loader.epochs[number].trained]
-            steps = list(case.observed.ranks[loader.rank].of("step"))
+            steps = list(case.observed.ranks[loader.rank].of(OptimizerStep))
             for before, after in pairwise(epochs):
-                if not _comparable(loader, before, after) or _begins_anew(steps, before, after):
+                if not _comparable(loader, before, after) or _starts_over(steps, before, after):
                     continue
                 compared += 1
-                shuffled += not before.facts.get("ascending")
+                shuffled += not before.last.ascending
                 if _is_repeated(loader, before, after):
                     return _repeated(by_rank, loader, before, after)
     if not compared:
         return not_applicable("no loader was trained from for two epochs whose order is known")
     if not shuffled:
         return passed("samples are not shuffled")
-    return passed("each epoch had an order of its own")
+    return passed("each epoch had a different order")
 
 
 def _comparable(loader: Loader, before: Epoch, after: Epoch) -> bool:
-    if loader.facts["iterable"]:
-        rows = [_rows(each) for each in (before, after)]
-        return all(len(each) >= _LEAST for each in rows)
-    return all(
-        (each.facts.get("drawn") or 0) >= _LEAST and each.facts.get("order") is not None for each in (before, after)
-    )
+    if loader.info.iterable:
+        return all(len(rows_of(each.batches)) >= _LEAST for each in (before, after))
+    return all(each.last.drawn >= _LEAST and each.last.order is not None for each in (before, after))
 
 
-def _begins_anew(steps: Sequence[Observation], before: Epoch, after: Epoch) -> bool:
-    """Whether another training with optimizers of its own has begun, as in a search for a learning rate: it may begin at epoch 0."""
+def _starts_over(steps: Sequence[OptimizerStep], before: Epoch, after: Epoch) -> bool:
+    """Return whether another training with new optimizers has begun, as in a search for a learning rate: it may start at epoch 0."""
     if not (before.batches and after.batches):
         return False
     first, later = (
-        next((each["optimizer"] for each in steps if each.index > epoch.batches[0].index), None)
+        next((each.optimizer for each in steps if each.index > epoch.batches[0].index), None)
         for epoch in (before, after)
     )
     return first is not None and later is not None and later > first
 
 
 def _is_repeated(loader: Loader, before: Epoch, after: Epoch) -> bool:
-    """Whether an order that is meant to change did not."""
-    facts = loader.facts
-    if facts["iterable"]:  # nobody can see whether it shuffles; but what it has set_epoch for, and is never told?
-        told = before.facts.get("marks") != after.facts.get("marks") or not after.facts.get("marks")
-        return facts["data_set_epoch"] and facts["data_shuffles"] and not told and _rows(before) == _rows(after)
-    if before.facts.get("ascending") or after.facts.get("ascending"):
+    """Return whether an order that is meant to change did not."""
+    info = loader.info
+    if info.iterable:  # whether it shuffles cannot be seen, only that it has a set_epoch that is never called
+        called = before.marks != after.marks or not after.marks
+        same = rows_of(before.batches) == rows_of(after.batches)
+        return info.data_set_epoch and info.data_shuffles and not called and same
+    if before.last.ascending or after.last.ascending:
         return False
-    sampling = facts["sampling"] or {}
-    meant = facts["set_epoch"] or sampling.get("random") or sampling.get("shuffle") or "seed" in sampling
-    return bool(meant) and _order(before) == _order(after)
-
-
-def _order(epoch: Epoch) -> tuple[object, object]:
-    return epoch.facts.get("drawn"), epoch.facts.get("order")
-
-
-def _rows(epoch: Epoch) -> list[int]:
-    return [row for batch in epoch.batches for row in batch["rows"] or ()]
+    sampling = info.sampling
+    meant = info.set_epoch or sampling.random or sampling.shuffle or sampling.seed is not None
+    return bool(meant) and (before.last.drawn, before.last.order) == (after.last.drawn, after.last.order)
 
 
 def _repeated(by_rank: dict[int, Loader], loader: Loader, before: Epoch, after: Epoch) -> Result:
-    facts = loader.facts
-    count = f"the same {after.facts['drawn']} samples" if after.facts.get("drawn") else "the same samples"
-    detail = f"epochs {before.number} and {after.number} of {named(loader)} drew {count} in the same order"
-    if facts["set_epoch"] or facts["data_set_epoch"]:
-        it = "sampler" if facts["set_epoch"] else "data_set"
-        names = [name for name in facts["samplers"] or () if "Batch" not in name] or facts["samplers"] or ["sampler"]
-        detail += f"; the epoch of its {names[-1] if facts['set_epoch'] else facts['data']} did not change"
-        fix = _FIX.format(it=it)
-    else:
-        fix = "Seed the sampler's order with seed + epoch, which a set_epoch(epoch) of its own tells it before every epoch."
-    file, line = loader.place
-    return failed(detail, fix=fix, file=file, line=line, ranks=tuple(sorted(by_rank)))
+    info = loader.info
+    count = f"the same {after.last.drawn} samples" if after.last.drawn else "the same samples"
+    detail = f"epochs {before.number} and {after.number} of {loader} drew {count} in the same order"
+    fix = _FIX_OWN_SAMPLER
+    if info.set_epoch or info.data_set_epoch:
+        names = [name for name in info.samplers if "Batch" not in name] or [*info.samplers] or ["sampler"]
+        detail += f"; the epoch of its {names[-1] if info.set_epoch else info.data} did not change"
+        fix = _FIX.format(it="sampler" if info.set_epoch else "data_set")
+    return failed(detail, fix=fix, at=loader.place, ranks=sorted(by_rank))

@@ -1,4 +1,4 @@
-"""Does every rank end well after its training?"""
+"""Judge whether every rank ends cleanly after its training."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import re
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
 from compose_sim.core.verdict.root_cause import is_consequence
+from compose_sim.node.records.script import RaisedAfterTraining, ScriptEnd
 
-QUESTION = "Does every rank end well after its training?"
+QUESTION = "Does every rank end cleanly after its training?"
 
 _IN_TEARDOWN = re.compile(r"in destroy_process_group\b|Exception ignored in atexit|in _run_exitfuncs\b")
 _FIX = (
-    "Call `dist.destroy_process_group()` on every rank as the last thing, after a `dist.barrier()` where ranks end at different times, "
-    "and close what runs threads or processes of its own (loaders, loggers, profilers) before it."
+    "Call `dist.destroy_process_group()` on every rank at the very end, after a `dist.barrier()` if ranks end at different times, "
+    "and first close whatever runs threads or processes (loaders, loggers, profilers)."
+)
+_FIX_RAISED = (
+    "Fix the error: the training is complete, but the job counts as failed. Reach this line in a test with few steps."
 )
 
 
 def judge(case: Case) -> Result:
-    """Look at how the run ended, where the training itself had."""
+    """Look at how the run ended, if the training itself had."""
     cause = case.cause or {}
-    trained = any((rank.last("end") or {"steps": 0})["steps"] for rank in case.observed)
-    told = f"{cause.get('traceback') or ''}"
-    if cause.get("kind") == "teardown" or (trained and _IN_TEARDOWN.search(told)):
-        rank = cause.get("rank")
-        message = str(cause.get("message", "")).splitlines()[0] if cause.get("message") else "it crashed"
-        who = f"rank {rank}" if rank is not None else "a rank"
+    rank = cause.get("rank")
+    message = next(iter(str(cause.get("message") or "").splitlines()), "")
+    ends = (each.last(ScriptEnd) for each in case.observed)
+    trained = any(end is not None and end.steps for end in ends)
+    if cause.get("kind") == "teardown" or (trained and _IN_TEARDOWN.search(str(cause.get("traceback")))):
         return warned(
-            f"{who} had ended its script when it crashed: {message}",
+            f"{'a rank' if rank is None else f'rank {rank}'} crashed after its script had ended: {message or 'no message'}",
             fix=_FIX,
-            ranks=(rank,) if rank is not None else (),
+            ranks=() if rank is None else (rank,),
         )
-    raised = [each for each in case.observed.of("raised-after-training") if each.rank == cause.get("rank")]
-    # A rank that dies of another one's absence shows nothing of its own end.
+    raised = next((each for each in case.observed.of(RaisedAfterTraining) if each.rank == rank), None)
+    # If a rank dies because another one is gone, that shows nothing about its own end.
     if raised and case.verdict != "passed" and not is_consequence(str(cause.get("message"))):
-        message = (str(cause.get("message") or "").splitlines() or ["it raised"])[0]
-        file, line = raised[0]["at"]
         return warned(
-            f"rank {raised[0].rank} had left its training when it raised {message}",
-            fix="Mend it: the training is done by then, and the job is marked as failed. Have a test reach this line with few steps.",
-            file=file,
-            line=line,
-            ranks=(raised[0].rank,),
+            f"rank {rank} raised after its training had ended: {message or 'no message'}",
+            fix=_FIX_RAISED,
+            at=raised.at,
+            ranks=(raised.rank,),
         )
     if case.verdict != "passed":
-        return not_applicable(f"the run did not come to its end: {case.verdict}")
-    return passed("every rank ended its script and its process in good order")
+        return not_applicable(f"the run did not reach its end: {case.verdict}")
+    return passed("every rank ended its script and its process cleanly")

@@ -1,4 +1,4 @@
-"""Do all ranks train on equally many batches?"""
+"""Judge whether all ranks train on equally many batches."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import re
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.evidence.epochs import Epoch, Loader, groups, loaders, named
+from compose_sim.core.checks.evidence.epochs import Epoch, Loader, groups, training_loaders
 from compose_sim.core.events.observations import RankObserved
+from compose_sim.node.records.data import Join
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective, DdpForward
+from compose_sim.node.records.script import ScriptEnd
 
 QUESTION = "Do all ranks train on equally many batches?"
 
 _FIX = (
-    "Give every rank equally many batches, with a DistributedSampler or drop_last=True; or train inside `with model.join():`, "
+    "Give every rank equally many batches, with a DistributedSampler or drop_last=True, or train inside `with model.join():`, "
     "which answers for ranks that have none left."
 )
 
-_FORWARD = "DDP forward"
 _BY_OTHERS = re.compile(r"gloo|c10d|[Nn][Cc][Cc][Ll]|closed by peer|reset by peer|[Tt]imed? ?out|Dist[A-Z]\w*Error")
 
 
@@ -26,17 +29,16 @@ class _Way:
 
     fetched: int
     synchronised: int
-    left: bool  # it used up the last epoch that it began
-    closed: bool  # all of it was noted
+    left: bool  # whether it exhausted the last epoch that it began
+    closed: bool  # whether all of it was recorded
     last: tuple[Loader, Epoch]
-    epochs: dict[tuple[int, int], Epoch]  # by the loader's place among all, and number
+    epochs: dict[tuple[int, int], Epoch]  # by the loader's position among all, and number
 
 
 def judge(case: Case) -> Result:
-    """Compare how far the ranks of a group have come when one of them had no batch left."""
-    training = [each for each in loaders(case) if any(loader.trained for loader in each.values())]
+    """Compare how far the ranks of a group had come when one of them had no batch left."""
     by_group: dict[tuple[int, ...], list[dict[int, Loader]]] = {}
-    for by_rank in training:
+    for by_rank in training_loaders(case):
         for group in groups(case, by_rank):
             by_group.setdefault(group, []).append(by_rank)
     ways = {group: _ways(group, its) for group, its in by_group.items()}
@@ -45,7 +47,7 @@ def judge(case: Case) -> Result:
     counts = sorted({way.synchronised for members in ways.values() for way in members.values()})
     if not any(counts):
         return not_applicable("no DDP model is trained on the batches")
-    if any(each["enabled"] for each in case.observed.of("join")):
+    if _joins(case):
         return passed("the training runs inside join(), which answers for ranks without batches")
     for members in ways.values():
         for ended, way in members.items():
@@ -55,12 +57,16 @@ def judge(case: Case) -> Result:
     return passed(f"ranks trained on equally many batches ({' or '.join(map(str, counts))})")
 
 
+def _joins(case: Case) -> bool:
+    return any(each.enabled for each in case.observed.of(Join))
+
+
 def _ways(group: tuple[int, ...], training: list[dict[int, Loader]]) -> dict[int, _Way]:
     ways = {}
     for rank in group:
         epochs = [
-            (place, loader, epoch)
-            for place, by_rank in enumerate(training)
+            (position, loader, epoch)
+            for position, by_rank in enumerate(training)
             if (loader := by_rank.get(rank)) is not None
             for epoch in loader.epochs.values()
             if epoch.synchronised or epoch.trained or epoch.batches
@@ -73,19 +79,19 @@ def _ways(group: tuple[int, ...], training: list[dict[int, Loader]]) -> dict[int
                 left=epoch.exhausted,
                 closed=all(epoch.closed for _, _, epoch in epochs),
                 last=(loader, epoch),
-                epochs={(place, epoch.number): epoch for place, _, epoch in epochs},
+                epochs={(position, epoch.number): epoch for position, _, epoch in epochs},
             )
     return ways
 
 
 def _is_uneven(case: Case, ended: _Way, other: _Way) -> bool:
-    """Whether a rank had no batch left while the other went on."""
+    """Return whether a rank had no batch left while the other continued."""
     if not ended.left:
         return False
     if case.verdict == "passed" or (ended.closed and other.closed):
         return other.synchronised > ended.synchronised
-    # A run that broke off: what the other did with its last batch could not be noted any more. That one rank had come further
-    # than another tells nothing, unless it was by the batches of one epoch.
+    # The run broke off, so what the other rank did with its last batch may not be recorded. That one rank had come further than
+    # another means nothing, unless it was by the batches of one epoch.
     further = other.fetched > ended.fetched and other.synchronised >= ended.synchronised
     return further and any(
         epoch.exhausted and key in other.epochs and epoch.fetched < other.epochs[key].fetched
@@ -98,73 +104,70 @@ def _uneven(members: dict[int, _Way], ended: int, further: list[int]) -> Result:
     other = members[further[0]]
     numbers = f"{members[ended].fetched} batches" if members[ended].fetched != other.fetched else "as many"
     detail = (
-        f"rank {ended} had no batch left in epoch {epoch.number} of {named(loader)} after {numbers}, "
-        f"while rank {further[0]} went on to batch {other.fetched}"
+        f"rank {ended} had no batch left in epoch {epoch.number} of {loader} after {numbers}, "
+        f"while rank {further[0]} continued to batch {other.fetched}"
     )
-    length, its = loader.facts["length"], other.last[0].facts["length"]
+    length, its = loader.info.length, other.last[0].info.length
     if length != its and length is not None:
         detail += f"; their data sets hold {length} and {its} samples"
-    file, line = loader.place
-    return failed(detail, fix=_FIX, file=file, line=line, ranks=tuple(sorted({ended, *further})))
+    return failed(detail, fix=_FIX, at=loader.place, ranks=sorted({ended, *further}))
 
 
 def _judge_by_hand(case: Case) -> Result | None:
-    """Without a loader: some ranks have left their loop for what comes after it, where others wait in one more forward or backward."""
-    if case.verdict not in ("hung", "failed") or any(each["enabled"] for each in case.observed.of("join")):
+    """Without a loader, find ranks that have left their loop while others wait in one more forward or backward pass."""
+    if case.verdict not in ("hung", "failed") or _joins(case):
         return None
     for group in groups(case):
         members = [case.observed.ranks[rank] for rank in group if rank in case.observed.ranks]
         if len(members) < 2:
             continue
-        counts = {rank.rank: sum(each["op"] == _FORWARD for each in rank.of("collective")) for rank in members}
+        counts = {rank.rank: sum(1 for _ in rank.of(DdpForward)) for rank in members}
         least, most = min(counts.values()), max(counts.values())
         ended = [rank for rank in members if counts[rank.rank] == least]
         further = [rank for rank in members if counts[rank.rank] > least]
         if not least or not further or not all(_waits_in_model(rank) for rank in further):
             continue
-        known = max(map(_others, further))
+        known = max(map(_own_collectives, further))
         if all(_has_left(rank, known) for rank in ended) and not _may_be_a_branch(ended):
-            first, other = ended[0].rank, next(rank.rank for rank in further if counts[rank.rank] == most)
-            place = next(reversed(list(case.observed.ranks[other].of("collective"))))["at"] or (None, None)
+            other = next(rank for rank in further if counts[rank.rank] == most)
+            forward = other.last(DdpForward)
             return failed(
-                f"rank {first} was done after {least} batches, while rank {other} went on to batch {most} (by calls of their model)",
+                f"rank {ended[0].rank} ended after {least} batches, while rank {other.rank} continued to batch {most} "
+                "(counted by calls of the model)",
                 fix=_FIX,
-                file=place[0],
-                line=place[1],
-                ranks=tuple(sorted(counts)),
+                at=forward.at if forward else None,
+                ranks=sorted(counts),
             )
     return None
 
 
 def _waits_in_model(rank: RankObserved) -> bool:
-    last = next(reversed(list(rank.of("collective"))), None)
-    return last is not None and last["op"] == _FORWARD and _is_drawn_along(rank)
+    return isinstance(rank.last(Collective, DdpForward), DdpForward) and _ended_by_others(rank)
 
 
 def _has_left(rank: RankObserved, known: int) -> bool:
-    """Whether a rank waits after its last step in a collective that others have not come to, or is at its end."""
-    outcome = rank.last("outcome")
-    if outcome is not None and not outcome["raised"]:
+    """Return whether a rank waits after its last step in a collective that others have not reached, or has ended."""
+    end = rank.last(ScriptEnd)
+    if end is not None and not end.raised:
         return True
-    last = next(reversed(list(rank.of("collective", "step"))), None)
-    waits = last is not None and last.kind == "collective" and last["op"] != _FORWARD
-    return waits and _others(rank) > known and _is_drawn_along(rank)
+    waits = isinstance(rank.last(Collective, DdpForward, OptimizerStep), Collective)
+    return waits and _own_collectives(rank) > known and _ended_by_others(rank)
 
 
-def _others(rank: RankObserved) -> int:
-    """How many collectives of its own the rank's script has issued."""
-    return sum(not str(each["op"]).startswith("DDP") for each in rank.of("collective"))
+def _own_collectives(rank: RankObserved) -> int:
+    """Return how many collectives the rank's script has issued."""
+    return sum(1 for _ in rank.of(Collective))
 
 
-def _is_drawn_along(rank: RankObserved) -> bool:
-    """Whether nothing but the absence of others ended it."""
-    outcome = rank.last("outcome")
-    return outcome is None or not outcome["raised"] or bool(_BY_OTHERS.search(outcome["raised"]))
+def _ended_by_others(rank: RankObserved) -> bool:
+    """Return whether nothing but the absence of others ended the rank."""
+    end = rank.last(ScriptEnd)
+    return end is None or not end.raised or bool(_BY_OTHERS.search(end.raised))
 
 
 def _may_be_a_branch(ended: list[RankObserved]) -> bool:
-    """Whether rank 0 (of each node) may have issued within the loop what no other rank does: then batches tell nothing."""
+    """Return whether rank 0 (of each node) may have issued what no other rank does within the loop: then counts mean nothing."""
     if any(rank.local_rank for rank in ended):
         return False
-    places = [[each["at"] for each in rank.of("collective")] for rank in ended]
+    places = [[each.at for each in rank.of(Collective, DdpForward)] for rank in ended]
     return any(at and at[-1] not in at[:-1] for at in places)

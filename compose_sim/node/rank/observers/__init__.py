@@ -1,8 +1,11 @@
-"""What is observed in a rank? One file an observer; each sets its hooks when the script imports what they belong to.
+"""Observe what a script does in its rank, one observer per file.
 
-An observer has `install()`, called once in the process that will become (or fork) the rank, before the script; and, where it
-needs them, `begin(watch)` and `end(watch)`, called in the rank around the script. It must not change what the script computes,
-must survive scripts and libraries it does not understand, and costs microseconds: all of them together 0.2 ms of CPU a step.
+An observer may have `install()`, `begin(context)` and `end(context)`. `install` is called once in the process that becomes (or forks)
+the rank, and sets hooks that take effect when the script imports what they belong to. `begin` and `end` are called in the rank before
+and after the script.
+
+An observer must not change what the script computes, must survive scripts and libraries that it does not understand, and costs
+microseconds: all of them together 0.2 ms of CPU per step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""When does the script compute gradients? One wrapper of torch.autograd.backward, for all observers that ask.
+"""Wrap torch.autograd.backward once, for all observers of backward passes.
 
-    backward.before.append(function)    function(watch, tensors, options) runs before each outermost backward pass of the rank
-    backward.after.append(function)     function(watch, failed) runs when it has ended
+    backward.before.append(function)    function(context, tensors, options) runs before each outermost backward pass of the rank
+    backward.after.append(function)     function(context, failed) runs when it has ended
 
 `tensors` is what backward was called on (a tensor, or a sequence of them), `options` its keyword arguments, such as retain_graph.
 """
@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import functools
 import sys
-import traceback
 from types import ModuleType
 from typing import Any, Callable
 
 from ...shared.import_hooks import after_import
-from ..context import Watch, here
+from ..context import RankContext, here
 
-before: list[Callable[[Watch, Any, dict[str, Any]], None]] = []
-after: list[Callable[[Watch, bool], None]] = []
+before: list[Callable[[RankContext, Any, dict[str, Any]], None]] = []
+after: list[Callable[[RankContext, bool], None]] = []
 
 _POSITIONS = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
-_FAILED = "backward.failed"
 _depth = 0
 
 
@@ -37,10 +35,10 @@ def _after_autograd(module: ModuleType) -> None:
     @functools.wraps(original)
     def backward(tensors: Any, *arguments: Any, **options: Any) -> Any:
         global _depth
-        watch = here()
-        if watch is None or _depth:  # a checkpointed part of the model, computed again within the outer pass
+        context = here()
+        if context is None or _depth:  # a checkpointed part of the model is computed again within the outer pass
             return original(tensors, *arguments, **options)
-        _tell(before, watch, tensors, {**dict(zip(_POSITIONS, arguments)), **options})
+        _call(before, context, tensors, {**dict(zip(_POSITIONS, arguments)), **options})
         _depth += 1
         failed = True
         try:
@@ -48,7 +46,7 @@ def _after_autograd(module: ModuleType) -> None:
             failed = False
         finally:
             _depth -= 1
-            _tell(after, watch, failed)
+            _call(after, context, failed)
         return result
 
     backward.ours = True  # type: ignore[attr-defined]
@@ -56,19 +54,14 @@ def _after_autograd(module: ModuleType) -> None:
 
 
 def _after_dynamo(_: ModuleType) -> None:
-    """Have the compiler leave our code alone, and see what is called in it as without us."""
-    global _tell
+    """Keep the compiler out of our code; it compiles or calls what is inside as it would without us."""
+    global _call
     torch: Any = sys.modules["torch"]
-    _tell = torch.compiler.disable(_tell)
+    _call = torch.compiler.disable(_call)
     if hasattr(torch.autograd.backward, "ours"):
         torch.autograd.backward = torch.compiler.disable(torch.autograd.backward, recursive=False)
 
 
-def _tell(functions: list[Callable[..., None]], watch: Watch, *values: Any) -> None:
+def _call(functions: list[Callable[..., None]], context: RankContext, *values: Any) -> None:
     for function in functions:
-        try:
-            function(watch, *values)
-        except Exception:  # noqa: BLE001 - this runs inside somebody's training
-            if not watch.memory.get(_FAILED):
-                watch.memory[_FAILED] = True
-                watch.note("observer-failed", observer=__name__, traceback=traceback.format_exc())
+        context.guard(__name__, function, *values)

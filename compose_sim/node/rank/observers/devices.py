@@ -1,4 +1,4 @@
-"""Which GPU does the script take for this rank?"""
+"""Record which GPUs the script chooses for this rank."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from types import ModuleType
 from typing import Any
 
+from ...records.devices_and_files import DeviceChosen
 from ...shared.import_hooks import after_import
 from ..context import here, place
 
@@ -16,28 +17,28 @@ _NOTED = "devices.noted"
 
 
 def install() -> None:
-    after_import("torch", lambda torch: _follow(torch.cuda))  # when devices that are emulated are in place
+    after_import("torch", lambda torch: _follow(torch.cuda))  # when emulated devices are in place
 
 
 def _follow(module: ModuleType) -> None:
-    original = module.set_device  # the one function that torch offers for this has no hook
+    original = module.set_device  # the only function of torch for this, and it has no hook
 
     @functools.wraps(original)
     def set_device(device: Any) -> None:
-        _tell(device)
+        _note(device)
         original(device)
 
     module.set_device = set_device  # type: ignore[attr-defined]
 
 
-def _tell(device: Any) -> None:
-    watch = here()
+def _note(device: Any) -> None:
+    context = here()
     index = _index(device)
-    if watch is None or index is None or watch.memory.get(_NOTED, 0) >= _MOST_NOTED:
+    if context is None or index is None or context.memory.get(_NOTED, 0) >= _MOST_NOTED:
         return
-    watch.memory[_NOTED] = watch.memory.get(_NOTED, 0) + 1
-    watch.note("device", index=index, how="torch.cuda.set_device", at=place(2))
-    watch.flush()  # an index that no GPU has ends the script
+    context.memory[_NOTED] = context.memory.get(_NOTED, 0) + 1
+    context.note(DeviceChosen(index, "torch.cuda.set_device", place(2)))
+    context.flush()  # an index that no GPU has ends the script
 
 
 def _index(device: Any) -> int | None:

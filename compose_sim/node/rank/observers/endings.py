@@ -1,4 +1,4 @@
-"""Was the training over when the script raised? Told by where it stood at its last backward pass, and where it raised."""
+"""Record whether the training was over when the script raised, judging by the stack at its last backward pass."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
+from ...records.script import RaisedAfterTraining
 from ...shared.frames import is_user_code
-from ..context import Watch
+from ..context import RankContext
 from . import backward
 
 _LAST = "endings.last"
-Stack = list[tuple[CodeType, int]]  # of the person's own code, outermost first
+Stack = list[tuple[CodeType, int]]  # of user code, outermost first
 
 _own: dict[CodeType, bool] = {}
 
@@ -22,9 +23,9 @@ def install() -> None:
     backward.before.append(_note)
 
 
-def end(watch: Watch) -> None:
+def end(context: RankContext) -> None:
     error = sys.exc_info()[1]
-    if not isinstance(error, Exception) or _LAST not in watch.memory:
+    if not isinstance(error, Exception) or _LAST not in context.memory:
         return
     raised: Stack = []
     traceback = error.__traceback__
@@ -32,12 +33,12 @@ def end(watch: Watch) -> None:
         if _is_own(traceback.tb_frame.f_code):
             raised.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
-    if raised and is_behind(watch.memory[_LAST], raised):
-        watch.note("raised-after-training", at=[raised[-1][0].co_filename, raised[-1][1]])
+    if raised and is_behind(context.memory[_LAST], raised):
+        context.note(RaisedAfterTraining((raised[-1][0].co_filename, raised[-1][1])))
 
 
 def is_behind(trained: Stack, raised: Stack) -> bool:
-    """Whether `raised` can only be reached when the loops around `trained` have ended."""
+    """Return whether `raised` can only be reached after the loops around `trained` have ended."""
     for (code, line), (other, raised_line) in zip(trained, raised):
         loops = _loops_around(code, line)
         if other is not code or (loops and line == raised_line):
@@ -47,14 +48,14 @@ def is_behind(trained: Stack, raised: Stack) -> bool:
     return False
 
 
-def _note(watch: Watch, tensors: Any, options: dict[str, Any]) -> None:
+def _note(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
     frame: FrameType | None = sys._getframe(1)
     stack: Stack = []
     while frame is not None:
         if _is_own(frame.f_code):
             stack.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
-    watch.memory[_LAST] = stack[::-1]
+    context.memory[_LAST] = stack[::-1]
 
 
 def _is_own(code: CodeType) -> bool:
@@ -64,7 +65,7 @@ def _is_own(code: CodeType) -> bool:
 
 
 def _loops_around(code: CodeType, line: int) -> list[int]:
-    """The last line of each loop of a function that a line of it lies in."""
+    """Return the last line of each loop of a function around one of its lines."""
     tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     loops = (node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.AsyncFor, ast.While)))
     return [

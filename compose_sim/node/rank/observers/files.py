@@ -1,6 +1,6 @@
-"""Which files does the script open, to read or to write, and between which synchronisations?
+"""Record which files the script opens, renames or waits for, and the launcher's variables that it sets.
 
-Python tells its audit hooks of each open; only torch.save opens in C++, and is wrapped. What libraries and caches open is left out.
+Python calls its audit hooks for each open; torch.save opens in C++, and is wrapped. What libraries and caches open is left out.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Callable
 
+from ...records.devices_and_files import FileOp, FileUse, VariableSet
+from ...records.record import Place
 from ...shared.frames import is_user_code
 from ...shared.import_hooks import after_import
-from ..context import Watch, here, place
-from .collectives import loosely_ordered
+from ..context import RankContext, here, place
+from .collectives import note_untracked_wait
 
 _EVENTS = frozenset({"open", "os.rename", "os.putenv", "fcntl.flock", "fcntl.lockf"})
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MOST_NOTED = 3000
 _CHANGING = os.O_WRONLY | os.O_RDWR
 _SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib", "/bin/", "/opt/", "/run/")
-_NOBODYS = re.compile(
+_NOT_THE_SCRIPTS = re.compile(
     r"__pycache__|/\.(cache|config|local|matplotlib|keras|nv|cupy|ipython)/|/torchinductor_|/\.triton/|/site-packages/|\.(py|pyc|so|lock|pem|progress)$|/dev/(?!shm/)|/pymp-"
 )
 _AWAITED = re.compile(
@@ -35,11 +37,15 @@ _AWAITED = re.compile(
 )
 _POLLS = re.compile(r"^\s*while\b.*(exists|is_file|isfile)", re.MULTILINE)
 
-_OF_MAPPINGS = ("<frozen ", os.__file__, str(sys.modules["_collections_abc"].__file__))  # what os.environ is made of
+_MAPPING_FILES = (
+    "<frozen ",
+    os.__file__,
+    str(sys.modules["_collections_abc"].__file__),
+)  # the frames of an assignment to os.environ
 
 _busy = False
 _seen: set[tuple[str, str, int]] = set()
-_own_run = ""
+_run_folder = ""
 _system: tuple[str, ...] = ()
 _shared: tuple[str, ...] = ()
 _private: tuple[str, ...] = ()
@@ -51,10 +57,10 @@ def install() -> None:
     after_import("torch.serialization", _after_serialization)
 
 
-def begin(watch: Watch) -> None:
-    global _own_run, _system, _shared, _private
+def begin(context: RankContext) -> None:
+    global _run_folder, _system, _shared, _private
     shared = os.environ.get("COMPOSESIM_SHARED")
-    _own_run = _folder(str(watch.events.folder))
+    _run_folder = _folder(str(context.events.folder))
     _shared = tuple(_folder(str(each)) for each in (shared, Path.cwd()) if each and str(each) != os.sep)
     prefixes = (sys.prefix, sys.base_prefix, *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")))
     _system = (*_SYSTEM, *(_folder(each) for each in prefixes))
@@ -69,85 +75,100 @@ def _folder(path: str) -> str:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Called for whatever Python audits: an exception would forbid what is audited, and microseconds would add up."""
+    """Handle an audit event: Python calls this for everything that it audits, so it returns early."""
+    if event in _EVENTS and not _busy:
+        context = here()
+        if context is not None:
+            _quietly(_handle, context, event, arguments)
+
+
+def _handle(context: RankContext, event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open":
+        path, _, flags = arguments
+        if isinstance(path, (str, bytes)):
+            _note(context, _op(flags), os.fsdecode(path))
+    elif event == "os.rename":
+        _note(context, "rename", os.fsdecode(arguments[0]), os.fsdecode(arguments[1]))
+    elif event == "os.putenv":
+        name = os.fsdecode(arguments[0])
+        if name in _VARIABLES:
+            _note_variable(context, name, os.fsdecode(arguments[1]))
+    else:
+        note_untracked_wait(context, event)
+
+
+def _quietly(function: Callable[..., None], *values: Any) -> None:
+    """Call a function that may open files itself. An exception in an audit hook would forbid what the script does."""
     global _busy
-    if event not in _EVENTS or _busy:
+    if _busy:
         return
     _busy = True
     try:
-        watch = here()
-        if watch is None:
-            return
-        if event == "open":
-            path, _, flags = arguments
-            if isinstance(path, (str, bytes)):
-                _opened(watch, os.fsdecode(path), flags)
-        elif event == "os.rename":
-            _note(watch, "rename", os.fsdecode(arguments[0]), to=os.fsdecode(arguments[1]))
-        elif event == "os.putenv":
-            name = os.fsdecode(arguments[0])
-            if name in _VARIABLES:
-                _note_variable(watch, name, os.fsdecode(arguments[1]))
-        else:
-            loosely_ordered(watch, event)
-    except Exception:  # noqa: BLE001, S110 - a file that is not understood is opened as it would be without us
+        function(*values)
+    except Exception:  # noqa: BLE001, S110 - the script must go on as it would without us
         pass
     finally:
         _busy = False
 
 
-def _note_variable(watch: Watch, name: str, value: str) -> None:
-    """A variable that the script itself sets; what a library sets is what the library was told."""
+def _note_variable(context: RankContext, name: str, value: str) -> None:
+    """Record a variable that the script itself sets, not a library."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_OF_MAPPINGS):
+    while frame is not None and frame.f_code.co_filename.startswith(_MAPPING_FILES):
         frame = frame.f_back
     if frame is None or not is_user_code(frame.f_code.co_filename):
         return
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     written = re.search(rf"""\b{name}["']?\s*]?\s*[=:]\s*["']{re.escape(value)}["']""", line)
-    changes = os.environ.get(name) != value  # set in C next, in os.environ itself after that
-    at = [frame.f_code.co_filename, frame.f_lineno]
-    watch.note("variable", name=name, value=value, changes=changes, written=bool(written), at=at)
+    changes = os.environ.get(name) != value  # os.environ changes after this event
+    context.note(VariableSet(name, value, changes, bool(written), (frame.f_code.co_filename, frame.f_lineno)))
 
 
-def _opened(watch: Watch, path: str, flags: int) -> None:
+def _op(flags: int) -> FileOp:
     if not flags & _CHANGING:
-        op = "read"
-    elif flags & os.O_EXCL:
-        op = "create"  # by whoever comes first
-    elif flags & os.O_APPEND:
-        op = "append"
-    else:
-        op = "write" if flags & os.O_TRUNC else "update"
-    _note(watch, op, path)
+        return "read"
+    if flags & os.O_EXCL:
+        return "create"  # by whichever rank is first
+    if flags & os.O_APPEND:
+        return "append"
+    return "write" if flags & os.O_TRUNC else "update"
 
 
-def _note(watch: Watch, op: str, path: str, **more: Any) -> None:
+def _note(context: RankContext, op: FileOp, path: str, new_name: str = "") -> None:
     resolved = _resolve(path)
     if resolved is None:
         return
-    key = (op, resolved, watch.synchronisations)
+    key = (op, resolved, context.synchronisations)
     if key in _seen or len(_seen) >= _MOST_NOTED:
         return
     _seen.add(key)
     at = place(3)
-    if "to" in more:
-        more["to"] = _resolve(more["to"])
-        more["to_private"] = more["to"] is not None and _is_private(more["to"])
-    facts = {"exists": Path(resolved).exists(), "private": _is_private(resolved), "polls": _has_polling(at)}
-    watch.note("file", op=op, path=resolved, **more, **facts, sync=watch.synchronisations, steps=watch.steps, at=at)
+    to = _resolve(new_name) if new_name else None
+    context.note(
+        FileUse(
+            op=op,
+            path=resolved,
+            private=_is_private(resolved),
+            to=to,
+            to_private=to is not None and _is_private(to),
+            polls=_has_polling(at),
+            sync=context.synchronisations,
+            steps=context.steps,
+            at=at,
+        )
+    )
 
 
 def _resolve(path: str) -> str | None:
-    """The file's own name; None for files that are not the script's."""
+    """Return the file's name without symbolic links; None for files that are not the script's."""
     absolute = os.path.abspath(path)  # pathlib would take ten times as long here
     if absolute not in _kept:
         resolved = os.path.realpath(absolute)
-        if resolved.startswith(_own_run):
-            ours = resolved.startswith(_own_run + "shared" + os.sep)
+        if resolved.startswith(_run_folder):
+            ours = resolved.startswith(_run_folder + "shared" + os.sep)
         else:
             ours = resolved.startswith(_shared) or not resolved.startswith(_system)
-        _kept[absolute] = resolved if ours and not _NOBODYS.search(resolved) else None
+        _kept[absolute] = resolved if ours and not _NOT_THE_SCRIPTS.search(resolved) else None
         if len(_kept) > _MOST_NOTED:
             _kept.clear()
             return None
@@ -155,61 +176,52 @@ def _resolve(path: str) -> str | None:
 
 
 def _is_private(path: str) -> bool:
-    """Whether each node of a real cluster would have a file of its own there."""
-    main = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")  # its folder is there on every node
+    """Return whether every machine of a real cluster would have a file of its own there."""
+    main = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")  # its folder exists on every node
     return path.startswith(_private) and not path.startswith(
         (*_shared, *([_folder(str(Path(main).parent))] if main else []))
     )
 
 
-def _has_polling(at: list[Any] | None) -> bool:
-    """Whether the script waits for files in a loop, which orders what it does as a barrier would."""
+def _has_polling(at: Place | None) -> bool:
+    """Return whether the source file waits for files in a loop, which orders ranks as a barrier would."""
     if at is None:
         return False
-    file = str(at[0])
+    file = at[0]
     if file not in _polling:
         _polling[file] = bool(_POLLS.search("".join(linecache.getlines(file))))
     return _polling[file]
 
 
 def _follow_sleep() -> None:
-    """A rank whose script sleeps in a loop waits for something. Python audits sleeping from 3.13 on only."""
+    """Wrap time.sleep: a script that sleeps in a loop waits for something. Python audits sleeping only from 3.13 on."""
     original = time.sleep
 
     @functools.wraps(original)
     def sleep(seconds: Any, /) -> None:
-        watch = here()
+        context = here()
         frame = sys._getframe(1)
-        if watch is not None and place(1) == [frame.f_code.co_filename, frame.f_lineno]:
+        if context is not None and place(1) == (frame.f_code.co_filename, frame.f_lineno):
             loop = _loop_around(frame)
             if loop:
-                loosely_ordered(watch, "sleep")
-                _note_awaited(watch, frame, loop)
+                note_untracked_wait(context, "sleep")
+                _quietly(_note_awaited, context, frame, loop)
         original(seconds)
 
-    sleep._torchdynamo_disable = True  # type: ignore[attr-defined]  # the compiler is not to look into it
+    sleep._torchdynamo_disable = True  # type: ignore[attr-defined]  # keeps the compiler out
     time.sleep = sleep
 
 
-def _note_awaited(watch: Watch, frame: FrameType, loop: str) -> None:
-    """The files for which a loop waits until they exist, by the names that the script has for them."""
-    global _busy
-    if _busy:
-        return
-    _busy = True
-    try:
-        for names in _AWAITED.findall(loop):
-            path = _value(frame, next(filter(None, names)))
-            if isinstance(path, (str, os.PathLike)):
-                _note(watch, "await", os.fsdecode(path))
-    except Exception:  # noqa: BLE001, S110 - a loop that is not understood is only a loop
-        pass
-    finally:
-        _busy = False
+def _note_awaited(context: RankContext, frame: FrameType, loop: str) -> None:
+    """Record the files that a loop waits for, by the names that the script has for them."""
+    for names in _AWAITED.findall(loop):
+        path = _value(frame, next(filter(None, names)))
+        if isinstance(path, (str, os.PathLike)):
+            _note(context, "await", os.fsdecode(path))
 
 
 def _value(frame: FrameType, name: str) -> Any:
-    """What a dotted name means in a frame, of plain attributes only: nothing of the script is run."""
+    """Return the value of a dotted name in a frame. Only plain attributes are read: no code of the script runs."""
     first, *rest = name.split(".")
     value = frame.f_locals.get(first, frame.f_globals.get(first))
     for attribute in rest:
@@ -218,7 +230,7 @@ def _value(frame: FrameType, name: str) -> Any:
 
 
 def _loop_around(frame: FrameType) -> str:
-    """The innermost `while` or `for` around the line that a frame stands on, by indentation; nothing where there is none."""
+    """Return the text of the innermost `while` or `for` around the line of a frame, by indentation; "" if there is none."""
     try:
         lines = linecache.getlines(frame.f_code.co_filename)
         at = frame.f_lineno - 1
@@ -245,23 +257,12 @@ def _after_serialization(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def save(obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
-        _tell_save("write", f)
+        context = here() if isinstance(f, (str, os.PathLike)) else None
+        if context is None:
+            return original(obj, f, *arguments, **options)
+        _quietly(_note, context, "write", os.fsdecode(f))
         result = original(obj, f, *arguments, **options)
-        _tell_save("written", f)
+        _quietly(_note, context, "written", os.fsdecode(f))
         return result
 
     module.save = save  # type: ignore[attr-defined]
-
-
-def _tell_save(op: str, file: Any) -> None:
-    global _busy
-    watch = here()
-    if watch is None or not isinstance(file, (str, os.PathLike)) or _busy:
-        return
-    _busy = True
-    try:
-        _note(watch, op, os.fsdecode(file))
-    except Exception:  # noqa: BLE001, S110 - as above
-        pass
-    finally:
-        _busy = False

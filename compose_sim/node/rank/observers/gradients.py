@@ -1,15 +1,23 @@
-"""What do backward passes leave in the parameters of DDP models: gradients for all that were wrapped, and for others?"""
+"""Find the parameters of DDP models that backward passes leave without a gradient, and those with one that DDP does not know."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..context import Watch, place
+from ..context import RankContext, place, where
 from . import backward
-from .models import MOST_NAMES, PENDING, Model, clean, living, sampled, where
+from .models import PENDING, Model, clean, living, sampled
 
 BACKWARDS, RETAINED = "gradients.backwards", "gradients.retained"
 _STEPS, _AT = "gradients.steps", "gradients.at"
+
+
+class ForeignParameters(NamedTuple):
+    """Names of parameters with a gradient that the DDP wrapper never had, had as another object, or had without requires_grad."""
+
+    new: list[str]
+    replaced: list[str]
+    unfrozen: list[str]
 
 
 def install() -> None:
@@ -17,51 +25,51 @@ def install() -> None:
     backward.after.append(_after)
 
 
-def _before(watch: Watch, _: Any, options: dict[str, Any]) -> None:
-    memory = watch.memory
+def _before(context: RankContext, _: Any, options: dict[str, Any]) -> None:
+    memory = context.memory
     memory[BACKWARDS] = memory.get(BACKWARDS, 0) + 1
     if options.get("retain_graph") or options.get("create_graph"):
         memory[RETAINED] = memory.get(RETAINED, 0) + 1
     if memory.get(PENDING):
-        memory[_STEPS], memory[_AT] = watch.steps, place()
-        watch.wait_in(f"DDP's gradient all-reduce in backward{where(memory[_AT])}")
+        memory[_STEPS], memory[_AT] = context.steps, place()
+        context.wait_in(f"DDP's gradient all-reduce in backward{where(memory[_AT])}")
 
 
-def _after(watch: Watch, failed: bool) -> None:
-    pending: dict[int, Model] = watch.memory.get(PENDING) or {}
+def _after(context: RankContext, failed: bool) -> None:
+    pending: dict[int, Model] = context.memory.get(PENDING) or {}
     if not pending:
         return
-    watch.wait_in("")
-    stepped = watch.steps != watch.memory[_STEPS]  # an optimizer that steps within backward takes the gradients away
+    context.wait_in("")
+    stepped = context.steps != context.memory[_STEPS]  # an optimizer that steps within backward clears the gradients
     for model in list(pending.values()):
-        if failed or stepped or not sampled(watch, model.synchronised) or not _look_for_missing(watch, model):
+        if failed or stepped or not sampled(context, model.synchronised) or not _look_for_missing(context, model):
             del pending[model.index]
 
 
-def _look_for_missing(watch: Watch, model: Model) -> bool:
-    """Remember the wrapped parameters that have no gradient; whether another backward pass may still give them one."""
+def _look_for_missing(context: RankContext, model: Model) -> bool:
+    """Remember the wrapped parameters without a gradient; return whether another backward pass may still give them one."""
     ddp = model.reference()
     if ddp is None or ddp.find_unused_parameters or ddp.static_graph:
         return False
     current = {id(parameter): parameter for parameter in ddp.module.parameters()}
     held = [(name, current[key]) for key, name in model.wrapped.items() if key in current]
     without = {name for name, parameter in held if parameter.grad is None and parameter.requires_grad}
-    if len(without) == len(held):  # taken away by a hook, or this was another model's pass
+    if len(without) == len(held):  # cleared by a hook, or the pass of another model
         return True
     model.missing = without if model.missing is None else model.missing & without
-    model.backward_at = watch.memory[_AT]
+    model.backward_at = context.memory[_AT]
     return bool(model.missing)
 
 
-def foreign(watch: Watch, model: Model, ddp: Any) -> dict[str, list[str]]:
-    """The parameters of a model that have a gradient though no DistributedDataParallel wrapped them: new, replaced or unfrozen."""
-    covered = {key for each, _ in living(watch) for key in each.wrapped}
+def foreign(context: RankContext, model: Model, ddp: Any) -> ForeignParameters:
+    """Return the parameters that have a gradient although no DDP model wrapped them."""
+    covered = {key for each, _ in living(context) for key in each.wrapped}
     names = set(model.wrapped.values()) | set(model.frozen.values())
-    found: dict[str, list[str]] = {}
+    found = ForeignParameters([], [], [])
     for raw, parameter in ddp.module.named_parameters():
         name = clean(raw)
         if id(parameter) in covered or parameter.grad is None or raw in model.ignored:
             continue
-        how = "unfrozen" if id(parameter) in model.frozen else "replaced" if name in names else "new"
-        found.setdefault(how, []).append(name)
-    return {how: listed[:MOST_NAMES] for how, listed in found.items()}
+        known = found.unfrozen if id(parameter) in model.frozen else found.replaced if name in names else found.new
+        known.append(name)
+    return found

@@ -1,4 +1,4 @@
-"""When and how does the script make its process group?"""
+"""Record how the script makes its process group, and which libraries report metrics for it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from ...records.devices_and_files import TrainerLibraries
+from ...records.process_groups import InitProcessGroup, ProcessGroup
+from ...records.record import Place
 from ...shared.frames import is_user_code
 from ...shared.import_hooks import after_import
 from .. import stack_signal, teardown
-from ..context import Watch, here, place
+from ..context import RankContext, here, place, variable_number
 
 _LIBRARIES = ("transformers", "lightning", "pytorch_lightning", "accelerate")  # which report by themselves
 _OF_NODES = re.compile(
@@ -26,14 +29,14 @@ def install() -> None:
     after_import("torch.distributed.distributed_c10d", _after_distributed)
 
 
-def end(watch: Watch) -> None:
-    """Whether the person's own code ever asks which rank of a node it is, or leaves that to a library."""
-    libraries = [name for name in _LIBRARIES if name in sys.modules]
+def end(context: RankContext) -> None:
+    """Record whether the user's own code ever asks which rank of a node it is, or leaves that to a library."""
+    libraries = tuple(name for name in _LIBRARIES if name in sys.modules)
     if libraries:
         files = [str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())]
         own = [file for file in files if file.endswith(".py") and is_user_code(file)][:_MOST_FILES]
         asks = any(_OF_NODES.search("".join(linecache.getlines(file))) for file in own)
-        watch.note("libraries", names=libraries, asks_for_node=asks)
+        context.note(TrainerLibraries(libraries, asks))
 
 
 def _after_distributed(module: ModuleType) -> None:
@@ -41,31 +44,15 @@ def _after_distributed(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def init_process_group(*arguments: Any, **options: Any) -> None:
-        watch = here()
-        asked = dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), arguments), **options)
-        if watch is not None:
-            backend, size = asked.get("backend"), asked.get("world_size")
-            watch.events.emit("init", phase="started", backend=backend and str(backend), world_size=_positive(size))
-            watch.note(
-                "init",
-                init_method=str(asked.get("init_method") or "env://"),
-                rank=_positive(asked.get("rank"), least=0),
-                world_size=_positive(size),
-                master_addr=os.environ.get("MASTER_ADDR"),
-                env_rank=os.environ.get("RANK"),
-                env_world_size=os.environ.get("WORLD_SIZE"),
-                store_host=_host(asked.get("store")),
-                device=getattr(asked.get("device_id"), "index", None),
-                at=place(),
-            )
-            watch.flush()
-            stack_signal.start_helper()
+        context = here()
+        given = dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), arguments), **options)
+        if context is not None:
+            _before_init(context, given, place())
         original(*arguments, **options)
-        if watch is not None:
-            watch.events.emit("init", phase="done", backend=module.get_backend(), world_size=module.get_world_size())
-            watch.note(
-                "group", rank=module.get_rank(), world_size=module.get_world_size(), backend=module.get_backend()
-            )
+        if context is not None:
+            backend, size = module.get_backend(), module.get_world_size()
+            context.events.emit("init", phase="done", backend=backend, world_size=size)
+            context.note(ProcessGroup(size, backend))
 
     module.init_process_group = init_process_group  # type: ignore[attr-defined]
     destroy = module.destroy_process_group
@@ -79,14 +66,35 @@ def _after_distributed(module: ModuleType) -> None:
     module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
 
+def _before_init(context: RankContext, given: dict[str, Any], at: Place | None) -> None:
+    backend, size = given.get("backend"), _at_least(1, given.get("world_size"))
+    device = getattr(given.get("device_id"), "index", None)
+    context.events.emit("init", phase="started", backend=backend and str(backend), world_size=size)
+    context.note(
+        InitProcessGroup(
+            init_method=str(given.get("init_method") or "env://"),
+            given_rank=_at_least(0, given.get("rank")),
+            given_world_size=size,
+            env_rank=variable_number("RANK"),
+            env_world_size=variable_number("WORLD_SIZE"),
+            master_addr=os.environ.get("MASTER_ADDR"),
+            store_host=_host(given.get("store")),
+            device=device if isinstance(device, int) else None,
+            at=at,
+        )
+    )
+    context.flush()
+    stack_signal.start_helper()
+
+
 def _host(store: Any) -> str | None:
-    """Where a store that the script made itself listens."""
+    """Return the address of a store that the script made itself."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     host = getattr(store, "host", None)
     return str(host) if host else None
 
 
-def _positive(number: Any, *, least: int = 1) -> int | None:
-    """What the script itself asks for; None where it leaves that to its environment (-1 for torch)."""
+def _at_least(least: int, number: Any) -> int | None:
+    """Return what the script itself asks for; None if it leaves that to its environment (-1 for torch)."""
     return number if isinstance(number, int) and number >= least else None

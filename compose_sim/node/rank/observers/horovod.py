@@ -1,6 +1,6 @@
-"""When does the script join Horovod, and what does it wait for there? Told as for torch; its steps are seen as any optimizer's.
+"""Report when the script joins Horovod, and what it waits for there. Steps are observed by optimizers.py, as any optimizer's are.
 
-Horovod offers no hooks: two of its functions are wrapped, in the module that defines them and before others copy them.
+Horovod has no hooks: two functions are wrapped in the module that defines them, before others copy them.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ def _after_operations(module: ModuleType) -> None:
 
     @functools.wraps(initialise)
     def init(*arguments: Any, **options: Any) -> Any:
-        watch = here()
-        if watch is None:
+        context = here()
+        if context is None:
             return initialise(*arguments, **options)
-        watch.events.emit("init", phase="started", backend="horovod", world_size=None)
-        watch.flush()
-        watch.progress.set("busy_library", 1)  # Horovod's own thread asks the others each millisecond what they have
+        context.events.emit("init", phase="started", backend="horovod", world_size=None)
+        context.flush()
+        context.progress.set("busy_library", 1)  # Horovod's own thread exchanges messages every millisecond
         stack_signal.start_helper()
-        watch.wait_in("horovod.init")
+        context.wait_in("horovod.init")
         try:
             result = initialise(*arguments, **options)
         finally:
-            watch.wait_in("")
-        watch.events.emit("init", phase="done", backend="horovod", world_size=module.size())
+            context.wait_in("")
+        context.events.emit("init", phase="done", backend="horovod", world_size=module.size())
         return result
 
     @functools.wraps(synchronize)
     def wait(handle: Any) -> Any:
-        watch = here()
-        if watch is None:
+        context = here()
+        if context is None:
             return synchronize(handle)
-        watch.wait_in("horovod.synchronize")
+        context.wait_in("horovod.synchronize")
         try:
             return synchronize(handle)
         finally:
-            watch.wait_in("")
+            context.wait_in("")
 
     module.init, module.synchronize = init, wait  # type: ignore[attr-defined]
 
 
 def _after_optimizer(module: ModuleType) -> None:
-    """Horovod's optimizers step by the step of the class that they are made from: torch would hook both, and we count two."""
+    """Mark the steps of Horovod's optimizers as hooked: they call the step of their base class, and torch would hook both."""
     for kind in (value for value in vars(module).values() if isinstance(value, type)):
         step = vars(kind).get("step")
         if step is not None:

@@ -1,7 +1,7 @@
-"""Which of the script's loaders is this, in which of its epochs, and what does it say of itself?
+"""Tell the script's loaders and their epochs apart, and describe them.
 
-A loader is the same in every epoch, though scripts make a new one, or a new iterator, for each: it is known by where it is made
-and by what it loads.
+A loader counts as the same in every epoch, although scripts make a new one, or a new iterator, for each: it is identified by the
+line that makes it and by what it loads.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ import weakref
 from collections import deque
 from typing import Any
 
-from ..context import Watch
+from ...records.data import EpochProgress, LoaderInfo, Phase, Sampling
+from ...records.record import Place
+from ..context import RankContext
 from .samples import fingerprint, generators_in
 
 _LOADERS = "batches.loaders"
-_Limits = tuple[int, int, int]  # epochs, batches of an epoch whose rows are looked at, indices of an epoch
+_Limits = tuple[int, int, int]  # epochs, batches per epoch whose rows are hashed, indices per epoch
 _LIMITS: dict[str, _Limits] = {"": (2, 6, 20_000)}
 _THOROUGH: _Limits = (8, 64, 50_000)
+_SAMPLING = {"num_replicas": int, "rank": int, "shuffle": bool, "drop_last": bool, "seed": int, "replacement": bool}
 
 
-_made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where the script makes each loader
+_made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # loader -> the line that makes it
 
 
-class Loader:
-    """One loader of the script's, in all its epochs."""
+class TrackedLoader:
+    """One of the script's loaders, through all epochs."""
 
     def __init__(self, number: int, loader: Any, limits: _Limits) -> None:
         self.number, self.limits = number, limits
@@ -37,7 +40,7 @@ class Loader:
         self.threshold = 1 << 32
 
     def keep_of(self, length: int | None) -> None:
-        """Of a large data set, every rank keeps the same few samples."""
+        """Keep only some indices of a large data set, the same ones on every rank."""
         if length and length > self.limits[2]:
             self.threshold = (self.limits[2] << 32) // length
 
@@ -48,29 +51,37 @@ class Loader:
 
 
 class Iteration:
-    """One epoch of a loader: what was drawn for it, taken from it, and done with it."""
+    """One epoch of a loader: what is drawn for it, taken from it, and done with it."""
 
-    def __init__(self, loader: Loader, at: Any, steps: int) -> None:
+    def __init__(self, loader: TrackedLoader, at: Place | None, steps: int) -> None:
         self.loader, self.at, self.steps = loader, at, steps
         self.epoch = loader.epochs
         self.drawn: deque[list[int] | None] = deque()
         self.batches = self.indices = self.kept = self.order = self.forwards = self.synchronised = 0
         self.last = -1
         self.ascending, self.opaque, self.used = True, False, False
-        self.exhausted = self.trained = self.told_trained = False
-        self.companion: Iteration | None = None  # the other one in `zip(loader, other)`
-        self.fetches = 0  # in this process, of what randomness looked at
+        self.exhausted = self.trained = self.noted_trained = False
+        self.companion: Iteration | None = None  # the other loader's in `zip(loader, other)`
+        self.fetches = 0  # counted in this process, by randomness.py
 
-    def facts(self) -> dict[str, Any]:
-        order = self.order if self.indices and not self.opaque else None
-        return {
-            **{"loader": self.loader.number, "epoch": self.epoch, "batches": self.batches, "trained": self.trained},
-            **{"forwards": self.forwards, "synchronised": self.synchronised, "exhausted": self.exhausted},
-            **{"drawn": self.indices, "order": order, "ascending": self.ascending},
-        }
+    def progress(self, phase: Phase, marks: tuple[int, ...] | None = None) -> EpochProgress:
+        return EpochProgress(
+            loader=self.loader.number,
+            epoch=self.epoch,
+            phase=phase,
+            batches=self.batches,
+            trained=self.trained,
+            exhausted=self.exhausted,
+            forwards=self.forwards,
+            synchronised=self.synchronised,
+            drawn=self.indices,
+            order=self.order if self.indices and not self.opaque else None,
+            ascending=self.ascending,
+            marks=marks,
+        )
 
 
-def remember_place(_: Watch, loader: Any, at: Any) -> None:
+def remember_place(_: RankContext, loader: Any, at: Place | None) -> None:
     if _reference(loader) is not None and at is not None:
         _made[loader] = at
 
@@ -83,23 +94,23 @@ def _reference(loader: Any) -> Any:
         return None
 
 
-def known_loaders(watch: Watch) -> dict[Any, Loader]:
-    loaders: dict[Any, Loader] = watch.memory.setdefault(_LOADERS, {})
+def known_loaders(context: RankContext) -> dict[Any, TrackedLoader]:
+    loaders: dict[Any, TrackedLoader] = context.memory.setdefault(_LOADERS, {})
     return loaders
 
 
-def loader_of(watch: Watch, loader: Any, at: Any) -> Loader:
-    """What we know this loader as; what it says of itself is noted once."""
-    loaders = known_loaders(watch)
+def loader_of(context: RankContext, loader: Any, at: Place | None) -> TrackedLoader:
+    """Return what this loader is known as; the first time, record what it says about itself."""
+    loaders = known_loaders(context)
     chain = _chain(loader)
     made = _made.get(loader) if _reference(loader) is not None else None
-    names = [type(each).__name__ for each in chain]
+    names = tuple(type(each).__name__ for each in chain)
     is_iterable = isinstance(loader.dataset, sys.modules["torch"].utils.data.IterableDataset)
     length = None if is_iterable else _length(loader.dataset)
     kind = type(loader.dataset).__name__
     shuffles = [getattr(each, "shuffle", None) for each in chain]
     known_by = (repr(made or at), kind, length, loader.batch_size, *names, *map(repr, shuffles))
-    for ordinal in itertools.count():  # others like it that still live are others
+    for ordinal in itertools.count():  # loaders that look alike and exist at the same time are different ones
         known = loaders.get((*known_by, ordinal))
         if known is None:
             break
@@ -107,23 +118,32 @@ def loader_of(watch: Watch, loader: Any, at: Any) -> Loader:
         if owner is loader or owner is None:
             known.owner = _reference(loader)
             return known
-    known = loaders[(*known_by, ordinal)] = Loader(len(loaders), loader, _LIMITS.get(watch.mode, _THOROUGH))
+    known = loaders[(*known_by, ordinal)] = TrackedLoader(len(loaders), loader, _LIMITS.get(context.mode, _THOROUGH))
     known.keep_of(length)
-    watch.note(
-        "loader",
-        **{"loader": known.number, "made": made, "at": at, "data": kind, "length": length, "iterable": is_iterable},
-        **{"batch_size": loader.batch_size, "drop_last": bool(loader.drop_last), "workers": loader.num_workers},
-        **{"threshold": known.threshold if known.threshold < 1 << 32 else None},
-        **{"samplers": names, "fingerprint": fingerprint(loader.dataset), "sampling": _sampling(chain)},
-        **{"set_epoch": any(callable(getattr(each, "set_epoch", None)) for each in chain)},
-        **{"data_set_epoch": callable(getattr(loader.dataset, "set_epoch", None))},
-        **{"data_shuffles": getattr(loader.dataset, "shuffle", None) is not False},
+    context.note(
+        LoaderInfo(
+            loader=known.number,
+            data=kind,
+            made=made,
+            at=at,
+            length=length,
+            iterable=is_iterable,
+            batch_size=loader.batch_size,
+            drop_last=bool(loader.drop_last),
+            threshold=known.threshold if known.threshold < 1 << 32 else None,
+            samplers=names,
+            sampling=_sampling(chain),
+            fingerprint=fingerprint(loader.dataset),
+            set_epoch=any(callable(getattr(each, "set_epoch", None)) for each in chain),
+            data_set_epoch=callable(getattr(loader.dataset, "set_epoch", None)),
+            data_shuffles=getattr(loader.dataset, "shuffle", None) is not False,
+        )
     )
     return known
 
 
 def _chain(loader: Any) -> list[Any]:
-    """The loader's samplers, from the outermost to the innermost."""
+    """Return the loader's samplers, from the outermost to the innermost."""
     found: list[Any] = []
     waiting = [loader.batch_sampler, loader.sampler]
     while waiting and len(found) < 6:  # samplers wrap samplers
@@ -134,17 +154,16 @@ def _chain(loader: Any) -> list[Any]:
     return found
 
 
-def _sampling(chain: list[Any]) -> dict[str, Any]:
-    """What the samplers say of themselves, as far as it is plain."""
-    plain: dict[str, Any] = {}
+def _sampling(chain: list[Any]) -> Sampling:
+    """Return what the samplers say about themselves in plain numbers."""
+    plain: dict[str, Any] = {"random": any(hasattr(sampler, "generator") for sampler in chain)}
     for sampler in chain:
-        for name in ("num_replicas", "rank", "shuffle", "drop_last", "seed", "replacement"):
+        for name, kind in _SAMPLING.items():
             value = getattr(sampler, name, None)
-            # Of drop_last the innermost says what the ranks' shares leave out; the loader's own is noted beside.
-            if isinstance(value, (bool, int)) and (name == "drop_last" or name not in plain):
-                plain[name] = value
-        plain["random"] = plain.get("random", False) or hasattr(sampler, "generator")
-    return plain
+            # The innermost drop_last says what the ranks' shares leave out; the loader's own is a field of LoaderInfo.
+            if isinstance(value, int) and (name == "drop_last" or name not in plain):
+                plain[name] = kind(value)
+    return Sampling(**plain)
 
 
 def _length(data_set: Any) -> int | None:
@@ -154,7 +173,9 @@ def _length(data_set: Any) -> int | None:
         return None
 
 
-def epoch_marks(loader: Any) -> list[int]:
-    """What the samplers and the data set take the epoch's number to be."""
+def epoch_marks(loader: Any) -> tuple[int, ...]:
+    """Return the epoch numbers that the samplers and the data set hold."""
     plain = [vars(each) for each in (*_chain(loader), loader.dataset) if hasattr(each, "__dict__")]
-    return [value for each in plain for name, value in each.items() if "epoch" in name and isinstance(value, int)]
+    return tuple(
+        int(value) for each in plain for name, value in each.items() if "epoch" in name and isinstance(value, int)
+    )

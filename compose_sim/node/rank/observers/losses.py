@@ -1,10 +1,11 @@
-"""What is each rank's own loss? The scalar that each backward pass starts from, to compare with what the script reports."""
+"""Record the rank's own loss, the single number that a backward pass starts from, to compare it with what the script reports."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..context import Watch
+from ...records.models import LossValue
+from ..context import RankContext
 from . import backward
 
 _MOST_NOTED = 2000
@@ -15,13 +16,13 @@ def install() -> None:
     backward.before.append(_note)
 
 
-def _note(watch: Watch, tensors: Any, options: dict[str, Any]) -> None:
-    count = watch.memory[_COUNT] = watch.memory.get(_COUNT, 0) + 1
+def _note(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
+    count = context.memory[_COUNT] = context.memory.get(_COUNT, 0) + 1
     if count > _MOST_NOTED:
         return
     root = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
     if getattr(root, "numel", None) is None or root.numel() != 1:
         return
-    if root.device.type != "cpu" and not watch.thorough:
-        return  # to read it would make the rank wait for its GPU
-    watch.note("loss", value=float(root.detach()), steps=watch.steps, n=count)
+    if root.device.type != "cpu" and not context.thorough:
+        return  # reading it would make the rank wait for its GPU
+    context.note(LossValue(float(root.detach())))

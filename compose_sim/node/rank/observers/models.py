@@ -1,28 +1,29 @@
-"""Which models does DistributedDataParallel hold, how are they called, and do they still have the parameters that it wrapped?
+"""Record the models that DistributedDataParallel wraps, their calls, and the parameters that get no gradient.
 
-Its constructor and its forward are wrapped at the class: hooks on the person's modules would be pickled with them by torch.save,
-and seen by torch.compile.
+Its constructor and its forward are wrapped at the class: torch.save would pickle hooks on the user's modules, and torch.compile
+would see them.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import sys
-import traceback
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from ...records.models import DdpModel, LocalBatchNorm, UnusedParameters
+from ...records.process_groups import DdpForward
+from ...records.record import Place
 from ...shared.import_hooks import after_import
-from ..context import Watch, here, place
+from ..context import RankContext, here, place, where
 
-FORWARDS, DEPTH, PENDING, FLUSHED = "models.forwards", "models.depth", "models.pending", "models.flushed"
+PENDING, FLUSHED = "models.pending", "models.flushed"
 MOST_NAMES = 20
-_ALL, _FAILED = "models.all", "models.failed"
-_MOST_NOTED = 1000  # forward passes of a model, in an ordinary run
+_ALL = "models.all"
+_MOST_NOTED = 1000  # forward passes per model, in an ordinary run
 
 
 @dataclass(eq=False)
@@ -30,20 +31,20 @@ class Model:
     """
     One DistributedDataParallel object.
 
-    Its parameters are known by id, which lasts since it keeps them alive; weak references would hinder torch's swap_tensors.
+    Its parameters are identified by id, which lasts because it keeps them alive; weak references would break torch's swap_tensors.
     """
 
     index: int
     reference: Any
-    ranks: list[int]
+    ranks: tuple[int, ...]
     ignored: set[str]
     wrapped: dict[int, str] = field(default_factory=dict)  # those that required a gradient when it was made
     frozen: dict[int, str] = field(default_factory=dict)
     forwards: int = 0  # with gradients enabled
-    synchronised: int = 0  # of them those after which backward reduces gradients
+    synchronised: int = 0  # of them, those after which backward reduces gradients
     missing: set[str] | None = None  # parameters without a gradient after every backward pass since the last of those
     missing_noted: frozenset[str] = frozenset()
-    backward_at: Any = None
+    backward_at: Place | None = None
     batchnorm_noted: bool = False
 
 
@@ -52,21 +53,21 @@ def install() -> None:
     after_import("torch._dynamo", _after_dynamo)
 
 
-def sampled(watch: Watch, count: int) -> bool:
-    """Whether to look closer at this step or pass: seldom in an ordinary run, at all of the first where a check asked for it."""
-    return count & (count - 1) == 0 or (watch.thorough and count <= 50)
+def sampled(context: RankContext, count: int) -> bool:
+    """Return whether to look closer at this step or pass: at few in an ordinary run, at each of the first 50 in `check`."""
+    return count & (count - 1) == 0 or (context.thorough and count <= 50)
 
 
-def living(watch: Watch) -> Iterator[tuple[Model, Any]]:
-    """All models that still exist, with their DistributedDataParallel objects."""
-    for model in watch.memory.get(_ALL, ()):
+def living(context: RankContext) -> Iterator[tuple[Model, Any]]:
+    """Yield all models that still exist, with their DistributedDataParallel objects."""
+    for model in context.memory.get(_ALL, ()):
         ddp = model.reference()
         if ddp is not None:
             yield model, ddp
 
 
 def clean(name: str) -> str:
-    """A parameter's name as the person knows it, without what wrappers put into it."""
+    """Return a parameter's name as the user knows it, without what wrappers add."""
     return name.replace("_orig_mod.", "").removeprefix("module.") if "." in name else name
 
 
@@ -79,10 +80,10 @@ def _after_ddp(module: ModuleType) -> None:
 
 
 def _after_dynamo(_: ModuleType) -> None:
-    """Have the compiler leave our code alone, and see what is called in it as without us."""
-    global _enter, _leave, _begin_buffers
+    """Keep the compiler out of our code; it compiles or calls what is inside as it would without us."""
+    global _enter, _begin_buffers
     disable = sys.modules["torch"].compiler.disable
-    _enter, _leave, _begin_buffers = disable(_enter), disable(_leave), disable(_begin_buffers)
+    _enter, _begin_buffers = disable(_enter), disable(_begin_buffers)
     module = sys.modules.get("torch.nn.parallel.distributed")
     if module is not None:
         ddp = module.DistributedDataParallel
@@ -94,19 +95,19 @@ def _after_dynamo(_: ModuleType) -> None:
 def _wrap_constructor(original: Any) -> Any:
     @functools.wraps(original)
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807 - it takes the place of one
-        watch = here()
-        if watch is None:
+        context = here()
+        if context is None:
             original(self, *arguments, **options)
             return
         at = place()
-        watch.synchronisations += 1
-        watch.wait_in(f"DistributedDataParallel(…){where(at)}")
-        watch.flush()
+        context.synchronisations += 1
+        context.wait_in(f"DistributedDataParallel(…){where(at)}")
+        context.flush()
         try:
             original(self, *arguments, **options)
         finally:
-            watch.wait_in("")
-        _survive(watch, _wrapped, self, at)
+            context.wait_in("")
+        context.guard(__name__, _wrapped, self, at)
 
     return __init__
 
@@ -114,13 +115,8 @@ def _wrap_constructor(original: Any) -> Any:
 def _wrap_forward(original: Any) -> Any:
     @functools.wraps(original)
     def forward(self: Any, *inputs: Any, **options: Any) -> Any:
-        watch = _enter(self)
-        if watch is None:
-            return original(self, *inputs, **options)
-        try:
-            return original(self, *inputs, **options)
-        finally:
-            _leave(watch)
+        _enter(self)
+        return original(self, *inputs, **options)
 
     forward.ours = True  # type: ignore[attr-defined]
     return forward
@@ -129,45 +125,31 @@ def _wrap_forward(original: Any) -> Any:
 def _wrap_buffers(original: Any) -> Any:
     @functools.wraps(original)
     def _sync_buffers(self: Any) -> Any:
-        watch = _begin_buffers()
-        if watch is None:
+        context = _begin_buffers()
+        if context is None:
             return original(self)
         try:
             return original(self)
         finally:
-            watch.wait_in("")
+            context.wait_in("")
 
     _sync_buffers.ours = True  # type: ignore[attr-defined]
     return _sync_buffers
 
 
-def _begin_buffers() -> Watch | None:
-    watch = here()
-    if watch is not None:
-        watch.wait_in(f"DDP's broadcast of buffers in forward{where(place())}")
-    return watch
+def _begin_buffers() -> RankContext | None:
+    context = here()
+    if context is not None:
+        context.wait_in(f"DDP's broadcast of buffers in forward{where(place())}")
+    return context
 
 
-def where(at: list[Any] | None) -> str:
-    return f" ({os.path.basename(at[0])}, line {at[1]})" if at else ""  # noqa: PTH119 - a microsecond, not ten
-
-
-def _survive(watch: Watch, function: Any, *values: Any) -> Any:
-    try:
-        return function(watch, *values)
-    except Exception:  # noqa: BLE001 - this runs inside somebody's training
-        if not watch.memory.get(_FAILED):
-            watch.memory[_FAILED] = True
-            watch.note("observer-failed", observer=__name__, traceback=traceback.format_exc())
-        return None
-
-
-def _wrapped(watch: Watch, ddp: Any, at: list[Any] | None) -> Model:
-    """Note a new DistributedDataParallel object, and remember its parameters."""
+def _wrapped(context: RankContext, ddp: Any, at: Place | None) -> Model:
+    """Record a new DistributedDataParallel object, and remember its parameters."""
     distributed = sys.modules["torch.distributed"]
-    models = watch.memory.setdefault(_ALL, [])
+    models = context.memory.setdefault(_ALL, [])
     ignored = set(getattr(ddp, "parameters_to_ignore", ()))
-    ranks = sorted(distributed.get_process_group_ranks(ddp.process_group))
+    ranks = tuple(sorted(distributed.get_process_group_ranks(ddp.process_group)))
     model = Model(index=len(models), reference=weakref.ref(ddp), ranks=ranks, ignored=ignored)
     models.append(model)
     names = []
@@ -176,67 +158,55 @@ def _wrapped(watch: Watch, ddp: Any, at: list[Any] | None) -> Model:
             (model.wrapped if parameter.requires_grad else model.frozen)[id(parameter)] = clean(name)
             if parameter.requires_grad:
                 names.append(clean(name))
-    watch.note(
-        "ddp",
-        ddp=model.index,
-        at=at,
-        ranks=ranks,
-        sub_group=len(ranks) < distributed.get_world_size(),
-        find_unused=bool(ddp.find_unused_parameters),
-        static_graph=bool(ddp.static_graph),
-        broadcast_buffers=bool(ddp.broadcast_buffers),
-        buffers=sum(1 for _ in ddp.module.buffers()),
-        parameters=len(model.wrapped) + len(model.frozen),
-        names=names[:200],
-        device_ids=[str(each) for each in ddp.device_ids or ()],
-        ignored=len(ignored),
+    context.note(
+        DdpModel(
+            ddp=model.index,
+            ranks=ranks,
+            names=tuple(names[:200]),
+            sub_group=len(ranks) < distributed.get_world_size(),
+            find_unused=bool(ddp.find_unused_parameters),
+            static_graph=bool(ddp.static_graph),
+            device_ids=tuple(each for each in ddp.device_ids or () if isinstance(each, int)),
+            at=at,
+        )
     )
     if getattr(ddp, "_use_python_reducer", False):
-        # The compiler then traces forward as a whole, which our part would break.
+        # The compiler then traces forward as a whole, which our wrapper would break.
         type(ddp).forward = getattr(type(ddp).forward, "__wrapped__", type(ddp).forward)
     return model
 
 
-def _enter(ddp: Any) -> Watch | None:
-    watch = here()
-    if watch is not None:
-        watch.memory[DEPTH] = watch.memory.get(DEPTH, 0) + 1
-        _survive(watch, _note_forward, ddp)
-    return watch
+def _enter(ddp: Any) -> None:
+    context = here()
+    if context is not None:
+        context.guard(__name__, _note_forward, ddp)
 
 
-def _leave(watch: Watch) -> None:
-    watch.memory[DEPTH] -= 1
-
-
-def _note_forward(watch: Watch, ddp: Any) -> None:
-    memory = watch.memory
+def _note_forward(context: RankContext, ddp: Any) -> None:
+    memory = context.memory
     model = next((each for each in memory.get(_ALL, ()) if each.reference() is ddp), None)
-    if model is None:  # unpickled or copied: no constructor made it
-        model = _wrapped(watch, ddp, place())
+    if model is None:  # unpickled or copied, not made by the constructor
+        model = _wrapped(context, ddp, place())
     graded = sys.modules["torch"].is_grad_enabled()
     reduces = graded and ddp.require_backward_grad_sync
     if graded:
-        memory[FORWARDS] = memory.get(FORWARDS, 0) + 1
         model.forwards += 1
     if reduces:
-        note_missing(watch, model)
+        note_missing(context, model)
         model.synchronised += 1
         memory.setdefault(PENDING, {})[model.index] = model
     if reduces or ddp.will_sync_module_buffers():
-        watch.synchronisations += 1
-        if watch.thorough or model.forwards <= _MOST_NOTED:
-            watch.note(
-                "collective", op="DDP forward", group=model.ranks, shape=None, dtype=None, at=place(), ddp=model.index
-            )
-            watch.flush()
+        context.synchronisations += 1
+        if context.thorough or model.forwards <= _MOST_NOTED:
+            context.note(DdpForward(model.index, model.ranks, place()))
+            context.flush()
             memory[FLUSHED] = True
-    if graded and ddp.training and not model.batchnorm_noted and sampled(watch, model.forwards):
-        _note_batchnorm(watch, model, ddp)
+    if graded and ddp.training and not model.batchnorm_noted and sampled(context, model.forwards):
+        _note_batchnorm(context, model, ddp)
 
 
-def _note_batchnorm(watch: Watch, model: Model, ddp: Any) -> None:
-    """Modules that take statistics from what this rank sees alone: torch's own, and those that keep their forward."""
+def _note_batchnorm(context: RankContext, model: Model, ddp: Any) -> None:
+    """Record modules that take statistics from this rank's batch alone: torch's own, and those that keep their forward."""
     batchnorm: Any = sys.modules["torch.nn.modules.batchnorm"]
     names = [
         clean(name)
@@ -247,18 +217,18 @@ def _note_batchnorm(watch: Watch, model: Model, ddp: Any) -> None:
     ]
     if names:
         model.batchnorm_noted = True
-        watch.note("batchnorm", ddp=model.index, names=names[:MOST_NAMES], count=len(names), at=place())
+        context.note(LocalBatchNorm(model.index, tuple(names[:MOST_NAMES]), len(names)))
 
 
-def note_missing(watch: Watch, model: Model) -> None:
-    """Note the parameters that no backward pass since the last forward pass gave a gradient, once."""
+def note_missing(context: RankContext, model: Model) -> None:
+    """Record once the parameters to which no backward pass since the last forward pass gave a gradient."""
     missing, model.missing = frozenset(model.missing or ()), None
     if missing and missing != model.missing_noted:
         model.missing_noted = missing
         names = [name for name in model.wrapped.values() if name in missing]
-        watch.note("unused", ddp=model.index, names=names[:MOST_NAMES], count=len(names), at=model.backward_at)
+        context.note(UnusedParameters(model.index, tuple(names[:MOST_NAMES]), len(names), model.backward_at))
 
 
-def end(watch: Watch) -> None:
-    for model in watch.memory.get(_ALL, ()):
-        note_missing(watch, model)
+def end(context: RankContext) -> None:
+    for model in context.memory.get(_ALL, ()):
+        note_missing(context, model)

@@ -1,4 +1,4 @@
-"""What do the first steps of a run consist of? `composesim check` has them recorded, to be repeated by one rank (`replay/`)."""
+"""Record the first steps of a run for `composesim check`, so that one rank can repeat them (`replay/`)."""
 
 from __future__ import annotations
 
@@ -6,92 +6,81 @@ import os
 import traceback
 from typing import Any, Callable
 
+from ...records.replays import RecordingStopped
 from ...shared.import_hooks import after_import
-from ..context import Watch, here
+from ..context import RankContext, here
 from . import training
 
 _RECORDER = "recording.recorder"
 
 
-def begin(watch: Watch) -> None:
-    if watch.mode != "record":
-        return
-    training.set_hooks(_Hooks())
-    after_import("torch", lambda _: _start())
-
-
-def install() -> None:
-    """Nothing yet: whether there is something to record is known when the rank begins."""
-
-
-def end(watch: Watch) -> None:
-    recorder = watch.memory.get(_RECORDER)
-    if recorder is not None:
-        watch.note("record-end", steps=recorder.steps)
+def begin(context: RankContext) -> None:
+    if context.mode == "record":
+        training.set_hooks(_Hooks())
+        after_import("torch", lambda _: _start())
 
 
 def _start() -> None:
-    watch = here()
-    if watch is None or not os.environ.get("COMPOSESIM_RECORD"):
+    context = here()
+    if context is None or not os.environ.get("COMPOSESIM_RECORD"):
         return
     from ..replay.recorder import Recorder
 
-    watch.memory[_RECORDER] = recorder = Recorder(watch)
+    context.memory[_RECORDER] = recorder = Recorder(context)
     recorder.keep_randomness()
 
 
 def _recorder() -> Any:
-    watch = here()
-    recorder = watch.memory.get(_RECORDER) if watch is not None else None
+    context = here()
+    recorder = context.memory.get(_RECORDER) if context is not None else None
     return None if recorder is None or recorder.is_over else recorder
 
 
 class _Hooks(training.Hooks):
-    """All that the recorder is told of, until it has seen enough or failed."""
+    """Pass everything on to the recorder, until it has seen enough or has failed."""
 
     def loader_made(self, loader: Any) -> None:
-        _tell(lambda recorder: recorder.loaders.created(loader))
+        _call(lambda recorder: recorder.loaders.created(loader))
 
     def iterate(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        _tell(lambda recorder: recorder.draws.close())
+        _call(lambda recorder: recorder.rng_usage.close())
         iterator = original(loader)
-        _tell(lambda recorder: recorder.began(loader, iterator))
+        _call(lambda recorder: recorder.began(loader, iterator))
         return iterator
 
     def next_batch(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
-        _tell(lambda recorder: recorder.draws.close())
+        _call(lambda recorder: recorder.rng_usage.close())
         try:
             batch = original(iterator)
         except StopIteration:
-            _tell(lambda recorder: recorder.ended(iterator))
+            _call(lambda recorder: recorder.ended(iterator))
             raise
-        _tell(lambda recorder: recorder.got(iterator, batch))
-        _tell(lambda recorder: recorder.may_draw())
+        _call(lambda recorder: recorder.got(iterator, batch))
+        _call(lambda recorder: recorder.may_draw())
         return batch
 
     def optimizer_made(self, optimizer: Any) -> None:
-        _tell(lambda recorder: recorder.index_of(optimizer))
+        _call(lambda recorder: recorder.index_of(optimizer))
 
     def before_step(self, optimizer: Any) -> None:
-        _tell(lambda recorder: recorder.before_step(optimizer))
+        _call(lambda recorder: recorder.before_step(optimizer))
 
     def after_step(self, optimizer: Any) -> None:
         recorder = _recorder()
         if recorder is None:
             return
-        _tell(lambda recorder: recorder.after_step(optimizer))
+        _call(lambda recorder: recorder.after_step(optimizer))
         if recorder.is_over and recorder.ends_script and recorder.steps >= recorder.steps_wanted:
-            recorder.watch.note("enough", steps=recorder.steps)
-            recorder.watch.flush()
+            recorder.context.flush()
             raise SystemExit(0)
-        _tell(lambda recorder: recorder.draws.open())
+        _call(lambda recorder: recorder.rng_usage.open())
 
     def computes_again(self) -> None:
-        _tell(lambda recorder: recorder.closed_over())
+        _call(lambda recorder: recorder.closed_over())
 
 
-def _tell(what: Callable[[Any], Any]) -> None:
-    """Tell the recorder, where there is one; what it does not understand ends the recording, never the script."""
+def _call(what: Callable[[Any], Any]) -> None:
+    """Call the recorder, if there is one; an error ends the recording, never the script."""
     recorder = _recorder()
     if recorder is None:
         return
@@ -99,4 +88,4 @@ def _tell(what: Callable[[Any], Any]) -> None:
         what(recorder)
     except Exception:  # noqa: BLE001 - this runs inside somebody's training
         recorder.is_over = True
-        recorder.watch.note("record-stopped", reason="failed", detail=traceback.format_exc(), steps=recorder.steps)
+        recorder.context.note(RecordingStopped("failed", traceback.format_exc(), recorder.steps))

@@ -1,4 +1,4 @@
-"""Does one rank compute what the ranks of a recorded run did? In the second run of `composesim check` it is given all that they had."""
+"""Repeat the recorded steps of all ranks on one rank, in the second run of `composesim check` (`replay/`)."""
 
 from __future__ import annotations
 
@@ -9,54 +9,50 @@ import traceback
 from types import ModuleType
 from typing import Any, Callable
 
+from ...records.replays import ReplayFailed
 from ...shared.import_hooks import after_import
-from ..context import Watch, here
+from ..context import RankContext, here
 from . import training
 
 _REPLAYER = "replaying.replayer"
 
 
-def install() -> None:
-    """Nothing yet: whether there is something to replay is known when the rank begins."""
-
-
-def begin(watch: Watch) -> None:
-    if watch.mode != "replay" or watch.events.rank:
-        return
-    training.set_hooks(_Hooks())
-    after_import("torch.amp.autocast_mode", _notice_autocast)
-    after_import("torch", lambda _: _start())
+def begin(context: RankContext) -> None:
+    if context.mode == "replay" and not context.events.rank:
+        training.set_hooks(_Hooks())
+        after_import("torch.amp.autocast_mode", _notice_autocast)
+        after_import("torch", lambda _: _start())
 
 
 def _start() -> None:
-    watch = here()
-    if watch is None or not os.environ.get("COMPOSESIM_RECORD"):
+    context = here()
+    if context is None or not os.environ.get("COMPOSESIM_RECORD"):
         return
     from ..replay.replayer import Replayer
 
-    watch.memory[_REPLAYER] = replayer = Replayer(watch)
+    context.memory[_REPLAYER] = replayer = Replayer(context)
     replayer.set_randomness()
 
 
 def _replayer() -> Any:
-    watch = here()
-    return watch.memory.get(_REPLAYER) if watch is not None else None
+    context = here()
+    return context.memory.get(_REPLAYER) if context is not None else None
 
 
 class _Hooks(training.Hooks):
-    """Batches come from the record, steps are compared with it."""
+    """Take batches from the record, and compare steps with it."""
 
     def loader_made(self, loader: Any) -> None:
-        _tell(lambda replayer: replayer.loaders.created(loader))
+        _call(lambda replayer: replayer.loaders.created(loader))
 
     def iterate(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         replayer = _replayer()
         if replayer is None:
             return original(loader)
         torch = sys.modules["torch"]
-        # As a loader does for its workers: what the script draws next must be what it drew in the recorded run.
+        # A loader draws this for its workers; what the script draws next must be what it drew in the recorded run.
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        return _tell(lambda replayer: replayer.passage(loader))
+        return _call(lambda replayer: replayer.passage(loader))
 
     def length(self, loader: Any, original: Callable[[Any], int]) -> int:
         if _replayer() is None:
@@ -65,20 +61,20 @@ class _Hooks(training.Hooks):
             natural = original(loader)
         except (TypeError, NotImplementedError):
             natural = None
-        length = _tell(lambda replayer: replayer.length(loader, natural))
+        length = _call(lambda replayer: replayer.length(loader, natural))
         return original(loader) if length is None else length
 
     def optimizer_made(self, optimizer: Any) -> None:
-        _tell(lambda replayer: replayer.index_of(optimizer))
+        _call(lambda replayer: replayer.index_of(optimizer))
 
     def before_step(self, optimizer: Any) -> None:
-        _tell(lambda replayer: replayer.before_step(optimizer))
+        _call(lambda replayer: replayer.before_step(optimizer))
 
     def after_step(self, optimizer: Any) -> None:
-        _tell(lambda replayer: replayer.after_step(optimizer))
+        _call(lambda replayer: replayer.after_step(optimizer))
 
     def computes_again(self) -> None:
-        _tell(lambda replayer: replayer.end("the optimizer computes gradients several times a step"))
+        _call(lambda replayer: replayer.end("the optimizer computes gradients several times a step"))
 
     def autograd(self, module: ModuleType) -> None:
         backward = module.backward
@@ -108,8 +104,8 @@ def _notice_autocast(module: ModuleType) -> None:
     module.autocast.__enter__ = __enter__
 
 
-def _tell(what: Callable[[Any], Any]) -> Any:
-    """Tell the replayer. Without it this run is good for nothing: what it does not understand ends the run."""
+def _call(what: Callable[[Any], Any]) -> Any:
+    """Call the replayer, if there is one; an error ends the run, which has no other purpose."""
     replayer = _replayer()
     if replayer is None:
         return None
@@ -117,6 +113,6 @@ def _tell(what: Callable[[Any], Any]) -> Any:
         return what(replayer)
     except StopIteration:
         raise
-    except Exception:  # noqa: BLE001 - whatever it was, it is told
-        replayer.watch.note("replay-failed", traceback=traceback.format_exc())
+    except Exception:  # noqa: BLE001 - it is recorded, whatever it is
+        replayer.context.note(ReplayFailed(traceback.format_exc()))
         replayer.end("the replay failed")

@@ -1,4 +1,4 @@
-"""Which samples does a batch hold, and from which data? Short numbers that are equal where the data are, on any rank."""
+"""Hash samples and data sets, so that equal data have equal numbers on any rank."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import PurePath
 from typing import Any
 
 _MOST_ROWS = 1024
-_ELEMENTS = 64  # of a row, spread over it: enough to tell rows apart, at the cost of reading them
+_ELEMENTS = 64  # per row, spread over it: enough to tell rows apart
 _DEEP = 4
-_WIDE = 16  # of a list's elements
-_MOST_VALUES = 1000  # of a data set: it may hold anything
+_WIDE = 16  # elements of a list
+_MOST_VALUES = 1000  # of a data set, which may hold anything
 
 
-def rows_of(batch: Any, *, wait: bool = True) -> tuple[list[int], int] | None:
+def rows_of(batch: Any, *, wait: bool = True) -> tuple[tuple[int, ...], int] | None:
     """
-    A number for each row of a batch, over all that the batch says about it, and one for the rows' shapes.
+    Return a hash of each row of a batch, over all that the batch says about it, and one of the rows' shapes.
 
-    None where the batch has no rows that we understand, or where they lie on a device and we may not `wait` for it. Numbers of
-    rows compare only where their shapes are equal.
+    Return None if the batch has no rows that we understand, or if they lie on a device and we may not `wait` for it. Hashes of rows
+    compare only if their shapes are equal.
     """
     tensors: list[Any] = []
     others: list[Any] = []
@@ -39,7 +39,7 @@ def rows_of(batch: Any, *, wait: bool = True) -> tuple[list[int], int] | None:
     for values in others:
         if len(values) >= count:
             numbers = [zlib.crc32(repr(value).encode(), number) for value, number in zip(values, numbers)]
-    return numbers, zlib.crc32(repr([tuple(tensor.shape[1:]) for tensor in tensors]).encode())
+    return tuple(numbers), zlib.crc32(repr([tuple(tensor.shape[1:]) for tensor in tensors]).encode())
 
 
 def _collect(value: Any, tensors: list[Any], others: list[Any], depth: int) -> None:
@@ -66,14 +66,14 @@ def _collect(value: Any, tensors: list[Any], others: list[Any], depth: int) -> N
 
 
 def _mix_rows(tensor: Any, numbers: list[int]) -> None:
-    """Mix some of each row of a tensor into that row's number."""
+    """Mix some elements of each row of a tensor into that row's hash."""
     count = len(numbers)
     tensor = tensor.detach()[:count]
     is_text = tensor.dim() == 2 and not tensor.is_floating_point()
     flat = tensor.reshape(count, -1)
     columns = flat.shape[1]
     if columns > _ELEMENTS:
-        # Tokens are padded to the longest of their batch: only their beginning is the same in any company.
+        # Tokens are padded to the longest row of their batch: only the beginning is the same in every batch.
         flat = flat[:, :_ELEMENTS] if is_text else flat[:, :: columns // _ELEMENTS]
     data = bytes_of(flat)
     width = len(data) // count
@@ -84,19 +84,19 @@ def _mix_rows(tensor: Any, numbers: list[int]) -> None:
 
 
 def bytes_of(tensor: Any) -> bytes:
-    """A tensor's elements as they lie in memory, read without NumPy, which torch does not need."""
+    """Return a tensor's elements as they lie in memory, without NumPy, which torch does not require."""
     tensor = tensor.detach().cpu().contiguous()
     size = tensor.numel() * tensor.element_size()
     return ctypes.string_at(tensor.data_ptr(), size) if size else b""
 
 
 def fingerprint(data_set: Any) -> int:
-    """A number for a data set's own data: where it is equal on two ranks, they have most probably the same samples."""
+    """Return a hash of a data set's own data: if it is equal on two ranks, they very probably have the same samples."""
     return zlib.crc32(_describe(data_set, _DEEP, [_MOST_VALUES]).encode())
 
 
 def generators_in(value: Any, depth: int = _DEEP - 1) -> list[Any]:
-    """Random generators that an object holds, itself or in what it holds: each has a state of its own."""
+    """Return the random generators that an object holds, directly or in what it holds."""
     kind = type(value)
     if (kind.__module__, kind.__name__) in (("torch._C", "Generator"), ("random", "Random")):
         return [value]
@@ -117,7 +117,7 @@ def _held(value: Any) -> list[Any]:
 
 
 def _describe(value: Any, depth: int, left: list[int]) -> str:
-    """A text of what an object holds, without running code of its own."""
+    """Describe what an object holds, without running any of its code."""
     kind = type(value)
     torch = sys.modules["torch"]
     if value is None or isinstance(value, (bool, int, float, str, bytes, range, PurePath)):

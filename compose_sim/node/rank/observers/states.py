@@ -1,6 +1,6 @@
-"""What do an optimizer's tensors hold? A hash of each, so that ranks are compared without a word between them.
+"""Hash the tensors of an optimizer, so that ranks can be compared without any communication between them.
 
-Only bits are read: no random number is drawn, no collective issued, and sharded tensors are left alone.
+Only bits are read: no random number is drawn, no collective is issued, and sharded tensors are left alone.
 """
 
 from __future__ import annotations
@@ -8,36 +8,37 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..context import Watch
+from ...records.models import TensorHashes, TensorRow, TensorTable
+from ..context import RankContext
 from .models import Model, clean, living
 
 _TABLES = "states.tables"
-_PART_BYTES, _PARTS = 1 << 16, 64  # of a large tensor, in an ordinary run on a CPU
+_PART_BYTES, _PARTS = 1 << 16, 64  # of a large tensor on the CPU, in an ordinary run
 _ON_DEVICE = 1 << 20  # elements at once
 _SHARDED = ("_fsdp_flattened", "_is_flat_param", "ds_id", "placements", "_local_shards")  # FSDP, DeepSpeed, DTensor, …
 
 
-def note_state(watch: Watch, optimizer: Any, index: int, done: int, final: bool = False) -> None:
-    """Note the state of this optimizer's tensors after `done` of its steps; a list of names whenever it is another one."""
+def note_state(context: RankContext, optimizer: Any, index: int, done: int, final: bool = False) -> None:
+    """Record the hashes of an optimizer's tensors after `done` of its steps, and what tensors these are if that has changed."""
     if _is_capturing():  # into a CUDA graph, which must not be read from
         return
-    entries = list(_entries(watch, optimizer))
-    names = [entry[:-1] for entry in entries]
-    tables = watch.memory.setdefault(_TABLES, {})
+    entries = list(_entries(context, optimizer))
+    rows = tuple(row for row, _ in entries)
+    tables = context.memory.setdefault(_TABLES, {})
     number, known = tables.get(index, (-1, None))
-    if known != names:
-        tables[index] = number, _ = number + 1, names
-        watch.note("tensors", optimizer=index, table=number, names=names, type=type(optimizer).__name__)
-    hashes = _hashes([entry[-1] for entry in entries], whole=watch.thorough)
-    watch.note("state", optimizer=index, nth=done, step=watch.steps, table=number, hashes=hashes, final=final)
+    if known != rows:
+        tables[index] = number, _ = number + 1, rows
+        context.note(TensorTable(index, number, rows))
+    hashes = _hashes([tensor for _, tensor in entries], whole=context.thorough)
+    context.note(TensorHashes(index, done, number, hashes, final))
 
 
-def _entries(watch: Watch, optimizer: Any) -> Iterator[tuple[Any, ...]]:
-    """(kind, index of its DDP model, name, shape, dtype, device, tensor) of all that ranks may be compared by."""
-    models = list(living(watch))
+def _entries(context: RankContext, optimizer: Any) -> Iterator[tuple[TensorRow, Any]]:
+    """Yield all tensors by which ranks may be compared."""
+    models = list(living(context))
     names = {id(each): (model.index, clean(name)) for model, ddp in models for name, each in _compared(model, ddp)}
     ignored = {id(each) for model, ddp in models for each in _ignored(model, ddp)}
     used = set()
@@ -68,7 +69,7 @@ def _ignored(model: Model, ddp: Any) -> Iterator[Any]:
 
 
 def _buffers(ddp: Any, model: Model) -> Iterator[tuple[str, Any]]:
-    """Those that are part of the model's state, without BatchNorm's, which differ by what each rank saw."""
+    """Yield the buffers in the model's state, without those of BatchNorm, which differ because each rank sees other samples."""
     batchnorm: Any = sys.modules["torch.nn.modules.batchnorm"]
     for prefix, module in ddp.module.named_modules():
         if isinstance(module, batchnorm._NormBase) and not isinstance(module, batchnorm.SyncBatchNorm):
@@ -79,20 +80,21 @@ def _buffers(ddp: Any, model: Model) -> Iterator[tuple[str, Any]]:
                 yield clean(name), buffer
 
 
-def _entry(kind: str, model: int | None, name: str, tensor: Any) -> Iterator[tuple[Any, ...]]:
+def _entry(kind: str, model: int | None, name: str, tensor: Any) -> Iterator[tuple[TensorRow, Any]]:
     torch: Any = sys.modules["torch"]
     if not isinstance(tensor, torch.Tensor):
         return
     sharded = any(hasattr(tensor, attribute) for attribute in _SHARDED)
     if sharded:
-        yield "sharded", model, name, None, None, None, None
+        yield TensorRow("sharded", model, name), None
     elif tensor.layout is torch.strided and type(tensor.detach()) is torch.Tensor and tensor.device.type != "meta":
-        yield kind, model, name, list(tensor.shape), str(tensor.dtype)[6:], tensor.device.type, tensor.detach()
+        row = TensorRow(kind, model, name, tuple(tensor.shape), str(tensor.dtype)[6:], tensor.device.type)
+        yield row, tensor.detach()
 
 
-def _hashes(tensors: list[Any], *, whole: bool) -> list[Any]:
-    """The hash of each; those on devices are computed there, and read all at once."""
-    hashes: list[Any] = [None] * len(tensors)
+def _hashes(tensors: Sequence[Any], *, whole: bool) -> tuple[str | None, ...]:
+    """Hash each tensor; hashes of tensors on devices are computed there, and read all at once."""
+    hashes: list[str | None] = [None] * len(tensors)
     on_device: dict[Any, list[tuple[int, Any]]] = {}
     for index, tensor in enumerate(tensors):
         if tensor is None:
@@ -106,11 +108,11 @@ def _hashes(tensors: list[Any], *, whole: bool) -> list[Any]:
         values = torch.stack([value for _, value in found]).tolist()
         for (index, _), value in zip(found, values):
             hashes[index] = f"{value & 0xFFFFFFFFFFFFFFFF:016x}"
-    return hashes
+    return tuple(hashes)
 
 
 def _of_bytes(tensor: Any, *, whole: bool) -> str:
-    """Straight from memory: without numpy, and without an operator that a mode of the person's could see."""
+    """Hash a tensor straight from memory: without NumPy, and without an operator that a mode of the user could see."""
     tensor = tensor if tensor.is_contiguous() else tensor.contiguous()
     size = tensor.numel() * tensor.element_size()
     digest = hashlib.blake2b(digest_size=8)
@@ -126,7 +128,7 @@ def _of_bytes(tensor: Any, *, whole: bool) -> str:
 
 
 def _of_bits(tensor: Any) -> Any:
-    """On its own device: the sum of its words, each times an odd number of its place, wrapped at 64 bits."""
+    """Hash a tensor on its device: the sum of its words, each times an odd number for its position, modulo 2**64."""
     torch: Any = sys.modules["torch"]
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]

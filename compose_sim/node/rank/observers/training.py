@@ -1,7 +1,7 @@
-"""Where in a script do batches come from and steps happen? The places that recording and replaying hold on to, in a `check` only.
+"""Hook the loaders and optimizers of a script, for recording and replaying in `composesim check`.
 
-DataLoaders have no public hook: `__init__`, `__iter__` and `__len__` of the class are wrapped, and `__next__` of its iterators, which
-all kinds of loaders share. Optimizers have hooks for steps; their `__init__` is wrapped to number them. Nothing is set in an `up`.
+DataLoaders have no public hooks: `__init__`, `__iter__` and `__len__` of the class are wrapped, and `__next__` of its iterators, which
+all kinds of loaders share. Optimizers have hooks for steps; their `__init__` is wrapped to number them. `up` sets none of these.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...shared.import_hooks import after_import
 
 
 class Hooks:
-    """What happens in a training, in the words of its calls; the base lets everything happen as it would."""
+    """What to do at each call; the base class lets everything happen as it would."""
 
     def loader_made(self, loader: Any) -> None: ...
 
@@ -31,19 +31,19 @@ class Hooks:
     def optimizer_made(self, optimizer: Any) -> None: ...
 
     def before_step(self, optimizer: Any) -> None:
-        """Its gradients are complete."""
+        """The gradients are complete."""
 
     def after_step(self, optimizer: Any) -> None: ...
 
     def computes_again(self) -> None:
-        """An optimizer has called its closure once more in one step."""
+        """An optimizer calls its closure again within one step."""
 
     def autograd(self, module: ModuleType) -> None:
         """torch.autograd has been imported."""
 
 
 def set_hooks(hooks: Hooks) -> None:
-    """Have these told of everything from now on."""
+    """Install these hooks."""
     after_import("torch.utils.data.dataloader", lambda module: _hook_loaders(module, hooks))
     after_import("torch.optim.optimizer", lambda module: _hook_optimizers(module, hooks))
     after_import("torch.autograd", hooks.autograd)
@@ -111,7 +111,7 @@ def _hook_optimizers(module: ModuleType, hooks: Hooks) -> None:
     ]
 
     def when_steps_can_be_compiled(_: ModuleType) -> None:
-        """Have the hooks called at every run of compiled code, not seen once by the compiler."""
+        """Register the hooks again: compiled code must call them at every step, not the compiler once."""
         disable = sys.modules["torch"].compiler.disable
         for handle in handles:
             handle.remove()
@@ -124,7 +124,7 @@ def _hook_optimizers(module: ModuleType, hooks: Hooks) -> None:
 
 
 class _Closure:
-    """A closure computes the gradients inside of the step: they are complete when it has been called."""
+    """A closure that computes the gradients within a step: they are complete when it has been called."""
 
     def __init__(self, optimizer: Any, closure: Callable[[], Any], hooks: Hooks) -> None:
         self.optimizer, self.closure, self.hooks, self.calls = optimizer, closure, hooks, 0

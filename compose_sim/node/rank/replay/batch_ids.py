@@ -1,6 +1,6 @@
-"""Which batch is this? The third of the second passage over the first DataLoader: so a batch is called in two runs of one script.
+"""Identify a batch in two runs of one script: the third of the second passage over the first DataLoader.
 
-Loaders are numbered as they are first iterated over, not as they are made: libraries make them anew, and not at every world size.
+Loaders are numbered when they are first iterated, not when they are made: libraries make new ones, and not at every world size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass
 class Passage:
-    """One iteration over a loader: how many batches it gave, and the optimizer steps made before its first and its last one."""
+    """One iteration over a loader: how many batches it gave, and the optimizer steps before the first and the last of them."""
 
     loader: int
     number: int
@@ -32,8 +32,8 @@ class Passage:
         return self.loader, self.number
 
 
-class Loaders:
-    """The loaders and passages of this process, numbered as they come."""
+class LoaderNumbers:
+    """Number the loaders and passages of this process."""
 
     def __init__(self) -> None:
         self._created: Any = weakref.WeakKeyDictionary()
@@ -42,12 +42,12 @@ class Loaders:
         self._created_so_far = 0
 
     def created(self, loader: Any) -> None:
-        """A loader has been made."""
+        """Number a new loader."""
         self._created[loader] = self._created_so_far
         self._created_so_far += 1
 
     def begin(self, loader: Any) -> tuple[Passage, bool]:
-        """The passage that begins now, and whether it is the loader's first."""
+        """Begin a passage; return it, and whether it is the loader's first."""
         number = self._number.get(loader)
         is_first = number is None
         if is_first:
@@ -58,11 +58,11 @@ class Loaders:
         return passage, is_first
 
     def number_of(self, loader: Any) -> int | None:
-        """The loader's number; None before its first passage."""
+        """Return the loader's number; None before its first passage."""
         return self._number.get(loader)  # type: ignore[no-any-return]
 
     def facts(self, loader: Any, length: int | None) -> dict[str, Any]:
-        """What a loader may be known by before it is iterated over."""
+        """Return what identifies a loader before it is iterated."""
         return {
             "created": self._created.get(loader),
             "dataset": type(getattr(loader, "dataset", None)).__qualname__,
@@ -72,7 +72,7 @@ class Loaders:
 
 @dataclass
 class RankRecord:
-    """What one rank recorded of its loaders and steps."""
+    """What one rank recorded about its loaders and steps."""
 
     passages: dict[tuple[int, int], Passage] = field(default_factory=dict)
     loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class RankRecord:
 
 
 def read_record(folder: Path) -> list[RankRecord]:
-    """What all ranks recorded, by rank."""
+    """Read what all ranks recorded, by rank."""
     files = sorted(folder.glob("*.jsonl"), key=lambda path: int(path.stem))
     return [_read_rank(map(json.loads, path.read_text().splitlines())) for path in files]
 
@@ -106,9 +106,9 @@ def _read_rank(lines: Iterable[dict[str, Any]]) -> RankRecord:
 
 def aligned(records: list[RankRecord]) -> dict[tuple[int, int], dict[int, Passage]]:
     """
-    For each passage of rank 0 those of other ranks that belong to it.
+    Return, for each passage of rank 0, the corresponding ones of the other ranks.
 
-    A rank may look into a loader once more than the others do: what belongs together began and ended at the same steps.
+    A rank may look into a loader once more than the others do: passages correspond if they began and ended at the same steps.
     """
     own = list(records[0].passages.values())
     found: dict[tuple[int, int], dict[int, Passage]] = {passage.key: {0: passage} for passage in own}
@@ -122,9 +122,9 @@ def aligned(records: list[RankRecord]) -> dict[tuple[int, int], dict[int, Passag
 
 
 def _places(record: RankRecord, other: RankRecord) -> list[tuple[Any, int, bool]]:
-    """What passages of two ranks that belong together have in common: the loader, and the steps around them."""
+    """Return what corresponding passages of two ranks have in common: the loader, and the steps around them."""
     known = {number: _made(facts) for number, facts in record.loaders.items()}
-    # In the order in which they were made, unless one of the ranks has loaders that the other has not.
+    # Compare loaders by the order in which they were made, unless one rank has loaders that the other does not.
     same = set(known.values()) == {_made(facts) for facts in other.loaders.values()}
     return [
         (known.get(each.loader) if same else each.loader, each.first_step, each.last_step > each.first_step)

@@ -1,7 +1,7 @@
-"""What one rank would have been given that has the batches of all ranks? Their batches, joined along the first dimension.
+"""Join the batches of all ranks along the first dimension, into the batch that a single rank would have had.
 
-A batch is whatever a DataLoader gives: tensors in tuples, lists, mappings and dataclasses. What cannot be joined with certainty is
-said to be so, by a CannotJoin: nothing is guessed.
+A batch is whatever a DataLoader gives: tensors in tuples, lists, mappings and dataclasses. Nothing is guessed: what cannot be joined
+with certainty raises CannotJoin.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _PLAIN = (str, bytes, int, float, bool, complex, type(None))
 
 
 class CannotJoin(Exception):
-    """Batches of several ranks do not make one; the message says why."""
+    """The batches of several ranks cannot be joined; the message says why."""
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """One batch of the batches of all ranks, in the order of ranks."""
+    """Join the batches of all ranks into one, in the order of ranks."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -32,7 +32,9 @@ def join(parts: Sequence[Any]) -> Any:
         return _join_tensors(parts)
     if isinstance(first, _PLAIN):
         if any(part != first for part in parts):
-            raise CannotJoin(f"ranks have different values in their batches ({parts[0]!r} and {parts[1]!r}, say)")
+            raise CannotJoin(
+                f"ranks have different values in their batches (for example {parts[0]!r} and {parts[1]!r})"
+            )
         return first
     if isinstance(first, torch.nn.utils.rnn.PackedSequence):
         raise CannotJoin("packed sequences cannot be joined")
@@ -50,7 +52,7 @@ def join(parts: Sequence[Any]) -> Any:
 
 
 def size(batch: Any) -> int:
-    """How many samples there are in a batch: the first dimension of its first tensor, or the length of a list."""
+    """Return the number of samples in a batch: the first dimension of its first tensor, or the length of a list."""
     for tensor in _tensors(batch):
         if tensor.ndim:
             return int(tensor.shape[0])
@@ -58,7 +60,7 @@ def size(batch: Any) -> int:
 
 
 def compact(batch: Any) -> Any:
-    """The same batch without the memory around its tensors: a view is saved with all that it is a view of."""
+    """Return the batch without the memory around its tensors: torch saves a view with everything that it is a view of."""
     if isinstance(batch, torch.Tensor) and type(batch) is torch.Tensor and batch.layout is torch.strided:
         plain = batch.detach()
         whole = plain.untyped_storage().nbytes() <= plain.numel() * plain.element_size()
@@ -71,7 +73,7 @@ def compact(batch: Any) -> Any:
 
 
 def weight(batch: Any) -> int:
-    """How many bytes the tensors of a batch take."""
+    """Return the number of bytes in the tensors of a batch."""
     return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))
 
 
@@ -81,7 +83,7 @@ def _join_tensors(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         raise CannotJoin("sparse and nested tensors cannot be joined")
     if first.ndim == 0:
         if any(not torch.equal(part, first) for part in parts):
-            raise CannotJoin("ranks have different numbers in their batches, which no first dimension joins")
+            raise CannotJoin("ranks have different single numbers in their batches")
         return first
     if any(part.shape[1:] != first.shape[1:] or part.dtype != first.dtype for part in parts):
         shapes = ", ".join(dict.fromkeys("×".join(map(str, part.shape)) for part in parts))
@@ -105,7 +107,7 @@ def _join_mappings(parts: Sequence[Mapping[Any, Any]]) -> Any:
 
 
 def _join_lists(parts: Sequence[Any]) -> Any:
-    """[x, y] is a structure, to be joined entry by entry; a list of samples grows longer."""
+    """Join a structure such as [x, y] entry by entry, and a list of samples end to end."""
     first = parts[0]
     if all(map(_is_transposed, parts)) and len({len(part) for part in parts}) == 1:
         return tuple(type(column)(entry for part in parts for entry in part[at]) for at, column in enumerate(first))
@@ -115,7 +117,7 @@ def _join_lists(parts: Sequence[Any]) -> Any:
 
 
 def _is_transposed(entries: Sequence[Any]) -> bool:
-    """Columns of samples, as `tuple(zip(*samples))` makes them."""
+    """Return whether these are columns of samples, as `tuple(zip(*samples))` makes them."""
     columns = isinstance(entries, tuple) and all(type(entry) in (list, tuple) for entry in entries)
     return columns and len({len(entry) for entry in entries}) == 1
 
@@ -127,9 +129,9 @@ def _is_structure(entries: Sequence[Any]) -> bool:
         all_tensors = all(isinstance(entry, torch.Tensor) for entry in entries)
         return not all_tensors or (ranks != {0} and (len(lengths) == 1 or len(ranks) > 1))
     if any(not isinstance(part, torch.Tensor) for entry in entries if type(entry) in (list, tuple) for part in entry):
-        return False  # samples with a number or a word beside their tensor
+        return False  # samples with a number or a text next to their tensor
     leaves = list(_tensors(list(entries)))
-    # Lists in a list: of tensors that all have one first dimension, the batch's; samples have none in common.
+    # In a structure, all tensors share the batch's first dimension; in samples they do not.
     return bool(leaves) and all(leaf.ndim for leaf in leaves) and len({leaf.shape[0] for leaf in leaves}) == 1
 
 

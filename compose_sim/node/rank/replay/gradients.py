@@ -1,6 +1,6 @@
-"""What gradients does an optimizer see at a step, and how far are two ranks' from one another?
+"""Collect the gradients that an optimizer sees at a step, and compare those of two runs.
 
-Clipping and loss scaling are undone, as far as torch's own functions did them: what they hide is what is asked for.
+Clipping and loss scaling by torch's own functions are undone, as they would hide the difference.
 """
 
 from __future__ import annotations
@@ -9,29 +9,41 @@ import functools
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 Gradients = list[Any]  # a tensor or None for each parameter, in the optimizer's order
-# Of the whole gradient's norm: a tensor with less than this is rounding, compared by itself.
+# Relative to the norm of the whole gradient: a tensor below this is rounding if it is compared by itself.
 _FLOORS = {"float32": 1e-3, "tf32": 1e-2, "low": 1e-1}
-_VANISHED = 1e-5  # of the largest gradient so far: a gradient with less is rounding as a whole
+_VANISHED = 1e-5  # relative to the largest gradient so far: a gradient below this is only rounding
+
+
+class GradientComparison(NamedTuple):
+    """How the gradients of two steps differ."""
+
+    finite: bool
+    worst: int  # the position of the tensor that differs most
+    difference: float | None  # of that tensor, relative
+    cosine: float | None  # between both gradients as a whole
+    ratio: float | None  # of their norms, ours / recorded
+    norm: float | None  # recorded
+    vanished: bool  # whether the recorded gradient is no more than rounding
 
 
 class Clipped:
-    """By how much the gradients of parameters were made smaller by torch.nn.utils.clip_grad_norm_ since the last step."""
+    """The factors by which torch.nn.utils.clip_grad_norm_ has scaled the gradients of parameters since the last step."""
 
     def __init__(self) -> None:
         self.factors: dict[int, float] = {}
         self.by_value = False
 
     def clear(self) -> None:
-        """A step has been taken."""
+        """Forget the factors: a step has been made."""
         self.factors, self.by_value = {}, False
 
     def notice(self) -> None:
-        """Watch torch's functions: nothing else can say what a gradient was before it was clipped."""
+        """Wrap torch's functions: nothing else knows what a gradient was before it was clipped."""
         package, module = torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"]
         by_norm, by_value = module.clip_grad_norm_, module.clip_grad_value_
 
@@ -54,12 +66,12 @@ class Clipped:
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
-    """In the order of its groups."""
+    """Return all parameters of an optimizer, in the order of its groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def settings_of(optimizer: Any) -> list[dict[str, Any]]:
-    """The numbers of each group: learning rate, momentum, …"""
+    """Return the numbers in each parameter group: learning rate, momentum, …"""
     return [
         {key: _plain(value) for key, value in group.items() if _is_number(value)} for group in optimizer.param_groups
     ]
@@ -82,11 +94,11 @@ def gradients_of(optimizer: Any, clipped: Clipped) -> Gradients:
     return found
 
 
-def compare(ours: Gradients, recorded: Gradients, *, largest: float, precision: str) -> dict[str, Any]:
+def compare(ours: Gradients, recorded: Gradients, *, largest: float, precision: str) -> GradientComparison:
     """
-    How two steps' gradients differ: the worst tensor with its difference, the cosine between them and the ratio of their norms.
+    Compare the gradients of two steps: the worst tensor and its difference, the cosine between them and the ratio of their norms.
 
-    `largest` is the norm of the largest recorded gradient so far, `precision` what gradients were computed in.
+    `largest` is the norm of the largest recorded gradient so far, `precision` the one in which gradients were computed.
     """
     pairs = [_pair(one, other) for one, other in zip(ours, recorded)]
     own = math.sqrt(sum(float(one.square().sum()) for one, _ in pairs))
@@ -97,19 +109,19 @@ def compare(ours: Gradients, recorded: Gradients, *, largest: float, precision: 
     differences = [value if math.isfinite(value) else math.inf for value in differences]
     worst = max(range(len(differences)), key=differences.__getitem__, default=0)
     finite = math.isfinite(own) and math.isfinite(norm)
-    return {
-        "finite": finite,
-        "tensor": worst,
-        "difference": differences[worst] if differences and finite else None,
-        "cosine": dot / (own * norm) if own and norm and finite else None,
-        "ratio": own / norm if norm and finite else None,
-        "norm": norm if finite else None,
-        "vanished": norm <= _VANISHED * largest,
-    }
+    return GradientComparison(
+        finite=finite,
+        worst=worst,
+        difference=differences[worst] if differences and finite else None,
+        cosine=dot / (own * norm) if own and norm and finite else None,
+        ratio=own / norm if norm and finite else None,
+        norm=norm if finite else None,
+        vanished=norm <= _VANISHED * largest,
+    )
 
 
 def add(sums: Gradients, more: Gradients, share: float) -> Gradients:
-    """`sums` + `share` × `more`."""
+    """Return `sums` + `share` × `more`."""
     return [
         one if other is None else other * share if one is None else one + other * share
         for one, other in zip(sums, more)
@@ -117,7 +129,7 @@ def add(sums: Gradients, more: Gradients, share: float) -> Gradients:
 
 
 def put(parameters: Sequence[Any], values: Sequence[Any]) -> bool:
-    """Have parameters hold these values; nothing is done where they do not fit."""
+    """Set parameters to these values; do nothing and return False if the shapes do not fit."""
     if len(parameters) != len(values) or any(one.shape != other.shape for one, other in zip(parameters, values)):
         return False
     with torch.no_grad():
@@ -127,7 +139,7 @@ def put(parameters: Sequence[Any], values: Sequence[Any]) -> bool:
 
 
 def _pair(one: Any, other: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """No gradient is a gradient of zeros: DDP makes the one of the other."""
+    """Return both gradients; None counts as zeros, since DDP turns one into the other."""
     if one is None and other is None:
         return torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     one = torch.zeros_like(other) if one is None else one

@@ -1,4 +1,4 @@
-"""What must be kept of a run so that one rank can repeat its first steps? Batches, gradients, settings, and parameters."""
+"""Record what one rank needs to repeat the first steps of a run: batches, gradients, settings and parameters."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from typing import Any
 
 import torch
 
-from ..context import Watch
+from ...records.replays import RecordedModels, RecordedStep, RecordingStopped, StopReason
+from ..context import RankContext
 from . import batches
-from .batch_ids import Loaders, Passage
+from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, parameters_of, settings_of
-from .rng_usage import Draws, notice_generators
+from .rng_usage import RngUsage, notice_generators
 
 STEPS = 20
 _MOST_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
-_MOST_UNUSED_BYTES = 64 << 20  # of the batches that were fetched with gradients off: those of an evaluation
+_MOST_UNUSED_BYTES = 64 << 20  # for batches that are fetched with gradients off: those of an evaluation
 
 
 class Recorder:
-    """One rank's recording; `is_over` when the last step that is wanted has been recorded, or the room is used up."""
+    """One rank's recording; `is_over` once the last wanted step is recorded or the space is used up."""
 
-    def __init__(self, watch: Watch) -> None:
-        """Make the folder; every rank has files of its own in it."""
-        self.watch = watch
+    def __init__(self, context: RankContext) -> None:
+        """Create the folder, in which every rank writes files of its own."""
+        self.context = context
         self.folder = Path(os.environ["COMPOSESIM_RECORD"])
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.rank = watch.events.rank or 0
+        self.rank = context.events.rank or 0
         asked = os.environ.get("COMPOSESIM_CHECK_STEPS")
         self.steps_wanted = int(asked) if asked else STEPS
         self.ends_script = asked is not None
         self.steps = 0
         self.is_over = False
-        self.loaders = Loaders()
-        self.draws = Draws()
+        self.loaders = LoaderNumbers()
+        self.rng_usage = RngUsage()
         self.clipped = Clipped()
         self.optimizers: Any = weakref.WeakKeyDictionary()
         self._passages: Any = weakref.WeakKeyDictionary()
@@ -53,18 +54,18 @@ class Recorder:
         self._seen: set[int] = set()
         self._pending: dict[str, Any] | None = None
         self._hooked = False
-        notice_generators(torch, self.draws)
+        notice_generators(torch, self.rng_usage)
         self.clipped.notice()
 
     def keep_randomness(self) -> None:
-        """Rank 0's random states, as they are before the script: where it sets no seed, the replay begins with them."""
+        """Save rank 0's random states before the script runs: the replay begins with them if the script sets no seed."""
         if self.rank == 0:
             torch.save({"torch": torch.get_rng_state(), "random": random.getstate()}, self.folder / "randomness.pt")
 
     # Batches
 
     def began(self, loader: Any, iterator: Any) -> None:
-        """The script begins to iterate over a loader."""
+        """Record that the script begins to iterate over a loader."""
         passage, is_first = self.loaders.begin(loader)
         passage.first_step = self.steps
         self._passages[iterator] = passage
@@ -73,7 +74,7 @@ class Recorder:
         self._write(loader=passage.loader, passage=passage.number, step=self.steps)
 
     def got(self, iterator: Any, batch: Any) -> None:
-        """The script has been given a batch."""
+        """Record a batch that the script has taken."""
         passage = self._passages.get(iterator)
         if passage is None:
             return
@@ -86,18 +87,18 @@ class Recorder:
         self._fetched += 1
 
     def may_draw(self) -> None:
-        """Draws are the training's from now on, unless this is an evaluation, or a look at the data before there is a model."""
+        """Count draws as the training's from now on, unless this is an evaluation, or there is no model yet."""
         if self.optimizers and torch.is_grad_enabled():
-            self.draws.open()
+            self.rng_usage.open()
 
     def ended(self, iterator: Any) -> None:
-        """A loader has no more batches."""
+        """Record that a loader has no more batches."""
         passage = self._passages.get(iterator)
         if passage is not None:
             self._write(loader=passage.loader, passage=passage.number, step=self.steps, ended=True)
 
     def _save_batch(self, passage: Passage, batch: Any) -> str:
-        """The file's name; nothing where there is no room for it, or it cannot be saved."""
+        """Save a batch and return the file's name; return "" if there is no space for it, or if it cannot be saved."""
         weight = batches.weight(batch)
         if not torch.is_grad_enabled():
             if weight > self._unused_room:
@@ -105,7 +106,7 @@ class Recorder:
             self._unused_room -= weight
         self._room -= weight
         if self._room < 0:
-            self._stop("room", "batches take more than the room for them")
+            self._stop("room", "batches take more than the space for them")
             return ""
         file = f"{self.rank}.{passage.loader}.{passage.number}.{passage.batches}.pt"
         try:
@@ -118,19 +119,18 @@ class Recorder:
     # Steps
 
     def index_of(self, optimizer: Any) -> int:
-        """Optimizers are numbered as they are made."""
+        """Return the optimizer's number; they are numbered as they are made."""
         return self.optimizers.setdefault(optimizer, len(self.optimizers))  # type: ignore[no-any-return]
 
     def before_step(self, optimizer: Any) -> None:
-        """The gradients are what the step will use."""
-        self.draws.close()
+        """Record the gradients that the step will use."""
+        self.rng_usage.close()
         index = self.index_of(optimizer)
         if index not in self._seen:
             self._seen.add(index)
             self._look_around(optimizer)
-        drew = self.draws.take()
         self._pending = {"optimizer": index, "fetched": self._fetched, "step": self.steps}
-        self.watch.note("record-step", step=self.steps, optimizer=index, drew=drew, fetched=self._fetched)
+        self.context.note(RecordedStep(self.steps, index, self.rng_usage.take(), self._fetched))
         if self.rank == 0:
             names = _names()
             parameters = parameters_of(optimizer)
@@ -143,7 +143,7 @@ class Recorder:
             }
 
     def after_step(self, optimizer: Any) -> None:
-        """The parameters are what the step made of them."""
+        """Record the parameters after the step."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -151,7 +151,7 @@ class Recorder:
             after = [parameter.detach().cpu().clone() for parameter in parameters_of(optimizer)]
             weight = 2 * batches.weight(after)
             if self.steps and weight > self._room_for_steps:
-                self._stop("room", "gradients take more than the room for them")
+                self._stop("room", "gradients take more than the space for them")
                 return
             self._room_for_steps -= weight
             torch.save({**pending, "after": after}, self.folder / f"step.{self.steps}.pt")
@@ -162,14 +162,12 @@ class Recorder:
             self._stop("steps", "")
 
     def closed_over(self) -> None:
-        """The optimizer computes gradients by itself, more than once a step."""
-        self.watch.note(
-            "record-stopped", reason="closure", detail="the optimizer computes gradients several times a step"
-        )
+        """Stop recording: the optimizer computes gradients by itself, more than once per step."""
+        self.context.note(RecordingStopped("closure", "the optimizer computes gradients several times per step"))
         self.is_over = True
 
     def _keep_initial(self) -> None:
-        """Parameters before the first step, for scripts that set no seed."""
+        """Save the parameters before the first step, for scripts that set no seed."""
         for optimizer, index in list(self.optimizers.items()):
             if self.rank == 0 and index not in self._initial_kept and index not in self._seen:
                 values = [parameter.detach().cpu().clone() for parameter in parameters_of(optimizer)]
@@ -177,7 +175,7 @@ class Recorder:
             self._initial_kept.add(index)
 
     def _look_around(self, optimizer: Any) -> None:
-        """What of the models and of this optimizer decides whether one rank can repeat them at all."""
+        """Record what decides whether one rank can repeat the steps of this optimizer at all."""
         parallel = models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
         local = [
             name
@@ -191,27 +189,28 @@ class Recorder:
         parameters = parameters_of(optimizer)
         hooks = [_hook_name(hook) for model in parallel for hook in getattr(model, "_comm_hooks", [])]
         self._hooked = bool(hooks)
-        self.watch.note(
-            "record-models",
-            optimizer=self.index_of(optimizer),
-            kind_of_optimizer=[kind.__name__ for kind in type(optimizer).__mro__],
-            ranks=[torch.distributed.get_world_size(model.process_group) for model in parallel],
-            batchnorm=local,
-            hooks=hooks,
-            sharded=bool(sharded) or any(hasattr(parameter, "placements") for parameter in parameters),
-            covered=_covered(parallel, parameters),
+        self.context.note(
+            RecordedModels(
+                optimizer=self.index_of(optimizer),
+                optimizer_types=tuple(kind.__name__ for kind in type(optimizer).__mro__),
+                ranks=tuple(torch.distributed.get_world_size(model.process_group) for model in parallel),
+                batchnorm=tuple(local),
+                hooks=tuple(hooks),
+                sharded=bool(sharded) or any(hasattr(parameter, "placements") for parameter in parameters),
+                covered=_covered(parallel, parameters),
+            )
         )
 
-    def _stop(self, reason: str, detail: str) -> None:
+    def _stop(self, reason: StopReason, detail: str) -> None:
         self.is_over = True
-        self.watch.note("record-stopped", reason=reason, detail=detail, steps=self.steps)
+        self.context.note(RecordingStopped(reason, detail, self.steps))
 
     def _write(self, **line: Any) -> None:
         self._index.write(json.dumps(line) + "\n")
 
 
 def models_of(module: str, name: str) -> list[Any]:
-    """All models of a class that there are, without importing what the script has not."""
+    """Return all living models of a class, without importing what the script has not imported."""
     kind = getattr(sys.modules.get(module), name, None)
     return [each for each in gc.get_objects() if issubclass(type(each), kind)] if isinstance(kind, type) else []
 
@@ -223,7 +222,7 @@ def _names() -> dict[int, str]:
 
 
 def _covered(parallel: list[Any], parameters: list[Any]) -> bool:
-    """Whether all that the optimizer trains is in models that DDP keeps in step."""
+    """Return whether DDP models hold all parameters that the optimizer trains."""
     held = {id(parameter) for model in parallel for parameter in model.parameters()}
     return all(id(parameter) in held for parameter in parameters if parameter.requires_grad)
 

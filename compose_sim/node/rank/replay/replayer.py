@@ -1,6 +1,6 @@
-"""How does one rank repeat the recorded steps of all ranks? With their batches joined, their settings, and their parameters.
+"""Repeat the recorded steps of all ranks on one rank, with their batches joined, their settings and their parameters.
 
-Every step is judged alone: rounding does not grow, and what one step does wrong is not blamed on the next.
+Every step starts from recorded parameters, so rounding does not grow, and an error in one step does not affect the next.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..context import Watch
+from ...records.replays import Precision, ReplayedStep, ReplayEnd, ReplayMisaligned
+from ..context import RankContext
 from . import batches
-from .batch_ids import Loaders, Passage, aligned, read_record
-from .gradients import Clipped, add, compare, gradients_of, parameters_of, put, settings_of
+from .batch_ids import LoaderNumbers, Passage, aligned, read_record
+from .gradients import Clipped, GradientComparison, add, compare, gradients_of, parameters_of, put, settings_of
 
 
 class Replayer:
     """One rank's replay of a record: of all ranks together, or of one rank alone."""
 
-    def __init__(self, watch: Watch) -> None:
-        """Read what there is to repeat."""
-        self.watch = watch
+    def __init__(self, context: RankContext) -> None:
+        """Read the record."""
+        self.context = context
         self.folder = Path(os.environ["COMPOSESIM_RECORD"])
         alone = os.environ.get("COMPOSESIM_RECORD_RANK")
         self.alone = int(alone) if alone else None
         self.record = read_record(self.folder)
         self.passages = aligned(self.record)
-        self.loaders = Loaders()
+        self.loaders = LoaderNumbers()
         self.clipped = Clipped()
         self.clipped.notice()
         self.optimizers: Any = weakref.WeakKeyDictionary()
@@ -48,7 +49,7 @@ class Replayer:
         self._ended = False
 
     def set_randomness(self) -> None:
-        """Begin with the random numbers that rank 0 began with."""
+        """Set the random states that rank 0 began with."""
         path = self.folder / "randomness.pt"
         if path.exists():
             states = torch.load(path, weights_only=False)
@@ -58,7 +59,7 @@ class Replayer:
     # Batches
 
     def length(self, loader: Any, natural: int | None) -> int | None:
-        """How many batches a loader had on a rank."""
+        """Return how many batches a loader had on rank 0, or its `natural` length if that is not known."""
         known = self.record[0].loaders
         number = self.loaders.number_of(loader)
         if number is None:
@@ -70,12 +71,12 @@ class Replayer:
         return natural if recorded is None else recorded
 
     def passage(self, loader: Any) -> Replayed:
-        """The recorded passage that stands in for one over this loader."""
+        """Return an iterator over recorded batches, to take the place of one over this loader."""
         number, _ = self.loaders.begin(loader)
         return Replayed(self, self.passages.get(number.key, {}))
 
     def batch(self, passages: dict[int, Passage], number: int) -> Any:
-        """This batch of all ranks as one; StopIteration behind the last, the end of the replay behind what was recorded."""
+        """Return a batch of all ranks as one. Raise StopIteration after the last; end the replay after what was recorded."""
         own = passages.get(self.alone or 0)
         if own is None or number >= own.batches:
             if own is not None and own.ended:
@@ -84,7 +85,7 @@ class Replayer:
         chosen = [own] if self.alone is not None else [passages[rank] for rank in sorted(passages)]
         self._fetched += 1
         self._put_initial()
-        if number not in own.files:  # no room was left for it: of an evaluation, where one batch is as good as another
+        if number not in own.files:  # there was no space for this batch of an evaluation, where any batch will do
             if not own.files:
                 self.end("batches of an evaluation were not recorded")
             return self._load(own.files[max(own.files)])
@@ -107,7 +108,7 @@ class Replayer:
         return torch.load(self.folder / file, weights_only=False)
 
     def _put_initial(self) -> None:
-        """Before the first step the recorded parameters, for scripts that set no seed."""
+        """Set the recorded parameters before the first step, for scripts that set no seed."""
         for optimizer, index in list(self.optimizers.items()):
             path = self.folder / f"initial.{index}.pt"
             if index not in self._put and index not in self._stepped and path.exists():
@@ -117,11 +118,11 @@ class Replayer:
     # Steps
 
     def index_of(self, optimizer: Any) -> int:
-        """Optimizers are numbered as they are made."""
+        """Return the optimizer's number; they are numbered as they are made."""
         return self.optimizers.setdefault(optimizer, len(self.optimizers))  # type: ignore[no-any-return]
 
     def before_step(self, optimizer: Any) -> None:
-        """Compare the gradients, and have the step use the recorded settings."""
+        """Compare the gradients, and make the step use the recorded settings."""
         index = self.index_of(optimizer)
         self._stepped.add(index)
         path = self.folder / f"step.{self._step}.pt"
@@ -130,40 +131,34 @@ class Replayer:
             self.end("all recorded steps have been repeated")
         recorded = self._now = self._load(path.name)
         if (recorded["optimizer"], recorded["fetched"]) != (index, self._fetched):
-            self.watch.note(
-                "replay-misaligned",
-                step=self._step,
-                recorded=[recorded["optimizer"], recorded["fetched"]],
-                now=[index, self._fetched],
-            )
+            self.context.note(ReplayMisaligned(self._step, self._fetched, recorded["fetched"]))
             self.end("the script takes other steps at world size 1")
         ours = gradients_of(optimizer, self.clipped)
         shapes = [one.shape == other.shape for one, other in zip(parameters_of(optimizer), recorded["after"])]
         if not all(shapes) or len(ours) != len(recorded["after"]):
-            self.watch.note("replay-misaligned", step=self._step, shapes=True)
+            self.context.note(ReplayMisaligned(self._step))
             self.end("the optimizer has other parameters at world size 1")
         precision = self._precision_of(optimizer, recorded)
         compared = self._compared(ours, recorded, precision)
         natural = settings_of(optimizer)
         if compared is not None:
-            tensor = compared.pop("tensor")
-            compared["tensor"] = recorded["names"][tensor] if recorded["names"] else ""
-            self._tell(compared, natural, recorded, precision)
+            tensor = recorded["names"][compared.worst] if recorded["names"] else ""
+            self._note(compared, tensor, natural, recorded, precision)
         self._why_not = ""
         _set(optimizer, recorded["settings"])
 
     def after_step(self, optimizer: Any) -> None:
-        """Go on from where the recorded run went on."""
+        """Continue from where the recorded run continued."""
         put(parameters_of(optimizer), self._now["after"])
         self.clipped.clear()
         self.divisors = set()
-        self.watch.flush()
+        self.context.flush()
         self._step += 1
         if self._step >= len(self.record[0].steps):
             self.end("all recorded steps have been repeated")
 
-    def _compared(self, ours: Any, recorded: dict[str, Any], precision: str) -> dict[str, Any] | None:
-        """None while the gradients of other ranks alone are still to come."""
+    def _compared(self, ours: Any, recorded: dict[str, Any], precision: Precision) -> GradientComparison | None:
+        """Compare the gradients; return None if those of other ranks alone are still to come."""
         if self.alone is not None:
             path = self.folder / f"alone.{self._step}.pt"
             before = self._load(path.name) if path.exists() else {"ranks": [], "sum": [None] * len(ours)}
@@ -176,46 +171,53 @@ class Replayer:
                 return None
             ours = sums["sum"]
         compared = compare(ours, recorded["gradients"], largest=self._largest, precision=precision)
-        self._largest = max(self._largest, compared["norm"] or 0.0)
+        self._largest = max(self._largest, compared.norm or 0.0)
         return compared
 
-    def _tell(self, compared: dict[str, Any], natural: Any, recorded: dict[str, Any], precision: str) -> None:
+    def _note(
+        self, compared: GradientComparison, tensor: str, natural: Any, recorded: dict[str, Any], precision: Precision
+    ) -> None:
         batch_sizes = [size for each in self.record[0].passages.values() for size in each.sizes.values()]
-        self.watch.note(
-            "replay",
-            step=self._step,
-            optimizer=recorded["optimizer"],
-            why_not=self._why_not,
-            precision=precision,
-            by_value=self.clipped.by_value or recorded["by_value"],
-            clipped=bool(self.clipped.factors),
-            settings=natural,
-            recorded_settings=recorded["settings"],
-            divisors=sorted(self.divisors),
-            batch_size=max(batch_sizes, default=0),
-            batches_a_step=recorded["fetched"] / (self._step + 1),
-            **compared,
+        self.context.note(
+            ReplayedStep(
+                step=self._step,
+                optimizer=recorded["optimizer"],
+                tensor=tensor,
+                finite=compared.finite,
+                vanished=compared.vanished,
+                difference=compared.difference,
+                cosine=compared.cosine,
+                ratio=compared.ratio,
+                why_not=self._why_not,
+                precision=precision,
+                by_value=self.clipped.by_value or recorded["by_value"],
+                settings=tuple(natural),
+                recorded_settings=tuple(recorded["settings"]),
+                divisors=tuple(sorted(self.divisors)),
+                batch_size=max(batch_sizes, default=0),
+                batches_per_step=recorded["fetched"] / (self._step + 1),
+            )
         )
 
-    def _precision_of(self, optimizer: Any, recorded: dict[str, Any]) -> str:
+    def _precision_of(self, optimizer: Any, recorded: dict[str, Any]) -> Precision:
         kinds = {parameter.dtype for parameter in parameters_of(optimizer)}
         if self.low or recorded["hooked"] or kinds & {torch.float16, torch.bfloat16}:
             return "low"
         return "tf32" if any(parameter.is_cuda for parameter in parameters_of(optimizer)) else "float32"
 
     def end(self, why: str) -> NoReturn:
-        """Enough has been seen: the script ends here, whatever it would still do."""
-        self.watch.note("replay-end", why=why, steps=self._step)
-        self.watch.flush()
+        """End the script here, whatever it would still do."""
+        self.context.note(ReplayEnd(why, self._step))
+        self.context.flush()
         if self._ended or threading.current_thread() is not threading.main_thread():
             sys.stdout.flush()
-            os._exit(0)  # the script catches what should end it, or waits for a thread of its own
+            os._exit(0)  # the script catches SystemExit, or waits for one of its threads
         self._ended = True
         raise SystemExit(0)
 
 
 class Replayed:
-    """The iterator that a loader gives in a replay."""
+    """The iterator over a loader in a replay."""
 
     def __init__(self, replayer: Replayer, passages: dict[int, Passage]) -> None:
         self._replayer, self._passages, self._next = replayer, passages, 0
@@ -230,7 +232,7 @@ class Replayed:
 
 
 def _set(optimizer: Any, recorded: list[dict[str, Any]]) -> None:
-    """The recorded numbers in each group; a learning rate that is a tensor keeps being that tensor."""
+    """Set the recorded numbers in each group; a learning rate that is a tensor stays that tensor."""
     for group, settings in zip(optimizer.param_groups, recorded):
         for key, value in settings.items():
             if isinstance(group.get(key), torch.Tensor):
@@ -240,7 +242,7 @@ def _set(optimizer: Any, recorded: list[dict[str, Any]]) -> None:
 
 
 def divisors_of(root: Any) -> set[float]:
-    """The plain numbers that a loss is divided by on the way from its sum or mean: `loss.sum() / 32` has 32."""
+    """Return the plain numbers by which a loss is divided after its sum or mean: `loss.sum() / 32` has 32."""
     found: set[float] = set()
     level = [root.grad_fn]
     for _ in range(8):

@@ -1,6 +1,6 @@
-"""Does the training itself draw random numbers, as dropout does? Then one rank with all batches rightly computes something else.
+"""Detect whether the training itself draws random numbers, as dropout does: then one rank with all batches computes something else.
 
-Numbers drawn between a batch and the optimizer's step are the training's; what a DataLoader draws for its batches is not.
+Numbers drawn between a batch and the optimizer's step belong to the training; what a DataLoader draws for its batches does not.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _WITH_GENERATOR = ("rand", "randn", "randint", "randperm", "normal", "bernoulli"
 _TENSOR_METHODS = ("normal_", "uniform_", "random_", "bernoulli_", "exponential_")
 
 
-class Draws:
-    """Whether random states change while a window is open."""
+class RngUsage:
+    """The random generators whose states change while a window is open."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -25,22 +25,22 @@ class Draws:
         self._private: list[Any] | None = None
 
     def open(self) -> None:
-        """From now on draws are the training's."""
+        """Open the window: what is drawn from now on is drawn by the training."""
         self._before = self._states()
         self.is_open = True
 
     def close(self) -> None:
-        """From now on they are not; what was drawn meanwhile is in `seen`."""
+        """Close the window, and add the generators that were drawn from to `seen`."""
         if not self.is_open:
             return
         self.is_open = False
         now = self._states()
         self.seen |= {name for name, state in self._before.items() if not _equal(state, now.get(name))}
 
-    def take(self) -> list[str]:
-        """What was seen since the last call."""
-        seen, self.seen = sorted(self.seen), set()
-        return seen
+    def take(self) -> tuple[str, ...]:
+        """Return what was seen since the last call."""
+        seen, self.seen = self.seen, set()
+        return tuple(sorted(seen))
 
     def _states(self) -> dict[str, Any]:
         torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
@@ -57,25 +57,25 @@ class Draws:
         return states
 
 
-def notice_generators(torch: Any, draws: Draws) -> None:
-    """Have draws from a torch.Generator of the script's own noticed too: there is no list of them, but functions take them by name."""
+def notice_generators(torch: Any, usage: RngUsage) -> None:
+    """Notice draws from the script's own torch.Generator too: nothing lists them, but functions take them as an argument."""
     for owner, names in ((torch, _WITH_GENERATOR), (torch.Tensor, _TENSOR_METHODS)):
         for name in names:
-            setattr(owner, name, _noticing(getattr(owner, name), draws))
+            setattr(owner, name, _noticing(getattr(owner, name), usage))
 
 
-def _noticing(function: Any, draws: Draws) -> Any:
+def _noticing(function: Any, usage: RngUsage) -> Any:
     @functools.wraps(function)
     def drawing(*arguments: Any, **options: Any) -> Any:
-        if options.get("generator") is not None and draws.is_open:
-            draws.seen.add("torch.Generator")
+        if options.get("generator") is not None and usage.is_open:
+            usage.seen.add("torch.Generator")
         return function(*arguments, **options)
 
     return drawing
 
 
 def _private_generators(numpy: Any) -> list[Any]:
-    """Generators of numpy and `random` that the script has made. Those of its samplers do not move while it trains."""
+    """Return the generators of NumPy and `random` that the script has made. Those of samplers do not change while it trains."""
     kinds: tuple[type, ...] = (random.Random,)
     if numpy is not None and hasattr(numpy, "random"):
         kinds += (numpy.random.Generator,)

@@ -1,40 +1,48 @@
-"""Observations of two nodes of two ranks, made by hand for the checks of what lies between ranks."""
+"""Records of two nodes of two ranks, made by hand for the checks that compare ranks."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compose_sim.core.checks import Case
-from compose_sim.core.events.observations import Observed, parse_rank
-from tests.core.checks.rules.replicas import Notes
+from compose_sim.core.events.observations import Observed, RankObserved, parse_rank
+from compose_sim.node.rank.observations import encode
+from compose_sim.node.records.devices_and_files import FileOp, FileUse
+from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.script import LaunchEnvironment
 
-WORLD = [0, 1, 2, 3]
+Records = list[Record]
+WORLD = (0, 1, 2, 3)
 
 
-def two_nodes(notes_of: Callable[[int], Sequence[dict[str, Any]]], *, verdict: str = "passed", **more: Any) -> Case:
-    """A case in which rank r noted `notes_of(r)`; ranks 0 and 1 are node-0's."""
+def observe(rank: int, records: Sequence[Record], node: str = "node-0") -> RankObserved:
+    """Write the records as a rank does, and read them again."""
+    seen = parse_rank(node, rank, [encode(each, 1.0 + index / 1000) for index, each in enumerate(records)])
+    assert not seen.dropped
+    return seen
+
+
+def case(ranks: Mapping[int, Sequence[Record]], verdict: str = "passed", **more: Any) -> Case:
+    """Make a case of ranks on one node, all with LOCAL_RANK 0."""
+    seen = {rank: observe(rank, records) for rank, records in ranks.items()}
+    return Case(observed=Observed(ranks=seen), verdict=verdict, **more)
+
+
+def two_nodes(records_of: Callable[[int], Sequence[Record]], *, verdict: str = "passed", **more: Any) -> Case:
+    """Make a case in which rank r wrote `records_of(r)`; ranks 0 and 1 are on node-0."""
     ranks = {}
     for rank in WORLD:
-        given = {
-            "rank": str(rank),
-            "local_rank": str(rank % 2),
-            "world_size": "4",
-            "local_world_size": "2",
-            "master_addr": "10.0.0.1",
-        }
-        notes: Notes = [{"kind": "given", **given}, *notes_of(rank)]
-        lines = [json.dumps({"t": 1.0 + index / 1000, **note}) for index, note in enumerate(notes)]
-        ranks[rank] = parse_rank(f"node-{rank // 2}", rank, lines)
+        launched = LaunchEnvironment(rank % 2, world_size=4, local_world_size=2, master_addr="10.0.0.1")
+        ranks[rank] = observe(rank, [launched, *records_of(rank)], f"node-{rank // 2}")
     return Case(observed=Observed(ranks=ranks), verdict=verdict, **more)
 
 
-def collective(op: str, *shape: int, line: int = 5, **more: Any) -> dict[str, Any]:
-    facts = {"group": WORLD, "name": "0", "shape": list(shape), "dtype": "float32", "at": ["/work/train.py", line]}
-    return {"kind": "collective", "op": op, **facts, **more}
+def collective(op: str, *shape: int, line: int = 5, **more: Any) -> Collective:
+    facts = {"group": WORLD, "name": "0", "shapes": (shape,), "dtype": "float32", "at": ("/work/train.py", line)}
+    return Collective(op, **{**facts, **more})
 
 
-def file(op: str, path: str = "/work/model.pt", **more: Any) -> dict[str, Any]:
-    facts = {"private": path.startswith("/tmp/"), "polls": False, "sync": 0, "steps": 3, "at": ["/work/train.py", 9]}
-    return {"kind": "file", "op": op, "path": path, **facts, **more}
+def file(op: FileOp, path: str = "/work/model.pt", **more: Any) -> FileUse:
+    return FileUse(op, path, private=path.startswith("/tmp/"), steps=3, at=("/work/train.py", 9), **more)

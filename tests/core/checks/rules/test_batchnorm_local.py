@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.batchnorm_local import judge
-from tests.core.checks.rules.replicas import AT, case, ddp, forward
+from compose_sim.node.records.models import LocalBatchNorm
+from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.replicas import ddp, forward
 
-NORM = {"kind": "batchnorm", "ddp": 0, "names": ["features.1"], "count": 3, "at": AT}
+NORM = LocalBatchNorm(0, ("features.1",), count=3)
 
 
 def test_its_modules_are_named() -> None:
     result = judge(case({rank: [ddp(), forward(), NORM] for rank in range(2)}))
     assert result.status == WARNED
-    assert result.detail.startswith("features.1 and 2 more normalise by what each of 2 ranks sees alone")
+    assert result.detail.startswith("features.1 and 2 more ")
+    assert result.at == ("/work/train.py", 3)
 
 
 def test_a_group_of_one_rank_sees_the_whole_batch() -> None:

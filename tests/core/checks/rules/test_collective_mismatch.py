@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.collective_mismatch import judge
-from tests.core.checks.rules.cluster import collective, two_nodes
+from compose_sim.node.records.data import EpochProgress
+from compose_sim.node.records.process_groups import Collective, DdpForward
+from compose_sim.node.records.script import ScriptEnd
+from tests.core.checks.rules.cluster import WORLD, collective, two_nodes
 
 BARRIER = collective("barrier")
-GOOD_END = {"kind": "outcome", "raised": None}
+FORWARD = DdpForward(0, WORLD)
 
 
 @pytest.mark.parametrize(
@@ -23,11 +24,11 @@ GOOD_END = {"kind": "outcome", "raised": None}
         (collective("all_reduce", 4, reduce="MAX"), "reduction"),
     ],
 )
-def test_each_difference_is_named(odd: dict[str, Any], what: str) -> None:
+def test_each_difference_is_named(odd: Collective, what: str) -> None:
     result = judge(two_nodes(lambda rank: [BARRIER, odd if rank == 2 else collective("all_reduce", 4)]))
     assert result.status == FAILED
     assert f"collective 2 of group [0, 1, 2, 3] differs in its {what}: ranks 0, 1, 3 all_reduce" in result.detail
-    assert (result.ranks, result.file) == ((2,), "/work/train.py")
+    assert (result.ranks, result.at) == ((2,), odd.at)
 
 
 def test_a_root_that_differs_fails() -> None:
@@ -35,20 +36,20 @@ def test_a_root_that_differs_fails() -> None:
 
 
 def test_shapes_that_were_agreed_on_pass() -> None:
-    peers = [[1], [2], [3], [4]]
+    peers = ((1,), (2,), (3,), (4,))
     assert judge(two_nodes(lambda rank: [collective("all_gather", rank + 1, peers=peers)])).status == PASSED
     assert judge(two_nodes(lambda rank: [collective("all_gather", rank + 1)])).status == FAILED
     assert judge(two_nodes(lambda rank: [collective("broadcast", *([] if rank else [1]), root=0)])).status == PASSED
 
 
 def test_groups_are_judged_each_alone() -> None:
-    pair = collective("all_reduce", 4, group=[0, 1], name="1")
+    pair = collective("all_reduce", 4, group=(0, 1), name="1")
     assert judge(two_nodes(lambda rank: [BARRIER, *([pair, pair] if rank < 2 else [])])).status == PASSED
 
 
 def test_a_call_of_one_rank_alone_fails_though_the_run_passed() -> None:
     result = judge(
-        two_nodes(lambda rank: [BARRIER, *([collective("broadcast", 1, line=31)] if rank == 0 else []), GOOD_END])
+        two_nodes(lambda rank: [BARRIER, *([collective("broadcast", 1, line=31)] if rank == 0 else []), ScriptEnd()])
     )
     assert result.status == FAILED
     assert "ranks 1, 2, 3 never called broadcast (train.py, line 31)" in result.detail
@@ -57,7 +58,7 @@ def test_a_call_of_one_rank_alone_fails_though_the_run_passed() -> None:
 def test_a_rank_that_raised_is_not_one_that_forgot() -> None:
     cause = {"kind": "exception", "rank": 2, "message": "ValueError: no such file"}
     case = two_nodes(
-        lambda rank: [BARRIER, *([{"kind": "outcome", "raised": "ValueError"}] if rank == 2 else [BARRIER])],
+        lambda rank: [BARRIER, *([ScriptEnd("ValueError")] if rank == 2 else [BARRIER])],
         verdict="failed",
         cause=cause,
     )
@@ -65,14 +66,12 @@ def test_a_rank_that_raised_is_not_one_that_forgot() -> None:
 
 
 def test_ranks_that_ran_out_of_batches_are_left_to_uneven_inputs() -> None:
-    forward = collective("DDP forward")
-    ended = {"kind": "epoch", "phase": "exhausted", "loader": 0}
-    case = two_nodes(lambda rank: [forward, *([ended, BARRIER] if rank == 1 else [forward])], verdict="hung")
+    ended = EpochProgress(0, 0, "exhausted", batches=1)
+    case = two_nodes(lambda rank: [FORWARD, *([ended, BARRIER] if rank == 1 else [FORWARD])], verdict="hung")
     assert judge(case).status == NOT_APPLICABLE
 
 
 def test_an_extra_barrier_at_the_end_of_an_epoch_is_not_a_lack_of_batches() -> None:
-    forward = collective("DDP forward")
-    ended = {"kind": "epoch", "phase": "exhausted", "loader": 0, "epoch": 0, "batches": 1}
-    case = two_nodes(lambda rank: [forward, ended, BARRIER if rank == 0 else forward], verdict="hung")
+    ended = EpochProgress(0, 0, "exhausted", batches=1)
+    case = two_nodes(lambda rank: [FORWARD, ended, BARRIER if rank == 0 else FORWARD], verdict="hung")
     assert judge(case).status == FAILED

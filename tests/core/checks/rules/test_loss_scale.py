@@ -10,7 +10,7 @@ from tests.core.checks.rules.replays import case, recorded, step
 
 
 def rates(one: dict[str, float], many: dict[str, float]) -> dict[str, object]:
-    return {"settings": [one], "recorded_settings": [many]}
+    return {"settings": (one,), "recorded_settings": (many,)}
 
 
 def test_the_right_scale_passes() -> None:
@@ -30,7 +30,7 @@ def test_a_factor_that_changes_is_none() -> None:
 
 
 def test_a_sum_divided_by_the_batch_size_of_a_rank_is_a_mean() -> None:
-    steps = [step(number, ratio=4.0, difference=3.0, divisors=[8.0]) for number in range(3)]
+    steps = [step(number, ratio=4.0, difference=3.0, divisors=(8.0,)) for number in range(3)]
     assert judge(case(*steps)).status == NOT_APPLICABLE
 
 

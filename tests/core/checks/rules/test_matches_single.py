@@ -23,7 +23,7 @@ def test_the_step_and_tensor_that_part_are_named() -> None:
     result = judge(judged)
     assert result.status == FAILED
     assert result.detail.startswith("step 2, head.weight:")
-    assert (result.file, result.line) == ("/work/train.py", 31)
+    assert result.at == ("/work/train.py", 31)
 
 
 def test_ranks_that_are_right_alone_and_not_together_warn_where_that_is_clear() -> None:
@@ -54,7 +54,7 @@ def test_a_factor_fails_without_more_runs() -> None:
     ("observed", "words"),
     [
         (recorded(drew=("torch",)), "draws random numbers (torch)"),
-        (recorded(batchnorm=["module.bn1"]), "BatchNorm (bn1)"),
+        (recorded(batchnorm=("module.bn1",)), "BatchNorm (bn1)"),
     ],
 )
 def test_what_differs_rightly_is_not_judged(observed: object, words: str) -> None:
@@ -67,11 +67,11 @@ def test_what_differs_rightly_is_not_judged(observed: object, words: str) -> Non
     ("models", "words"),
     [
         ({"sharded": True}, "sharded"),
-        ({"ranks": []}, "no model is wrapped"),
-        ({"ranks": [2]}, "joins 2 of 4 ranks"),
+        ({"ranks": ()}, "no model is wrapped"),
+        ({"ranks": (2,)}, "joins 2 of 4 ranks"),
         ({"covered": False}, "in no DistributedDataParallel model"),
-        ({"kind_of_optimizer": ["ZeroRedundancyOptimizer"]}, "ZeroRedundancyOptimizer"),
-        ({"hooks": ["powerSGD_hook"]}, "powerSGD_hook"),
+        ({"optimizer_types": ("ZeroRedundancyOptimizer",)}, "ZeroRedundancyOptimizer"),
+        ({"hooks": ("powerSGD_hook",)}, "powerSGD_hook"),
     ],
 )
 def test_what_cannot_be_repeated_says_why(models: dict[str, object], words: str) -> None:
@@ -81,7 +81,7 @@ def test_what_cannot_be_repeated_says_why(models: dict[str, object], words: str)
 
 
 def test_an_unknown_communication_hook_may_change_gradients() -> None:
-    judged = case(*PARTED, observed=recorded(hooks=["sparsify"]), alone=(step(0, difference=0.4, cosine=0.9),))
+    judged = case(*PARTED, observed=recorded(hooks=("sparsify",)), alone=(step(0, difference=0.4, cosine=0.9),))
     assert judge(judged).status == NOT_APPLICABLE
 
 

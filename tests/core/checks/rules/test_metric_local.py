@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.metric_local import judge
+from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, Sampling
+from compose_sim.node.records.devices_and_files import TrainerLibraries
+from compose_sim.node.records.models import LossValue
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import collective, two_nodes
 
 VALUES = (0.91234, 0.70111, 0.50777, 0.32345)
 MEANS = tuple(value + 0.015 for value in VALUES)
 
 
-def losses(rank: int) -> list[dict[str, Any]]:
-    noted = [{"kind": "loss", "value": value + rank / 100} for value in VALUES]
-    return [*noted, collective("all_reduce", 1)]
+def losses(rank: int) -> list[Record]:
+    return [*(LossValue(value + rank / 100) for value in VALUES), collective("all_reduce", 1)]
 
 
 def said(values: Sequence[float], text: str = "loss {:.5f}") -> tuple[str, ...]:
@@ -25,7 +28,7 @@ def said(values: Sequence[float], text: str = "loss {:.5f}") -> tuple[str, ...]:
 def test_the_loss_of_rank_zero_warns() -> None:
     result = judge(two_nodes(losses, logs={0: said(VALUES)}))
     assert result.status == WARNED
-    assert "'loss 0.91234': 0.91234 is the loss of its own batches, 0.92734 the mean over all ranks" in result.detail
+    assert "0.91234 is the loss of its own batches; the mean over all ranks is 0.92734" in result.detail
 
 
 def test_the_mean_and_what_says_whose_it_is_pass() -> None:
@@ -46,29 +49,33 @@ def test_lines_of_the_first_rank_of_every_node_warn() -> None:
 
 
 def test_an_accuracy_of_a_share_warns() -> None:
-    share = {"kind": "loader", "loader": 1, "made": ["/work/t.py", 4], "sampling": {"num_replicas": 4}}
-    passage = [{"kind": "epoch", "phase": phase, "loader": 1, "trained": False} for phase in ("begun", "exhausted")]
-    end = {"kind": "end", "steps": 4}
+    share = LoaderInfo(1, "Pictures", made=("/work/t.py", 4), sampling=Sampling(num_replicas=4))
+    passage = [EpochProgress(1, 0, "begun"), EpochProgress(1, 0, "exhausted")]
+    end = ScriptEnd(steps=4)
     logs = {0: ("validation accuracy 0.812",)}
-    assert judge(two_nodes(lambda rank: [share, *passage, end], logs=logs)).line == 4
+    assert judge(two_nodes(lambda rank: [share, *passage, end], logs=logs)).at == ("/work/t.py", 4)
     assert (
         judge(two_nodes(lambda rank: [share, *passage, collective("all_reduce", 2), end], logs=logs)).status == PASSED
     )
 
 
 def test_an_evaluation_whose_batches_are_counted_warns_and_what_a_rank_broadcasts_tells_it_nothing() -> None:
-    share = {"loader": 1, "length": 32, "batch_size": 4, "made": ["/work/t.py", 4], "sampling": {"num_replicas": 4}}
-    passage = {"kind": "epoch", "loader": 1, "epoch": 0, "trained": False}
-    seen = [{"kind": "loader", **share}, {**passage, "phase": "begun"}, {"kind": "batch", "loader": 1, "epoch": 0}]
-    stop, end = collective("broadcast", 1, root=0), {"kind": "end", "steps": 4}
-    closed = {**passage, "phase": "closed", "batches": 2}
+    share = LoaderInfo(1, "Pictures", length=32, batch_size=4, sampling=Sampling(num_replicas=4))
+    seen = [share, EpochProgress(1, 0, "begun"), Batch(1, 0, 0)]
+    stop, end = collective("broadcast", 1, root=0), ScriptEnd(steps=4)
     logs = {0: ("validation accuracy 0.812",)}
-    assert judge(two_nodes(lambda rank: [*seen, stop, end, closed], logs=logs)).status == WARNED
-    assert judge(two_nodes(lambda rank: [*seen, stop, end, {**closed, "batches": 1}], logs=logs)).status == PASSED
+    assert (
+        judge(two_nodes(lambda rank: [*seen, stop, end, EpochProgress(1, 0, "closed", batches=2)], logs=logs)).status
+        == WARNED
+    )
+    assert (
+        judge(two_nodes(lambda rank: [*seen, stop, end, EpochProgress(1, 0, "closed", batches=1)], logs=logs)).status
+        == PASSED
+    )
 
 
 def test_what_a_library_logs_once_a_node_by_itself_passes() -> None:
     for asks, status in ((True, WARNED), (False, PASSED)):
-        libraries = {"kind": "libraries", "names": ["transformers"], "asks_for_node": asks}
-        case = two_nodes(lambda rank, noted=libraries: [*losses(rank), noted], logs={0: said(MEANS), 2: said(MEANS)})
+        libraries = TrainerLibraries(("transformers",), asks)
+        case = two_nodes(lambda rank, seen=libraries: [*losses(rank), seen], logs={0: said(MEANS), 2: said(MEANS)})
         assert judge(case).status == status

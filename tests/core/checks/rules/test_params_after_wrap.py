@@ -6,11 +6,12 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.params_after_wrap import judge
-from tests.core.checks.rules.replicas import Notes, case, ddp, state, step, table
+from tests.core.checks.rules.cluster import Records, case
+from tests.core.checks.rules.replicas import ddp, state, step, table
 
 
-def training(rank: int, how: str, after: str) -> Notes:
-    noted = step(1, **{how: ["adapter.weight"]})
+def training(rank: int, how: str, after: str) -> Records:
+    noted = step(1, **{how: ("adapter.weight",)})
     return [ddp(), table("weight", "adapter.weight"), state(0, "a", "a"), noted, state(1, "b", after[rank]), step(2)]
 
 
@@ -26,10 +27,10 @@ def test_one_that_the_script_reduces_itself_passes() -> None:
 
 
 def test_one_that_was_replaced_fails_with_the_run() -> None:
-    notes = [ddp(), table("weight"), state(0, "a"), step(1, replaced=["weight"])]
+    notes = [ddp(), table("weight"), state(0, "a"), step(1, replaced=("weight",))]
     assert judge(case({rank: notes for rank in range(2)}, verdict="failed")).status == FAILED
 
 
 def test_without_a_later_step_nothing_is_said() -> None:
-    notes = [ddp(), table("weight"), state(0, "a"), step(1, new=["other"])]
+    notes = [ddp(), table("weight"), state(0, "a"), step(1, new=("other",))]
     assert judge(case({rank: notes for rank in range(2)})).status == NOT_APPLICABLE

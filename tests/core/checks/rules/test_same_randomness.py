@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.same_randomness import judge
-from tests.core.checks.rules.loading import epoch, loader
-from tests.core.checks.rules.replicas import Notes, case, ddp
+from compose_sim.node.records.data import RandomDraws, TrainingForward
+from compose_sim.node.records.record import Record
+from tests.core.checks.rules.cluster import Records, case
+from tests.core.checks.rules.loading import LINE, epoch, loader
+from tests.core.checks.rules.replicas import ddp
 
 
-def fed(state: int, number: int, drew: int = 64) -> dict[str, Any]:
-    return {"kind": "fed", "model": 0, "forward": number, "rows": [1, 2], "state": state, "drew": drew}
+def fed(state: int, number: int, drew: int = 64) -> TrainingForward:
+    return TrainingForward(0, (0, 1), number, (1, 2), state, drew)
 
 
-def drawn(state: int, fetch: int, count: int = 8) -> dict[str, Any]:
-    states = {"torch": [state, count]} if count else {}
-    return {"kind": "drawn", "loader": 0, "epoch": 0, "fetch": fetch, "size": 2, "worker": 0, "states": states}
+def drawn(state: int, fetch: int, count: int = 8) -> RandomDraws:
+    return RandomDraws(0, 0, fetch, 2, worker=0, states={"torch": (state, count)} if count else {})
 
 
-def loaded(*notes: dict[str, Any]) -> Notes:
-    return [ddp(), loader(), *notes, *epoch(range(8))]
+def loaded(*records: Record) -> Records:
+    return [ddp(), loader(), *records, *epoch(range(8))]
 
 
 def test_dropout_with_equal_states_is_warned_of() -> None:
@@ -33,7 +33,7 @@ def test_augmentation_with_equal_states_is_warned_of() -> None:
     result = judge(case({rank: loaded(drawn(5, 0), drawn(6, 1)) for rank in range(2)}))
     assert result.status == WARNED
     assert "(augmentation)" in result.detail
-    assert result.line == 12
+    assert result.at == LINE
 
 
 def test_states_of_their_own_pass() -> None:

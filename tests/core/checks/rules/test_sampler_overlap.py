@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.sampler_overlap import judge
-from tests.core.checks.rules.loading import epoch, loader
-from tests.core.checks.rules.replicas import case, ddp
-
-DRAWN = {"kind": "drawn", "loader": 0, "epoch": 0, "fetch": 0, "size": 2, "worker": None}
+from compose_sim.node.records.data import RandomDraws, TrainingForward
+from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.loading import LINE, epoch, loader
+from tests.core.checks.rules.replicas import ddp
 
 
 def test_equal_indices_fail() -> None:
@@ -16,7 +16,7 @@ def test_equal_indices_fail() -> None:
     assert result.detail.startswith(
         "ranks 0 and 1 both saw all 6 samples in epoch 0 of the loader of Pictures (train.py, line 12)"
     )
-    assert (result.file, result.line, result.ranks) == ("/work/train.py", 12, (0, 1))
+    assert (result.at, result.ranks) == (LINE, (0, 1))
 
 
 def test_shares_pass_though_the_last_batch_is_padded() -> None:
@@ -33,7 +33,7 @@ def test_indices_that_mean_other_samples_pass() -> None:
 
 def test_equal_indices_fail_where_augmentation_makes_contents_differ() -> None:
     rows = {0: range(100, 108), 1: range(200, 208)}
-    drawn = {**DRAWN, "states": {"torch": [1, 9]}}
+    drawn = RandomDraws(0, 0, 0, 2, states={"torch": (1, 9)})
     notes = {rank: [ddp(), loader(), drawn, *epoch(range(8), rows=rows[rank])] for rank in rows}
     assert judge(case(notes)).status == FAILED
 
@@ -44,7 +44,7 @@ def test_slices_of_the_same_batches_pass() -> None:
         rank: [
             ddp(),
             loader(),
-            *({"kind": "fed", "loader": 0, "epoch": 0, "rows": [row], "model": 0} for row in fed[rank]),
+            *(TrainingForward(0, (0, 1), 0, (row,), loader=0, epoch=0) for row in fed[rank]),
         ]
         + epoch(range(8))
         for rank in fed

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.sampler_tail import judge
+from compose_sim.node.records.process_groups import Collective
+from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.loading import epoch, loader
-from tests.core.checks.rules.replicas import case
 
 PADDED = {0: [0, 2, 4, 6], 1: [1, 3, 5, 0]}
 CUT = {0: [4, 2, 0], 1: [5, 1, 3]}
@@ -18,8 +19,10 @@ def test_padding_is_warned_of() -> None:
 
 
 def test_padding_of_an_evaluation_that_is_gathered_passes() -> None:
-    gathered = {"kind": "collective", "op": "all_gather"}
-    notes = {rank: [loader(length=7), *epoch(share, trained=False), gathered] for rank, share in PADDED.items()}
+    notes = {
+        rank: [loader(length=7), *epoch(share, trained=False), Collective("all_gather")]
+        for rank, share in PADDED.items()
+    }
     assert judge(case(notes)).status == PASSED
 
 

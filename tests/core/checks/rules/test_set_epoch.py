@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.set_epoch import judge
+from compose_sim.node.records.record import Record
+from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.loading import epoch, loader
-from tests.core.checks.rules.replicas import case, step
+from tests.core.checks.rules.replicas import step
 
 ORDER = [6, 1, 4, 0, 7, 3, 2, 5]
 
@@ -37,7 +39,7 @@ def test_a_curriculum_passes() -> None:
 
 
 def test_a_second_training_that_begins_at_epoch_0_passes() -> None:
-    def notes(second: int) -> list[dict[str, object]]:
+    def notes(second: int) -> list[Record]:
         return [loader(), *epoch(ORDER), step(1), *epoch(ORDER, number=1), step(2, second)]
 
     assert judge(case({0: notes(1)})).status == NOT_APPLICABLE

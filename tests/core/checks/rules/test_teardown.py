@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.teardown import judge
+from compose_sim.node.records.script import RaisedAfterTraining, ScriptEnd
 from tests.core.checks.rules.cluster import two_nodes
 
-END = {"kind": "end", "steps": 8}
+END = ScriptEnd(steps=8)
+RAISED = RaisedAfterTraining(("/work/t.py", 9))
 
 
 def test_a_crash_after_the_script_warns() -> None:
@@ -27,15 +29,13 @@ def test_a_good_end_passes() -> None:
 
 def test_an_exception_behind_the_training_warns() -> None:
     cause = {"kind": "exception", "rank": 0, "message": "KeyError: 'best'", "traceback": "line 9, in report\n"}
-    raised = {"kind": "raised-after-training", "at": ["/work/t.py", 9]}
-    behind = judge(two_nodes(lambda rank: [raised] * (rank == 0), verdict="failed", cause=cause))
-    assert (behind.status, behind.line) == (WARNED, 9)
-    peers = two_nodes(lambda rank: [raised] * (rank > 0), verdict="failed", cause=cause)
+    behind = judge(two_nodes(lambda rank: [RAISED] * (rank == 0), verdict="failed", cause=cause))
+    assert (behind.status, behind.at) == (WARNED, RAISED.at)
+    peers = two_nodes(lambda rank: [RAISED] * (rank > 0), verdict="failed", cause=cause)
     assert judge(peers).status == NOT_APPLICABLE
 
 
 def test_a_rank_that_dies_of_anothers_absence_shows_nothing_of_its_own_end() -> None:
     cause = {"kind": "exception", "rank": 0, "message": "RuntimeError: Connection closed by peer [127.0.0.1]:18352"}
-    raised = {"kind": "raised-after-training", "at": ["/work/t.py", 9]}
-    behind = judge(two_nodes(lambda rank: [raised] * (rank == 0), verdict="failed", cause=cause))
+    behind = judge(two_nodes(lambda rank: [RAISED] * (rank == 0), verdict="failed", cause=cause))
     assert behind.status == NOT_APPLICABLE

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.uneven_inputs import judge
+from compose_sim.node.records.data import EpochProgress, Join
+from compose_sim.node.records.script import LaunchEnvironment, ScriptEnd
+from tests.core.checks.rules.cluster import Records, case
 from tests.core.checks.rules.loading import epoch, loader
-from tests.core.checks.rules.replicas import Notes, all_reduce, case, ddp, forward, step
+from tests.core.checks.rules.replicas import all_reduce, ddp, forward, step
 
 
-def broken_off(notes: Notes) -> Notes:
+def broken_off(notes: Records) -> Records:
     """As a rank leaves it that was ended in its last backward: one step less is noted, and no end."""
-    return [*notes[:-1], {**notes[-1], "phase": "trained", "exhausted": False, "batches": 1, "synchronised": 1}]
+    closed = EpochProgress(0, 0, "trained", batches=1, trained=True, synchronised=1)
+    return [*notes[:-1], closed]
 
 
 def test_a_rank_that_went_on_alone_fails_the_run_that_broke_off() -> None:
@@ -18,11 +22,11 @@ def test_a_rank_that_went_on_alone_fails_the_run_that_broke_off() -> None:
     result = judge(case(notes, verdict="hung"))
     assert result.status == FAILED
     assert "rank 0 had no batch left in epoch 0" in result.detail
-    assert result.detail.endswith("after 3 batches, while rank 1 went on to batch 4")
+    assert result.detail.endswith("after 3 batches, while rank 1 continued to batch 4")
 
 
 def test_join_answers_for_ranks_without_batches() -> None:
-    joined = {"kind": "join", "enabled": True}
+    joined = Join(enabled=True)
     notes = {0: [ddp(), loader(), joined, *epoch(range(6))], 1: [ddp(), loader(), joined, *epoch(range(8))]}
     assert judge(case(notes)).status == PASSED
 
@@ -45,28 +49,28 @@ def test_a_run_that_broke_off_between_epochs_of_equal_length_passes() -> None:
 
 
 def test_without_a_loader_the_calls_of_the_model_are_counted() -> None:
-    barrier = {**all_reduce(), "op": "barrier", "at": ["/work/train.py", 30]}
+    barrier = all_reduce(op="barrier", at=("/work/train.py", 30))
     short = [ddp(), *[forward(), step(1)] * 2, barrier]
     long = [ddp(), *[forward(), step(1)] * 2, forward()]
     result = judge(case({0: long, 1: short}, verdict="hung"))
     assert result.status == NOT_APPLICABLE  # both have LOCAL_RANK 0 here: the barrier may stand in a branch of rank 0
-    given = {"kind": "given", "local_rank": 1}
-    result = judge(case({0: long, 1: [given, *short]}, verdict="hung"))
-    assert result.detail.startswith("rank 1 was done after 2 batches, while rank 0 went on to batch 3")
+    launched = LaunchEnvironment(local_rank=1)
+    result = judge(case({0: long, 1: [launched, *short]}, verdict="hung"))
+    assert result.detail.startswith("rank 1 ended after 2 batches, while rank 0 continued to batch 3")
 
 
 def test_a_rank_that_failed_by_itself_is_no_lack_of_batches() -> None:
-    raised = {"kind": "outcome", "raised": "KeyError: 'label'"}
+    raised = ScriptEnd("KeyError: 'label'")
     notes = {
         0: [ddp(), forward(), step(1), forward()],
-        1: [{"kind": "given", "local_rank": 1}, ddp(), forward(), raised],
+        1: [LaunchEnvironment(local_rank=1), ddp(), forward(), raised],
     }
     assert judge(case(notes, verdict="failed")).status == NOT_APPLICABLE
 
 
 def test_a_rank_that_stands_still_between_two_steps_is_no_lack_of_batches() -> None:
     common = [ddp(), *[forward(), step(1), all_reduce()] * 2]
-    notes = {0: [*common, forward()], 1: [{"kind": "given", "local_rank": 1}, *common]}
+    notes = {0: [*common, forward()], 1: [LaunchEnvironment(local_rank=1), *common]}
     assert judge(case(notes, verdict="hung")).status == NOT_APPLICABLE
 
 

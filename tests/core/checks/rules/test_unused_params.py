@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.unused_params import judge
-from tests.core.checks.rules.replicas import AT, case, ddp, forward, step
+from compose_sim.node.records.models import UnusedParameters
+from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.replicas import AT, ddp, forward, step
 
 COMPLAINT = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. […]\n"
@@ -13,7 +15,7 @@ COMPLAINT = (
 
 
 def test_what_backward_left_out_is_named_with_its_ranks() -> None:
-    unused = {"kind": "unused", "ddp": 0, "names": ["bias"], "count": 1, "at": AT}
+    unused = UnusedParameters(0, ("bias",), 1, AT)
     result = judge(case({0: [ddp(), forward()], 1: [ddp(), forward(), unused]}))
     assert (result.status, result.ranks) == (FAILED, (1,))
     assert result.detail.endswith("rank 1: bias")
@@ -28,7 +30,7 @@ def test_the_places_in_the_complaint_of_ddp_become_names() -> None:
 
 def test_a_complaint_about_parameters_that_were_replaced_is_for_another_check() -> None:
     cause = {"kind": "exception", "message": COMPLAINT, "rank": 1}
-    notes = [ddp(), forward(), step(1, replaced=["bias"])]
+    notes = [ddp(), forward(), step(1, replaced=("bias",))]
     assert judge(case({rank: notes for rank in range(2)}, verdict="failed", cause=cause)).status == NOT_APPLICABLE
 
 

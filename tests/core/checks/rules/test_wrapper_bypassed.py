@@ -6,7 +6,8 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.wrapper_bypassed import judge
-from tests.core.checks.rules.replicas import case, ddp, state, step, table
+from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.replicas import AT, ddp, state, step, table
 
 
 @pytest.mark.parametrize(("after", "expected"), [("bc", FAILED), ("bb", PASSED)])
@@ -17,7 +18,7 @@ def test_gradients_without_a_call_of_the_wrapper_fail_where_ranks_part(after: st
     }
     result = judge(case(ranks))
     assert result.status == expected
-    assert (result.line == 7) is (expected == FAILED)
+    assert (result.at == AT) is (expected == FAILED)
 
 
 @pytest.mark.parametrize(("retained", "expected"), [(0, FAILED), (1, PASSED)])

@@ -1,15 +1,15 @@
-"""What ranks load is observed where it is loaded, in workers too, and nothing that the script computes changes by it."""
+"""What ranks load is observed, in workers too, without changing what the script computes."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from compose_sim.core.checks.evidence.epochs import indices_of, rows_of
+from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, RandomDraws
 from tests.node.harness import Cluster
 
 pytestmark = pytest.mark.train
@@ -42,35 +42,24 @@ print("weights", weight.tolist(), torch.rand(1).item())
 """
 
 
-def observed(cluster: Cluster) -> list[dict[str, Any]]:
-    (file,) = (cluster.folder / "observations").glob("*.0.0.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_batches_epochs_and_draws_are_noted(cluster: Callable[..., Cluster], workers: str) -> None:
+def test_batches_epochs_and_draws_are_recorded(cluster: Callable[..., Cluster], workers: str) -> None:
     made = cluster(SCRIPT, workers).start(1)
     assert set(made.exit_codes().values()) == {0}
-    seen = observed(made)
-    assert not [each for each in seen if each["kind"] == "observer-failed"]
-    loader, stream = [each for each in seen if each["kind"] == "loader"]
-    assert (loader["data"], loader["length"], loader["samplers"][1]) == (
-        "Noisy",
-        12,
-        "RandomSampler",
-    )
-    assert stream["iterable"]
+    seen = made.observed()
+    loader, stream = seen.of(LoaderInfo)
+    assert (loader.data, loader.length, loader.samplers[1]) == ("Noisy", 12, "RandomSampler")
+    assert stream.iterable
     for epoch in range(2):
-        batches = [each for each in seen if each["kind"] == "batch" and (each["loader"], each["epoch"]) == (0, epoch)]
-        assert sorted(index for batch in batches for index in batch["indices"]) == list(range(12))
-        assert len({row for batch in batches for row in batch["rows"]}) == 12
-    closed = [each for each in seen if each["kind"] == "epoch" and each["phase"] == "closed"]
-    assert [(each["trained"], each["exhausted"], each["batches"]) for each in closed] == [(True, True, 3)] * 2 + [
-        (False, True, 3)
-    ]
-    drawn = [each for each in seen if each["kind"] == "drawn" and each["loader"] == 0]
-    assert {each["worker"] for each in drawn} == ({None} if workers == "0" else {0, 1})
-    assert all(each["states"]["torch"][1] == 8 for each in drawn)
+        batches = [each for each in seen.of(Batch) if (each.loader, each.epoch) == (0, epoch)]
+        assert sorted(indices_of(batches) or ()) == list(range(12))
+        assert len(set(rows_of(batches))) == 12
+    closed = [each for each in seen.of(EpochProgress) if each.phase == "closed"]
+    counts = [(each.trained, each.exhausted, each.batches) for each in closed]
+    assert counts == [(True, True, 3), (True, True, 3), (False, True, 3)]
+    drawn = [each for each in seen.of(RandomDraws) if each.loader == 0]
+    assert {each.worker for each in drawn} == ({None} if workers == "0" else {0, 1})
+    assert all(each.states["torch"][1] == 8 for each in drawn)
 
 
 def weights(text: str) -> str:

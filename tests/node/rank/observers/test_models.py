@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from compose_sim.node.records.models import DdpModel, OptimizerStep, TensorHashes, TensorTable
+from compose_sim.node.records.process_groups import DdpForward
+from compose_sim.node.records.script import ScriptEnd
 from tests.node.harness import Cluster
 
 pytestmark = pytest.mark.train
@@ -54,11 +55,6 @@ main()
 """
 
 
-def observations(folder: Path, rank: int) -> list[dict[str, Any]]:
-    (file,) = (folder / "observations").glob(f"*.{rank}.*.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
 def weights(cluster: Cluster) -> list[str]:
     assert set(cluster.exit_codes().values()) == {0}, [cluster.log(rank) for rank in range(2)]
     return [next(line for line in cluster.log(rank).splitlines() if line.startswith("WEIGHTS")) for rank in range(2)]
@@ -75,9 +71,8 @@ def test_weights_optimizer_state_and_random_numbers_are_those_without_observers(
             nothing = run.folder / "node" / "rank" / "observers" / "__init__.py"
             nothing.write_text("OBSERVERS = ()\n")
         results[mode] = weights(run.start(1))
-        kinds = [{note["kind"] for note in observations(run.folder, rank)} for rank in range(2)]
-        assert all("observer-failed" not in each for each in kinds)
-        assert all(({"ddp", "step", "state"} <= each) is (mode != "none") for each in kinds)
+        kinds = [{type(each) for each in run.observed(rank).records} for rank in range(2)]
+        assert all(({DdpModel, OptimizerStep, TensorHashes} <= each) is (mode != "none") for each in kinds)
     assert results[""] == results["none"]
     assert results["record"] == results["none"]
 
@@ -126,21 +121,12 @@ print("GRAPHS", len(graphs) <= 12)
 def test_compiled_models_are_compiled_as_without_us_and_every_call_is_seen(cluster: Callable[..., Cluster]) -> None:
     run = cluster(COMPILED).start(1)
     assert run.exit_codes()["node-0"] == 0, run.log(0)
-    notes = observations(run.folder, 0)
-    assert not [note for note in notes if note["kind"] == "observer-failed"]
-    forwards = [note["ddp"] for note in notes if note["kind"] == "collective" and note["op"] == "DDP forward"]
-    assert forwards == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    steps = [note for note in notes if note["kind"] == "step"]
-    assert [(step["optimizer"], step["nth"]) for step in steps] == [
-        (which, nth) for which in range(3) for nth in (1, 2, 3)
-    ]
-    tensors = [note for note in notes if note["kind"] == "tensors"]
-    assert {name for note in tensors for _, _, name, *_ in note["names"]} == {
-        "0.weight",
-        "0.bias",
-        "2.weight",
-        "2.bias",
-    }
+    seen = run.observed()
+    assert [each.ddp for each in seen.of(DdpForward)] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    steps = [(each.optimizer, each.nth) for each in seen.of(OptimizerStep)]
+    assert steps == [(which, nth) for which in range(3) for nth in (1, 2, 3)]
+    names = {row.name for each in seen.of(TensorTable) for row in each.rows}
+    assert names == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
 ODD = """
@@ -187,9 +173,6 @@ turned.step()
 def test_odd_optimizers_are_survived_and_parts_of_a_step_count_once(cluster: Callable[..., Cluster]) -> None:
     run = cluster(ODD).start(1)
     assert run.exit_codes()["node-0"] == 0, run.log(0)
-    notes = observations(run.folder, 0)
-    assert not [note for note in notes if note["kind"] == "observer-failed"]
-    types = [note["type"] for note in notes if note["kind"] == "step"]
-    assert types == ["LBFGS", "LBFGS", "Pair", "SGD", "SGD"]
-    (end,) = (note for note in notes if note["kind"] == "end")
-    assert end["steps"] == 5
+    seen = run.observed()
+    assert [each.type for each in seen.of(OptimizerStep)] == ["LBFGS", "LBFGS", "Pair", "SGD", "SGD"]
+    assert [each.steps for each in seen.of(ScriptEnd)] == [5]

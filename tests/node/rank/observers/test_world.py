@@ -1,13 +1,15 @@
-"""Collectives, files, devices and losses are noted as they happen, and the script computes and pickles what it would without us."""
+"""Collectives, files and losses are recorded as they happen, and the script computes and pickles what it would without us."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from compose_sim.node.records.devices_and_files import FileUse
+from compose_sim.node.records.models import LossValue
+from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.script import ScriptEnd
 from tests.node.harness import Cluster
 
 pytestmark = pytest.mark.train
@@ -45,30 +47,24 @@ dist.destroy_process_group()
 """
 
 
-def observed(cluster: Cluster, rank: int) -> list[dict[str, Any]]:
-    (file,) = (cluster.folder / "observations").glob(f"*.{rank}.0.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def test_the_world_is_noted(cluster: Callable[..., Cluster]) -> None:
+def test_the_world_is_recorded(cluster: Callable[..., Cluster]) -> None:
     made = cluster(SCRIPT, nproc=2)
     made.cwd = made.folder.parent / "work"
     made.start(1)
     assert set(made.exit_codes().values()) == {0}, made.log(0)
-    seen = observed(made, 0)
-    assert not [each for each in seen if each["kind"] == "observer-failed"]
-    collectives = [each for each in seen if each["kind"] == "collective"]
-    assert [each["op"] for each in collectives][:5] == ["all_reduce", "broadcast", "new_group", "all_reduce", "barrier"]
-    assert (collectives[0]["reduce"], collectives[0]["shape"], collectives[0]["at"][1]) == ("MAX", [3], 7)
-    assert (collectives[1]["root"], collectives[3]["group"]) == (1, [0, 1])
-    assert collectives[3]["name"] != collectives[0]["name"]
+    seen = made.observed()
+    collectives = list(seen.of(Collective))
+    assert [each.op for each in collectives][:5] == ["all_reduce", "broadcast", "new_group", "all_reduce", "barrier"]
+    first, second, made_group, in_group, *_ = collectives
+    assert (first.reduce, first.shapes, first.at and first.at[1]) == ("MAX", ((3,),), 7)
+    assert (second.root, made_group.ranks, in_group.group) == (1, "[0, 1]", (0, 1))
+    assert in_group.name != first.name
     assert "compiled [5.0, 5.0]" in made.log(0)
-    files = [(each["op"], each["path"].rpartition("/")[2], each["private"]) for each in seen if each["kind"] == "file"]
-    assert files == [
+    assert [(each.op, each.path.rpartition("/")[2], each.private) for each in seen.of(FileUse)] == [
         ("write", "plain.txt", False),
         ("write", "saved-0.pt", False),
         ("written", "saved-0.pt", False),
         ("read", "saved-0.pt", False),
     ]
-    assert [each["value"] for each in seen if each["kind"] == "loss"] == [2.5]
-    assert [each["raised"] for each in seen if each["kind"] == "outcome"] == [None]
+    assert [each.value for each in seen.of(LossValue)] == [2.5]
+    assert [each.raised for each in seen.of(ScriptEnd)] == [None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import UserDict, namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from compose_sim.node.rank.replay import batch_ids, batches, gradients  # noqa: E402 - torch may be missing
-from compose_sim.node.rank.replay.rng_usage import Draws, notice_generators  # noqa: E402 - as above
+from compose_sim.node.rank.replay.rng_usage import RngUsage, notice_generators  # noqa: E402 - as above
+from compose_sim.node.records.replays import ReplayedStep  # noqa: E402 - as above
 from tests.node.harness import Cluster  # noqa: E402 - it stands with the others
 
 pytestmark = pytest.mark.train
@@ -57,7 +57,7 @@ def test_lists_of_samples_grow() -> None:
         (torch.zeros(2, 3), torch.zeros(2, 4), "different shapes"),
         ({"length": 3}, {"length": 4}, "different values"),
         (object(), object(), "type object"),
-        (torch.tensor(1.0), torch.tensor(2.0), "different numbers"),
+        (torch.tensor(1.0), torch.tensor(2.0), "different single numbers"),
     ],
 )
 def test_what_cannot_be_joined_is_said(one: Any, other: Any, words: str) -> None:
@@ -77,17 +77,17 @@ def test_gradients_are_compared_tensor_by_tensor() -> None:
 
     found = gradients.compare(ours, recorded, largest=0.0, precision="float32")
 
-    assert found["ratio"] == pytest.approx(4.0)
-    assert found["cosine"] == pytest.approx(1.0)
-    assert found["difference"] == pytest.approx(3.0)
-    assert gradients.compare(recorded, recorded, largest=0.0, precision="float32")["difference"] == 0.0
+    assert found.ratio == pytest.approx(4.0)
+    assert found.cosine == pytest.approx(1.0)
+    assert found.difference == pytest.approx(3.0)
+    assert gradients.compare(recorded, recorded, largest=0.0, precision="float32").difference == 0.0
 
 
 def test_rounding_in_a_tiny_tensor_is_no_difference() -> None:
     recorded = [torch.ones(100), torch.full((2,), 1e-9)]
     ours = [torch.ones(100), torch.full((2,), -1e-9)]
 
-    assert gradients.compare(ours, recorded, largest=0.0, precision="float32")["difference"] < 1e-6
+    assert gradients.compare(ours, recorded, largest=0.0, precision="float32").difference < 1e-6
 
 
 def test_a_look_into_a_loader_on_one_rank_shifts_nothing() -> None:
@@ -106,8 +106,8 @@ def test_a_look_into_a_loader_on_one_rank_shifts_nothing() -> None:
 
 
 @pytest.fixture
-def draws() -> Iterator[Draws]:
-    """Draws that notice torch's functions, which are themselves again afterwards."""
+def draws() -> Iterator[RngUsage]:
+    """Notice draws from torch until the test ends."""
     names = {
         (owner, name): getattr(owner, name)
         for owner in (torch, torch.Tensor)
@@ -119,26 +119,26 @@ def draws() -> Iterator[Draws]:
             patch.setattr(owner, name, function)
         patch.setattr("compose_sim.node.rank.replay.rng_usage._WITH_GENERATOR", ("randn",))
         patch.setattr("compose_sim.node.rank.replay.rng_usage._TENSOR_METHODS", ())
-        made = Draws()
+        made = RngUsage()
         notice_generators(torch, made)
         yield made
 
 
-def test_draws_of_the_training_are_seen_and_those_of_a_loader_are_not(draws: Draws) -> None:
+def test_draws_of_the_training_are_seen_and_those_of_a_loader_are_not(draws: RngUsage) -> None:
     draws.open()
     draws.close()
     torch.rand(1)  # between the windows
-    assert draws.take() == []
+    assert draws.take() == ()
 
     draws.open()
     torch.nn.functional.dropout(torch.ones(3))
     draws.close()
-    assert draws.take() == ["torch"]
+    assert draws.take() == ("torch",)
 
     draws.open()
     torch.randn(2, generator=torch.Generator().manual_seed(1))
     draws.close()
-    assert draws.take() == ["torch.Generator"]
+    assert draws.take() == ("torch.Generator",)
 
 
 SCRIPT = """
@@ -173,9 +173,8 @@ def test_one_rank_repeats_the_steps_of_two(cluster: Callable[..., Cluster], tmp_
     one.environment |= {**record, "COMPOSESIM_CHECK": "replay"}
     assert set(one.start(1).exit_codes().values()) == {0}
 
-    (file,) = (one.folder / "observations").glob("*.jsonl")
-    steps = [line for line in map(json.loads, file.read_text().splitlines()) if line["kind"] == "replay"]
-    assert [step["step"] for step in steps] == [0, 1, 2]
-    assert all(step["difference"] < 1e-5 and step["why_not"] == "" for step in steps)
-    assert {step["settings"][0]["lr"] for step in steps[:1]} == {0.1}
-    assert {step["recorded_settings"][0]["lr"] for step in steps} == {0.2}
+    steps = list(one.observed().of(ReplayedStep))
+    assert [step.step for step in steps] == [0, 1, 2]
+    assert all((step.difference or 0.0) < 1e-5 and step.why_not == "" for step in steps)
+    assert steps[0].settings[0]["lr"] == 0.1
+    assert {step.recorded_settings[0]["lr"] for step in steps} == {0.2}

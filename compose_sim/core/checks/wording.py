@@ -1,0 +1,30 @@
+"""Phrase what results have in common: places, ranks, counts and names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from compose_sim.node.records.record import Place
+
+_MOST_NAMES = 5
+
+
+def where(at: Place | None) -> str:
+    """Return " (train.py, line 7)", or "" if the place is not known."""
+    return f" ({at[0].rpartition('/')[2]}, line {at[1]})" if at else ""
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return "rank 1" or "ranks 0, 2"."""
+    listed = sorted(ranks)
+    return f"rank{'s'[: len(listed) > 1]} {', '.join(map(str, listed))}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return "1 step" or "3 steps"."""
+    return f"{count} {noun}{'s'[: count != 1]}"
+
+
+def names_text(names: Sequence[str], count: int | None = None) -> str:
+    """Return the first few names, and "…" if there are more."""
+    return ", ".join(names[:_MOST_NAMES]) + (" …" if (count or len(names)) > _MOST_NAMES else "")

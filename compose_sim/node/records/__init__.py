@@ -1,0 +1,11 @@
+"""The records of what ranks do, one dataclass per kind: the observers in the ranks write them, the checks read them.
+
+Standard library only, on Python 3.9 or later: these types are used inside nodes.
+"""
+
+from __future__ import annotations
+
+from . import data, devices_and_files, models, process_groups, replays, script
+from .record import KINDS
+
+__all__ = ["KINDS", "data", "devices_and_files", "models", "process_groups", "replays", "script"]

@@ -1,0 +1,124 @@
+"""What a rank loads, and what it feeds to its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .record import Place, Record
+
+Phase = Literal["begun", "trained", "exhausted", "closed"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What the samplers of a loader say about themselves; None if they do not."""
+
+    num_replicas: int | None = None
+    rank: int | None = None
+    shuffle: bool | None = None
+    drop_last: bool | None = None
+    seed: int | None = None
+    replacement: bool | None = None
+    random: bool = False  # whether one has a generator
+
+
+@dataclass(frozen=True)
+class LoaderInfo(Record):
+    """A DataLoader is iterated for the first time."""
+
+    loader: int  # its number on this rank
+    data: str  # the type of its data set
+    made: Place | None = None
+    at: Place | None = None  # where it is iterated
+    length: int | None = None  # samples in the data set
+    iterable: bool = False
+    batch_size: int | None = None
+    drop_last: bool = False
+    threshold: int | None = None  # if only some indices are kept: those whose hash is below this
+    samplers: tuple[str, ...] = ()  # types, from the outermost to the innermost
+    sampling: Sampling = field(default_factory=Sampling)
+    fingerprint: int = 0  # equal for data sets with equal data
+    set_epoch: bool = False  # whether a sampler has this method
+    data_set_epoch: bool = False  # whether the data set has it
+    data_shuffles: bool = True  # False if the data set has `shuffle = False`
+
+
+@dataclass(frozen=True)
+class EpochProgress(Record):
+    """An iteration over a loader begins, is trained on for the first time, is exhausted, or is closed."""
+
+    loader: int
+    epoch: int
+    phase: Phase
+    batches: int = 0
+    trained: bool = False
+    exhausted: bool = False
+    forwards: int = 0  # calls of DDP models to train
+    synchronised: int = 0  # of them, those whose gradients are reduced
+    drawn: int = 0  # indices
+    order: int | None = None  # a hash of the indices in order
+    ascending: bool = False
+    marks: tuple[int, ...] | None = None  # at "begun": the epoch numbers that samplers and data set hold
+
+
+@dataclass(frozen=True)
+class Batch(Record):
+    """A batch is taken from a loader."""
+
+    loader: int
+    epoch: int
+    batch: int
+    indices: tuple[int, ...] | None = None
+    rows: tuple[int, ...] | None = None  # a hash per sample
+    shape: int | None = None  # a hash of the samples' shapes: rows compare only if it is equal
+    forwards: int = 0  # of the epoch so far
+    synchronised: int = 0
+
+
+@dataclass(frozen=True)
+class LoaderRanks(Record):
+    """A DDP model of another group of ranks is called with batches of this loader."""
+
+    loader: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TrainingForward(Record):
+    """A DDP model has been called to train."""
+
+    model: int
+    ranks: tuple[int, ...]
+    forward: int  # its number on this rank
+    rows: tuple[int, ...] | None = None  # a hash per sample
+    state: int = 0  # a hash of torch's generator before the call
+    drew: int = 0  # random numbers during the call
+    loop: int | None = None  # a hash of the generator when the batch was taken
+    loop_drew: int | None = None  # random numbers since then
+    loader: int | None = None  # None if no batch was taken from a loader
+    epoch: int | None = None
+    at: Place | None = None  # if there is no loader
+
+
+DrawnFrom = tuple[int, int]  # a hash of a generator's state, and how many numbers were drawn from it
+
+
+@dataclass(frozen=True)
+class RandomDraws(Record):
+    """The samples of a batch have been fetched, in the rank or in a worker."""
+
+    loader: int
+    epoch: int
+    fetch: int
+    size: int = 1  # samples
+    worker: int | None = None
+    states: dict[str, DrawnFrom] = field(default_factory=dict)  # by generator: those that were drawn from
+
+
+@dataclass(frozen=True)
+class Join(Record):
+    """`with model.join()` is entered."""
+
+    enabled: bool
+    at: Place | None = None

@@ -1,0 +1,53 @@
+"""The devices, files and environment variables that a script uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .record import Place, Record
+
+FileOp = Literal["read", "write", "update", "append", "create", "rename", "await", "written"]
+
+
+@dataclass(frozen=True)
+class FileUse(Record):
+    """The script opens, renames, saves or waits for a file of its own."""
+
+    op: FileOp  # "create" fails if the file exists; "await" waits until it does; "written" follows a torch.save
+    path: str  # without symbolic links
+    private: bool = False  # whether every machine has a folder of its own there, like /tmp
+    to: str | None = None  # of a rename: the new name
+    to_private: bool = False
+    polls: bool = False  # whether that source file waits in a loop until files exist
+    sync: int = 0  # synchronisations so far
+    steps: int = 0  # optimizer steps so far
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class DeviceChosen(Record):
+    """The script chooses a GPU."""
+
+    device: int
+    how: str  # the call
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class VariableSet(Record):
+    """The script sets a variable that launchers set."""
+
+    name: str
+    value: str
+    changes: bool = False  # whether it had another value
+    written: bool = False  # whether the value is a literal in that line
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class TrainerLibraries(Record):
+    """At the end: libraries were imported that report metrics by themselves."""
+
+    names: tuple[str, ...]
+    asks_for_node: bool = False  # whether the user's code mentions the local rank or similar

@@ -1,0 +1,106 @@
+"""Models under DistributedDataParallel, and the steps of optimizers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .record import Place, Record
+
+
+@dataclass(frozen=True)
+class DdpModel(Record):
+    """A model is wrapped in DistributedDataParallel."""
+
+    ddp: int  # its number on this rank
+    ranks: tuple[int, ...]
+    names: tuple[str, ...] = ()  # of the first parameters that require a gradient
+    sub_group: bool = False  # whether its group is smaller than the world
+    find_unused: bool = False
+    static_graph: bool = False
+    device_ids: tuple[int, ...] = ()
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class UnusedParameters(Record):
+    """The backward passes since a model's last forward pass left parameters without a gradient."""
+
+    ddp: int
+    names: tuple[str, ...]  # the first of them
+    count: int
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class LocalBatchNorm(Record):
+    """A DDP model trains with BatchNorm that normalises by this rank's batch."""
+
+    ddp: int
+    names: tuple[str, ...]  # the first of them
+    count: int
+
+
+@dataclass(frozen=True)
+class SteppedModel:
+    """How the gradients of one DDP model came about since the optimizer's previous step."""
+
+    ddp: int
+    forwards: int  # with gradients enabled
+    reduced: int  # of them, those after which backward reduces gradients
+    graded: int  # parameters of the wrapper with a gradient
+    new: tuple[str, ...] = ()  # parameters with a gradient that the wrapper never had,
+    replaced: tuple[str, ...] = ()  # had as another object,
+    unfrozen: tuple[str, ...] = ()  # or had without requires_grad
+
+
+@dataclass(frozen=True)
+class OptimizerStep(Record):
+    """An optimizer has stepped."""
+
+    step: int  # of all optimizers, from 1
+    optimizer: int
+    nth: int  # of this optimizer, from 1
+    at: Place | None = None
+    models: tuple[SteppedModel, ...] = ()  # of sampled steps only, as are the next three
+    backwards: int = 0  # backward passes since the previous step
+    retained: int = 0  # of them, those that kept their graph
+    type: str = ""
+
+
+class TensorRow(NamedTuple):
+    """A tensor by which ranks are compared."""
+
+    kind: str  # parameter, optimizer state, buffer; sharded: ranks hold different parts
+    model: int | None  # the DDP model that holds it
+    name: str
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class TensorTable(Record):
+    """The tensors of an optimizer are hashed for the first time, or are others than before."""
+
+    optimizer: int
+    table: int  # the number of this list
+    rows: tuple[TensorRow, ...]
+
+
+@dataclass(frozen=True)
+class TensorHashes(Record):
+    """The tensors of an optimizer before a step that is sampled, and at the end of the script."""
+
+    optimizer: int
+    nth: int  # steps of this optimizer so far
+    table: int
+    hashes: tuple[str | None, ...]  # one for each row of the table
+    final: bool = False  # at the end of the script
+
+
+@dataclass(frozen=True)
+class LossValue(Record):
+    """A backward pass begins at a single number."""
+
+    value: float

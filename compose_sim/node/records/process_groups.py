@@ -1,0 +1,77 @@
+"""The process groups that a script makes, and the collectives that it issues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .record import Place, Record, Shape
+
+
+@dataclass(frozen=True)
+class InitProcessGroup(Record):
+    """`init_process_group` is called."""
+
+    init_method: str = "env://"
+    given_rank: int | None = None  # as an argument
+    given_world_size: int | None = None
+    env_rank: int | None = None  # RANK at this moment
+    env_world_size: int | None = None
+    master_addr: str | None = None  # MASTER_ADDR at this moment
+    store_host: str | None = None  # of a store that the script made itself
+    device: int | None = None  # the index of its device_id
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class ProcessGroup(Record):
+    """`init_process_group` has returned."""
+
+    world_size: int
+    backend: str
+
+
+@dataclass(frozen=True)
+class Collective(Record):
+    """A collective is about to be issued: written before it can block."""
+
+    op: str
+    group: tuple[int, ...] = ()  # its ranks
+    name: str = ""  # of the group
+    shapes: tuple[Shape, ...] = ()  # of the tensors that this rank gives
+    peers: tuple[Shape, ...] = ()  # of the tensors that it expects from each rank, if they differ from its own
+    dtype: str | None = None
+    root: int | None = None  # the source or destination
+    reduce: str | None = None  # the reduction, if it is not SUM
+    ranks: str | None = None  # of the group to be made
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class DdpForward(Record):
+    """A DDP model is called, and this call or its backward pass synchronises the ranks."""
+
+    ddp: int  # the number of the model
+    group: tuple[int, ...] = ()
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class LaterCollectives(Record):
+    """The collectives that were too many to be written one by one; written at the end."""
+
+    count: int  # of all collectives
+    hashes: dict[str, int]  # by ranks of a group ("0,1"): a hash of those that were not written
+
+
+@dataclass(frozen=True)
+class CollectiveFailed(Record):
+    """A collective raised."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class UntrackedWait(Record):
+    """A message, store, lock or sleep: ranks may wait for each other without a collective."""
+
+    how: str  # the call

@@ -1,0 +1,90 @@
+"""The two runs of `composesim check`: what was recorded, and how its replay at world size 1 compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .record import Record
+
+Precision = Literal["float32", "tf32", "low"]
+StopReason = Literal["steps", "room", "unsaved", "closure", "failed"]
+Settings = dict[str, float]  # of a parameter group: learning rate, momentum, …
+
+
+@dataclass(frozen=True)
+class RecordedModels(Record):
+    """An optimizer is about to make its first recorded step."""
+
+    optimizer: int
+    optimizer_types: tuple[str, ...] = ()  # its class and all base classes
+    ranks: tuple[int, ...] = ()  # the group size of each DDP model
+    batchnorm: tuple[str, ...] = ()  # BatchNorm modules that train by the rank's own batch
+    hooks: tuple[str, ...] = ()  # communication hooks
+    sharded: bool = False
+    covered: bool = False  # whether DDP models hold all that the optimizer trains
+
+
+@dataclass(frozen=True)
+class RecordedStep(Record):
+    """A step is about to be recorded."""
+
+    step: int
+    optimizer: int
+    drew: tuple[str, ...] = ()  # the random generators that the training drew from
+    fetched: int = 0  # batches so far
+
+
+@dataclass(frozen=True)
+class RecordingStopped(Record):
+    """Nothing more is recorded."""
+
+    reason: StopReason
+    detail: str = ""
+    steps: int = 0  # recorded steps
+
+
+@dataclass(frozen=True)
+class ReplayedStep(Record):
+    """A recorded step was repeated at world size 1, and its gradients were compared."""
+
+    step: int
+    optimizer: int
+    tensor: str  # the one that differs most
+    finite: bool
+    vanished: bool  # whether the gradient is no more than rounding
+    difference: float | None  # of that tensor, relative
+    cosine: float | None  # between both gradients as a whole
+    ratio: float | None  # of their norms, replayed / recorded
+    why_not: str = ""  # why the batches of the ranks could not be joined
+    precision: Precision = "float32"
+    by_value: bool = False  # whether gradients were clipped by value
+    settings: tuple[Settings, ...] = ()  # at world size 1, for each parameter group
+    recorded_settings: tuple[Settings, ...] = ()
+    divisors: tuple[float, ...] = ()  # numbers that the loss was divided by
+    batch_size: int = 0  # the largest of rank 0
+    batches_per_step: float = 1.0
+
+
+@dataclass(frozen=True)
+class ReplayMisaligned(Record):
+    """The script takes other steps at world size 1."""
+
+    step: int
+    fetched: int | None = None  # batches so far; None if the parameters have other shapes
+    recorded_fetched: int | None = None
+
+
+@dataclass(frozen=True)
+class ReplayFailed(Record):
+    """The replay raised."""
+
+    traceback: str
+
+
+@dataclass(frozen=True)
+class ReplayEnd(Record):
+    """The replay is over."""
+
+    why: str
+    steps: int

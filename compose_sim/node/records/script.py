@@ -1,0 +1,41 @@
+"""How a rank was launched, and how its script ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .record import Place, Record
+
+
+@dataclass(frozen=True)
+class LaunchEnvironment(Record):
+    """The launcher's variables when the script starts."""
+
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    master_addr: str | None = None
+
+
+@dataclass(frozen=True)
+class ScriptEnd(Record):
+    """The script's main code has ended."""
+
+    raised: str | None = None  # the type and message of the exception that ended it
+    steps: int = 0  # of all optimizers
+    synchronisations: int = 0  # collectives, and reductions by DDP
+
+
+@dataclass(frozen=True)
+class RaisedAfterTraining(Record):
+    """The script raised at a line that it can only reach after the loops around its last backward pass."""
+
+    at: Place
+
+
+@dataclass(frozen=True)
+class ObserverFailed(Record):
+    """An observer raised, and has stopped observing."""
+
+    observer: str  # its module
+    traceback: str
