@@ -1,6 +1,6 @@
 """Write the files that are generated from the spec and the commands (`make docs`).
 
-docs/cli.md, the JSON schema of composesim.yaml, and the commented composesim.yaml that `composesim init` writes.
+docs/cli.md, the JSON schemas of composesim.yaml and report.json, and the commented composesim.yaml that `composesim init` writes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import click
 from compose_sim.app.request import SPEC_FILE
 from compose_sim.cli import VERBS, group
 from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
+from compose_sim.core.report.json_values import json_schema
+from compose_sim.core.report.report import Report
 from compose_sim.core.request.flags import SpecOption, options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
 
@@ -189,9 +191,15 @@ def _yaml(value: Any) -> str:
     return text if is_plain and not (isinstance(value, str) and text.isdigit()) else json.dumps(text)
 
 
+def report_schema() -> str:
+    """Return the JSON schema of report.json."""
+    return json.dumps(json_schema(Report), indent=2, ensure_ascii=False) + "\n"
+
+
 FILES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_page,
     "templates/composesim.schema.json": schema,
+    "templates/report.schema.json": report_schema,
     "templates/init/composesim.yaml": commented_spec,
 }
 

@@ -29,7 +29,7 @@ def test_this_projects_only_run_is_meant() -> None:
 
 def test_another_projects_run_is_meant_for_reading_alone() -> None:
     assert only_run(OTHER, PROJECT, elsewhere=True) == "other"
-    with pytest.raises(SpecError, match="1 run is under way in other projects, and none in '/here': other") as caught:
+    with pytest.raises(SpecError, match="1 run running in other projects, and none in '/here': other") as caught:
         only_run(OTHER, PROJECT)
     assert caught.value.hint == "add --run other"
 
@@ -37,7 +37,7 @@ def test_another_projects_run_is_meant_for_reading_alone() -> None:
 def test_several_are_listed() -> None:
     with pytest.raises(SpecError, match="2 runs are under way: a, b"):
         only_run(TWO | OTHER, PROJECT, elsewhere=True)
-    with pytest.raises(SpecError, match="no run is under way"):
+    with pytest.raises(SpecError, match="no run is running"):
         only_run({}, PROJECT)
 
 
@@ -50,7 +50,7 @@ def test_a_run_is_named_by_a_name_and_never_by_a_path(project: Project, verb: st
 
     for name in (str(victim), "../../victim", "..", ""):
         done = project.run(verb, "--run", name, *(["--purge"] if verb == "down" else []))
-        assert (done.returncode, "is not the name of a run" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, "is not a valid run name" in done.stderr) == (2, True), done.stderr
     assert victim.is_dir()
 
 
@@ -82,7 +82,7 @@ def test_a_start_is_ended_before_its_folder_goes(project: Project) -> None:
     folder.release()
 
     _, said = down.communicate(timeout=PATIENCE_S)
-    assert said.splitlines() == [f"ended {name} while it was being started", f"deleted {folder.path}"]
+    assert said.splitlines() == [f"stopped {name} while it was starting", f"deleted {folder.path}"]
     assert not folder.path.exists()
 
 

@@ -162,7 +162,7 @@ def living(tmp_path_factory: pytest.TempPathFactory, recipes_python: Path, prome
 
 def printed_links(project: Project, run: str) -> dict[str, str]:
     """Name -> link, of those that `ps` prints for this run; others may be on the machine."""
-    _, _, own = project.run("ps").stdout.partition(f"{run} opens on this machine:\n")
+    _, _, own = project.run("ps").stdout.partition(f"{run} publishes on this machine:\n")
     lines = (line.split() for line in own.partition("\n\n")[0].splitlines())
     return {words[0]: words[1] for words in lines if "://" in words[1]}
 

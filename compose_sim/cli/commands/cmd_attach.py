@@ -1,4 +1,4 @@
-"""What does `composesim attach` do? It puts a person before the debugger of a rank that stands at `breakpoint()`."""
+"""Attach the terminal to the debugger of a rank that has stopped at `breakpoint()`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from compose_sim.errors import ComposesimError, SpecError
 @click.option("--rank", required=True, metavar="R", help="The rank to debug.")
 @run_option
 def command(rank: str, run: str | None) -> None:
-    """Join the debugger prompt of a rank that waits at breakpoint(); wait for it to get there where it has not.
+    """Attach to the debugger of a rank that waits at breakpoint(), or wait until the rank gets there.
 
-    Ctrl-D lets the rank run on; so does leaving by Ctrl-C.
+    Ctrl-D and Ctrl-C leave the debugger, and the rank continues.
     """
     folder = select_folder(run, elsewhere=False)
     plan = folder.read_plan()
@@ -29,16 +29,18 @@ def command(rank: str, run: str | None) -> None:
     watch = BreakpointWatch(folder.path, number)
     stop = watch.update()
     if stop and stop.phase == "attached":
-        raise SpecError(f"rank {rank} is being debugged already, at {stop.file}:{stop.line}", hint="composesim logs -f")
+        raise SpecError(
+            f"somebody is already attached to rank {rank}, at {stop.file}:{stop.line}", hint="composesim logs -f"
+        )
     if not (stop or over.is_set()):
-        say(f"rank {rank} has not come to a breakpoint yet; waiting for it (Ctrl-C to leave)")
+        say(f"waiting for rank {rank} to reach a breakpoint (Ctrl-C to leave)")
     link = watch.connect(over)
     if link is None or watch.stop is None:
         raise ComposesimError(
-            f"the run '{folder.name}' ended before rank {rank} came to a breakpoint",
-            hint=f"put breakpoint() where rank {rank} comes by, and: composesim up {plan.program}",
+            f"the run '{folder.name}' ended before rank {rank} reached a breakpoint",
+            hint=f"put breakpoint() on the path of rank {rank}, and run: composesim up {plan.program}",
         )
-    say(f"rank {rank} on {node} stands at {watch.stop.file}:{watch.stop.line}")
+    say(f"rank {rank} on {node} is at {watch.stop.file}:{watch.stop.line}")
     with link:
         relay(link, sys.stdin.fileno(), lambda text: click.echo(text, nl=False), watch)
-    say(f"rank {rank} runs on" if not over.is_set() else f"the run '{folder.name}' is over")
+    say(f"rank {rank} continues" if not over.is_set() else f"the run '{folder.name}' is over")

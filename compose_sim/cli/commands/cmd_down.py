@@ -1,4 +1,4 @@
-"""What does `composesim down` do? It ends runs and leaves nothing of them but their folders; with --purge not even those."""
+"""Stop runs and remove everything but their folders; with --purge, the folders too."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _END_WITHIN_S = 15.0  # how long the process of a run may take to write its repo
 
 @click.command("down")
 @run_option
-@click.option("--all", "all_runs", is_flag=True, help="Every run of this machine.")
-@click.option("--purge", is_flag=True, help="Delete the run's folder too: logs, report, shared files.")
+@click.option("--all", "all_runs", is_flag=True, help="Stop every run on this machine.")
+@click.option("--purge", is_flag=True, help="Also delete the folder of the run: logs, report, shared files.")
 def command(run: str | None, all_runs: bool, purge: bool) -> None:
-    """End a run: remove its nodes and its network. Without --run it is this project's only one."""
+    """Stop a run and remove its nodes and network (default: the only run of this project)."""
     project = Path.cwd()
     named = None if all_runs else run
     found = find_runs_named(named, project) if named else find_runs(project)
@@ -47,7 +47,7 @@ def command(run: str | None, all_runs: bool, purge: bool) -> None:
         for folder in finished_runs(project):
             _purge(folder)
     elif all_runs and not ended:
-        say("no run is under way")
+        say("no run is running")
     if not all(ended):
         sys.exit(ComposesimError.exit_code)
 
@@ -58,7 +58,7 @@ def _only_run(found: list[FoundRun], starting: list[RunFolder], project: Path) -
 
 
 def _end(left: FoundRun, *, purge: bool) -> bool:
-    """End a run that has nodes; whether its process has ended too, where that matters."""
+    """Stop a run that has nodes. Return False if its process had to end but did not."""
     folder, over = left.folder, True
     if folder and folder.is_claimed():
         if purge or not all_nodes_started(folder):
@@ -73,35 +73,35 @@ def _end(left: FoundRun, *, purge: bool) -> bool:
     elif folder and purge:
         _purge(folder)
     elif purge:
-        say(f"the folder of {left.run} stays, as it is not one of `composesim up` that can be seen from here")
+        say(f"kept the folder of {left.run}: `composesim up` did not create it, or it is not visible from here")
     return over
 
 
 def _end_start(folder: RunFolder, *, purge: bool) -> bool:
-    """End a run that has no nodes yet; whether its process has ended."""
+    """Stop a run that has no nodes yet. Return whether its process has ended."""
     over = interrupt_until_over(folder, timeout_s=_END_WITHIN_S)
     if not over:
         _still_there(folder.name)
         return False
-    say(f"ended {folder.name} while it was being started")
+    say(f"stopped {folder.name} while it was starting")
     if purge:
         _purge(folder)
     return True
 
 
 def _still_there(run: str) -> None:
-    say(f"the process of {run} has not ended within {_END_WITHIN_S:.0f} s; its folder stays")
+    say(f"the process of {run} did not end within {_END_WITHIN_S:.0f} s; its folder was kept")
     say(f"Try: composesim down --run {run}")
 
 
 def _only_folder(run: str, *, purge: bool) -> None:
     folder = RunFolder(runs_folder(Path.cwd()) / run)
     if not folder.path.is_dir():
-        raise SpecError(f"no run named '{run}' is known in '{Path.cwd()}'", hint="composesim ps --all")
+        raise SpecError(f"there is no run '{run}' in '{Path.cwd()}'", hint="composesim ps --all")
     if purge:
         _purge(folder)
     else:
-        say(f"nothing is left of {run} but its folder: {folder.path}")
+        say(f"{run} is already over; its folder is {folder.path}")
 
 
 def _purge(folder: RunFolder) -> None:

@@ -1,4 +1,4 @@
-"""What does `composesim exec` do? It runs a command inside a node, and ends with that command's status."""
+"""Run a command inside a node, and exit with its status."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from compose_sim.errors import SpecError
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @run_option
 @click.argument("node")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
-def command(run: str | None, node: str, words: tuple[str, ...]) -> None:
-    """Run a command inside NODE (node-1, or 1) of a run that is under way."""
-    argv = words[1:] if words[:1] == ("--",) else words
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
+def command(run: str | None, node: str, arguments: tuple[str, ...]) -> None:
+    """Run a command inside NODE (node-1, or 1) of a running run."""
+    argv = arguments[1:] if arguments[:1] == ("--",) else arguments
     if not argv:
-        raise SpecError("there is no command to run", hint=f"composesim exec {node} -- nvidia-smi")
+        raise SpecError("no command was given", hint=f"composesim exec {node} -- nvidia-smi")
     engine, run, _ = select_live(run)
     statuses = engine.statuses(run)
     name = node if node == "master" else node_name(node, [status.node for status in statuses], run=run)

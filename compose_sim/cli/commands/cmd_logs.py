@@ -1,4 +1,4 @@
-"""What does `composesim logs` do? It shows what the ranks printed, complete, from the files in the run's folder."""
+"""Show the complete output of the ranks, from the folder of the run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from compose_sim.engine.run_folder.record import end_of
 
 
 @click.command("logs")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
-@click.option("--node", "nodes", multiple=True, metavar="N", help="Only this node: node-1, or 1. May be repeated.")
-@click.option("--rank", "ranks", multiple=True, metavar="R", help="Only this rank. May be repeated.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each rank.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends.")
+@click.option("--node", "nodes", multiple=True, metavar="N", help="Only this node: node-1, or 1 (repeatable).")
+@click.option("--rank", "ranks", multiple=True, metavar="R", help="Only this rank (repeatable).")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Start with the last N lines of each rank.")
 @run_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def command(
     follow: bool, nodes: tuple[str, ...], ranks: tuple[str, ...], tail: int | None, run: str | None, as_json: bool
 ) -> None:
-    """Show what the ranks printed, of a run under way or of one that is over."""
+    """Show the output of the ranks of a running or finished run."""
     folder = select_folder(run)
     plan = folder.read_plan()
     wanted = chosen_ranks(plan, nodes=nodes, ranks=ranks)
@@ -41,7 +41,7 @@ def command(
 
 
 def _batches(folder: RunFolder, *, follow: bool) -> Iterator[list[Event]]:
-    """Log events: all there are, an empty batch whenever there is nothing new, and with `follow` until the run is over."""
+    """Yield batches of log events, empty when there is nothing new; with `follow`, until the run is over."""
     tail = EventTail(folder.path)
     over = end_of(folder) if follow else None
     while True:
@@ -58,7 +58,7 @@ def _batches(folder: RunFolder, *, follow: bool) -> Iterator[list[Event]]:
 
 
 def _tailed(batches: Iterator[list[Event]], tail: int, *, follow: bool) -> Iterator[list[Event]]:
-    """The same batches, those of what there was at the beginning shortened to the last lines of each rank."""
+    """Yield the batches, with the output that existed at the beginning cut to the last lines of each rank."""
     last: dict[int | None, deque[Event]] = defaultdict(lambda: deque(maxlen=tail))
     for events in batches:
         for event in events:
@@ -87,7 +87,7 @@ class _Writer:
         self._width = max(map(len, labels))
 
     def write(self, events: list[Event]) -> None:
-        """One write for all, so that lines of two writers never mix."""
+        """Write all lines at once, so that lines of two writers never mix."""
         if events:
             click.echo("".join(map(self._line, events)), nl=False)
 

@@ -1,4 +1,4 @@
-"""What does `composesim prune` do? It removes what runs left behind whose process is dead."""
+"""Remove what crashed runs have left."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from compose_sim.engine.lifetime.orphans import find_runs
 @click.command("prune")
 @json_option
 def command(as_json: bool) -> None:
-    """Remove nodes and networks that crashed runs left. Runs under way, kept with --keep, or rendered stay."""
+    """Remove the nodes and networks of crashed runs. Runs that are running, kept with --keep, or rendered are not touched."""
     removed = []
     for left in find_runs(Path.cwd()):
         if left.state == "unreadable":
-            say(f"left {left.run} alone, as its plan cannot be read: composesim down --run {left.run}")
+            say(f"skipped {left.run}: its plan cannot be read. Remove it: composesim down --run {left.run}")
         if left.state == "kept":
-            say(f"kept {left.run}, as it was started with --keep: composesim down --run {left.run}")
+            say(f"skipped {left.run}: it was started with --keep. Remove it: composesim down --run {left.run}")
             continue
         if left.state != "crashed":
             continue
@@ -31,4 +31,4 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json({"schema_version": 1, "removed": removed})
     elif not removed:
-        say("there was nothing to remove")
+        say("nothing to remove")

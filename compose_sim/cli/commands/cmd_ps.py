@@ -1,4 +1,4 @@
-"""What does `composesim ps` do? It lists the runs of this machine and their nodes, by what the engines know of them."""
+"""List the runs on this machine and their nodes, as the engines report them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from compose_sim.errors import SpecError
 
 
 @click.command("ps")
-@click.option("--all", "-a", "all_runs", is_flag=True, help="Finished runs of this project too, with their verdicts.")
+@click.option(
+    "--all", "-a", "all_runs", is_flag=True, help="Also list finished runs of this project, with their verdicts."
+)
 @json_option
 def command(all_runs: bool, as_json: bool) -> None:
-    """List runs that have nodes, on every engine, and their nodes."""
+    """List the runs that have nodes on any engine, and their nodes."""
     runs = _live_runs()
     if all_runs:
         known = {run["run"] for run in runs}
@@ -32,7 +34,7 @@ def command(all_runs: bool, as_json: bool) -> None:
         print_json({"schema_version": 1, "runs": runs})
         return
     if not runs:
-        say("no run is under way" + ("" if all_runs else "; finished ones: composesim ps --all"))
+        say("no run is running" + ("" if all_runs else ". List finished runs: composesim ps --all"))
         return
     rows = [row for run in runs for row in _rows(run)]
     columns = 6 if any(run["nodes"] for run in runs) else 3
@@ -40,7 +42,7 @@ def command(all_runs: bool, as_json: bool) -> None:
     for run in runs:
         lines = links_of(RunFolder(Path(run["folder"]))) if run["published"] else []
         if lines:
-            click.echo("\n".join(["", f"{run['run']} opens on this machine:", *lines]))
+            click.echo("\n".join(["", f"{run['run']} publishes on this machine:", *lines]))
 
 
 def _live_runs() -> list[dict[str, Any]]:
@@ -67,7 +69,7 @@ def _live_runs() -> list[dict[str, Any]]:
 
 
 def _run_state(path: Path | None) -> str:
-    """As `state_of` says; with its verdict, `passed, kept`, for a run started with --keep."""
+    """Return the state of a run; with its verdict (`passed, kept`) if it was started with --keep."""
     state = state_of(path)
     if state != "kept" or path is None:
         return state
@@ -79,7 +81,7 @@ def _run_state(path: Path | None) -> str:
 
 
 def _wished(path: Path) -> dict[str, str]:
-    """The nodes of a run that a fault or `scale` made what they are, which no engine can tell: stopped, isolated, absent."""
+    """Return phases that come from a fault or from `scale`, and that the engine does not know: stopped, isolated, absent."""
     try:
         _, state = read_state(RunFolder(path), metrics=False)
     except SpecError:
@@ -88,7 +90,7 @@ def _wished(path: Path) -> dict[str, str]:
 
 
 def _away(name: str, phase: str) -> dict[str, Any]:
-    """A node of which the engine knows nothing."""
+    """Return the row of a node that the engine does not know."""
     return {"node": name, "role": "node", "ranks": "", "state": phase, "exit_code": None, "since": ""}
 
 

@@ -1,4 +1,4 @@
-"""What does `composesim report` do? It shows what a run was worth, after a crash too, from its folder alone."""
+"""Show the report of a finished run from its folder, even after a crash."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from compose_sim.errors import SpecError
 @json_option
 @junit_option
 def command(name: str | None, run: str | None, as_json: bool, junit_file: Path | None) -> None:
-    """Show the report of RUN, a name or a run's folder; the latest run of this project when left out."""
+    """Show the report of RUN, a name or the folder of a run (default: the latest run of this project)."""
     folder = _folder(name or run)
     if folder.is_claimed():
-        raise SpecError(f"the run '{folder.name}' is still under way", hint=f"composesim wait --run {folder.name}")
+        raise SpecError(f"the run '{folder.name}' is still running", hint=f"composesim wait --run {folder.name}")
     report = report_of(folder)
     if as_json:
         print_json(report.to_dict())

@@ -1,4 +1,4 @@
-"""What does `composesim stats` do? It shows what each node uses, as the nodes themselves measured it."""
+"""Show what each node uses, as measured by the node itself."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BETWEEN_LOOKS_S = 1.0  # nodes measure once a second
 
 @click.command("stats")
 @run_option
-@click.option("--watch", is_flag=True, help="Show it anew each second, until the run has ended.")
+@click.option("--watch", is_flag=True, help="Refresh every second until the run ends.")
 @json_option
 def command(run: str | None, watch: bool, as_json: bool) -> None:
-    """Show CPU, memory, network and GPUs of each node, now or at the end of a run that is over."""
+    """Show the CPU, memory, network and GPU usage of each node, now or at the end of a finished run."""
     folder = select_folder(run)
     if watch:
         _watch(folder, as_json=as_json)
@@ -39,7 +39,7 @@ def _watch(folder: RunFolder, *, as_json: bool) -> None:
         for event in tail.finish() if last else tail.poll():
             state = fold(state, event)
         if not as_json:
-            click.clear()  # does nothing where stdout is no terminal
+            click.clear()  # does nothing if stdout is not a terminal
         _print(folder, state, as_json=as_json)
     tail.close()
 

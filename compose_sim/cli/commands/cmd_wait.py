@@ -1,4 +1,4 @@
-"""What does `composesim wait` do? It blocks until a run has ended, and ends with the run's exit code."""
+"""Wait until a run has ended, and exit with its exit code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TIMED_OUT = 124
 @click.command("wait")
 @run_option
 @click.option(
-    "--timeout", callback=seconds, metavar="TIME", help="Give up after this time, such as 10m, with exit code 124."
+    "--timeout", callback=seconds, metavar="TIME", help="Give up with exit code 124 after this time, such as 10m."
 )
 @json_option
 def command(run: str | None, timeout: float | None, as_json: bool) -> None:
-    """Wait for a run to end, and end with its exit code. One that is over already has its verdict told at once."""
+    """Wait for a run to finish and exit with its exit code. Returns immediately if the run is already over."""
     folder = select_folder(run)
     if not end_of(folder).wait(timeout):
-        say(f"the run '{folder.name}' is still under way after {format_seconds(timeout or 0)}")
+        say(f"the run '{folder.name}' is still running after {format_seconds(timeout or 0)}")
         sys.exit(TIMED_OUT)
     report = report_of(folder)
     if as_json:

@@ -11,10 +11,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from compose_sim.core.network.links import check_links
 from compose_sim.core.request.check_ids import IDS, unknown_check
 from compose_sim.core.request.gpu_selection import parse_gpus
+from compose_sim.core.request.run_name import RUN_NAME
 from compose_sim.core.request.service_names import BUILT_IN, check_service
 from compose_sim.core.units import format_bytes, parse_bytes, parse_seconds
 
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LEAST_BYTES = 6 << 20  # Docker refuses a memory limit below 6 MiB
 

@@ -67,7 +67,7 @@ def test_a_run_kept_on_purpose_survives_prune_and_not_down(project: Project) -> 
 
     listed = {run["run"]: run["state"] for run in json.loads(project.run("ps", "--json").stdout)["runs"]}
     assert listed[name] == "passed, kept"
-    assert f"kept {name}, as it was started with --keep" in project.run("prune").stderr
+    assert f"skipped {name}: it was started with --keep" in project.run("prune").stderr
     assert len(docker("ps", "--all", "--quiet", "--filter", f"label=composesim.run={name}")) == 3
 
     assert project.run("down", "--run", name).returncode == 0

@@ -82,7 +82,7 @@ def test_logs_begin_with_the_last_lines_of_each_rank(passed: Project) -> None:
         (("--rank", "4"), "there is no rank '4' in the run '{run}': there are ranks 0, 1, 2, 3"),
         (("--rank", "x"), "there is no rank 'x' in the run '{run}': there are ranks 0, 1, 2, 3"),
         (("--node", "0", "--rank", "2"), "there is no rank '2' on node-0: there are ranks 0, 1"),
-        (("--run", "other"), "no run named 'other' is known in"),
+        (("--run", "other"), "there is no run 'other' in"),
     ],
 )
 def test_what_does_not_exist_is_named(passed: Project, words: tuple[str, ...], message: str) -> None:
@@ -173,7 +173,7 @@ def test_down_leaves_the_folder_and_purge_does_not(tmp_path: Path) -> None:
     folder = tmp_path / ".composesim" / "runs" / DONE
 
     kept = project.run("down", "--run", DONE)
-    assert (kept.returncode, kept.stderr) == (0, f"nothing is left of {DONE} but its folder: {folder}\n")
+    assert (kept.returncode, kept.stderr) == (0, f"{DONE} is already over; its folder is {folder}\n")
     purged = project.run("down", "--run", DONE, "--purge")
     assert (purged.returncode, purged.stderr) == (0, f"deleted {folder}\n")
     assert not folder.exists()

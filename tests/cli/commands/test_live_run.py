@@ -37,7 +37,7 @@ def test_a_command_runs_inside_a_node_and_its_status_is_ours(live: Live) -> None
     ("words", "message"),
     [
         (("node-5", "--", "true"), "there is no node 'node-5' in the run"),
-        (("node-1",), "there is no command to run"),
+        (("node-1",), "no command was given"),
     ],
 )
 def test_a_command_that_cannot_run_is_an_error(live: Live, words: tuple[str, ...], message: str) -> None:
@@ -68,7 +68,7 @@ def test_waiting_has_a_time_limit(live: Live) -> None:
     done = live.project.run("wait", "--run", live.run, "--timeout", "100ms")
 
     assert done.returncode == 124
-    assert "still under way after 0.10 s" in done.stderr
+    assert "still running after 0.10 s" in done.stderr
 
 
 def test_a_report_of_it_must_wait(live: Live) -> None:
@@ -136,7 +136,7 @@ def test_a_debugger_is_reached_with_commands_from_a_pipe(project: Project) -> No
     assert done.returncode == 0
     assert "(Pdb) 41\n" in done.stdout
     assert "(Pdb) 43\n" in done.stdout
-    assert f"rank 1 on node-1 stands at {project.folder}/train.py:4\n" in done.stderr
+    assert f"rank 1 on node-1 is at {project.folder}/train.py:4\n" in done.stderr
     assert project.run("wait", "--run", run).returncode == 0
     assert "node-1 | answer 42" in project.run("logs", "--run", run).stdout
 
@@ -150,4 +150,4 @@ def test_attaching_to_a_rank_that_never_stops_ends_with_the_run(live: Live) -> N
 
     _, error = attach.communicate(timeout=PATIENCE_S)
     assert attach.returncode == 1
-    assert "ended before rank 0 came to a breakpoint" in error
+    assert "ended before rank 0 reached a breakpoint" in error
