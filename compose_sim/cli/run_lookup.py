@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compose_sim.core.request.run_name import RUN_NAME
-from compose_sim.core.units import format_count, parse_seconds
+from compose_sim.core.units import parse_seconds
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.registry import available_engines
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
@@ -68,8 +68,8 @@ def only_run(live: Mapping[str, Path], project: Path, *, elsewhere: bool = False
         raise SpecError("no run is running", hint="composesim ps --all")
     names = sorted(candidates or live)
     where = "" if candidates else f" in other projects, and none in '{project}'"
-    count = format_count(len(names), "run")
-    raise SpecError(f"{count} running{where}: {', '.join(names)}", hint=f"add --run {names[0]}")
+    running = "1 run is running" if len(names) == 1 else f"{len(names)} runs are running"
+    raise SpecError(f"{running}{where}: {', '.join(names)}", hint=f"add --run {names[0]}")
 
 
 def select_live(run: str | None) -> tuple[Engine, str, Path]:

@@ -29,13 +29,13 @@ def test_this_projects_only_run_is_meant() -> None:
 
 def test_another_projects_run_is_meant_for_reading_alone() -> None:
     assert only_run(OTHER, PROJECT, elsewhere=True) == "other"
-    with pytest.raises(SpecError, match="1 run running in other projects, and none in '/here': other") as caught:
+    with pytest.raises(SpecError, match="1 run is running in other projects, and none in '/here': other") as caught:
         only_run(OTHER, PROJECT)
     assert caught.value.hint == "add --run other"
 
 
 def test_several_are_listed() -> None:
-    with pytest.raises(SpecError, match="2 runs are under way: a, b"):
+    with pytest.raises(SpecError, match="2 runs are running: a, b"):
         only_run(TWO | OTHER, PROJECT, elsewhere=True)
     with pytest.raises(SpecError, match="no run is running"):
         only_run({}, PROJECT)

@@ -144,7 +144,7 @@ def test_a_debugger_is_reached_with_commands_from_a_pipe(project: Project) -> No
 def test_attaching_to_a_rank_that_never_stops_ends_with_the_run(live: Live) -> None:
     attach = live.project.start("attach", "--rank", "0", "--run", live.run)
     assert attach.stderr is not None
-    assert "waiting for it" in attach.stderr.readline()
+    assert "waiting for rank 0" in attach.stderr.readline()
     live.tell(0, "0")
     live.tell(1, "0")
 
