@@ -1,4 +1,4 @@
-"""What does `composesim VERB` do? This group finds the verb's file, runs it, and turns an error into words in one place."""
+"""Find and run the command `composesim VERB`, and print every error in one place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from compose_sim import __version__
 from compose_sim.errors import ComposesimError
 
-# Verb -> its one line in `--help`. A verb's module is imported only when it runs, so that `--help` stays quick.
+# Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
 VERBS = {
     "up": "Run a script on a cluster of nodes, and exit with a verdict.",
     "check": "Find mistakes in the distributed code of a script.",
@@ -42,21 +42,21 @@ VERBS = {
 
 
 class Verbs(click.Group):
-    """Verbs by name, each from `cli/cmd_<verb>.py`."""
+    """Verbs by name, each from `cli/commands/cmd_<verb>.py`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the order of use."""
+        """Return all verbs, in the order of use."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb's command, its module imported now."""
+        """Import the verb's module and return its command."""
         if cmd_name not in VERBS:
             return None
         command: click.Command = import_module(f"compose_sim.cli.commands.cmd_{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of verbs for `--help`, without importing one."""
+        """Write the list of verbs for `--help` without importing them."""
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -72,11 +72,11 @@ composesim up --nodes 2 --nproc-per-node 2 train.py --epochs 3
 @click.command(cls=Verbs, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="composesim")
 def group() -> None:
-    """All verbs."""
+    """Collect all verbs; the help text is in _HELP."""
 
 
 def main() -> None:
-    """The `composesim` command: every error becomes words and an exit code here, and nowhere else."""
+    """Run the `composesim` command. Every error becomes a message and an exit code here, and nowhere else."""
     try:
         group.main(standalone_mode=False)
     except click.exceptions.Exit as leave:
@@ -95,16 +95,18 @@ def main() -> None:
     except PermissionError as error:
         _say(f"Error: {error.strerror}: '{error.filename}'\nTry: ls -ld {error.filename}", str(error), exit_code=4)
     except BrokenPipeError:
-        # The reader of our output has gone; Python would complain once more while flushing at exit.
+        # The reader of our output has gone; flushing at exit must not raise another error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except Exception:  # noqa: BLE001 - the one place where a bug of ours becomes words
+    except Exception:  # noqa: BLE001 - the one place that reports a bug of ours
         text = f"This is a bug in composesim {__version__}:\n{traceback.format_exc()}"
-        _say(text + "Try: report it with the lines above", "bug in composesim", traceback.format_exc(), exit_code=70)
+        _say(
+            text + "Try: report it with the traceback above", "bug in composesim", traceback.format_exc(), exit_code=70
+        )
 
 
 def _say(text: str, message: str, evidence: str = "", hint: str = "", exit_code: int = 1) -> None:
-    """The error on stderr, or on stdout as JSON where the person asked for JSON."""
+    """Print the error on stderr, or on stdout as JSON if the user asked for JSON, and exit."""
     if _wants_json():
         error = {"message": message, "evidence": evidence, "hint": hint, "exit_code": exit_code}
         click.echo(json.dumps({"schema_version": 1, "error": error}))
@@ -114,7 +116,7 @@ def _say(text: str, message: str, evidence: str = "", hint: str = "", exit_code:
 
 
 def _wants_json() -> bool:
-    """Whether --json stands among our own words, not among the script's."""
+    """Return whether --json is among our own arguments, not among the script's."""
     verb, words = sys.argv[1:2], sys.argv[2:]
     own = words[: words.index("--")] if "--" in words else words
     command = group.get_command(click.Context(group), verb[0]) if verb and not verb[0].startswith("-") else None

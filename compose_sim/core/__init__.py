@@ -1,5 +1,5 @@
-"""Values in, values out: every decision of composesim is made here.
+"""Make every decision of composesim, as pure functions of values.
 
-Nothing in this folder reads a file, starts a program, opens a socket, asks the time or prints.
-What it knows of the world arrives as an argument; what it wants done leaves as a value. A test keeps this law.
+Nothing here reads a file, starts a program, opens a socket, reads the clock or prints. Facts about the world are arguments;
+what is to be done is a return value. tests/test_architecture.py enforces this.
 """

@@ -1,6 +1,6 @@
-"""How does a Plan read as a Compose document? As text, through `docker-compose.yml.j2` and one quoting filter.
+"""Render a plan as a Compose document, with `docker-compose.yml.j2` and one filter that quotes.
 
-The templates come through a Jinja loader that the caller hands in, so this module opens no file.
+Templates come from the caller's Jinja loader, so this module opens no file.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from compose_sim.core.plan.environment import CONTAINER_HOME, SCRATCH
 from compose_sim.core.plan.model import CONTAINER_FOLDER, NOBODY, Mount, Plan, PlannedPort, PlannedService
 
 _WRITTEN_TO = ("events", "logs", "observations", "shared", "debug")
-# Where a run's own folders appear in every container; the sources are relative to the compose file.
+# The run's own folders in every container; sources are relative to the compose file.
 _OWN_MOUNTS = [
     *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}", read_only=True) for name in ("node", "control")),
     *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}") for name in _WRITTEN_TO),
 ]
 _IDENTITY = [Mount(source=f"./identity/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")]
 _NOBODY = f"nobody:x:{NOBODY}:{NOBODY}:nobody:/nonexistent:/usr/sbin/nologin"
-# Characters that YAML does not allow unescaped in a double-quoted scalar, or would take for a line break.
+# Characters that a double-quoted YAML scalar must escape, or that YAML reads as line breaks.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> str:
-    """The compose file of a plan. `folder` is where the file will lie, for the label that leads back to it."""
+    """Return the compose file of a plan. `folder` is the folder of the file, which containers carry as a label."""
     environment = template_environment(loader)
     environment.filters |= {
         "quote": quote,
@@ -52,7 +52,7 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
 
 
 def render_service_files(plan: Plan, *, loader: jinja2.BaseLoader) -> dict[str, str]:
-    """What services are given to read: text by name below the run's `services`. What does not end in .j2 is taken as it is."""
+    """Return the files of services, by name in the run's `services` folder. Only names in .j2 are templates."""
     environment = template_environment(loader)
     environment.filters["quote"] = json.dumps  # what is JSON is YAML too
     return {
@@ -65,13 +65,13 @@ def render_service_files(plan: Plan, *, loader: jinja2.BaseLoader) -> dict[str, 
 
 
 def render_settings(plan: Plan, *, image: str, dotenv: str = "") -> str:
-    """The `.env` beside a compose file: the person's own text, unchanged, then the settings that the document asks for."""
+    """Return the `.env` of a compose file: the user's own text, unchanged, then the settings that the document uses."""
     own = dotenv if not dotenv or dotenv.endswith("\n") else dotenv + "\n"
     return f"{own}COMPOSESIM_IMAGE={image}\nCOMPOSESIM_USER={plan.user}\n"
 
 
 def render_identity(plan: Plan) -> dict[str, str]:
-    """`passwd` and `group` for an image that is this machine's own files: getpass, torch and ssh look the user up."""
+    """Return `passwd` and `group` for the host image: getpass, torch and ssh look the user up."""
     user_id, group_id = plan.user_ids
     users = {0: "root:x:0:0:root:/root:/bin/sh", NOBODY: _NOBODY}
     groups = {0: "root:x:0:", NOBODY: f"nogroup:x:{NOBODY}:"}
@@ -85,28 +85,28 @@ def render_identity(plan: Plan) -> dict[str, str]:
 
 
 def project_name(run: str) -> str:
-    """The Compose project of a run."""
+    """Return the name of a run's Compose project."""
     return f"composesim-{run}"
 
 
 def quote(value: object) -> str:
-    """A scalar that comes back from Compose as the very same text: YAML double quotes, and `$` doubled against interpolation."""
+    """Quote a scalar so that Compose reads the same text: double quotes, and `$` doubled to prevent interpolation."""
     text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'"{_UNPRINTABLE.sub(_escape, text)}"'
 
 
 def quote_list(values: Iterable[object]) -> str:
-    """A list of scalars on one line."""
+    """Return a list of quoted scalars on one line."""
     return f"[{', '.join(quote(value) for value in values)}]"
 
 
 def published(ports: Iterable[PlannedPort]) -> str:
-    """Ports that are open to this machine, and to nobody else."""
+    """Return port mappings that only this machine can reach."""
     return quote_list(f"127.0.0.1:{port.host_port}:{port.port}" for port in ports)
 
 
 def ports_of(service: PlannedService, plan: Plan) -> tuple[PlannedPort, ...]:
-    """What is published of a service: its own ports, and those of services that live in its network."""
+    """Return the ports to publish on a service: its own, and those of services that share its network."""
     if service.network_of:
         return ()
     inside = (each for each in plan.services if service.name in (each.name, each.network_of))
@@ -114,7 +114,7 @@ def ports_of(service: PlannedService, plan: Plan) -> tuple[PlannedPort, ...]:
 
 
 def comment(value: object) -> str:
-    """Text that stays within one comment line."""
+    """Shorten text so that it fits into one comment line."""
     return _UNPRINTABLE.sub(" ", str(value))[:200]
 
 

@@ -1,4 +1,4 @@
-"""Does a document obey the Compose Specification? Checked against its published JSON schema, without Docker."""
+"""Validate a document against the published JSON schema of the Compose Specification, without Docker."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from compose_sim.errors import ComposesimError
 
 
 class InvalidDocumentError(ComposesimError):
-    """What composesim rendered is not a Compose document: a bug of ours."""
+    """composesim rendered an invalid Compose document, which is a bug."""
 
     exit_code = 70
 
 
 def check_document(text: str, schema: Mapping[str, Any]) -> None:
     """
-    InvalidDocumentError where the document breaks the schema.
+    Raise InvalidDocumentError if the document violates the schema.
 
-    A thousand nodes are one service a thousand times over, in other words: services with the same keys and the same values
-    but for their text are checked once. Patterns in the schema bind only names, which are all checked.
+    Services that differ only in the text of their values are validated once, so that a thousand nodes cost as much as one. The
+    patterns in the schema apply to names only, and all names are validated.
     """
-    import jsonschema  # 0.04 s, which a run that renders nothing for others need not pay
+    import jsonschema  # takes 0.04 s, and only `render` needs it
 
     document = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     services = document["services"]
@@ -36,12 +36,12 @@ def check_document(text: str, schema: Mapping[str, Any]) -> None:
         if error:
             where = ".".join(str(step) for step in error.absolute_path)
             raise InvalidDocumentError(
-                f"the rendered document breaks the Compose schema at '{where}'", evidence=error.message
+                f"the rendered document violates the Compose schema at '{where}'", evidence=error.message
             )
 
 
 def _shape(mapping: Mapping[str, Any]) -> str:
-    """The keys with the kinds of their values: what the schema tells apart."""
+    """Return the keys with the types of their values, which is what the schema distinguishes."""
     return ";".join(f"{key}:{_kind(value)}" for key, value in mapping.items())
 
 

@@ -1,4 +1,4 @@
-"""How are templates read? Strictly, as text whose lines stay where they are, through a loader that the caller hands in."""
+"""Configure Jinja for text files whose line breaks matter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import jinja2
 
 
 def template_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
-    """An environment in which a name that is not there is an error; callers add the filter that quotes for their format."""
+    """Return an environment in which an undefined name is an error. Callers add the quoting filter of their format."""
     return jinja2.Environment(
         loader=loader,
         undefined=jinja2.StrictUndefined,

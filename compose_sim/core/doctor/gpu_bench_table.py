@@ -1,4 +1,4 @@
-"""How do step time and all-reduces change with the number of nodes, for each way to share a GPU? Rows, and a plot as text or SVG."""
+"""Show step and all-reduce times by number of nodes and GPU sharing mode, as table rows and as a plot in text or SVG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BAR = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One run. `mode` is own, mps or timeslice; the large step is of 16 MiB of gradients; `problem` says why there are no numbers."""
+    """One run. `mode` is own, mps or timeslice; the large step has 16 MiB of gradients; `problem` is set if nothing was measured."""
 
     mode: str
     nodes: int
@@ -29,12 +29,12 @@ class Sample:
     problem: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The sample as JSON values."""
+        """Return the sample as JSON values."""
         return asdict(self)
 
 
 def sample_of(mode: str, nodes: int, report: Report) -> Sample:
-    """What a run of `templates/bench/gpu.py` measured, or why it did not."""
+    """Return what a run of `templates/bench/gpu.py` measured, or why it failed."""
     metrics = report.metrics
     if report.verdict != "passed" or "step_ms" not in metrics:
         problem = report.cause.first_line if report.cause else report.verdict
@@ -51,7 +51,7 @@ def sample_of(mode: str, nodes: int, report: Report) -> Sample:
 
 
 def table_rows(samples: Sequence[Sample]) -> list[tuple[str, ...]]:
-    """A row a run, its numbers as words; the reason in the place of the first number where there are none."""
+    """Return one row per run; a run that failed has the reason in place of the first number."""
     return [
         (each.mode, str(each.nodes), each.problem, "–", "–", "–", "–")
         if each.step_ms is None
@@ -69,7 +69,7 @@ def table_rows(samples: Sequence[Sample]) -> list[tuple[str, ...]]:
 
 
 def text_plot(samples: Sequence[Sample]) -> list[str]:
-    """Step times as bars on a logarithmic scale, since sharing modes differ by powers of ten."""
+    """Return step times as bars on a logarithmic scale, because sharing modes differ by powers of ten."""
     measured = [each for each in samples if each.step_ms]
     if not measured:
         return []
@@ -85,7 +85,7 @@ def text_plot(samples: Sequence[Sample]) -> list[str]:
 
 
 def svg_plot(samples: Sequence[Sample]) -> str:
-    """The same as a picture: nodes to the right, step time upwards on a logarithmic scale, a line for each mode."""
+    """Return step time over nodes as SVG: one line per mode, on a logarithmic scale."""
     measured = [each for each in samples if each.step_ms]
     nodes = sorted({each.nodes for each in measured})
     times = [each.step_ms or 1.0 for each in measured]

@@ -1,4 +1,4 @@
-"""Is this machine fit for runs, and what mends it where it is not? Facts in, checks out."""
+"""Check whether this machine can run clusters, and how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from compose_sim.core.plan.gpus.sharing import why_no_mps
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import EnvironmentMissingError
 
-_RANK_BYTES = 300 << 20  # what a process with torch takes before it has a model
+_RANK_BYTES = 300 << 20  # of a process with torch but without a model
 _DISK_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What `doctor` looks at, beside what a plan depends on. Sizes in bytes."""
+    """What `doctor` checks: the host of a plan, and more. Sizes in bytes."""
 
     host: Host
     python_why: str  # why nodes run this interpreter
     default_image: bool  # whether `composesim image build` has been run
-    bridge: bool | None  # whether the kernel has bridges; None where that cannot be seen
+    bridge: bool | None  # whether the kernel supports bridges; None if unknown
     free_memory_bytes: int
     free_disk_bytes: int
     crashed_runs: tuple[str, ...]
@@ -31,7 +31,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One finding: passed, warned (some runs cannot be had) or failed (no run can), and a command that mends it."""
+    """One finding: passed, warned (some runs are not possible) or failed (no run is), and a command that fixes it."""
 
     id: str
     status: str
@@ -39,12 +39,12 @@ class Check:
     hint: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        """The check as JSON values."""
+        """Return the check as JSON values."""
         return asdict(self)
 
 
 def diagnose(machine: Machine) -> tuple[Check, ...]:
-    """All checks, in the order in which to mend them."""
+    """Return all checks, in the order in which to fix them."""
     checks = [_python(machine), _docker(machine)]
     if machine.host.docker.available:
         checks += [_bridge(machine), _image(machine)]
@@ -52,7 +52,7 @@ def diagnose(machine: Machine) -> tuple[Check, ...]:
 
 
 def is_fit(checks: tuple[Check, ...]) -> bool:
-    """Whether any run at all can be had."""
+    """Return whether any run is possible."""
     return all(check.status != "failed" for check in checks)
 
 
@@ -64,7 +64,7 @@ def _python(machine: Machine) -> Check:
         )
     found = f"'{python.executable}' has no torch" if python else "no python3 was found"
     if machine.host.docker.available:
-        detail = f"no Python with torch for nodes ({found}), so they need an image"
+        detail = f"no Python with torch for nodes: {found}; they need an image"
         return Check(id="python", status="warned", detail=detail, hint="composesim image build, or pip install torch")
     return Check(
         id="python", status="failed", detail=f"no Python with torch for nodes: {found}", hint="pip install torch"
@@ -76,17 +76,20 @@ def _docker(machine: Machine) -> Check:
     if docker.available:
         return _passed("docker", docker.reason)
     if python and python.has_torch:
-        detail = f"{docker.reason}; runs take the local engine"
+        detail = f"{docker.reason}; runs use the local engine"
         return Check(id="docker", status="warned", detail=detail, hint=docker.hint)
     return Check(id="docker", status="failed", detail=docker.reason, hint=docker.hint)
 
 
 def _bridge(machine: Machine) -> Check:
     if machine.bridge is False:
-        detail = "the kernel shows no bridge networks, which nodes meet on"
+        detail = "the kernel has no bridge networks, which connect nodes"
         return Check(id="bridge", status="warned", detail=detail, hint="sudo modprobe bridge")
     return _passed(
-        "bridge", "the kernel has bridge networks" if machine.bridge else "the kernel does not show its modules"
+        "bridge",
+        "the kernel has bridge networks"
+        if machine.bridge
+        else "the kernel does not show whether it has bridge networks",
     )
 
 
@@ -94,12 +97,12 @@ def _image(machine: Machine) -> Check:
     if machine.default_image:
         return _passed("image", "composesim:latest is built")
     if _has_torch(machine):
-        return _passed("image", "composesim:latest is not built, and not needed while nodes run this machine's Python")
+        return _passed("image", "composesim:latest is not built, and not needed: nodes run this machine's Python")
     return Check(id="image", status="warned", detail="composesim:latest is not built", hint="composesim image build")
 
 
 def _gpu(machine: Machine) -> Check:
-    """Which GPUs there are, how containers come by them and how ranks share one; a warning where nodes would do without."""
+    """List the GPUs, how containers get them and how ranks share one; warn if nodes cannot use them."""
     host, inventory = machine.host, machine.host.gpus
     if inventory.problem:
         detail = f"{inventory.problem}; nodes train on the CPU, with CUDA emulated"
@@ -111,11 +114,11 @@ def _gpu(machine: Machine) -> Check:
     too_old = why_too_old(inventory, cuda)
     if too_old:
         return Check(
-            id="gpu", status="warned", detail=f"{names}: {too_old}", hint="update the driver, or take an older torch"
+            id="gpu", status="warned", detail=f"{names}: {too_old}", hint="update the driver, or install an older torch"
         )
     if cuda == "":
-        detail = f"{names}, and the nodes' torch is built without CUDA"
-        return Check(id="gpu", status="warned", detail=detail, hint="install a torch for CUDA")
+        detail = f"{names}, but the nodes' torch is built without CUDA"
+        return Check(id="gpu", status="warned", detail=detail, hint="install torch with CUDA")
     try:
         _, how = choose_binding(
             inventory, contained=host.docker.available, needed=inventory.gpus, own_driver=_has_torch(machine)
@@ -123,8 +126,8 @@ def _gpu(machine: Machine) -> Check:
     except EnvironmentMissingError as error:
         return Check(id="gpu", status="warned", detail=f"{names}: {error.message}", hint=error.hint)
     no_mps = why_no_mps(inventory.gpus[0], inventory)
-    shared = f"by turns, since {no_mps}" if no_mps else "through MPS"
-    return _passed("gpu", f"{names}, driver {inventory.driver}; nodes get them {how}, and share one {shared}")
+    shared = f"by time-slicing, because {no_mps}" if no_mps else "through MPS"
+    return _passed("gpu", f"{names}, driver {inventory.driver}; nodes get them {how} and share one {shared}")
 
 
 def _memory(machine: Machine) -> Check:
@@ -137,7 +140,7 @@ def _memory(machine: Machine) -> Check:
 
 
 def _disk(machine: Machine) -> Check:
-    detail = f"{format_bytes(machine.free_disk_bytes)} free where {machine.host.folder} lies"
+    detail = f"{format_bytes(machine.free_disk_bytes)} free on the disk of {machine.host.folder}"
     if machine.free_disk_bytes >= _DISK_BYTES:
         return _passed("disk", detail)
     return Check(id="disk", status="warned", detail=detail, hint="composesim down --all --purge deletes finished runs")
@@ -145,7 +148,7 @@ def _disk(machine: Machine) -> Check:
 
 def _leftovers(machine: Machine) -> Check:
     if not machine.crashed_runs:
-        return _passed("leftovers", "no crashed run has left anything")
+        return _passed("leftovers", "no crashed run has left nodes or networks")
     detail = f"crashed runs have left nodes or networks: {', '.join(machine.crashed_runs)}"
     return Check(id="leftovers", status="warned", detail=detail, hint="composesim prune")
 

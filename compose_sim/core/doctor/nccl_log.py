@@ -1,4 +1,4 @@
-"""Which way did NCCL take between ranks? Read from what it says with NCCL_DEBUG=INFO."""
+"""Read the transport between ranks from NCCL's log (NCCL_DEBUG=INFO)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _INTERFACE = re.compile(r"NET/Socket : Using \[0\](\S+?):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NcclWords:
-    """What NCCL said. `transports` are by number of channels: "NET/Socket", "P2P", "SHM"."""
+class NcclFacts:
+    """What NCCL logged. `transports` are sorted by number of channels: "NET/Socket", "P2P", "SHM"."""
 
     transports: tuple[str, ...] = ()
     version: str = ""
-    nodes: int | None = None  # how many hosts NCCL takes this machine for
+    nodes: int | None = None  # how many hosts NCCL sees
     interface: str = ""
 
 
-def read_nccl_log(lines: Iterable[str]) -> NcclWords:
-    """The facts in the output of all ranks."""
+def read_nccl_log(lines: Iterable[str]) -> NcclFacts:
+    """Return the facts in the output of all ranks."""
     found: Counter[str] = Counter()
     version, interface, nodes = "", "", None
     for line in lines:
@@ -39,4 +39,4 @@ def read_nccl_log(lines: Iterable[str]) -> NcclWords:
         if match := _INTERFACE.search(line):
             interface = match[1]
     transports = tuple(transport for transport, _ in found.most_common())
-    return NcclWords(transports=transports, version=version, nodes=nodes, interface=interface)
+    return NcclFacts(transports=transports, version=version, nodes=nodes, interface=interface)

@@ -122,5 +122,5 @@ def test_a_recipe_from_elsewhere_gets_the_packages_that_it_names() -> None:
 
     assert (with_torch.torch, with_torch.frameworks[0].requirements) == (True, ("deepspeed>=0.15",))
     assert (without.torch, without.frameworks[0].requirements) == (False, ("jax",))
-    with pytest.raises(SpecError, match="cannot name an image"):
+    with pytest.raises(SpecError, match="no image can be named after recipe"):
         contents_of_packages("../x", {})

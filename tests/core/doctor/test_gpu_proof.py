@@ -10,7 +10,7 @@ import pytest
 
 from compose_sim.core.doctor.gpu_bench_table import Sample, sample_of, svg_plot, table_rows, text_plot
 from compose_sim.core.doctor.gpu_proof import findings
-from compose_sim.core.doctor.nccl_log import NcclWords, read_nccl_log
+from compose_sim.core.doctor.nccl_log import NcclFacts, read_nccl_log
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.report import Cause, Report
 from tests.builders import a_host, a_plan, a_report
@@ -49,28 +49,26 @@ def report(**changes: Any) -> Report:
     return a_report(**{"metrics": METRICS, **changes})
 
 
-def judged(made: Plan, told: Report, words: NcclWords | None = None) -> dict[str, tuple[str, str]]:
+def judged(made: Plan, told: Report, words: NcclFacts | None = None) -> dict[str, tuple[str, str]]:
     checks = findings(made, told, words or read_nccl_log(LOG.splitlines()))
     return {check.id: (check.status, check.detail) for check in checks}
 
 
 def test_what_nccl_says_is_read() -> None:
-    assert read_nccl_log(LOG.splitlines()) == NcclWords(
+    assert read_nccl_log(LOG.splitlines()) == NcclFacts(
         transports=("NET/Socket",), version="2.29.7", nodes=2, interface="eth0"
     )
     assert read_nccl_log(INSIDE.splitlines()).transports == ("P2P", "SHM")
-    assert read_nccl_log(["nothing of the sort"]) == NcclWords()
+    assert read_nccl_log(["nothing of the sort"]) == NcclFacts()
 
 
 def test_a_run_in_which_all_is_as_planned_proves_it() -> None:
     checks = judged(plan(), report())
 
     assert {status for status, _ in checks.values()} == {"passed"}
-    assert checks["uuids"][1] == "each of 2 ranks sees the GPU that was planned, by UUID"
+    assert checks["uuids"][1] == "each of 2 ranks sees the planned GPU, by UUID"
     assert checks["mps"][1] == "2 of 2 ranks reach their GPU through MPS"
-    assert checks["transport"][1].startswith(
-        "NCCL 2.29.7 between ranks: NET/Socket on eth0; it takes this machine for 2 hosts"
-    )
+    assert checks["transport"][1].startswith("NCCL 2.29.7 between ranks: NET/Socket on eth0; it sees 2 hosts")
     assert (
         checks["speed"][1] == "all-reduce of 64 MiB in 31.8 ms (3.69 GB/s), of 8 bytes in 95 µs; a DDP step in 3.64 ms"
     )
@@ -79,10 +77,10 @@ def test_a_run_in_which_all_is_as_planned_proves_it() -> None:
 @pytest.mark.parametrize(
     ("ranks", "name", "status", "words"),
     [
-        ([{"uuids": ["another"]}, {}], "uuids", "failed", "ranks of node-0 did not see what was planned"),
+        ([{"uuids": ["another"]}, {}], "uuids", "failed", "ranks of node-0 did not see the planned GPUs"),
         ([{}], "uuids", "failed", "ranks of some nodes did not see"),
         ([{"mps": False}, {}], "mps", "failed", "1 of 2 ranks reach their GPU through MPS"),
-        ([{"mps": None}, {}], "mps", "warned", "this driver does not tell"),
+        ([{"mps": None}, {}], "mps", "warned", "this driver does not report"),
     ],
 )
 def test_what_is_not_as_planned_is_found(ranks: list[dict[str, Any]], name: str, status: str, words: str) -> None:
@@ -96,7 +94,7 @@ def test_nodes_that_meet_past_the_network_are_found() -> None:
     words = replace(read_nccl_log(INSIDE.splitlines()), nodes=2)
 
     assert judged(plan(), report(), words)["transport"][0] == "failed"
-    assert judged(plan(), report(), NcclWords())["transport"][0] == "warned"
+    assert judged(plan(), report(), NcclFacts())["transport"][0] == "warned"
 
 
 def test_sharing_by_turns_and_a_run_that_failed_are_said() -> None:
@@ -106,7 +104,7 @@ def test_sharing_by_turns_and_a_run_that_failed_are_said() -> None:
         plan(), report(verdict="failed", metrics={}, cause=Cause(kind="start", message="node-0 sees no GPU\nmore"))
     )
 
-    assert by_turns["mps"] == ("warned", "ranks share a GPU by turns: MPS is not used")
+    assert by_turns["mps"] == ("warned", "ranks share a GPU by time-slicing: MPS is not used")
     assert own["mps"] == ("passed", "no GPU is shared: MPS is not used")
     assert failed == {"run": ("failed", "node-0 sees no GPU")}
 

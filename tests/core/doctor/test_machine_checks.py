@@ -63,7 +63,7 @@ def test_one_engine_that_can_run_nodes_is_enough(host: dict[str, Any], fit: bool
 def test_docker_is_told_in_the_words_of_what_is_wrong_with_it(reason: str) -> None:
     check = the("docker", a_machine(host={"docker": no_docker(reason)}))
 
-    assert check.detail == f"{reason}; runs take the local engine"
+    assert check.detail == f"{reason}; runs use the local engine"
     assert check.hint == "make engine"
 
 
@@ -94,13 +94,13 @@ def test_what_only_some_runs_need_is_a_warning_with_its_remedy(name: str, change
             "passed",
             "GPU 0 NVIDIA H200 (140 GiB), driver 580.65.06; nodes get them by device files, as nodes see",
         ),
-        (ONE, {"python": NO_TORCH}, "passed", "by Docker's NVIDIA runtime, and share one through MPS"),
-        (MIG, {}, "passed", "share one by turns, since composesim does not support MPS on MIG slices"),
+        (ONE, {"python": NO_TORCH}, "passed", "by Docker's NVIDIA runtime and share one through MPS"),
+        (MIG, {}, "passed", "share one by time-slicing, because composesim does not support MPS on MIG slices"),
         (
             h200s(1, toolkit=RAW),
             {"docker": no_docker()},
             "passed",
-            "by CUDA_VISIBLE_DEVICES, and share one through MPS",
+            "by CUDA_VISIBLE_DEVICES and share one through MPS",
         ),
         (h200s(1, toolkit=CDI), {"python": NO_TORCH}, "passed", "by CDI, as Docker has no NVIDIA runtime"),
         (h200s(1, toolkit=RAW), {"python": NO_TORCH}, "passed", "by device files and the driver's libraries"),
