@@ -155,6 +155,8 @@ def explained(factor: Factor) -> str:
     size, several = float(factor.step.batch_size), factor.step.batches_per_step
     if factor.value < 1 or not size:
         return ""
+    if size == 1:
+        return "the loss may be a sum over batches of one sample, which is their mean"
     found = [each for each in factor.step.divisors if min(abs(each - size), abs(each - size * several)) < 1e-3]
     return f"the loss is a sum divided by {found[0]:g}, the size of one rank's batch" if found else ""
 

@@ -34,6 +34,11 @@ def test_a_sum_divided_by_the_batch_size_of_a_rank_is_a_mean() -> None:
     assert judge(case(*steps)).status == NOT_APPLICABLE
 
 
+def test_a_sum_over_one_sample_is_a_mean() -> None:
+    steps = [step(number, ratio=4.0, difference=3.0, batch_size=1) for number in range(3)]
+    assert judge(case(*steps)).status == NOT_APPLICABLE
+
+
 def test_a_factor_of_the_world_size_shows_through_dropout() -> None:
     noisy = recorded(drew=("torch",))
     summed = [step(number, ratio=3.9 + number / 10, cosine=0.95, difference=3.0) for number in range(4)]
