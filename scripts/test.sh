@@ -59,7 +59,7 @@ leave_out() {
 
 wants() { [[ "$tiers" != *"not $1"* ]]; }
 
-in_parallel() { run_pytest "$1" -n 2 --dist loadgroup "${@:2}"; }
+in_parallel() { run_pytest "$1" -n 2 --dist loadfile "${@:2}"; }
 
 # A shell's background job ignores SIGINT, and so would everything that tests start and interrupt.
 run_pytest() {

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
 import pytest
 
 LONGEST = "tests/zoo/test_zoo.py"  # minutes: begun last, it would keep one worker busy when the others are done
@@ -11,24 +18,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the files in tests/golden; review the diff")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist adds the group to the ids
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """
-    Group tests for `--dist loadgroup`: one group of all that start containers, and one per file of the others.
-
-    Containers of one test at a time: they wait for one daemon, and choose free subnets. The tests of a file share fixtures.
-    """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
-    clusters: dict[str, int] = {}
+    """Begin with the files that take longest: those that start containers, then those that start the most ranks."""
+    weights: dict[str, int] = {}
     for item in items:
         starts_ranks = any(item.get_closest_marker(name) for name in ("train", "docker"))
-        clusters[_group_of(item)] = clusters.get(_group_of(item), 0) + starts_ranks
-    items.sort(key=lambda item: (not _starts_containers(item), _file_of(item) != LONGEST, -clusters[_group_of(item)]))
+        weights[_file_of(item)] = weights.get(_file_of(item), 0) + starts_ranks + 1000 * (_file_of(item) == LONGEST)
+    items.sort(key=lambda item: (-weights[_file_of(item)], _file_of(item), not _starts_containers(item)))
 
 
-def _group_of(item: pytest.Item) -> str:
-    return "containers" if _starts_containers(item) else _file_of(item)
+@pytest.hookimpl(
+    wrapper=True, tryfirst=True
+)  # around pytest-timeout: waiting for another worker costs no test its time
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Let one worker at a time run the container tests of a file: they share a daemon, and choose free subnets."""
+    if _starts_containers(item):
+        fcntl.flock(_containers(item.config), fcntl.LOCK_EX)
+    try:
+        return (yield)
+    finally:
+        is_last = nextitem is None or not _starts_containers(nextitem) or _file_of(nextitem) != _file_of(item)
+        if _starts_containers(item) and is_last:
+            fcntl.flock(_containers(item.config), fcntl.LOCK_UN)
+
+
+@cache
+def _containers(config: pytest.Config) -> int:
+    """The descriptor of the lock that the workers of this run share."""
+    run = getattr(config, "workerinput", {}).get("testrunuid", "alone")
+    return os.open(
+        Path(tempfile.gettempdir()) / f"composesim-tests-{run}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
+    )
 
 
 def _starts_containers(item: pytest.Item) -> bool:

@@ -22,9 +22,12 @@ _UNSAFE = re.compile(
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBER = (int, float)
 _TEXTS = ("list", str)
+_FRAME = ("row", str, int, str)  # file, line, function
+_PLACE = ("row", str, int, str, str)  # and the text of the line
 _EXIT: Mapping[str, Any] = {"exit_code": int}
 
-# Kind -> field -> type. ("list", T) is a list of T, ("dict", T) maps names to T; None is allowed for every field.
+# Kind -> field -> type. ("list", T) is a list of T, ("dict", T) maps names to T, ("row", T, …) is a list of exactly
+# these, ("fields", {…}) an object with these. None is allowed for every field.
 DATA: Mapping[str, Mapping[str, Any]] = {
     "started": {
         **{"version": str, "host": str, "cpus": _NUMBER, "memory_bytes": int},
@@ -64,9 +67,9 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "exception": {"type": str, "message": str, "traceback": str, "hint": str},
     "script-ended": _EXIT,
     "stalled": {
-        **{"since_s": _NUMBER, "doing": str, "waiting_in": str, "place": list, "frames": ("list", list)},
-        **{"threads": ("list", list), "workers": ("list", dict), "locked_in_c": bool},
-        **{"steps": int, "collectives": int, "batches": int},
+        **{"since_s": _NUMBER, "doing": str, "waiting_in": str, "place": _PLACE, "frames": ("list", _FRAME)},
+        **{"threads": ("list", _PLACE), "workers": ("list", ("fields", {"pid": int, "doing": str, "place": _PLACE}))},
+        **{"locked_in_c": bool, "steps": int, "collectives": int, "batches": int},
     },
     "hang": {"message": str, "traceback": str},
     "fault": {
@@ -159,11 +162,17 @@ def _matches(value: Any, wanted: Any) -> bool:
         return True
     if wanted is int or wanted is _NUMBER:
         return isinstance(value, wanted) and not isinstance(value, bool)
-    if isinstance(wanted, tuple) and wanted[0] == "list":
-        return isinstance(value, list) and all(isinstance(each, wanted[1]) for each in value)
-    if isinstance(wanted, tuple) and wanted[0] == "dict":
-        return isinstance(value, dict) and all(_matches(each, wanted[1]) for each in value.values())
-    return isinstance(value, wanted)
+    if not isinstance(wanted, tuple):
+        return isinstance(value, wanted)
+    form, *parts = wanted
+    if form == "list":
+        return isinstance(value, list) and all(_matches(each, parts[0]) for each in value)
+    if form == "dict":
+        return isinstance(value, dict) and all(_matches(each, parts[0]) for each in value.values())
+    if form == "row":
+        right = isinstance(value, list) and len(value) == len(parts)
+        return right and all(each is not None and _matches(each, part) for each, part in zip(value, parts, strict=True))
+    return isinstance(value, dict) and all(_matches(value.get(name), part) for name, part in parts[0].items())
 
 
 def _integer(text: str) -> int:

@@ -40,6 +40,10 @@ def of_type(wanted: Any) -> st.SearchStrategy[Any]:
     """Values that pass for the type."""
     if isinstance(wanted, tuple) and wanted[0] == "list":
         return st.lists(of_type(wanted[1]), max_size=3)
+    if isinstance(wanted, tuple) and wanted[0] == "row":
+        return st.tuples(*(of_type(each) for each in wanted[1:])).map(list)
+    if isinstance(wanted, tuple) and wanted[0] == "fields":
+        return st.fixed_dictionaries({}, optional={name: of_type(each) for name, each in wanted[1].items()})
     if isinstance(wanted, tuple) and wanted[0] == "dict":
         return st.dictionaries(st.sampled_from(["0", "1", "x"]), of_type(wanted[1]), max_size=3)
     return st.floats() | st.integers(-1, 5) if isinstance(wanted, tuple) else _BY_TYPE[wanted]
