@@ -7,7 +7,13 @@ from pathlib import Path
 import jinja2
 
 from compose_sim import assets
-from compose_sim.core.compose.document import render_document, render_identity, render_service_files, render_settings
+from compose_sim.core.compose.document import (
+    IDENTITY_FILES,
+    render_document,
+    render_identity,
+    render_service_files,
+    render_settings,
+)
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.services import FILES as SERVICE_FILES
 from compose_sim.engine.run_folder.safe_files import SafeFolder
@@ -19,8 +25,12 @@ def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> 
     text, files = render_document(plan, loader=loader, folder=str(path)), SafeFolder(path)
     files.replace("docker-compose.yml", text, mode=0o600)
     files.replace(".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
-    for name, content in render_identity(plan).items():
-        files.replace(f"identity/{name}", content)
-    for name, content in render_service_files(plan, loader=loader).items():
-        files.replace(f"{SERVICE_FILES}/{name}", content)
+    for folder, own_files in (
+        (IDENTITY_FILES, render_identity(plan)),
+        (SERVICE_FILES, render_service_files(plan, loader=loader)),
+    ):
+        if own_files:
+            files.share_folder(folder, plan.user_ids)
+        for name, content in own_files.items():
+            files.replace(f"{folder}/{name}", content)
     return text

@@ -21,7 +21,10 @@ _OWN_MOUNTS = [
     *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}", read_only=True) for name in ("node", "control")),
     *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}") for name in _WRITTEN_TO),
 ]
-_IDENTITY = [Mount(source=f"./identity/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")]
+IDENTITY_FILES = "identity"  # their folder in the run's folder
+_IDENTITY = [
+    Mount(source=f"./{IDENTITY_FILES}/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")
+]
 _NOBODY = f"nobody:x:{NOBODY}:{NOBODY}:nobody:/nonexistent:/usr/sbin/nologin"
 # Characters that a double-quoted YAML scalar must escape, or that YAML reads as line breaks.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")

@@ -42,8 +42,15 @@ def refuse_owner(path: Path, owner: int) -> NoReturn:
     )
 
 
-def check_owner(path: Path, folder: int, base: int) -> None:
-    """Trust the owner of the project if root acts as that user, the caller otherwise, and root."""
-    owner, trusted = os.fstat(folder).st_uid, os.geteuid() or os.fstat(base).st_uid
-    if owner not in (0, trusted) and owner != owner_of_new_files(base):
+def check_owner(path: Path, folder: int, above: int, base: int, *, in_run: bool) -> None:
+    """
+    Trust the owner of the project if root acts as that user, the caller otherwise, and root.
+
+    A run's folders for nodes may belong to the user of the nodes. Only root can have put such a folder where only trusted users write.
+    """
+    trusted = {0, os.geteuid() or os.fstat(base).st_uid}
+    owner, parent = os.fstat(folder).st_uid, os.fstat(above)
+    if owner in trusted or (in_run and parent.st_uid in trusted and not parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        return
+    if owner != owner_of_new_files(base):
         refuse_owner(path, owner)

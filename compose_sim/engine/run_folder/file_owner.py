@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
+import stat
 from contextlib import suppress
 
 from compose_sim.errors import EnvironmentMissingError
 
+_SHARED = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
 _LIBC = ctypes.CDLL(None)
 
 
@@ -42,9 +44,21 @@ def give(descriptor: int, owner: tuple[int, int] | int | None) -> None:
     if isinstance(owner, int):
         status = os.fstat(owner)
         owner = (status.st_uid, status.st_gid)
-    if owner and os.geteuid() == 0 and os.fstat(descriptor).st_uid != owner[0]:
+    status = os.fstat(descriptor)
+    if owner and os.geteuid() == 0 and (status.st_uid, status.st_gid) != owner:
         act_as(0, os.getegid())
         os.fchown(descriptor, *owner)
+
+
+def share(descriptor: int) -> None:
+    """Let the group read a file, or whatever will be made in a folder."""
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    os.fchmod(descriptor, mode | (_SHARED if stat.S_ISDIR(os.fstat(descriptor).st_mode) else stat.S_IRGRP))
+
+
+def is_shared(folder: int) -> bool:
+    """Return whether the group can read what will be made in a folder."""
+    return os.fstat(folder).st_mode & _SHARED == _SHARED
 
 
 def owner_of_new_files(folder: int) -> int:

@@ -203,14 +203,16 @@ def last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
 
 def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False, bytecode: bool = False) -> None:
     """Make what nodes need: their code, folders that they can write to as the user that they run as, and a new `token`."""
-    files, owner = SafeFolder(path), (user_id, group_id)
+    files, user = SafeFolder(path), (user_id, group_id)
+    files.remove_tree("node")
+    files.share_folder("node", user)
     # Bytecode helps only nodes that run this very Python: nodes cannot store their own, and each process would compile again.
     files.copy_tree(assets.node_code(), "node", leave_out=() if bytecode else ("__pycache__",))
-    files.make_folder("control")  # nodes only read it, so it stays ours
+    files.share_folder("control", user, private=True)
     for name in _WRITTEN_BY_NODES:
-        files.make_folder(name, owner)
+        files.make_folder(name, user)
     if token:
         folder = TOKEN.rpartition("/")[0]
-        files.make_folder(folder, owner, private=True)
+        files.share_folder(folder, user, private=True)
         files.replace(f"{folder}/.gitignore", "*\n")
-        files.replace(TOKEN, secrets.token_hex(32), mode=0o600, owner=owner)
+        files.replace(TOKEN, secrets.token_hex(32), mode=0o600)

@@ -4,6 +4,8 @@ A path is opened one component after another, each relative to the folder above,
 regular files are read or written. Folders and files must belong to the user of the project, or to root. If composesim runs as
 root, the kernel checks each access as if the owner of the containing folder made it.
 
+If nodes run as another user than the owner, they read through the group of a folder that has the set-group-id bit.
+
 The folder that holds `.composesim` is trusted, because the user chose it, and so is a folder elsewhere, such as one of `render`.
 """
 
@@ -21,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError, check_owner, refuse_kind, refuse_owner
-from compose_sim.engine.run_folder.file_owner import act_as, act_as_owner_of, give
+from compose_sim.engine.run_folder.file_owner import act_as, act_as_owner_of, give, is_shared, share
 
 HIDDEN = ".composesim"
+_RUN_DEPTH = 3  # of a run's folder: .composesim/runs/NAME
 MOST_BYTES = 64 << 20  # of a file that is read as a whole
 # The Docker daemon may be neither root nor the owner on the file system, and must get through to the folders that nodes mount.
 PASSABLE, PRIVATE = 0o711, 0o700
@@ -56,18 +59,22 @@ class SafeFolder:
                 stack.callback(act_as, os.geteuid(), os.getegid())
                 act_as_owner_of(base)
             for number, part in enumerate(parts, 1):
+                made = False
                 if create is not None:
                     with _absolute(path), suppress(FileExistsError):
                         os.mkdir(part, create if number == len(parts) else self._folder_mode, dir_fd=folder)
+                        made = True
                 path /= part
                 if acts:
                     act_as(0, os.getegid())
-                folder = _open_folder(part, folder, path)
+                above, folder = folder, _open_folder(part, folder, path)
                 stack.callback(os.close, folder)
                 if self._is_hidden:
-                    check_owner(path, folder, base)
-                if acts and create is not None:  # root may have made it, with an older composesim
-                    give(folder, base)
+                    check_owner(path, folder, above, base, in_run=number > _RUN_DEPTH)
+                if made and is_shared(above):
+                    share(folder)
+                if acts and create is not None and os.fstat(base).st_uid and not os.fstat(folder).st_uid:
+                    give(folder, base)  # root made it, with an older composesim
                 if acts:
                     act_as_owner_of(folder)
             with _absolute(path):
@@ -77,6 +84,14 @@ class SafeFolder:
         """Make a folder unless it exists. Below `.composesim`, only its owner can enter; only root can make it for another user."""
         with self.opened(name, create=PRIVATE if private or self._is_hidden else self._folder_mode) as folder:
             give(folder, owner)
+
+    def share_folder(self, name: str, reader: tuple[int, int], *, private: bool = False) -> None:
+        """Make a folder in which another user can read what this process writes, if root runs this process."""
+        with self.opened(name, create=PRIVATE if private else self._folder_mode) as folder:
+            owner = os.fstat(folder).st_uid
+            if os.geteuid() == 0 and owner != reader[0]:
+                give(folder, (owner, reader[1]))
+                share(folder)
 
     def exists(self) -> bool:
         """Return whether there is such a folder, and it is safe."""
@@ -153,16 +168,13 @@ class SafeFolder:
         finally:
             os.close(descriptor)
 
-    def replace(
-        self, name: str, content: str | bytes, *, mode: int | None = None, owner: tuple[int, int] | None = None
-    ) -> None:
+    def replace(self, name: str, content: str | bytes, *, mode: int | None = None) -> None:
         """Write a whole file or nothing, by renaming a temporary file; make the folders above it."""
         with self._parent(name, create=True) as (folder, file):
             temporary = f".{file}.{secrets.token_hex(4)}"
             try:
                 with os.fdopen(self._create(temporary, folder, mode), "wb") as opened:
                     opened.write(content.encode() if isinstance(content, str) else content)
-                    give(opened.fileno(), owner)
                 os.rename(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(FileNotFoundError):
@@ -170,8 +182,7 @@ class SafeFolder:
                 raise
 
     def copy_tree(self, source: Path, name: str, *, leave_out: Collection[str] = ()) -> None:
-        """Replace a folder by a copy of another one, with the times of its files."""
-        self.remove_tree(name)
+        """Copy the content of a folder into a new or empty one, with the times of its files."""
         for folder, below, files in os.walk(source):
             below[:] = [each for each in below if each not in leave_out]
             # Read before opening the target: its owner may have no access to the source.
@@ -229,6 +240,8 @@ class SafeFolder:
     def _create(self, name: str, folder: int, mode: int | None = None) -> int:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o600, dir_fd=folder)
         os.fchmod(descriptor, self._file_mode if mode is None else mode)
+        if is_shared(folder):
+            share(descriptor)
         return descriptor
 
     def _names(self, name: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:

@@ -142,9 +142,10 @@ def test_a_run_whose_nodes_do_not_see_their_gpu_ends_before_the_script_with_its_
     report = Session(RequestOnGpus(spec=spec, folder=tmp_path), name=folder.name).run(QuietListener())
     events = [json.loads(line) for file in (folder.path / "events").iterdir() for line in file.read_text().splitlines()]
 
-    assert report["verdict"] == "failed"
-    assert f"but {uuid(0)} was planned" in report["cause"]["message"]
-    assert [node["gpus"] for node in report["nodes"]] == [[uuid(0)], [uuid(0)]]
+    assert report.verdict == "failed"
+    assert report.cause
+    assert f"but {uuid(0)} was planned" in report.cause.message
+    assert [node.gpus for node in report.nodes] == [(uuid(0),), (uuid(0),)]
     assert [event["data"]["phase"] for event in events if event["kind"] == "mps"] == ["ready"]
     assert not [event for event in events if event["kind"] == "rank-started"]
     assert (folder.path / "logs" / "mps.out").read_text() == "told to quit\n"

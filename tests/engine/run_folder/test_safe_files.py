@@ -231,6 +231,7 @@ def test_only_the_owner_can_enter_what_nodes_write_to(tmp_path: Path) -> None:
     modes = {
         str(path.relative_to(tmp_path)): stat.S_IMODE(path.lstat().st_mode)
         for path in (tmp_path / ".composesim").rglob("*")
+        if "identity" not in (path.name, path.parent.name)  # the plan is of another user, who reads these
     }
     run = ".composesim/runs/demo"
 
@@ -238,8 +239,7 @@ def test_only_the_owner_can_enter_what_nodes_write_to(tmp_path: Path) -> None:
     assert {name for name, mode in modes.items() if (tmp_path / name).is_dir() and mode & 0o066} == set()
     for name in ("events", "logs", "observations", "shared", "debug", "mps", "control", "secrets"):
         assert modes[f"{run}/{name}"] == 0o700
-    for name in (run, f"{run}/identity"):  # the Docker daemon may have to get through
-        assert modes[name] == 0o711
+    assert modes[run] == 0o711  # the Docker daemon may have to get through
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "logs//x", "."])
@@ -254,8 +254,8 @@ def test_a_name_does_not_lead_out_of_its_folder(tmp_path: Path, name: str) -> No
 )
 def test_a_folder_that_a_stranger_made_is_refused(tmp_path: Path, level: str) -> None:
     """Two users share a project folder; one made folders under the name that the other is going to use."""
-    tmp_path.chmod(0o1777)
     folder = a_run(tmp_path)
+    (tmp_path / level).parent.chmod(0o1777)
     os.chown(tmp_path / level, STRANGER, STRANGER)
 
     with pytest.raises(SpecError, match=f"belongs to the user {STRANGER}") as caught:
@@ -263,6 +263,22 @@ def test_a_folder_that_a_stranger_made_is_refused(tmp_path: Path, level: str) ->
 
     assert caught.value.exit_code == 2
     assert str(tmp_path / level) in caught.value.hint
+
+
+@as_root
+def test_nodes_own_the_folders_that_they_write_to(tmp_path: Path) -> None:
+    """Horovod's nodes run as an ordinary user, also in a project of root. They read their code and their token."""
+    folder = RunFolder(runs_folder(tmp_path) / "demo")
+    folder.claim()
+    folder.clear(STRANGER, STRANGER, token=True)
+    folder.append_event("started")
+    folder.release()
+
+    assert folder.read_token() != ""
+    assert (folder.path / "events").stat().st_uid == STRANGER
+    for name, mode in [("secrets/token", 0o640), ("node/__main__.py", 0o640), ("node/agent/agent.py", 0o640)]:
+        status = (folder.path / name).stat()
+        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, STRANGER, mode)
 
 
 @as_root
@@ -334,10 +350,10 @@ def test_a_rendered_folder_belongs_to_the_caller_except_for_what_nodes_write(tmp
     lay_out(tmp_path / "rendered", OWNER, OWNER, token=True)
 
     owners = {path.name: path.stat().st_uid for path in (tmp_path / "rendered").iterdir()}
-    assert {name for name, owner in owners.items() if owner == 0} == {"node", "control"}
+    assert {name for name, owner in owners.items() if owner == 0} == {"node", "control", "secrets"}
     token = tmp_path / "rendered" / "secrets" / "token"
-    assert (token.stat().st_uid, stat.S_IMODE(token.stat().st_mode)) == (OWNER, 0o600)
-    assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
+    assert (token.stat().st_gid, stat.S_IMODE(token.stat().st_mode)) == (OWNER, 0o640)
+    assert stat.S_IMODE(token.parent.stat().st_mode) == 0o2750
 
 
 def test_a_linked_run_is_under_way_so_that_nothing_ends_it(tmp_path: Path, victim: Path) -> None:
@@ -364,14 +380,13 @@ def test_up_ends_with_an_error_and_a_hint_in_a_linked_run_folder(tmp_path: Path,
     assert contents(victim) == before
 
 
-def test_a_copy_replaces_what_was_there_and_keeps_times(tmp_path: Path) -> None:
+def test_a_copy_keeps_times(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "below").mkdir(parents=True)
     (source / "below" / "a.py").write_text("a")
     (source / "__pycache__").mkdir()
     os.utime(source / "below" / "a.py", (1e9, 1e9))
     files = SafeFolder(tmp_path / "target")
-    files.replace("node/old.py", "old")
 
     files.copy_tree(source, "node", leave_out=("__pycache__",))
 

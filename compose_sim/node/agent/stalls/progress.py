@@ -24,6 +24,7 @@ class Work:
     """What a process has done so far, in nanoseconds of CPU time and bytes."""
 
     main_cpu: int  # of its main thread
+    main_queued: int  # time for which its main thread could have run, and other processes had the processor
     other_cpu: int  # of its other threads
     child_cpu: int  # of its descendants
     moved_bytes: int  # read and written by it and its children
@@ -34,16 +35,22 @@ class Work:
 # For each kind of work: how much per second may be due to waiting, and how much more than that is progress. Measured
 # per second on a busy 2-core machine: os.path.exists every 0.1 s takes 0.8 ms of CPU time, every 0.01 s 6 ms, reading a
 # small file every 0.1 s 1.7 ms, a data loader's wait 0.04 ms. A computation that shares a core with 20 others gets 50
-# ms.
+# ms, and is queued for the other 950 ms.
 _LIMITS = {
     "main_cpu": (10 * _MS, 30 * _MS),
+    "main_queued": (500 * _MS, 500 * _MS),
     "other_cpu": (100 * _MS, 200 * _MS),
     "child_cpu": (50 * _MS, 100 * _MS),
     "moved_bytes": (1 << 10, 4 << 10),
     "network_bytes": (0, 0),
     "faults": (0, 0),
 }
-_OF_MAIN_THREAD = ("main_cpu", "child_cpu", "faults")  # what counts if a thread of a library never sleeps
+_OF_MAIN_THREAD = (
+    "main_cpu",
+    "main_queued",
+    "child_cpu",
+    "faults",
+)  # what counts if a thread of a library never sleeps
 
 
 class ProgressMeter:
@@ -91,12 +98,13 @@ def work_of(process: int, network: tcp_counters.Totals) -> Work | None:
     try:
         fields = _stat(f"/proc/{process}")
         main = _stat(f"/proc/{process}/task/{process}")
-        main_cpu = _cpu(f"/proc/{process}/task/{process}", main)
+        main_cpu, main_queued = _scheduled(f"/proc/{process}/task/{process}", main)
         children = list(children_of(process))
         own = int(fields[11]) + int(fields[12])
         ended_children = int(fields[13]) + int(fields[14])
         return Work(
             main_cpu=main_cpu,
+            main_queued=main_queued,
             other_cpu=max(0, own * _TICK_NS - main_cpu),
             child_cpu=ended_children * _TICK_NS + sum(map(_cpu_of_child, children)),
             moved_bytes=sum(map(_bytes, (process, *children))),
@@ -127,11 +135,13 @@ def _stat(folder: str) -> list[str]:
     return Path(folder, "stat").read_text().rpartition(")")[2].split()
 
 
-def _cpu(folder: str, fields: list[str]) -> int:
+def _scheduled(folder: str, fields: list[str]) -> tuple[int, int]:
+    """Return for how long a thread has run, and has waited for a processor."""
     try:
-        return int(Path(folder, "schedstat").read_text().split()[0])
-    except (OSError, ValueError, IndexError):  # this kernel counts in ticks
-        return (int(fields[11]) + int(fields[12])) * _TICK_NS
+        ran, queued, _ = map(int, Path(folder, "schedstat").read_text().split())
+        return ran, queued
+    except (OSError, ValueError):  # this kernel counts in ticks
+        return (int(fields[11]) + int(fields[12])) * _TICK_NS, 0
 
 
 def _cpu_of_child(process: int) -> int:

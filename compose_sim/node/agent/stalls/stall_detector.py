@@ -21,6 +21,7 @@ from .stack_dump import Stack
 _NEVER = float("inf")
 _GIL_SECONDS = 2.0  # a helper thread that has not got the interpreter's lock by then will not get it
 _POLL_SECONDS = 0.05
+_MOST_LOOKS = 20
 _LONGEST_GAP_SECONDS = 3.0  # between two checks; after a longer one, this node itself was suspended
 _MOST_FRAMES, _MOST_THREADS, _MOST_WORKERS = 20, 8, 16
 
@@ -98,7 +99,8 @@ class StallDetector:
 def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
     """Find out where a rank is, and report it; yields seconds to wait."""
     progress, process = watched.progress, watched.process
-    doing, awake, helper = stack_dump.main_thread_state(process), progress.get("awake"), progress.get("helper")
+    doing = yield from _state_at_rest(process)
+    awake, helper = progress.get("awake"), progress.get("helper")
     has_helper = helper not in (0, process)
     stacks: tuple[Stack, ...] = ()
     if has_helper or doing != "stopped":  # only the helper thread of a stopped rank may run, never the main thread
@@ -121,6 +123,15 @@ def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
         stall["workers"] = yield from _workers(progress, process)
     stall["since_s"] = round(time.monotonic() - watched.progressed_at, 3)
     watched.events.emit("stalled", **stall)
+
+
+def _state_at_rest(process: int) -> Generator[float, None, str]:
+    """Return what the main thread does when it does not run: a script that waits looks now and then at what it waits for."""
+    for _ in range(_MOST_LOOKS):
+        if doing := stack_dump.main_thread_state(process):
+            return doing
+        yield _POLL_SECONDS
+    return ""
 
 
 def _stacks_of(progress: ProgressPage, process: int, thread: int) -> Generator[float, None, tuple[Stack, ...]]:
