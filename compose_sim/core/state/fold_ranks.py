@@ -91,7 +91,8 @@ def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
     if not _is_now(state, event):  # reported late, after the end of its round: a failure nevertheless
         rank = RankState(rank=event.rank or 0, node=event.node or "") if known else None
-    if rank and not stopped and (signal or exit_code):
+    # A driver ends all ranks when one has failed: also a rank that has raised the first exception, and is about to exit.
+    if rank and (not stopped or (state.driver and rank.exception)) and (signal or exit_code):
         state = replace(state, failures=(*state.failures, _failure_of(rank, event)))
     return state
 

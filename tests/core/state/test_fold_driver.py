@@ -124,3 +124,23 @@ def test_what_a_node_runs_may_begin_again_in_the_same_round() -> None:
 
     assert state_of(began, ended_once).ranks[1].phase == "exited"
     assert state_of(began, ended_once, again).ranks[1].phase == "starting"
+
+
+def test_a_rank_that_raised_before_the_driver_ended_it_is_the_cause() -> None:
+    """Horovod ends the sessions of all ranks when one has exited, and that one may only follow another."""
+
+    def rank(number: int, kind: str, t: float, **data: Any) -> Event:
+        return Event(t=t, kind=kind, node=f"node-{number}", rank=number, data=data)
+
+    state = state_of(
+        rank(0, "rank-started", 1.0),
+        rank(1, "rank-started", 1.0),
+        rank(1, "exception", 3.0, type="ValueError", message="no more data", traceback=""),
+        rank(0, "exception", 3.1, type="HorovodInternalError", message="Horovod has been shut down", traceback=""),
+        rank(0, "rank-exited", 3.2, exit_code=1, stopped=False),
+        rank(1, "rank-exited", 3.3, exit_code=1, stopped=True),
+        ended(4.0, 1),
+    )
+
+    cause = judge(state).cause
+    assert cause and (cause.node, cause.rank, cause.message) == ("node-1", 1, "ValueError: no more data")
