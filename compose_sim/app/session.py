@@ -28,6 +28,7 @@ from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.engine.run_folder.record import build_report, last_output
+from compose_sim.engine.run_folder.retirement import retire
 from compose_sim.errors import ComposesimError, SpecError
 
 
@@ -81,6 +82,8 @@ class Session:
             self._lay_out()
             report = conclude(self._run(listener, player))
             self.folder.write_report(report)
+            spec = self.request.spec
+            retire(self.request.folder, most_runs=spec.keep_runs, most_bytes=spec.keep_runs_size)
         finally:
             self.folder.release()
         return report

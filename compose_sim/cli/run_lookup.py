@@ -34,6 +34,9 @@ run_option = click.option(
     "--run", "run", metavar="NAME", callback=_run_name, help="Name of the run (default: the only running one)."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+everywhere_option = click.option(
+    "--everywhere", is_flag=True, help="Act on the runs of every project on this machine, not of this one alone."
+)
 junit_option = click.option(
     "--junit",
     "junit_file",

@@ -91,6 +91,6 @@ class Engine(Protocol):
         """Return the last lines that a node's first process printed, for a node that exited before it could log."""
         ...
 
-    def remaining_runs(self) -> tuple[str, ...]:
-        """Return the names of all runs that still have a node or a network."""
+    def remaining_runs(self) -> Mapping[str, str]:
+        """Return the folder of each run that still has a node or a network, by the run's name; "" if it is unknown."""
         ...

@@ -67,6 +67,44 @@ def test_down_and_exec_leave_another_projects_run_alone(live: Live, tmp_path_fac
     assert live.project.run("down").stderr == f"removed {live.run}: its nodes and network on local\n"
 
 
+def test_down_all_and_prune_leave_other_projects_alone_and_down_all_asks(
+    live: Live, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = Project(tmp_path_factory.mktemp("other"))
+    crashed = f"crashed-{secrets.token_hex(3)}"
+    folder = runs_folder(live.project.folder) / crashed
+    folder.mkdir()
+    labels = {"COMPOSESIM_ENGINE": "local", "COMPOSESIM_RUN": crashed, "COMPOSESIM_NODE": "node-0"}
+    left = subprocess.Popen(["sleep", "1000"], env={**os.environ, **labels, "COMPOSESIM_DIR": str(folder)})
+    try:
+        assert crashed not in other.run("prune").stderr
+        assert other.run("down", "--all", "--yes", "--purge").stderr == ""
+        assert left.poll() is None
+
+        refused = live.project.run("down", "--all", "--purge")
+        assert (refused.returncode, "composesim down --all --yes --purge" in refused.stderr) == (2, True)
+        assert live.run in live.project.run("ps").stdout
+        assert left.poll() is None
+
+        removed = live.project.run("down", "--all", "--yes").stderr.splitlines()
+        assert {f"removed {name}: its nodes and network on local" for name in (live.run, crashed)} == set(removed)
+        assert left.wait(PATIENCE_S) != 0
+    finally:
+        left.kill()
+
+
+def test_prune_finished_deletes_folders_of_this_project(project: Project) -> None:
+    for name in ("one", "two"):
+        folder = RunFolder(runs_folder(project.folder) / name)
+        folder.files.replace("plan.json", "{}")
+    RunFolder(runs_folder(project.folder) / "live").claim()
+
+    deleted = json.loads(project.run("prune", "--finished", "--json").stdout)["deleted"]
+
+    assert sorted(deleted) == ["one", "two"]
+    assert [path.name for path in runs_folder(project.folder).iterdir()] == ["live"]
+
+
 def test_a_start_is_ended_before_its_folder_goes(project: Project) -> None:
     name = f"starting-{secrets.token_hex(3)}"
     folder = RunFolder(runs_folder(project.folder) / name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.console import say
-from compose_sim.cli.run_lookup import only_run, run_option
+from compose_sim.cli.run_lookup import everywhere_option, only_run, run_option
 from compose_sim.engine.lifetime.orphans import (
     FoundRun,
     all_nodes_started,
@@ -27,15 +27,23 @@ _END_WITHIN_S = 15.0  # how long the process of a run may take to write its repo
 
 @click.command("down")
 @run_option
-@click.option("--all", "all_runs", is_flag=True, help="Stop every run on this machine.")
+@click.option("--all", "all_runs", is_flag=True, help="Stop every run of this project.")
+@everywhere_option
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before --all stops or deletes anything.")
 @click.option("--purge", is_flag=True, help="Also delete the folder of the run: logs, report, shared files.")
-def command(run: str | None, all_runs: bool, purge: bool) -> None:
+def command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, purge: bool) -> None:
     """Stop a run and remove its nodes and network (default: the only run of this project)."""
+    if everywhere and not all_runs:
+        raise click.UsageError("--everywhere is for --all: composesim down --all --everywhere")
     project = Path.cwd()
     named = None if all_runs else run
     found = find_runs_named(named, project) if named else find_runs(project)
     starting = starting_runs(project, found)
-    if not all_runs:
+    if all_runs:
+        found = [left for left in found if everywhere or left.is_in(project)]
+        if not yes:
+            _confirm([*(left.run for left in found), *(folder.name for folder in starting)], project, purge=purge)
+    else:
         name = named or _only_run(found, starting, project)
         found = [left for left in found if left.run == name]
         starting = [folder for folder in starting if folder.name == name]
@@ -50,6 +58,21 @@ def command(run: str | None, all_runs: bool, purge: bool) -> None:
         say("no run is running")
     if not all(ended):
         sys.exit(ComposesimError.exit_code)
+
+
+def _confirm(runs: list[str], project: Path, *, purge: bool) -> None:
+    """Ask whether to stop these runs and delete folders; raise SpecError if nobody can answer."""
+    finished = [folder.name for folder in finished_runs(project)] if purge else []
+    deletes = sorted({*finished, *runs}) if purge else []
+    acts = [f"stop {', '.join(runs)}"] * bool(runs) + [f"delete the folders of {', '.join(deletes)}"] * bool(deletes)
+    if not acts:
+        return
+    if not sys.stdin.isatty():
+        raise SpecError(
+            f"--all would {' and '.join(acts)}, and standard input is no terminal to ask on",
+            hint=f"composesim down --all --yes{' --purge' if purge else ''}",
+        )
+    click.confirm(f"Really {' and '.join(acts)}?", abort=True, err=True)
 
 
 def _only_run(found: list[FoundRun], starting: list[RunFolder], project: Path) -> str:

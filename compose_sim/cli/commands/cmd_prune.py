@@ -7,16 +7,24 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.console import print_json, say
-from compose_sim.cli.run_lookup import json_option
-from compose_sim.engine.lifetime.orphans import find_runs
+from compose_sim.cli.run_lookup import everywhere_option, json_option
+from compose_sim.engine.lifetime.orphans import runs_to_act_on
+from compose_sim.engine.run_folder.retirement import delete_finished
 
 
 @click.command("prune")
+@click.option("--finished", is_flag=True, help="Also delete the folders of this project's finished runs.")
+@everywhere_option
 @json_option
-def command(as_json: bool) -> None:
-    """Remove the nodes and networks of crashed runs. Runs that are running, kept with --keep, or rendered are not touched."""
+def command(finished: bool, everywhere: bool, as_json: bool) -> None:
+    """Remove the nodes and networks of this project's crashed runs.
+
+    Runs that are running, kept with --keep, or rendered are not touched.
+    """
+    project = Path.cwd()
+    found = runs_to_act_on(project, everywhere=everywhere)
     removed = []
-    for left in find_runs(Path.cwd()):
+    for left in found:
         if left.state == "unreadable":
             say(f"skipped {left.run}: its plan cannot be read. Remove it: composesim down --run {left.run}")
         if left.state == "kept":
@@ -28,7 +36,12 @@ def command(as_json: bool) -> None:
         removed.append({"run": left.run, "engine": left.engine.name})
         if not as_json:
             say(f"removed {left.run}: its nodes and network on {left.engine.name}")
+    live = {left.run for left in found if left.state != "crashed"}
+    deleted = delete_finished(project, live=live) if finished else ()
     if as_json:
-        print_json({"schema_version": 1, "removed": removed})
-    elif not removed:
+        print_json({"schema_version": 1, "removed": removed, "deleted": deleted})
+        return
+    for name in deleted:
+        say(f"deleted the folder of {name}")
+    if not (removed or deleted):
         say("nothing to remove")

@@ -27,6 +27,7 @@ class Machine:
     free_memory_bytes: int
     free_disk_bytes: int
     crashed_runs: tuple[str, ...]
+    crashed_elsewhere: bool = False  # whether one of them is not of this project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +144,15 @@ def _disk(machine: Machine) -> Check:
     detail = f"{format_bytes(machine.free_disk_bytes)} free on the disk of {machine.host.folder}"
     if machine.free_disk_bytes >= _DISK_BYTES:
         return _passed("disk", detail)
-    return Check(id="disk", status="warned", detail=detail, hint="composesim down --all --purge deletes finished runs")
+    return Check(id="disk", status="warned", detail=detail, hint="composesim prune --finished")
 
 
 def _leftovers(machine: Machine) -> Check:
     if not machine.crashed_runs:
         return _passed("leftovers", "no crashed run has left nodes or networks")
     detail = f"crashed runs have left nodes or networks: {', '.join(machine.crashed_runs)}"
-    return Check(id="leftovers", status="warned", detail=detail, hint="composesim prune")
+    hint = "composesim prune --everywhere" if machine.crashed_elsewhere else "composesim prune"
+    return Check(id="leftovers", status="warned", detail=detail, hint=hint)
 
 
 def _has_torch(machine: Machine) -> bool:

@@ -84,5 +84,5 @@ def choose_subnet(spec: ClusterSpec, host: Host) -> str:
             return str(ip_network(candidate))
     raise SpecError(
         f"there is no free /{prefix} subnet in {_SUBNETS}",
-        hint="composesim prune removes the networks of crashed runs; or choose one: composesim up --subnet 172.30.0.0/24 …",
+        hint="composesim prune --everywhere, or choose one: composesim up --subnet 172.30.0.0/24 …",
     )

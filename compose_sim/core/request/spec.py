@@ -178,6 +178,12 @@ class ClusterSpec(BaseModel):
         None, description="Name of the run.", examples=["demo"]
     )
     keep: Annotated[bool, Flag()] = Field(False, description="Keep the nodes and their network after the run.")
+    keep_runs: Annotated[int, Field(ge=0)] = Field(
+        20, description="Number of finished runs whose folders are kept in the project; older ones are deleted."
+    )
+    keep_runs_size: Size = Field(
+        "5g", validate_default=True, description="Size in total up to which folders of finished runs are kept."
+    )
     check: CheckSpec = Field(CheckSpec(), description="Settings of `composesim check`.")
     module: Annotated[Name | None, Flag("MODULE", names=("-m", "--module"))] = Field(
         None, description="Python module that every rank runs, instead of a script."

@@ -21,7 +21,8 @@ from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.subprocesses import output_of, run_on_terminal, stream_lines, try_output_of
 from compose_sim.errors import EngineError
 
-_RUN_LABEL, _ROLE_LABEL, _SERVICE_LABEL = "composesim.run", "composesim.role", "composesim.service"
+_RUN_LABEL, _FOLDER_LABEL = "composesim.run", "composesim.folder"
+_ROLE_LABEL, _SERVICE_LABEL = "composesim.role", "composesim.service"
 _CLUSTER_ROLES = ("master", "node")  # helpers and services are not part of the cluster
 _ALREADY_GONE = ("No such", "not found", "already in progress")
 
@@ -137,12 +138,16 @@ class DockerEngine:
         """Return the end of `docker logs`."""
         return try_output_of(["docker", "logs", "--tail", str(lines), _container(run, node)])[1]
 
-    def remaining_runs(self) -> tuple[str, ...]:
+    def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a container or a network."""
-        label = f'{{{{.Label "{_RUN_LABEL}"}}}}'
-        containers = output_of(["docker", "ps", "--all", "--filter", f"label={_RUN_LABEL}", "--format", label])
-        networks = output_of(["docker", "network", "ls", "--filter", f"label={_RUN_LABEL}", "--format", label])
-        return tuple(sorted({*containers.split(), *networks.split()}))
+        form = f'{{{{.Label "{_RUN_LABEL}"}}}} {{{{.Label "{_FOLDER_LABEL}"}}}}'
+        query = ["--filter", f"label={_RUN_LABEL}", "--format", form]
+        listings = (output_of(["docker", *words, *query]) for words in (["network", "ls"], ["ps", "--all"]))
+        labels = (line.partition(" ") for listing in listings for line in listing.splitlines())
+        folders: dict[str, str] = {}
+        for run, _, folder in labels:
+            folders[run] = folder or folders.get(run, "")  # a helper in a node's network has no folder
+        return dict(sorted(folders.items()))
 
 
 def _events_command(run: str, *, since: float) -> list[str]:
@@ -192,7 +197,7 @@ def _status(container: dict[str, Any]) -> NodeStatus:
         oom_killed=bool(state.get("OOMKilled")),
         paused=bool(state.get("Paused")),
         ranks=labels.get("composesim.ranks", ""),
-        folder=labels.get("composesim.folder", ""),
+        folder=labels.get(_FOLDER_LABEL, ""),
         since=state.get("StartedAt", ""),
         handle=container["Id"],
     )

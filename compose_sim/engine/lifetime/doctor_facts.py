@@ -21,6 +21,7 @@ from compose_sim.engine.subprocesses import try_output_of
 def inspect_machine(folder: Path) -> Machine:
     """Inspect the machine, as seen from a project folder."""
     host = inspect_host(folder)
+    crashed = [found for found in find_runs(folder) if found.state == "crashed"]
     return Machine(
         host=host,
         python_why=_why_this_python(host),
@@ -28,7 +29,8 @@ def inspect_machine(folder: Path) -> Machine:
         bridge=_has_bridges(),
         free_memory_bytes=psutil.virtual_memory().available,
         free_disk_bytes=shutil.disk_usage(folder).free,
-        crashed_runs=tuple(found.run for found in find_runs(folder) if found.state == "crashed"),
+        crashed_runs=tuple(found.run for found in crashed),
+        crashed_elsewhere=not all(found.is_in(folder) for found in crashed),
     )
 
 

@@ -29,6 +29,11 @@ class FoundRun:
         RunFolder | None
     )  # None if the run was rendered, or if its folder is unknown, cannot be seen from here, or is not safe
     state: str  # see `state_of`
+    path: Path | None = None  # of its folder, even if that cannot be seen from here
+
+    def is_in(self, project: Path) -> bool:
+        """Return whether it is a run of this project."""
+        return self.path is not None and self.path.parent == runs_folder(project)
 
 
 def state_of(path: Path | None) -> str:
@@ -57,16 +62,20 @@ def state_of(path: Path | None) -> str:
 
 
 def find_runs(project: Path) -> list[FoundRun]:
-    """Find every run with nodes or a network on an engine. A network has no folder label: its run is looked up in `project`."""
+    """Find every run with nodes or a network on an engine. One without a folder label is looked up in `project`."""
     runs = []
     for engine in _engines():
         try:
-            names = engine.remaining_runs()
-            folders = {status.run: status.folder for status in engine.statuses() if status.folder} if names else {}
+            found = engine.remaining_runs()
         except CommandError:
             continue  # Docker is installed, but its daemon does not respond
-        runs += [_found_run(engine, name, folders.get(name, ""), project) for name in names]
+        runs += [_found_run(engine, name, folder, project) for name, folder in found.items()]
     return runs
+
+
+def runs_to_act_on(project: Path, *, everywhere: bool) -> list[FoundRun]:
+    """Return the runs with nodes or a network of this project, or those of all projects and folders of this machine."""
+    return [found for found in find_runs(project) if everywhere or found.is_in(project)]
 
 
 def find_runs_named(run: str, project: Path) -> list[FoundRun]:
@@ -126,4 +135,4 @@ def _found_run(engine: Engine, run: str, labelled: str, project: Path) -> FoundR
     guess = runs_folder(project) / run
     path = Path(labelled) if labelled else guess if SafeFolder(guess).exists() else None
     folder = RunFolder(path) if path and is_run_folder(path) and SafeFolder(path).exists() else None
-    return FoundRun(engine=engine, run=run, folder=folder, state=state_of(path))
+    return FoundRun(engine=engine, run=run, folder=folder, state=state_of(path), path=path)

@@ -155,9 +155,9 @@ class LocalEngine:
             return ""
         return "".join(text.splitlines(keepends=True)[-lines:])
 
-    def remaining_runs(self) -> tuple[str, ...]:
+    def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a process."""
-        return tuple(sorted({process.run for process in labelled_processes()}))
+        return dict(sorted((process.run, process.folder) for process in labelled_processes()))
 
     def _zygote(self, plan: Plan, folder: RunFolder) -> Zygote:
         return Zygote(

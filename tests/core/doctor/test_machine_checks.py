@@ -72,7 +72,8 @@ def test_docker_is_told_in_the_words_of_what_is_wrong_with_it(reason: str) -> No
     [
         ("leftovers", {"crashed_runs": ("a", "b")}, "composesim prune"),
         ("memory", {"free_memory_bytes": 400 << 20}, "ps aux --sort -rss | head"),
-        ("disk", {"free_disk_bytes": 10 << 20}, "composesim down --all --purge deletes finished runs"),
+        ("disk", {"free_disk_bytes": 10 << 20}, "composesim prune --finished"),
+        ("leftovers", {"crashed_runs": ("a",), "crashed_elsewhere": True}, "composesim prune --everywhere"),
         ("bridge", {"bridge": False}, "sudo modprobe bridge"),
         ("image", {"host": {"python": NO_TORCH}}, "composesim image build"),
     ],
