@@ -19,6 +19,7 @@ from .observations import Observations
 
 _SHORTEST_WAIT_S = 0.1
 _LONGER_BY = 1.1  # than the longest wait so far: a few events per run, not one per collective
+_SECONDS_BETWEEN_STEPS = 0.2  # with an event
 
 
 @dataclass
@@ -44,6 +45,8 @@ class RankContext:
     longest_wait: float = 0.0  # of those with an event, in seconds
     _waits_in: str = ""
     _waits_since: float = 0.0
+    _emitted_step: int = 0
+    _next_step_at: float = 0.0
 
     @property
     def is_here(self) -> bool:
@@ -69,6 +72,21 @@ class RankContext:
                 self.note(ObserverFailed(observer, traceback.format_exc()))
             return None
 
+    def count_step(self) -> None:
+        """Count an optimizer step, and emit a few of them per second as events."""
+        self.steps += 1
+        self.progress.advance("steps")
+        now = time.monotonic()
+        if now >= self._next_step_at:
+            self._next_step_at = now + _SECONDS_BETWEEN_STEPS
+            self.emit_step()
+
+    def emit_step(self) -> None:
+        """Emit the number of steps so far, unless that has been done."""
+        if self.steps > self._emitted_step:
+            self._emitted_step = self.steps
+            self.events.emit("step", step=self.steps)
+
     def wait_in(self, what: str) -> None:
         """Say what the rank waits in for other ranks from now on; "" if it no longer waits. Emit an event for each longest wait."""
         self.progress.wait_in(what)
@@ -85,7 +103,7 @@ class RankContext:
 
 
 _context: RankContext | None = (
-    None  # None until a rank begins: hooks may be set earlier, in the process that forks the ranks
+    None  # until a rank begins: hooks may be set earlier, in the process that forks the ranks
 )
 
 

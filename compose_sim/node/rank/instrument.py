@@ -65,6 +65,7 @@ def end() -> None:
     if context is None:
         return
     _emit_versions()
+    context.emit_step()
     for observer in OBSERVERS:
         _call(observer, "end", context)
     context.note(ScriptEnd(_raised(), context.steps, context.synchronisations))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -19,6 +20,21 @@ def after_import(name: str, function: Callable[[Any], None]) -> None:
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         _call(function, module)
+
+
+def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replace a function of a module or class by the decorated one, which gets the original before the arguments."""
+    original = getattr(owner, name)
+
+    def replace(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            return function(original, *arguments, **options)
+
+        setattr(owner, name, wrapper)
+        return function
+
+    return replace
 
 
 class _Finder:

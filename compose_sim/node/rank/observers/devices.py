@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from types import ModuleType
-from typing import Any
+from typing import Any, Callable
 
 from ...records.devices_and_files import DeviceChosen
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 from ..context import here, place
 
 _MOST_NOTED = 20
@@ -21,14 +20,10 @@ def install() -> None:
 
 
 def _follow(module: ModuleType) -> None:
-    original = module.set_device  # the only function of torch for this, and it has no hook
-
-    @functools.wraps(original)
-    def set_device(device: Any) -> None:
+    @wrap(module, "set_device")  # the only function of torch for this, and it has no hook
+    def set_device(original: Callable[..., Any], device: Any) -> None:
         _note(device)
         original(device)
-
-    module.set_device = set_device  # type: ignore[attr-defined]
 
 
 def _note(device: Any) -> None:

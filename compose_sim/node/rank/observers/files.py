@@ -20,7 +20,7 @@ from typing import Any, Callable
 from ...records.devices_and_files import FileOp, FileUse, VariableSet
 from ...records.record import Place
 from ...shared.frames import is_user_code
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
 from .collectives import note_untracked_wait
 
@@ -37,11 +37,8 @@ _AWAITED = re.compile(
 )
 _POLLS = re.compile(r"^\s*while\b.*(exists|is_file|isfile)", re.MULTILINE)
 
-_MAPPING_FILES = (
-    "<frozen ",
-    os.__file__,
-    str(sys.modules["_collections_abc"].__file__),
-)  # the frames of an assignment to os.environ
+# The frames of an assignment to os.environ
+_MAPPING_FILES = ("<frozen ", os.__file__, str(sys.modules["_collections_abc"].__file__))
 
 _busy = False
 _seen: set[tuple[str, str, int]] = set()
@@ -253,10 +250,8 @@ def _indent(line: str) -> int:
 
 
 def _after_serialization(module: ModuleType) -> None:
-    original: Callable[..., Any] = module.save
-
-    @functools.wraps(original)
-    def save(obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
+    @wrap(module, "save")
+    def save(original: Callable[..., Any], obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
         context = here() if isinstance(f, (str, os.PathLike)) else None
         if context is None:
             return original(obj, f, *arguments, **options)
@@ -264,5 +259,3 @@ def _after_serialization(module: ModuleType) -> None:
         result = original(obj, f, *arguments, **options)
         _quietly(_note, context, "written", os.fsdecode(f))
         return result
-
-    module.save = save  # type: ignore[attr-defined]

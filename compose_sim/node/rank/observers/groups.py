@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 import os
 import re
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Callable
 
 from ...records.devices_and_files import TrainerLibraries
 from ...records.process_groups import InitProcessGroup, ProcessGroup
 from ...records.record import Place
 from ...shared.frames import is_user_code
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 from .. import stack_signal, teardown
 from ..context import RankContext, here, place, variable_number
 
@@ -40,10 +39,8 @@ def end(context: RankContext) -> None:
 
 
 def _after_distributed(module: ModuleType) -> None:
-    original = module.init_process_group
-
-    @functools.wraps(original)
-    def init_process_group(*arguments: Any, **options: Any) -> None:
+    @wrap(module, "init_process_group")
+    def init_process_group(original: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         context = here()
         given = dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), arguments), **options)
         if context is not None:
@@ -54,16 +51,11 @@ def _after_distributed(module: ModuleType) -> None:
             context.events.emit("init", phase="done", backend=backend, world_size=size)
             context.note(ProcessGroup(size, backend))
 
-    module.init_process_group = init_process_group  # type: ignore[attr-defined]
-    destroy = module.destroy_process_group
-
-    @functools.wraps(destroy)
-    def destroy_process_group(*arguments: Any, **options: Any) -> None:
+    @wrap(module, "destroy_process_group")
+    def destroy_process_group(original: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         if here() is not None:
             teardown.let_gloo_finish()
-        destroy(*arguments, **options)
-
-    module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
+        original(*arguments, **options)
 
 
 def _before_init(context: RankContext, given: dict[str, Any], at: Place | None) -> None:

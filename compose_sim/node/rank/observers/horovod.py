@@ -5,11 +5,10 @@ Horovod has no hooks: two functions are wrapped in the module that defines them,
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any, Callable
 
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 from .. import stack_signal
 from ..context import here
 
@@ -20,38 +19,33 @@ def install() -> None:
 
 
 def _after_operations(module: ModuleType) -> None:
-    initialise: Callable[..., Any] = module.init
-    synchronize: Callable[..., Any] = module.synchronize
-
-    @functools.wraps(initialise)
-    def init(*arguments: Any, **options: Any) -> Any:
+    @wrap(module, "init")
+    def init(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         context = here()
         if context is None:
-            return initialise(*arguments, **options)
+            return original(*arguments, **options)
         context.events.emit("init", phase="started", backend="horovod", world_size=None)
         context.flush()
         context.progress.set("busy_library", 1)  # Horovod's own thread exchanges messages every millisecond
         stack_signal.start_helper()
         context.wait_in("horovod.init")
         try:
-            result = initialise(*arguments, **options)
+            result = original(*arguments, **options)
         finally:
             context.wait_in("")
         context.events.emit("init", phase="done", backend="horovod", world_size=module.size())
         return result
 
-    @functools.wraps(synchronize)
-    def wait(handle: Any) -> Any:
+    @wrap(module, "synchronize")
+    def synchronize(original: Callable[..., Any], handle: Any) -> Any:
         context = here()
         if context is None:
-            return synchronize(handle)
+            return original(handle)
         context.wait_in("horovod.synchronize")
         try:
-            return synchronize(handle)
+            return original(handle)
         finally:
             context.wait_in("")
-
-    module.init, module.synchronize = init, wait  # type: ignore[attr-defined]
 
 
 def _after_optimizer(module: ModuleType) -> None:

@@ -5,14 +5,13 @@ Batches are observed in the rank itself when they are taken; workers may have re
 
 from __future__ import annotations
 
-import functools
 import operator
 from types import ModuleType
 from typing import Any, Callable
 
 from ...records.data import Batch, Join
 from ...records.record import Place
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
 from .iterations import Iteration, TrackedLoader, epoch_marks, known_loaders, loader_of, remember_place
 from .samples import rows_of
@@ -41,69 +40,60 @@ def guard(function: Callable[..., Any], context: RankContext, *arguments: Any) -
 def _after_dataloader(module: ModuleType) -> None:
     """Wrap the few functions that all loaders and iterators go through: there is no public hook on loading."""
     loader_class, iterator_class = module.DataLoader, module._BaseDataLoaderIter
-    make, begin, again = loader_class.__init__, iterator_class.__init__, iterator_class._reset
-    draw, fetch = iterator_class._next_index, iterator_class.__next__
 
-    @functools.wraps(make)
-    def make_observed(self: Any, *arguments: Any, **options: Any) -> None:
-        make(self, *arguments, **options)
+    @wrap(loader_class, "__init__")
+    def make(original: Callable[..., Any], self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
         context = here()
         if context is not None:
             guard(remember_place, context, self, place())
 
-    @functools.wraps(begin)
-    def begin_observed(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
-        begin(self, loader, *arguments, **options)
+    @wrap(iterator_class, "__init__")
+    def begin(original: Callable[..., Any], self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
+        original(self, loader, *arguments, **options)
         context = here()
         if context is not None:
             guard(_begin, context, self, loader, place())
 
-    @functools.wraps(again)
-    def again_observed(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
-        again(self, loader, *arguments, **options)
+    @wrap(iterator_class, "_reset")
+    def begin_again(original: Callable[..., Any], self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
+        original(self, loader, *arguments, **options)
         context, iteration = here(), self.__dict__.get(_NAME)
         if context is not None and iteration is not None and iteration.used:  # its workers persist
             guard(_begin, context, self, loader, place())
 
-    @functools.wraps(draw)
-    def draw_observed(self: Any) -> Any:
-        index = draw(self)
+    @wrap(iterator_class, "_next_index")
+    def draw(original: Callable[..., Any], self: Any) -> Any:
+        index = original(self)
         context, iteration = here(), self.__dict__.get(_NAME)
         if context is not None and iteration is not None:
             guard(_drawn, context, iteration, index)
         return index
 
-    @functools.wraps(fetch)
-    def fetch_observed(self: Any) -> Any:
+    @wrap(iterator_class, "__next__")
+    def fetch(original: Callable[..., Any], self: Any) -> Any:
         context, iteration = here(), self.__dict__.get(_NAME)
         if context is None or iteration is None:
-            return fetch(self)
+            return original(self)
         guard(_before_fetch, context, iteration)
         try:
-            batch = fetch(self)
+            batch = original(self)
         except StopIteration:
             guard(_exhausted, context, iteration)
             raise
         guard(_fetched, context, iteration, batch)
         return batch
 
-    loader_class.__init__ = make_observed
-    iterator_class.__init__, iterator_class._reset = begin_observed, again_observed
-    iterator_class._next_index, iterator_class.__next__ = draw_observed, fetch_observed
-
 
 def _after_join(module: ModuleType) -> None:
     """Wrap `with Join(…)` and `with model.join()`, in which ranks without batches answer those that have some."""
-    enter = module.Join.__enter__
 
-    @functools.wraps(enter)
-    def enter_observed(self: Any) -> Any:
+    @wrap(module.Join, "__enter__")
+    def enter(original: Callable[..., Any], self: Any) -> Any:
         context = here()
         if context is not None:
             guard(_note_join, context, getattr(self, "_enable", True), place())
-        return enter(self)
-
-    module.Join.__enter__ = enter_observed
+        return original(self)
 
 
 def _note_join(context: RankContext, enabled: bool, at: Place | None) -> None:

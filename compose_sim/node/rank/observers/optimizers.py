@@ -1,9 +1,8 @@
-"""Count and record optimizer steps, and emit a few of them per second as events."""
+"""Count and record optimizer steps."""
 
 from __future__ import annotations
 
 import sys
-import time
 import weakref
 from dataclasses import dataclass, field
 from types import FrameType, ModuleType
@@ -15,8 +14,7 @@ from ..context import RankContext, here, place
 from . import gradients, states
 from .models import FLUSHED, MOST_NAMES, Model, living, sampled
 
-_SECONDS_BETWEEN_STEPS = 0.2
-_NEXT_AT, _EMITTED, _ALL, _STEPPING = (f"optimizers.{name}" for name in ("next_at", "emitted", "all", "stepping"))
+_ALL, _STEPPING = "optimizers.all", "optimizers.stepping"
 _MOST_NOTED = 1000  # steps per optimizer; of later ones every hundredth
 
 _hooks: list[Any] = []
@@ -40,8 +38,6 @@ def install() -> None:
 
 
 def end(context: RankContext) -> None:
-    if context.steps > context.memory.get(_EMITTED, 0):
-        _emit_step(context)
     failing = sys.exc_info()[0] is not None
     for stepper in context.memory.get(_ALL, {}).values():
         optimizer = stepper.reference()
@@ -96,13 +92,8 @@ def _after_step(optimizer: Any, *_: Any) -> None:
         stepping.pop()  # part of a step
         return
     stepping.clear()
-    context.steps += 1
-    context.progress.advance("steps")
+    context.count_step()
     context.guard(__name__, _note_step, optimizer)
-    now = time.monotonic()
-    if now >= context.memory.get(_NEXT_AT, 0.0):
-        context.memory[_NEXT_AT] = now + _SECONDS_BETWEEN_STEPS
-        _emit_step(context)
     if context.thorough or sampled(context, context.steps) or not context.memory.get(FLUSHED):
         context.flush()  # else the next forward pass of a DDP model does: one write per step is enough
     context.memory[FLUSHED] = False
@@ -177,8 +168,3 @@ def _is_stepping(optimizer: int) -> bool:
 
 def _is_on_cpu(optimizer: Any) -> bool:
     return all(parameter.device.type == "cpu" for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _emit_step(context: RankContext) -> None:
-    context.memory[_EMITTED] = context.steps
-    context.events.emit("step", step=context.steps)

@@ -5,7 +5,6 @@ Paddle has no hooks: functions and the optimizers' steps are wrapped in the modu
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import socket
@@ -13,13 +12,12 @@ import time
 from types import ModuleType
 from typing import Any, Callable
 
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 from .. import stack_signal
-from ..context import RankContext, here
+from ..context import here
 
-_SECONDS_BETWEEN_STEPS = 0.2
 _PATIENCE_S, _LOOK_S = 30.0, 0.02  # after that Paddle itself reports that nobody is there
-_STEPPING, _EMITTED, _NEXT_AT = (f"paddle.{name}" for name in ("stepping", "emitted", "next_at"))
+_STEPPING = "paddle.stepping"
 
 
 def install() -> None:
@@ -27,16 +25,9 @@ def install() -> None:
     after_import("paddle.optimizer", _after_optimizer)
 
 
-def end(context: RankContext) -> None:
-    if context.steps > context.memory.get(_EMITTED, context.steps):
-        _emit_step(context)
-
-
 def _after_distributed(module: ModuleType) -> None:
-    original: Callable[..., Any] = module.init_parallel_env
-
-    @functools.wraps(original)
-    def init_parallel_env(*arguments: Any, **options: Any) -> Any:
+    @wrap(module, "init_parallel_env")
+    def init_parallel_env(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         context = here()
         if context is None:
             return original(*arguments, **options)
@@ -48,8 +39,6 @@ def _after_distributed(module: ModuleType) -> None:
         backend = module.get_backend() if size > 1 else None
         context.events.emit("init", phase="done", backend=backend and str(backend).lower(), world_size=size)
         return result
-
-    module.init_parallel_env = init_parallel_env  # type: ignore[attr-defined]
 
 
 def _await_first_rank() -> None:
@@ -71,36 +60,17 @@ def _after_optimizer(module: ModuleType) -> None:
     for kind in {value for value in vars(module).values() if inspect.isclass(value)}:
         for name in ("step", "minimize"):  # a subclass defines these, or inherits Optimizer's
             if callable(vars(kind).get(name)):
-                setattr(kind, name, _counted(vars(kind)[name]))
+                wrap(kind, name)(_step)
 
 
-def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def step(*arguments: Any, **options: Any) -> Any:
-        context = here()
-        if context is None or context.memory.get(_STEPPING):  # a step that calls other steps counts once
-            return original(*arguments, **options)
-        context.memory[_STEPPING] = True
-        try:
-            result = original(*arguments, **options)
-        finally:
-            context.memory[_STEPPING] = False
-        _count(context)
-        return result
-
-    return step
-
-
-def _count(context: RankContext) -> None:
-    context.steps += 1
-    context.progress.advance("steps")
-    now = time.monotonic()
-    context.memory.setdefault(_EMITTED, 0)
-    if now >= context.memory.get(_NEXT_AT, 0.0):
-        context.memory[_NEXT_AT] = now + _SECONDS_BETWEEN_STEPS
-        _emit_step(context)
-
-
-def _emit_step(context: RankContext) -> None:
-    context.memory[_EMITTED] = context.steps
-    context.events.emit("step", step=context.steps)
+def _step(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    context = here()
+    if context is None or context.memory.get(_STEPPING):  # a step that calls other steps counts once
+        return original(*arguments, **options)
+    context.memory[_STEPPING] = True
+    try:
+        result = original(*arguments, **options)
+    finally:
+        context.memory[_STEPPING] = False
+    context.count_step()
+    return result

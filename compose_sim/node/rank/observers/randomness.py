@@ -11,10 +11,10 @@ import sys
 import weakref
 import zlib
 from types import ModuleType
-from typing import Any
+from typing import Any, Callable
 
 from ...records.data import LoaderRanks, RandomDraws, TrainingForward
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, in_child, place
 from .iterations import Iteration
 from .loaders import ACTIVE, BEGUN, FETCHING, WHEN_TAKEN, guard
@@ -42,20 +42,16 @@ def _after_fetch(module: ModuleType) -> None:
 
 
 def _observe_fetch(fetcher: Any) -> None:
-    fetch = fetcher.fetch
-
-    @functools.wraps(fetch)
-    def fetch_observed(self: Any, index: Any) -> Any:
+    @wrap(fetcher, "fetch")
+    def fetch(original: Callable[..., Any], self: Any, index: Any) -> Any:
         context = here() or in_child()
         if context is None:
-            return fetch(self, index)
+            return original(self, index)
         before = guard(_before_fetch, context, index)
-        batch = fetch(self, index)
+        batch = original(self, index)
         if before is not None:
             guard(_after_one_fetch, context, before)
         return batch
-
-    fetcher.fetch = fetch_observed
 
 
 def _before_fetch(context: RankContext, index: Any) -> tuple[Iteration, int, _States] | None:
@@ -101,11 +97,8 @@ def _states(generators: list[Any]) -> _States:
         states["python"] = _python_state(random)
     if numpy is not None:
         _, keys, position, *_ = numpy.get_state()
-        states["numpy"] = (
-            zlib.crc32(keys.tobytes(), int(position)),
-            _WORDS - int(position),
-            zlib.crc32(keys.tobytes()),
-        )
+        data, position = keys.tobytes(), int(position)
+        states["numpy"] = zlib.crc32(data, position), _WORDS - position, zlib.crc32(data)
     for index, generator in enumerate(generators):
         states[f"own {index}"] = _state_of(generator)
     return states
@@ -120,11 +113,8 @@ def torch_state(generator: Any = None) -> _State:
 
 def _python_state(random: Any) -> _State:
     numbers = random.getstate()[1]
-    return (
-        hash(numbers) & 0xFFFFFFFF,
-        _WORDS - numbers[-1],
-        hash(numbers[:-1]),
-    )  # a hash of numbers is the same in every process
+    # A hash of numbers is the same in every process.
+    return hash(numbers) & 0xFFFFFFFF, _WORDS - numbers[-1], hash(numbers[:-1])
 
 
 def _state_of(generator: Any) -> _State:
@@ -132,9 +122,8 @@ def _state_of(generator: Any) -> _State:
         return torch_state(generator)
     if hasattr(generator, "getstate"):
         return _python_state(generator)
-    whole = zlib.crc32(
-        repr(generator.bit_generator.state).encode()
-    )  # NumPy has many kinds: any change counts as many draws
+    # NumPy has many kinds: any change counts as many draws.
+    whole = zlib.crc32(repr(generator.bit_generator.state).encode())
     return whole, 0, whole
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import traceback
@@ -10,7 +9,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ...records.replays import ReplayFailed
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here
 from . import training
 
@@ -77,31 +76,23 @@ class _Hooks(training.Hooks):
         _call(lambda replayer: replayer.end("the optimizer computes gradients several times a step"))
 
     def autograd(self, module: ModuleType) -> None:
-        backward = module.backward
-
-        @functools.wraps(backward)
-        def noticing(tensors: Any, *arguments: Any, **options: Any) -> Any:
+        @wrap(module, "backward")  # what Tensor.backward calls
+        def backward(original: Callable[..., Any], tensors: Any, *arguments: Any, **options: Any) -> Any:
             replayer = _replayer()
             if replayer is not None and getattr(tensors, "grad_fn", None) is not None:
                 from ..replay.replayer import divisors_of
 
                 replayer.divisors |= divisors_of(tensors)
-            return backward(tensors, *arguments, **options)
-
-        module.backward = noticing  # type: ignore[attr-defined] # what Tensor.backward calls
+            return original(tensors, *arguments, **options)
 
 
 def _notice_autocast(module: ModuleType) -> None:
-    enter = module.autocast.__enter__
-
-    @functools.wraps(enter)
-    def __enter__(self: Any) -> Any:  # noqa: N807 - it becomes that method
+    @wrap(module.autocast, "__enter__")
+    def enter(original: Callable[..., Any], self: Any) -> Any:
         replayer = _replayer()
         if replayer is not None and getattr(self, "_enabled", True):
             replayer.low = True
-        return enter(self)
-
-    module.autocast.__enter__ = __enter__
+        return original(self)
 
 
 def _call(what: Callable[[Any], Any]) -> Any:

@@ -6,12 +6,11 @@ all kinds of loaders share. Optimizers have hooks for steps; their `__init__` is
 
 from __future__ import annotations
 
-import functools
 import sys
 from types import ModuleType
 from typing import Any, Callable
 
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 
 
 class Hooks:
@@ -51,45 +50,24 @@ def set_hooks(hooks: Hooks) -> None:
 
 def _hook_loaders(module: ModuleType, hooks: Hooks) -> None:
     loader_type, iterator_type = module.DataLoader, module._BaseDataLoaderIter
-    make, iterate, length, following = (
-        loader_type.__init__,
-        loader_type.__iter__,
-        loader_type.__len__,
-        iterator_type.__next__,
-    )
 
-    @functools.wraps(make)
-    def __init__(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807 - it becomes that method
-        make(self, *arguments, **options)
+    @wrap(loader_type, "__init__")
+    def make(original: Callable[..., Any], self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
         hooks.loader_made(self)
 
-    @functools.wraps(iterate)
-    def __iter__(self: Any) -> Any:  # noqa: N807 - as above
-        return hooks.iterate(self, iterate)
-
-    @functools.wraps(length)
-    def __len__(self: Any) -> int:  # noqa: N807 - as above
-        return hooks.length(self, length)
-
-    @functools.wraps(following)
-    def __next__(self: Any) -> Any:  # noqa: N807 - as above
-        return hooks.next_batch(self, following)
-
-    loader_type.__init__, loader_type.__iter__, loader_type.__len__ = __init__, __iter__, __len__
-    iterator_type.__next__ = __next__
+    wrap(loader_type, "__iter__")(lambda original, self: hooks.iterate(self, original))
+    wrap(loader_type, "__len__")(lambda original, self: hooks.length(self, original))
+    wrap(iterator_type, "__next__")(lambda original, self: hooks.next_batch(self, original))
     if hasattr(iterator_type, "next"):
-        iterator_type.next = __next__
+        iterator_type.next = iterator_type.__next__
 
 
 def _hook_optimizers(module: ModuleType, hooks: Hooks) -> None:
-    make = module.Optimizer.__init__
-
-    @functools.wraps(make)
-    def __init__(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807 - it becomes that method
-        make(self, *arguments, **options)
+    @wrap(module.Optimizer, "__init__")
+    def make(original: Callable[..., Any], self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
         hooks.optimizer_made(self)
-
-    module.Optimizer.__init__ = __init__
 
     def before(optimizer: Any, arguments: Any, options: Any) -> Any:
         given = len(arguments) > 1  # the first is the optimizer itself
