@@ -143,4 +143,5 @@ def test_a_rank_that_raised_before_the_driver_ended_it_is_the_cause() -> None:
     )
 
     cause = judge(state).cause
-    assert cause and (cause.node, cause.rank, cause.message) == ("node-1", 1, "ValueError: no more data")
+    assert cause
+    assert (cause.node, cause.rank, cause.message) == ("node-1", 1, "ValueError: no more data")
