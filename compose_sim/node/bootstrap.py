@@ -1,6 +1,6 @@
 """Make this folder importable as the package `composesim_node`.
 
-If the folder stayed on `sys.path`, our `rank` or `services` would shadow a script's own module of that name.
+If the folder stayed on `sys.path`, our `rank` or `services` would shadow a script's module of the same name.
 """
 
 from __future__ import annotations

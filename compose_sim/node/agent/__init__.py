@@ -1,1 +1,1 @@
-"""The agent: one process per node that starts and watches its ranks."""
+"""The agent: one process per node that starts and watches the ranks."""

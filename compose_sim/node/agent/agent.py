@@ -1,4 +1,4 @@
-"""Take part in a run as one node: start the ranks when the master says so, watch them, and stop them in time.
+"""Take part in a run as one node: start the ranks when the master requests it, watch them, and stop them in time.
 
 One loop handles all events: messages from the master, the start, output and end of ranks, signals, and timers.
 """
@@ -27,7 +27,7 @@ STOPPED = 128 + signal.SIGTERM
 
 
 class Agent:
-    """One node of one run; `listener` of its master client."""
+    """One node of one run; it is the `listener` of the master client."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Agent:
         self._ranks: list[RankProcess] = []
         self._stop_reason, self._leaving, self._interrupted = "", False, False
         self._kill_at = float("inf")
-        self._next: Callable[[], None] | None = None  # after all ranks have ended; None: tell the master
+        self._next: Callable[[], None] | None = None  # after all ranks have ended; None: report to the master
         self._failure_code, self._done = 0, False
         self._exit_code: int | None = None
         self._master = MasterClient(master, selector, self)
@@ -126,7 +126,7 @@ class Agent:
         self._leave(STOPPED if self._round else 1)
 
     def _start_round(self, round_: Message) -> None:
-        if self._stop_reason:  # the node was told to stop in the meantime
+        if self._stop_reason:  # the node was asked to stop in the meantime
             return
         self._round = round_
         launch, first = self._launch, round_["first_rank"]
@@ -208,7 +208,7 @@ class Agent:
         self._stop_ranks(f"rank {rank} on {self._events.node} failed")
 
     def _starter_ended(self) -> None:
-        """Handle the end of the starter, with which the kernel has killed its ranks."""
+        """Handle the end of the starter; the kernel has then killed the ranks as well."""
         exit_status = ExitStatus(self._stop_starter(at_once=bool(self._stop_reason)))
         self._log(f"the process of the {self._launch.launcher} launcher ended ({exit_status}); see its messages above")
         started = [rank for rank in self._ranks if rank.pid and not rank.ended]
@@ -269,7 +269,8 @@ class Agent:
 
     def _start_starter(self) -> Starter:
         starter = Starter(self._launch)
-        # A starter per round imports again in each: if a round waited for that, a returning node would never find one to join.
+        # A starter that serves one round imports again for the next. If rounds waited for it, a returning node would never find
+        # one to join.
         self._ready = self._launch.launcher in ROUND_LAUNCHERS
         self._selector.register(starter.link, selectors.EVENT_READ, self._read_starter)
         return starter
@@ -282,7 +283,7 @@ class Agent:
     def _heartbeat(self) -> None:
         self._master.send({"type": "heartbeat"})
         for rank in self._ranks:
-            if rank.ended:  # notice when the last of its children has ended
+            if rank.ended:  # notice when the last child has ended
                 rank.signal(0)
         used = usage.sample(os.getpid(), contained=self._contained)
         self._events.bind(generation=self._round.get("generation")).emit("usage", **used)

@@ -31,7 +31,7 @@ class GpuProof:
         self._joins_mps = environment.get("COMPOSESIM_MPS") == "1"
 
     def finish(self, events: EventLog, pause: Callable[[float], bool]) -> str:
-        """Return why this node cannot run, or "". `pause` waits, and returns True if the node was told to stop."""
+        """Return why this node cannot run, or "". `pause` waits, and returns True if the node was asked to stop."""
         if not self._planned:
             return ""
         begun = time.monotonic()

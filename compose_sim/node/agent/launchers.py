@@ -29,8 +29,8 @@ class Launch:
     """
     What this node runs.
 
-    `program` is the command line after `python`, or all of it if the launcher is `command`. If rank 0 is to listen itself,
-    `master_address` is its host.
+    `program` is the command line after `python`, or the whole one if the launcher is `command`. `master_address` is the
+    host of rank 0 if rank 0 listens itself.
     """
 
     launcher: str
@@ -115,7 +115,7 @@ class InheritedProcess:
 
 
 class Starter:
-    """The process that starts the ranks (the fork server, or a framework's launcher), and the channel to it."""
+    """The process that starts the ranks (the fork server, or a framework's launcher) and its channel."""
 
     def __init__(self, launch: Launch) -> None:
         """Take over an inherited starter, or start one, which imports while the nodes still find each other."""
@@ -134,7 +134,7 @@ class Starter:
         self.link, theirs = starter_protocol.pair()
         self.link.setblocking(False)
         command = roles.command(role, str(os.getpid()), str(theirs.fileno()), launch.launcher, "--", *launch.program)
-        # A new session, because an interrupt from a terminal is for the agent, which stops the ranks in order.
+        # In a new session, because an interrupt from a terminal is for the agent, which stops the ranks in order.
         self._process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
         )
@@ -151,7 +151,7 @@ class Starter:
                 os.close(output)
 
     def receive(self) -> starter_protocol.Packet | None:
-        """Return its next report, {} if there is none, or None when it has ended."""
+        """Return the next report, {} if there is none, or None when the starter has ended."""
         try:
             received = starter_protocol.receive(self.link)
         except BlockingIOError:
@@ -164,7 +164,7 @@ class Starter:
         return self.link.fileno() < 0
 
     def close(self, *, at_once: bool = False) -> int:
-        """End the process, and return its exit code, or minus the signal that ended it."""
+        """End the process, and return the exit code, or minus the signal that ended it."""
         self.link.close()
         try:
             return self._process.wait(0 if at_once else _EXIT_SECONDS)

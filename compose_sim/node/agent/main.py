@@ -1,4 +1,4 @@
-"""Run one node of a run: read its environment, start the agent, and report how it ended.
+"""Run one node of a run: read the environment, start the agent, and report how it ended.
 
 Arguments of the role `agent`: --launcher warm|torchrun|env|command|paddle|hosted [--master-address HOST] [--module] -- SCRIPT ARGS...
 """
@@ -120,7 +120,7 @@ def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
 
 
 def _is_contained() -> bool:
-    """Return whether this node has its own container, so that every process in it is part of this node."""
+    """Return whether this node has a container to itself, so that every process in it is part of this node."""
     engine = os.environ.get("COMPOSESIM_ENGINE")
     return engine != "local" if engine else os.getppid() <= 1  # the parent is the container's init, or there is none
 

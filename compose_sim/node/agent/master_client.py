@@ -1,8 +1,8 @@
 """Keep a node connected to the master, and reconnect when the connection breaks.
 
-A node that was frozen, or cut off from the network for a while, finds its connection closed: it is not part of the round
-any more, but may join again. How long it tries depends on the failure: a master that refuses connections or whose name is
-unknown has ended, but one that does not answer may come back.
+A node that was frozen, or cut off from the network for a while, finds its connection closed. It is no longer part of the
+round, but may join again. How long it retries depends on the failure: a master that refuses connections or whose name
+is unknown has ended, but one that does not answer may come back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ..shared.master_protocol import SILENCE_SECONDS, Connection, Message
 
-# Seconds to try, by failure. At first the master may not run yet, nor its name be known.
+# Seconds to try, by failure. At first the master may not run yet, and its name may be unknown.
 _FIRST_TIME = {"refused": 120.0, "unknown": 120.0, "silent": 120.0}
 _RECONNECT = {"refused": 3.0, "unknown": 10.0, "silent": 600.0}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5

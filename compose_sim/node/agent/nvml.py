@@ -1,6 +1,6 @@
 """Sample the utilization and memory of this node's GPUs through NVML, which does not set up CUDA in this process.
 
-The numbers are of whole GPUs: those of a shared GPU include the other nodes.
+The values cover whole GPUs: on a shared GPU, they include the other nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Gpus:
     """The GPUs with these UUIDs that NVML knows."""
 
     def __init__(self, uuids: list[str]) -> None:
-        """Get a handle of each GPU, if the library is installed."""
+        """Get a handle for each GPU, if the library is installed."""
         self._nvml: Any = None
         self._handles: list[ctypes.c_void_p] = []
         if not uuids:

@@ -1,4 +1,4 @@
-"""Signal a rank with everything it started, but never a process that reuses its number."""
+"""Signal a rank with everything it started, but never a process that reuses the process id."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RankProcess:
             os.killpg(self.pid, number)
             if not (self.ended and number == signal.SIGKILL):
                 return
-        if self.ended:  # its group has ended as well, and the kernel may reuse the number
+        if self.ended:  # the group has ended as well, and the kernel may reuse the id
             self.pid = 0
             return
         # It was forked just now and does not lead a group yet; or it has ended, and that will be reported next.
@@ -58,7 +58,7 @@ class RankProcess:
 
 
 class OutOfMemoryKills:
-    """Counts the kernel's out-of-memory kills, to tell which rank was killed for that reason; works in containers only."""
+    """Counts the kernel's out-of-memory kills, to find the ranks that were killed for that reason; only in containers."""
 
     def __init__(self, *, contained: bool) -> None:
         """Start to count."""

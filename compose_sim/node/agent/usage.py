@@ -1,4 +1,4 @@
-"""Sample the CPU time, memory and network traffic of a node, from its cgroup in a container, else from its processes."""
+"""Sample the CPU time, memory and network traffic of a node: of the cgroup in a container, else of all processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sample = dict[str, Optional[float]]
 
 
 def sample(root: int, *, contained: bool) -> Sample:
-    """Return what this container, or the process `root` with its descendants, has used so far."""
+    """Return what this container, or the process `root` with all descendants, has used so far."""
     return {**(_of_container() if contained else _of_processes(root)), **nvml.sample()}
 
 
@@ -76,7 +76,7 @@ def _of_processes(root: int) -> Sample:
             resident, shared = Path(f"/proc/{process}/statm").read_text().split()[1:3]
         except OSError:  # it has ended
             continue
-        cpu += sum(map(int, fields[11:15]))  # of the process and of its ended children, in user and kernel mode
+        cpu += sum(map(int, fields[11:15]))  # of the process and of ended children, in user and kernel mode
         memory += (int(resident) - int(shared)) * _PAGE
     return {
         "cpu_s": cpu / _TICKS,

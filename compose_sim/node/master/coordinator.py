@@ -1,4 +1,4 @@
-"""Track the nodes of a run and decide what they are told, without sockets or a clock.
+"""Track the nodes of a run and decide which messages they get, without sockets or a clock.
 
 A coordinator receives what happened to a peer (a connection) with the time on a monotonic clock, and returns actions
 to perform in order.
@@ -58,7 +58,7 @@ class Coordinator(ABC, Generic[AnyMember]):
     """
     The nodes of one run.
 
-    `absent` returns the nodes that a fault affects at this moment; what happens to them is not a failure.
+    `absent` returns the nodes that a fault affects at this moment; what happens to them does not count as a failure.
     """
 
     member_type: type[AnyMember]
@@ -69,7 +69,7 @@ class Coordinator(ABC, Generic[AnyMember]):
         self._absent = absent
         self._members: dict[int, AnyMember] = {}
         self._absent_at: dict[str, float] = {}  # when each node was last absent
-        self._end: Message = {}  # what nodes are told once the run has ended
+        self._end: Message = {}  # the message to nodes once the run has ended
 
     @abstractmethod
     def begin(self) -> list[Action]:
@@ -134,7 +134,7 @@ class Coordinator(ABC, Generic[AnyMember]):
         return self.gone(peer, "started again")
 
     def _absent_since(self, moment: float) -> frozenset[str]:
-        """Return the nodes that are absent, or were after this moment: a fault may end before its effect is noticed."""
+        """Return the nodes that are absent, or were after this moment: a fault may end before the effect is noticed."""
         return self._absent() | {node for node, at in self._absent_at.items() if at >= moment}
 
     def _finish(self, passed: bool, reason: str, *, node: str | None = None, **facts: Any) -> list[Action]:

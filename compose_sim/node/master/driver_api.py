@@ -1,6 +1,6 @@
-"""Let a driver talk to its master: receive the nodes, report its progress, and run the user's script.
+"""Connect a driver to the master: receive the nodes, report progress, and run the user's script.
 
-Drivers in `frameworks/` use this module; drivers of other packages send the same JSON lines themselves (docs/recipes.md).
+Drivers in `frameworks/` use this module; drivers in other packages send the same JSON lines themselves (docs/recipes.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..shared.event_log import EventLog
 from ..shared.master_protocol import Connection, Message
 
 SOCKET = "COMPOSESIM_DRIVER_LINK"  # the descriptor of the driver's connection to the master
-NODE = "driver"  # the node name in the driver's events and logs
+NODE = "driver"  # the node's name in the events and logs of the driver
 NOT_READY, UNREACHABLE = 92, 93  # exit codes, which recipes explain, as those in shared/installed.py
 
 
@@ -35,10 +35,10 @@ class PresentNode:
 
 
 class MasterConnection:
-    """A driver's connection to its master."""
+    """A driver's connection to the master."""
 
     def __init__(self) -> None:
-        """Take over the descriptor from the master; processes that we start do not inherit it."""
+        """Take over the descriptor from the master; child processes do not inherit it."""
         descriptor = int(os.environ.pop(SOCKET))
         os.set_inheritable(descriptor, False)
         self._connection = Connection(socket.socket(fileno=descriptor))

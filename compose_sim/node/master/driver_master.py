@@ -1,4 +1,4 @@
-"""Run a driver, the program that controls all nodes: report the nodes to it, and end the run when it ends.
+"""Run a driver, the program that controls all nodes: report the nodes to it, and end the run when the driver ends.
 
 Arguments of the role `driver-master`: --slots 1,1 --host NAME --port PORT --head-port PORT -- DRIVER ARGS...
 """
@@ -94,7 +94,7 @@ class DriverMaster(NodeServer):
                 self._driver.reject(message)
                 break
             self._perform(actions)
-        if self._driver.closed:  # the end of its process is reported separately
+        if self._driver.closed:  # the end of the process is reported separately
             if self._driver.closed != CLOSED:
                 print(f"composesim master: lost the connection to the driver: {self._driver.closed}", file=sys.stderr)
             self._selector.unregister(self._driver)

@@ -1,8 +1,8 @@
 """Decide which nodes a driver can use and when the run ends: one program, the driver, controls all nodes.
 
-A node may start its ranks as soon as the driver accepts nodes. It always gets the ranks that were planned for it. The
-driver is told about every change. The loss of a node ends nothing, because handling it is up to the framework; the run
-ends when the driver does.
+A node may start its ranks as soon as the driver accepts nodes. It always gets the ranks that were planned for it.
+Every change is reported to the driver. Losing a node does not end the run, because the framework handles the loss; the
+run ends when the driver does.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class DriverMembership(Coordinator[_Member]):
 
     @property
     def finished(self) -> bool:
-        """Whether the driver has ended and every node has left. A driver may end while nodes are still on their way."""
+        """Whether the driver has ended and every node has left. A driver may end while nodes are still starting."""
         nodes_expected = not self._accepts and len(self._seen) < len(self._slots) and not self._is_late
         return super().finished and not nodes_expected
 
@@ -138,7 +138,7 @@ class DriverMembership(Coordinator[_Member]):
         return [self._send_nodes()]
 
     def _send_nodes(self) -> SendDriver:
-        """Send the driver every node that runs, with its address and ranks."""
+        """Send the driver every node that runs, with address and ranks."""
         running = [member for member in self._members.values() if member.ranks_started]
         nodes = [
             {"node": each.node, "address": each.address, "slots": self._slots[each.node_rank]}

@@ -1,8 +1,8 @@
 """Decide which nodes take part in each round, as a state machine.
 
 Every round consists of all nodes, and a failure starts another round, up to the maximum number of restarts. An elastic
-run continues with the nodes that are left, and with those that return. There, the loss of an absent node is not a
-failure, nor is what follows from it on other nodes.
+run continues with the nodes that are left, and with those that return. There, neither the loss of an absent node nor
+what follows from it on other nodes is a failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Member(Member):
     nproc: int = 0
     # silent (never joined), warming (its ranks cannot start yet, and others train), waiting, running, done, called (to rejoin)
     phase: str = "silent"
-    ready: bool = False  # its ranks can start
+    ready: bool = False  # the ranks can start
     took_part: bool = False  # in any round
 
 
@@ -88,7 +88,7 @@ class Rendezvous(Coordinator[_Member]):
         return actions + self._advance()
 
     def _replaced(self, peer: int, now: float) -> list[Action]:
-        # The node is alive, so the end of its old connection is not a failure in an elastic run.
+        # The node is alive, so the end of the old connection is not a failure in an elastic run.
         self._absent_at[self._members[peer].node] = now
         return super()._replaced(peer, now)
 
@@ -96,7 +96,7 @@ class Rendezvous(Coordinator[_Member]):
         member.nproc = int(message["nproc"])
         self._lost.discard(member.node)
         if self._is_elastic and self.generation >= 0 and not message.get("ready", True):
-            member.phase, member.ready = "warming", False  # the others need not wait for its imports
+            member.phase, member.ready = "warming", False  # the others need not wait for the imports
             return []
         return self._wait(member) + self._advance()
 

@@ -21,7 +21,7 @@ from .server import NodeServer, PortTaken, absent_nodes, free_port, interface_of
 
 
 class RendezvousMaster(NodeServer):
-    """The sockets of a rendezvous, with the stores of its rounds."""
+    """The sockets of a rendezvous, and the stores of all rounds."""
 
     def __init__(self, rendezvous: Rendezvous, listener: socket.socket, stores: StoreProcess, events: EventLog) -> None:
         """Listen on `listener`."""

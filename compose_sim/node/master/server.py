@@ -1,4 +1,4 @@
-"""Serve the connections of all nodes: pass what happens on them to a coordinator, and perform its actions."""
+"""Serve the connections of all nodes: pass what happens on them to a coordinator, and perform the actions it returns."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class PortTaken(RuntimeError):
 
 
 def serve(make_server: Callable[[], NodeServer], coordinator: Coordinator[Any], events: EventLog) -> int:
-    """Serve a run to its end, and return the exit code of this process."""
+    """Serve a run until it ends, and return the exit code of this process."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return make_server().run()

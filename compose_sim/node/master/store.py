@@ -25,7 +25,7 @@ _KEPT = 4
 
 def main(arguments: list[str]) -> int:
     """Serve stores until standard input ends."""
-    # An interrupt from a terminal is for the master, which ends us when the last node has left.
+    # An interrupt from a terminal is for the master, which ends this process when the last node has left.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     make_store = whole_torch() if "--whole" in arguments else torch_extension()
     # Ranks of a round that has just ended may still use its store. Older ones would each cost a thread and a port.

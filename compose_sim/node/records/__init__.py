@@ -1,4 +1,4 @@
-"""The records of what ranks do, one dataclass per kind: the observers in the ranks write them, the checks read them.
+"""The records of what ranks do, one dataclass per kind: observers write them in the ranks, checks read them.
 
 Standard library only, on Python 3.9 or later: these types are used inside nodes.
 """

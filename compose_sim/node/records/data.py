@@ -1,4 +1,4 @@
-"""What a rank loads, and what it feeds to its model."""
+"""What a rank loads, and what it feeds to the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Phase = Literal["begun", "trained", "exhausted", "closed"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """What the samplers of a loader say about themselves; None if they do not."""
+    """What the samplers of a loader report about themselves; None if they report nothing."""
 
     num_replicas: int | None = None
     rank: int | None = None
@@ -27,8 +27,8 @@ class Sampling:
 class LoaderInfo(Record):
     """A DataLoader is iterated for the first time."""
 
-    loader: int  # its number on this rank
-    data: str  # the type of its data set
+    loader: int  # its number on the rank
+    data: str  # the type of the data set
     made: Place | None = None
     at: Place | None = None  # where it is iterated
     length: int | None = None  # samples in the data set
@@ -90,7 +90,7 @@ class TrainingForward(Record):
 
     model: int
     ranks: tuple[int, ...]
-    forward: int  # its number on this rank
+    forward: int  # counted on the rank
     rows: tuple[int, ...] | None = None  # a hash per sample
     state: int = 0  # a hash of torch's generator before the call
     drew: int = 0  # random numbers during the call

@@ -12,11 +12,11 @@ FileOp = Literal["read", "write", "update", "append", "create", "rename", "await
 
 @dataclass(frozen=True)
 class FileUse(Record):
-    """The script opens, renames, saves or waits for a file of its own."""
+    """The script opens, renames, saves or waits for one of its files."""
 
     op: FileOp  # "create" fails if the file exists; "await" waits until it does; "written" follows a torch.save
     path: str  # without symbolic links
-    private: bool = False  # whether every machine has a folder of its own there, like /tmp
+    private: bool = False  # whether every machine has a separate folder there, like /tmp
     to: str | None = None  # of a rename: the new name
     to_private: bool = False
     polls: bool = False  # whether that source file waits in a loop until files exist

@@ -12,10 +12,10 @@ from .record import Place, Record
 class DdpModel(Record):
     """A model is wrapped in DistributedDataParallel."""
 
-    ddp: int  # its number on this rank
+    ddp: int  # its number on the rank
     ranks: tuple[int, ...]
     names: tuple[str, ...] = ()  # of the first parameters that require a gradient
-    sub_group: bool = False  # whether its group is smaller than the world
+    sub_group: bool = False  # whether the group is smaller than the world
     find_unused: bool = False
     static_graph: bool = False
     device_ids: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class UnusedParameters(Record):
 
 @dataclass(frozen=True)
 class LocalBatchNorm(Record):
-    """A DDP model trains with BatchNorm that normalises by this rank's batch."""
+    """A DDP model trains with BatchNorm that normalises over this rank's batch only."""
 
     ddp: int
     names: tuple[str, ...]  # the first of them
@@ -81,7 +81,7 @@ class TensorRow(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorTable(Record):
-    """The tensors of an optimizer are hashed for the first time, or are others than before."""
+    """The tensors of an optimizer are hashed for the first time, or differ from those before."""
 
     optimizer: int
     table: int  # the number of this list
@@ -101,6 +101,6 @@ class TensorHashes(Record):
 
 @dataclass(frozen=True)
 class LossValue(Record):
-    """A backward pass begins at a single number."""
+    """A backward pass starts from a single number."""
 
     value: float

@@ -17,7 +17,7 @@ class InitProcessGroup(Record):
     env_rank: int | None = None  # RANK at this moment
     env_world_size: int | None = None
     master_addr: str | None = None  # MASTER_ADDR at this moment
-    store_host: str | None = None  # of a store that the script made itself
+    store_host: str | None = None  # of a store that the script created
     device: int | None = None  # the index of its device_id
     at: Place | None = None
 
@@ -35,10 +35,10 @@ class Collective(Record):
     """A collective is about to be issued: written before it can block."""
 
     op: str
-    group: tuple[int, ...] = ()  # its ranks
+    group: tuple[int, ...] = ()  # the ranks of the group
     name: str = ""  # of the group
     shapes: tuple[Shape, ...] = ()  # of the tensors that this rank gives
-    peers: tuple[Shape, ...] = ()  # of the tensors that it expects from each rank, if they differ from its own
+    peers: tuple[Shape, ...] = ()  # of the tensors that it expects from each rank, if they differ from `shapes`
     dtype: str | None = None
     root: int | None = None  # the source or destination
     reduce: str | None = None  # the reduction, if it is not SUM

@@ -19,8 +19,8 @@ class Record:
     """
     One line of a rank's observations: `{"kind": …, "t": …}` and the fields of the record.
 
-    A field without a default is required, so a field that is added later needs a default. The three fields below are no arguments:
-    they are set when a record is read.
+    A field without a default is required, so a field that is added later needs a default. The three fields below are not
+    arguments: they are set when a record is read.
     """
 
     kind: ClassVar[str] = ""  # the name of the class in lower case, its words joined by hyphens

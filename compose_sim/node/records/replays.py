@@ -1,4 +1,4 @@
-"""The two runs of `composesim check`: what was recorded, and how its replay at world size 1 compares."""
+"""The two runs of `composesim check`: what was recorded, and how the replay at world size 1 compares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RecordedModels(Record):
     """An optimizer is about to make its first recorded step."""
 
     optimizer: int
-    optimizer_types: tuple[str, ...] = ()  # its class and all base classes
+    optimizer_types: tuple[str, ...] = ()  # the class and all base classes
     ranks: tuple[int, ...] = ()  # the group size of each DDP model
     batchnorm: tuple[str, ...] = ()  # BatchNorm modules that train by the rank's own batch
     hooks: tuple[str, ...] = ()  # communication hooks
@@ -46,7 +46,7 @@ class RecordingStopped(Record):
 
 @dataclass(frozen=True)
 class ReplayedStep(Record):
-    """A recorded step was repeated at world size 1, and its gradients were compared."""
+    """A recorded step was repeated at world size 1, and the gradients were compared."""
 
     step: int
     optimizer: int

@@ -28,7 +28,7 @@ class ScriptEnd(Record):
 
 @dataclass(frozen=True)
 class RaisedAfterTraining(Record):
-    """The script raised at a line that it can only reach after the loops around its last backward pass."""
+    """The script raised at a line that can only be reached after the loops around the last backward pass."""
 
     at: Place
 
@@ -37,5 +37,5 @@ class RaisedAfterTraining(Record):
 class ObserverFailed(Record):
     """An observer raised, and has stopped observing."""
 
-    observer: str  # its module
+    observer: str  # the module of the observer
     traceback: str

@@ -157,7 +157,7 @@ def _lower(headers: Message) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until a signal arrives (and return 0), or until the command ends (and return its status)."""
+    """Serve until a signal arrives (and return 0), or until the command ends (and return the command's status)."""
     parser = argparse.ArgumentParser(
         prog="auth-proxy", description="A program behind a proxy that requires the run's token."
     )

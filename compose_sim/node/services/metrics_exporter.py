@@ -1,4 +1,4 @@
-"""Export a run's metrics to Prometheus, from its event files and logs.
+"""Export a run's metrics to Prometheus, from the run's event files and logs.
 
 Arguments of the role `metrics-exporter`: --listen PORT, on loopback, where the run's Prometheus reads it
 """
@@ -20,7 +20,7 @@ class RunReader:
     """Follows the files in a run's folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Start at their beginning."""
+        """Start at the beginning of each file."""
         self.metrics = Metrics()
         self._folder = folder
         self._offsets: dict[Path, int] = {}

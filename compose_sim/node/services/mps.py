@@ -27,7 +27,7 @@ _ASK_S = 5.0
 def main(arguments: list[str]) -> int:
     """Serve or ask, and return the exit status."""
     control = os.environ.get("COMPOSESIM_MPS_CONTROL", "nvidia-cuda-mps-control")
-    if "/" in control:  # the daemon looks for its server on the PATH
+    if "/" in control:  # the daemon looks for the server on the PATH
         os.environ["PATH"] = f"{Path(control).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     if arguments == ["ask"]:
         return 0 if answers(control) else 1

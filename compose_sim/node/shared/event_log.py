@@ -1,4 +1,4 @@
-"""Append what happens on a node to its event file, as JSON lines."""
+"""Append the events of a node to its event file, as JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locate the note that the agent leaves for a rank that is to break, and the signal that announces it."""
+"""Locate the note that the agent leaves for a rank that should break, and the signal that announces it."""
 
 from __future__ import annotations
 

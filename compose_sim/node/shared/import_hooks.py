@@ -38,7 +38,7 @@ def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 class _Finder:
-    """Finds modules with the other finders, and calls the functions in `_after` once a module has been executed."""
+    """Finds modules with the other finders, and calls the functions in `_after` after each module is executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

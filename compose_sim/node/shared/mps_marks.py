@@ -1,4 +1,4 @@
-"""Name the files in which the MPS service reports its state to the nodes."""
+"""Name the files with which the MPS service reports to the nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kill a process when its parent ends, set the command line that `ps` shows, and convert exit statuses."""
+"""Kill a process when the parent ends, set the command line that `ps` shows, and convert exit statuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ARG_START, _ARG_END = 45, 46  # in /proc/self/stat, counted after the name: pro
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent, which has this process id, ends: no rank outlives its agent."""
+    """Have the kernel kill this process when the process `parent` ends, so that no rank outlives the agent."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,8 +1,7 @@
-"""Share counters between a rank and its agent in a page of memory, so that the agent sees progress without asking the
-rank.
+"""Share counters between a rank and the agent in a page of memory: the agent sees progress without asking the rank.
 
-A rank that holds the interpreter's lock in C, or that is stopped, cannot run our code. It does not need to: it has
-written the page before, and the page, part of a mapped file, outlives it.
+A rank that is stopped, or that holds the interpreter's lock in C, cannot run our code. It does not need to: it has
+already written the page, and the page, part of a mapped file, outlives the rank.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # makes a rank write its stacks; handled by rank/stack_signal.py
 _COUNTERS = ("steps", "collectives", "batches")
 _OF_STACKS = ("main_thread", "helper", "descriptor", "awake")  # set by rank/stack_signal.py
-_OF_LIBRARIES = ("busy_library",)  # 1: a thread of a library exchanges messages all the time, also without progress
+_OF_LIBRARIES = ("busy_library",)  # 1: a thread of a library exchanges messages all the time, even without progress
 _SIZE = 4096
 _WAITING_AT = 64
 _WAITING_BYTES = 1024
@@ -32,7 +31,7 @@ _length = struct.Struct("=H")
 
 
 class ProgressPage:
-    """The page of one rank in one round, written by the rank and read by its agent."""
+    """The page of one rank in one round, written by the rank and read by the agent."""
 
     def __init__(self, folder: Path, node: str, rank: int, generation: int) -> None:
         """Map the page. If that fails, the rank's progress is not seen."""
@@ -51,7 +50,7 @@ class ProgressPage:
 
     @property
     def stacks_path(self) -> Path:
-        """The file that the rank writes its stacks to."""
+        """The file for the rank's stacks."""
         return self.path.with_suffix(".stacks")
 
     def advance(self, name: str) -> None:
@@ -72,14 +71,14 @@ class ProgressPage:
         return {name: self.get(name) for name in _COUNTERS}
 
     def wait_in(self, what: str) -> None:
-        """Set what the rank waits for others in, such as `all_reduce #12 (train.py, line 40)`, or ""."""
+        """Set what the rank waits for other ranks in, such as `all_reduce #12 (train.py, line 40)`, or ""."""
         text = what.encode()[:_WAITING_BYTES]
         _length.pack_into(self._page, _WAITING_AT, 0)  # never combine the old length with the new text
         self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + len(text)] = text
         _length.pack_into(self._page, _WAITING_AT, len(text))
 
     def waiting_in(self) -> str:
-        """Return what the rank waits for others in, or ""."""
+        """Return what the rank waits for other ranks in, or ""."""
         length = _length.unpack_from(self._page, _WAITING_AT)[0]
         return bytes(self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + length]).decode("utf-8", "replace")
 

@@ -1,4 +1,4 @@
-"""Copy the output of ranks: unchanged into one log file per rank, and line by line to the node's own output."""
+"""Copy the output of ranks: unchanged into one log file per rank, and line by line to the node's output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 _READ_BYTES = 1 << 16
-# If the node's output is read more slowly than ranks print, they block, as they would without us
+# If the node's output is read more slowly than ranks print, ranks block, as they would without composesim
 _MOST_PENDING = 1 << 20
 _LONGEST_LINE = 1 << 20
 _WRITE_BYTES = 4096  # a pipe that is ready accepts this many bytes (PIPE_BUF) without blocking
@@ -50,7 +50,7 @@ class RankOutput:
 
     def drain(self) -> None:
         """
-        Copy everything that is in the pipe; after the rank's end, that is all it wrote, even if a child holds the pipe
+        Copy everything that is in the pipe. After the rank has ended, that is all it wrote, even if a child holds the pipe
         open.
         """
         while not self.ended and self.read():
@@ -93,7 +93,7 @@ class _LogFile:
 
 
 class Echo:
-    """The node's own output, with whole lines of its ranks, written without ever blocking the agent."""
+    """The node's output, with whole lines of its ranks, written without ever blocking the agent."""
 
     def __init__(self, descriptor: int, selector: selectors.BaseSelector, *, wanted: bool) -> None:
         """Write to `descriptor`, or nowhere if the output is not `wanted`."""

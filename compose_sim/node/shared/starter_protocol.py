@@ -1,16 +1,16 @@
-"""Exchange messages between the agent and its starter, the process that starts the ranks: one JSON packet per message.
+"""Exchange messages between the agent and the starter, the process that starts the ranks: one JSON packet per message.
 
 agent -> starter
     `{"common": {NAME: VALUE, …}, "ranks": [{NAME: VALUE, …}, …], "more": BOOL}`: start these ranks with the common
-    variables and their own. The packet carries one descriptor per rank, the pipe for its output.
+    variables and those of each rank. The packet carries one descriptor per rank, the pipe for the output.
 
 starter -> agent
     `{"ready": true}`: everything that ranks need is imported.
     `{"started": LOCAL_RANK, "pid": PID}`
     `{"ended": LOCAL_RANK, "status": N}`, with an exit code or minus a signal as in `subprocess`; for a hosted rank also
-    `"stopped": BOOL`, whether it was stopped because its session had ended.
+    `"stopped": BOOL`, whether it was stopped because the session had ended.
 
-Either process ends when the other one closes its socket.
+Either process exits when the other one closes the socket.
 """
 
 from __future__ import annotations

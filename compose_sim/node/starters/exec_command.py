@@ -11,7 +11,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as in every shell
 
 
 def execute(command: list[str]) -> NoReturn:
-    """Become this command, searched on the PATH; exit with 127 or 126 if it cannot be run."""
+    """Become this command, found on the PATH; exit with 127 or 126 if it cannot be run."""
     _write_hostfile(Path(os.environ["COMPOSESIM_HOSTFILE"]))
     try:
         os.execvp(command[0], command)

@@ -1,7 +1,7 @@
 """Report the ranks that another launcher starts with `subprocess.Popen`.
 
-A launcher notices the end of its ranks when all of a node have ended, or once a second. The agent must know at once, and
-for each rank.
+A launcher notices the end of its ranks once a second, or when all ranks of the node have ended. The agent must know at
+once, and for each rank.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RankWatcher:
         return ranks
 
     def prepare(self, local_rank: int, env: Mapping[str, str], options: dict[str, Any]) -> dict[str, str]:
-        """Set the rank's output in the options of `Popen`, and return its environment."""
+        """Set the rank's output in the options of `Popen`, and return the rank's environment."""
         options.update(stdin=subprocess.DEVNULL, stdout=self._outputs[local_rank], stderr=subprocess.STDOUT)
         if options.get("preexec_fn") is os.setsid:  # equivalent, and safe in a process with threads
             options.update(preexec_fn=None, start_new_session=True)

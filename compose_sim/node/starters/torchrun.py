@@ -22,7 +22,7 @@ _OUR_VARIABLES = ("COMPOSESIM_GENERATION", "NODE_RANK", "TORCHELASTIC_RESTART_CO
 
 
 def run_torchrun(variables: dict[str, str], nproc: int, program: list[str]) -> None:
-    """Run torchrun for one round; return when its ranks have ended and the torchruns of all nodes know it."""
+    """Run torchrun for one round; return when the ranks have ended and the torchruns of all nodes know it."""
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
@@ -42,7 +42,7 @@ def run_torchrun(variables: dict[str, str], nproc: int, program: list[str]) -> N
 
 
 def master_rendezvous(parameters: RendezvousParameters, node_rank: int) -> RendezvousHandler:
-    """Return a rendezvous that is complete: the master has assigned this node's place, and its store is at the endpoint."""
+    """Return a rendezvous that is complete: the master has assigned this node's place, and the store is at the endpoint."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
@@ -64,7 +64,7 @@ def master_rendezvous(parameters: RendezvousParameters, node_rank: int) -> Rende
             return False
 
         def set_closed(self) -> None:
-            """Do nothing: no other node can join, because each round has its own store."""
+            """Do nothing: no other node can join, because each round has a separate store."""
 
         def num_nodes_waiting(self) -> int:
             return 0
@@ -79,7 +79,7 @@ def master_rendezvous(parameters: RendezvousParameters, node_rank: int) -> Rende
 
 
 def main(arguments: list[str]) -> None:
-    """Import torchrun, wait for the agent to start a round, run it, and wait until the agent disconnects."""
+    """Import torchrun, run the round that the agent starts, and wait until the agent disconnects."""
     agent, descriptor = map(int, arguments[:2])
     process.die_with(agent)
     link = socket.socket(fileno=descriptor)

@@ -70,7 +70,7 @@ def _start(request: dict[str, Any]) -> tuple[int, _NodeServer | None]:
             os.write(2, f"cannot start '{request['argv'][0]}' in '{request['folder']}': {error}\n".encode())
         os._exit(127)
     os.close(starting)
-    os.read(started, 1)  # returns when the new program is executed; from then on the process has its labels
+    os.read(started, 1)  # returns when the new program is executed; from then on the process has the new labels
     os.close(started)
     return child, None
 
@@ -108,7 +108,7 @@ def _redirect(source: int, target: int) -> None:
 
 
 def main(_: list[str]) -> None:
-    """Serve composesim; in a process forked for a node, fork its ranks, and in a rank, run its script."""
+    """Serve composesim; in a process forked for a node, fork the ranks, and in a rank, run the script."""
     server = serve()
     if server is None:
         os._exit(0)  # torch takes time to exit

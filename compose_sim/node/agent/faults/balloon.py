@@ -17,7 +17,7 @@ _SMALLEST_STACK = 32 << 10
 
 
 def take_memory(count: int) -> list[mmap.mmap]:
-    """Take this many bytes, unless the kernel kills a process before."""
+    """Take this many bytes, unless the kernel kills a process first."""
     held, page = [], b"\1" * _CHUNK
     for _ in range(count // _CHUNK + 1):
         held.append(mmap.mmap(-1, _CHUNK))

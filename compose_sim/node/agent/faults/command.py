@@ -1,4 +1,4 @@
-"""Define commands, how they are handled, and what a handler knows about its node."""
+"""Define commands, how they are handled, and what a handler knows about the node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RankView(Protocol):
 
 @dataclass(frozen=True)
 class Command:
-    """One command; `values` are the arguments of its handler."""
+    """One command; `values` are the arguments of the handler."""
 
     id: str
     name: str
@@ -39,10 +39,10 @@ class Command:
 
 @dataclass
 class NodeContext:
-    """What handlers know about their node, and what they keep there until a command is undone."""
+    """What handlers know about the node, and what they keep there until a command is undone."""
 
     events: EventLog
-    contained: bool = False  # whether the node has a container to itself
+    contained: bool = False  # whether the node is alone in a container
     ranks: Sequence[RankView] = ()
     held: dict[str, Any] = field(default_factory=dict)  # by the id of the command
 

@@ -1,7 +1,7 @@
 """Execute and undo the commands that composesim sends to this node.
 
-A command is a file `RUNFOLDER/control/<node>/<id>.json`. Each outcome is a `command` event. Neither an invalid command nor a
-failure to execute one ends the agent.
+A command is a file `RUNFOLDER/control/<node>/<id>.json`. Each outcome is a `command` event. The agent survives invalid
+commands and commands that fail.
 """
 
 from __future__ import annotations

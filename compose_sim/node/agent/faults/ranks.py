@@ -1,4 +1,4 @@
-"""Break single ranks: with a real signal, from within their own code, or by the number of files that they may open."""
+"""Break single ranks: with a real signal, in their own code, or by limiting the number of files that they may open."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _break_inside(command: Command, node: NodeContext) -> Generator[float, None,
             rank=rank,
         )
     finally:
-        with contextlib.suppress(FileNotFoundError):  # withdraw it, so that nothing happens later
+        with contextlib.suppress(FileNotFoundError):  # withdraw the note, so that nothing happens later
             note.unlink()
     while action in _ENDS and not rank.ended and time.monotonic() < began + _END_SECONDS:  # a script may survive
         yield POLL_SECONDS

@@ -1,4 +1,4 @@
-"""Exhaust a resource of the node: its memory, its scratch disk, or its processes. Refused if the host would be affected."""
+"""Exhaust a resource of the node: memory, scratch disk or processes. Refused if the host would be affected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .command import TIMEOUT_SECONDS, Command, CommandHandler, ExecutionError, N
 _PREFERRED_VICTIM = "1000"  # the highest score of /proc/PID/oom_score_adj
 _RESERVED_FOR_HOST = 256 << 20
 _PAGE = 4096
-_MOST_THREADS = 16384  # each takes some memory of the kernel
+_MOST_THREADS = 16384  # each takes some kernel memory
 
 
 def _exhaust_memory(command: Command, node: NodeContext) -> Generator[float, None, None]:
@@ -72,7 +72,7 @@ def _available_on_host() -> int:
 
 
 def _fill_disk(command: Command, node: NodeContext) -> Generator[float, None, None]:
-    """Allocate all that is left of `--scratch`, which is a file system in the node's own memory."""
+    """Allocate all that is left of `--scratch`, a file system in the node's memory."""
     yield from ()
     scratch = os.environ.get("COMPOSESIM_SCRATCH")
     if not (scratch and node.contained and os.path.ismount(scratch)):

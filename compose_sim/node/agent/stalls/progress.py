@@ -1,7 +1,7 @@
-"""Measure whether a rank makes progress: whether it advances a counter of its progress page, computes, or does any I/O.
+"""Measure whether a rank makes progress: whether it advances a counter of the progress page, computes, or does any I/O.
 
 Waiting takes some work too: a data loader checks its workers every 5 seconds, a script may check for a file ten times per
-second. So the amount that such waiting takes is subtracted from each kind of work, and only what exceeds it counts.
+second. So the work that such waiting takes is subtracted from each kind of work, and only the excess counts.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _MS = 1_000_000
 class Work:
     """What a process has done so far, in nanoseconds of CPU time and bytes."""
 
-    main_cpu: int  # of its main thread
-    main_queued: int  # time for which its main thread could have run, and other processes had the processor
-    other_cpu: int  # of its other threads
-    child_cpu: int  # of its descendants
-    moved_bytes: int  # read and written by it and its children
-    network_bytes: int  # of it and its children, except connections to the store
-    faults: int  # pages that its main thread had to wait for
+    main_cpu: int  # of the main thread
+    main_queued: int  # time in which the main thread could have run but other processes had the processor
+    other_cpu: int  # of the other threads
+    child_cpu: int  # of all descendants
+    moved_bytes: int  # read and written, with children
+    network_bytes: int  # with children, without connections to the store
+    faults: int  # pages that the main thread had to wait for
 
 
-# For each kind of work: how much per second may be due to waiting, and how much more than that is progress. Measured
-# per second on a busy 2-core machine: os.path.exists every 0.1 s takes 0.8 ms of CPU time, every 0.01 s 6 ms, reading a
-# small file every 0.1 s 1.7 ms, a data loader's wait 0.04 ms. A computation that shares a core with 20 others gets 50
-# ms, and is queued for the other 950 ms.
+# For each kind of work: how much per second may be due to waiting, and how much more counts as progress. Measured per
+# second on a busy 2-core machine: os.path.exists every 0.1 s takes 0.8 ms of CPU time, every 0.01 s 6 ms, reading a small
+# file every 0.1 s 1.7 ms, a data loader's wait 0.04 ms. A computation that shares a core with 20 others gets 50 ms, and
+# is queued for the other 950 ms.
 _LIMITS = {
     "main_cpu": (10 * _MS, 30 * _MS),
     "main_queued": (500 * _MS, 500 * _MS),
@@ -81,7 +81,7 @@ class ProgressMeter:
 
     def _exceeds_waiting(self, earlier: Work, work: Work, passed: float) -> bool:
         progressed, kinds = False, tuple(_LIMITS)
-        if self._progress.get("busy_library"):  # whose main thread polls a thousand times a second while it waits
+        if self._progress.get("busy_library"):  # then the main thread polls a thousand times a second while it waits
             kinds = () if self._progress.waiting_in() else _OF_MAIN_THREAD
         for kind in kinds:
             drain, limit = _LIMITS[kind]

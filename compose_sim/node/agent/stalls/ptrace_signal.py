@@ -1,4 +1,4 @@
-"""Deliver a signal to one thread of a stopped process, which stays stopped, with ptrace as a debugger would.
+"""Deliver a signal to one thread of a stopped process with ptrace, as a debugger would; the process stays stopped.
 
 Only our helper thread runs for that moment; the user's threads stay stopped.
 """
@@ -32,7 +32,7 @@ def deliver(thread: int, send: Callable[[], None], written: Callable[[], bool]) 
         _ptrace(_INTERRUPT, thread)
         yield from _wait_for_stop(thread)
     finally:
-        with contextlib.suppress(OSError):  # it has ended; or it runs, and is detached when this process ends
+        with contextlib.suppress(OSError):  # it has ended, or it runs and is detached when this process ends
             _ptrace(_DETACH, thread)
 
 

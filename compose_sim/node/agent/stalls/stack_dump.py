@@ -1,4 +1,4 @@
-"""Dump the stacks of a rank, or of a process that it forked, by a signal that rank/stack_signal.py handles."""
+"""Dump the stacks of a rank, or of a process that it forked, with a signal that rank/stack_signal.py handles."""
 
 from __future__ import annotations
 

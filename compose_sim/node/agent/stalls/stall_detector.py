@@ -1,6 +1,6 @@
-"""Detect that the ranks of a node make no progress, and report where each of them is.
+"""Detect that the ranks of a node make no progress, and report what each of them is doing.
 
-A node only judges its own ranks. Whether they hang is decided by composesim, which knows all nodes.
+A node only judges its own ranks. composesim, which knows all nodes, decides whether they hang.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .progress import ProgressMeter, children_of
 from .stack_dump import Stack
 
 _NEVER = float("inf")
-_GIL_SECONDS = 2.0  # a helper thread that has not got the interpreter's lock by then will not get it
+_GIL_SECONDS = 2.0  # a helper thread that has not got the interpreter's lock by then never will
 _POLL_SECONDS = 0.05
 _MOST_LOOKS = 20
 _LONGEST_GAP_SECONDS = 3.0  # between two checks; after a longer one, this node itself was suspended
@@ -126,7 +126,7 @@ def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
 
 
 def _state_at_rest(process: int) -> Generator[float, None, str]:
-    """Return what the main thread does when it does not run: a script that waits looks now and then at what it waits for."""
+    """Return what the main thread does when it does not run; a script that waits wakes up now and then to check."""
     for _ in range(_MOST_LOOKS):
         if doing := stack_dump.main_thread_state(process):
             return doing
@@ -147,7 +147,7 @@ def _has_woken(progress: ProgressPage, before: int) -> Generator[float, None, bo
 
 
 def _workers(progress: ProgressPage, process: int) -> Generator[float, None, list[dict[str, Any]]]:
-    """Return where the processes are that a rank forked and that run the user's code."""
+    """Return what the processes are doing that a rank forked and that run the user's code."""
     workers: list[dict[str, Any]] = []
     for child in list(children_of(process))[:_MOST_WORKERS]:
         doing = stack_dump.main_thread_state(child)

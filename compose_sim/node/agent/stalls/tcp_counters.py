@@ -18,7 +18,7 @@ _ACKED_AT = 120  # in tcp_info: bytes_acked, then bytes_received (Linux 4.2)
 
 
 def bytes_by_socket(without_port: int) -> Totals:
-    """Return the bytes sent and received so far by inode, of connections without this port at either end; {} if unknown."""
+    """Return the bytes sent and received so far by inode, without connections that use this port; {} if unknown."""
     totals: Totals = {}
     try:
         for family in (socket.AF_INET, socket.AF_INET6):

@@ -3,7 +3,7 @@
 Arguments of the role `horovod-driver`: --slots 1,1 --ranks 2 --least 0.28 [--elastic 2:4] [--mpi] [--timeline]
 [--fusion-threshold BYTES] [--cycle-time MS] -- [-m] SCRIPT ARGS...
 
-horovodrun is started at once; its ssh sessions wait for nodes that are still on their way.
+horovodrun is started at once; the ssh sessions wait for nodes that are still starting.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> int:
-    """Terminate the child if it still runs, and return its exit code, or minus the signal that ended it."""
+    """Terminate the child if it still runs, and return the exit code, or minus the signal that ended it."""
     if child.poll() is None:
         child.terminate()
     try:
@@ -91,10 +91,10 @@ def _end(child: subprocess.Popen[bytes]) -> int:
 
 class Hosts:
     """
-    The output of a host-discovery script: the nodes that can be reached, each with its slots.
+    The output of a host-discovery script: the nodes that can be reached, each with the number of slots.
 
     A node that has gone is removed at once. A node that has come is added when the ranks of all others have joined, or
-    have not joined in time: while Horovod restarts, it loses the news of a host, and then never uses it.
+    have not joined in time: while Horovod restarts, it loses the notice of a new host, and then never uses the host.
     """
 
     def __init__(self, folder: Path, slots: Mapping[str, int]) -> None:
@@ -139,11 +139,11 @@ def horovodrun_command(
     else:
         command += ["-H", ",".join(f"{node}:{slots}" for node, slots in nodes.items())]
     if options.timeline:
-        # Without the cache every reduction is negotiated in full, so the timeline shows when each rank was ready.
+        # Without the cache, every reduction is negotiated in full, so the timeline shows when each rank was ready.
         command += ["--timeline-filename", str(timeline), "--cache-capacity", "0"]
     if options.cycle_time is not None:
         command += ["--cycle-time-ms", f"{options.cycle_time:g}"]
-    # -S: it needs no installed package, and starts sooner without.
+    # -S: it needs no installed package, and starts sooner without them.
     return [*command, *roles.command("ssh-rank", "--", *options.program, options=("-S",))]
 
 
@@ -167,7 +167,7 @@ class _Follower:
         self._selector.register(os.pidfd_open(child.pid), selectors.EVENT_READ)
 
     def wait(self) -> None:
-        """Wait a moment for a change, and react to it."""
+        """Wait a moment for a change, and handle it."""
         is_settled = self._is_ready and set(self._connections.open) == {each.node for each in self._master.nodes}
         self._selector.select(_SETTLED_POLL_SECONDS if is_settled else _POLL_SECONDS)
         self._master.update(0)
@@ -191,7 +191,7 @@ def _report_unreachable(node: str, problem: str, *, is_elastic: bool) -> None:
 
 
 def _find_horovodrun(options: argparse.Namespace) -> str:
-    """Return the path of horovodrun; end the driver if this image lacks something that it needs."""
+    """Return the path of horovodrun; end the driver if the image lacks something that it needs."""
     try:
         version = require("horovod", options.least, "horovod", hint=_IMAGE)
     except StartError as error:

@@ -1,6 +1,6 @@
 """Track which nodes horovodrun can use and which ranks have joined, from the nodes' events and one ssh session to each.
 
-The session stays open: horovodrun's own sessions share its connection, and end with it.
+The session stays open: horovodrun's own sessions share the connection, and end with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RETRY_SECONDS = 1.0
 
 @dataclass
 class NodeStates:
-    """What nodes have reported in their events. A node that is started again has not reported anything yet."""
+    """What nodes have reported in their events. A node that was restarted has not reported anything yet."""
 
     host_keys: dict[str, str] = field(default_factory=dict)
     joined: dict[str, set[int]] = field(default_factory=dict)  # the ranks of each node that have initialised Horovod
@@ -78,7 +78,7 @@ class EventReader:
 
 
 class UnreachableError(Exception):
-    """ssh cannot reach a node; the message is ssh's own."""
+    """ssh cannot reach a node; the message comes from ssh."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class AccessLock:
 
 
 class SshConnection:
-    """The first ssh session to one node, whose connection later sessions share."""
+    """The first ssh session to one node; later sessions share the connection."""
 
     def __init__(self, folder: Path, node: str) -> None:
         """Start to connect."""
@@ -169,7 +169,7 @@ class SshConnections:
 
     def update(self, present: Collection[str], states: NodeStates, *, now: float) -> dict[str, str]:
         """
-        Connect to nodes that have come, with retries, and forget those that have gone.
+        Connect to new nodes, with retries, and forget those that have gone.
 
         Return each node that was unreachable for PATIENCE_SECONDS with the reason, once.
         """

@@ -1,4 +1,4 @@
-"""Configure ssh between the master and its nodes: one key pair per run, one host key per node, and nothing else allowed.
+"""Configure ssh between the master and the nodes: one key pair per run, one host key per node, and nothing else allowed.
 
 Private keys stay in the memory (tmpfs) of the container that owns them. The master's public key is in the shared folder,
 where each node's sshd reads it; a node reports its public host key in the event `ssh`. Both sides run as the nodes'

@@ -2,8 +2,8 @@
 
 Arguments of the role `ssh-rank`: -- [-m] SCRIPT ARGS..., as another launcher (horovodrun, mpirun) starts it on a node
 
-The node forks the rank itself, so it has a log, is watched and can be a target of faults like any other. The rank is
-stopped when this process or its session ends.
+The node forks the rank itself, so the rank has a log, is watched, and can be a target of faults. It is stopped when
+this process or the ssh session ends.
 """
 
 import json
@@ -16,7 +16,7 @@ _SOCKET = "COMPOSESIM_RANK_SOCKET"  # as in ssh.py, which would take time to imp
 
 
 def main(arguments: list[str]) -> int:
-    """Pass on the environment, which the launcher has set for the rank; return the rank's status as a shell reports it."""
+    """Pass on the launcher's environment for the rank; return the rank's status as a shell reports it."""
     path = os.environ.get(_SOCKET)
     if not path:
         print("composesim: the role ssh-rank runs only in ssh sessions of a node", file=sys.stderr)
@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     starter.sendall(json.dumps({"environment": dict(os.environ)}).encode() + b"\n")
     poll = select.poll()
     poll.register(starter, select.POLLIN)
-    poll.register(1, 0)  # errors only: if nobody reads our output any more, the session has ended
+    poll.register(1, 0)  # errors only: if nobody reads the output any more, the session has ended
     line = b""
     while not line.endswith(b"\n"):
         for descriptor, _ in poll.poll():

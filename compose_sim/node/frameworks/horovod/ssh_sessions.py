@@ -1,7 +1,7 @@
 """Assign the ranks of one node to the ssh sessions that request them, without sockets or processes.
 
 Another launcher starts a program in an ssh session, which requests a rank and waits for it to end. Each local rank has a
-slot. If its session ends, the rank is stopped, and another session gets the slot as soon as the rank has ended.
+slot. If the session ends, the rank is stopped, and another session gets the slot as soon as the rank has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 _LOCAL_RANK = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 _LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _SIZE = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
-# The variables that a launcher sets for its ranks. Ranks take all others from their node, as with every launcher.
+# The variables that a launcher sets for its ranks. As with every launcher, ranks get all others from their node.
 _LAUNCHER_PREFIXES = ("HOROVOD_", "OMPI_", "ORTE_", "OPAL_", "PMIX_", "PRTE_")
 
 
@@ -37,7 +37,7 @@ class StopRank:
 
 @dataclass(frozen=True)
 class AnswerSession:
-    """Tell a session how its rank ended, or why there is none, and close it."""
+    """Report to a session how the rank ended, or why there is none, and close the session."""
 
     session: int
     status: int
@@ -46,7 +46,7 @@ class AnswerSession:
 
 @dataclass(frozen=True)
 class ReportExit:
-    """Tell the agent that a rank has ended; `stopped` if that was because its session had ended."""
+    """Report to the agent that a rank has ended; `stopped` if that was because the session had ended."""
 
     slot: int
     status: int
@@ -80,7 +80,7 @@ class SshSessions:
         return [action for session, environment in early.items() for action in self.request(session, environment)]
 
     def request(self, session: int, environment: Variables) -> list[Action]:
-        """Handle a session that requests the rank which its environment names."""
+        """Handle a session that requests the rank that the environment names."""
         if not self._slots:
             self._early[session] = environment
             return []

@@ -33,7 +33,7 @@ _NEVER = float("inf")
 
 
 def start_sshd(folder: Path) -> subprocess.Popen[bytes]:
-    """Run sshd with a new host key in `folder`, and report the public key when sshd listens."""
+    """Run sshd with a new host key in `folder`, and report the public key as soon as sshd listens."""
     sshd = ssh.program("sshd")
     if sshd is None:
         sys.exit("composesim: this node has no sshd, which Debian and Ubuntu have in the package openssh-server")
@@ -44,7 +44,7 @@ def start_sshd(folder: Path) -> subprocess.Popen[bytes]:
         rank_socket=folder / "socket",
     )
     (folder / "sshd_config").write_text(settings)
-    # In the foreground, with the log on stderr: it contains a line when sshd listens. Later lines are discarded.
+    # In the foreground, with the log on stderr, where a line shows that sshd listens. Later lines are discarded.
     server = subprocess.Popen(
         [sshd, "-D", "-e", "-f", str(folder / "sshd_config")],
         stdin=subprocess.DEVNULL,
@@ -106,7 +106,7 @@ class SshdStarter:
         return None
 
     def close(self) -> None:
-        """End sshd, and with it the sessions."""
+        """Stop sshd, and with it all sessions."""
         self._server.kill()
         self._server.wait()
 
@@ -161,7 +161,7 @@ class SshdStarter:
             self._perform(self._ssh_sessions.request(number, environment))
 
     def _read_sshd(self) -> None:
-        """Read sshd's log, so that it never blocks; without sshd nobody can reach this node, so leave."""
+        """Read sshd's log, so that it never blocks; without sshd nobody can reach this node, so exit."""
         assert self._server.stderr is not None
         if self._server.stderr.read(1 << 16) == b"":
             print("composesim: sshd of this node has ended", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Drive Paddle in Ray's actors: check that Paddle is installed, then act as the role `ray-driver`, with its arguments."""
+"""Drive Paddle in Ray's actors: check that Paddle is installed, then run the role `ray-driver` with the same arguments."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Arguments of the role `paddle-launch`: AGENT_PID CHANNEL_DESCRIPTOR paddle -- [-m] SCRIPT ARGS...
 
 Paddle's launchers find each other through the one on the first node, which listens on MASTER_ADDR:MASTER_PORT during this
-round. Their own handling of failures (`--max_restart`, etcd) is off: composesim stops the ranks of all nodes, and starts
+round. Paddle's own failure handling (`--max_restart`, etcd) is off: composesim stops the ranks of all nodes, and starts
 another round.
 """
 
@@ -29,13 +29,13 @@ from . import require_paddle
 
 PORT_TAKEN, BROKEN = 94, 95
 _PATIENCE_S = 60.0
-# Nodes that share an address would all try to serve it, each after up to 2 s of sleep. On this machine they use several.
+# Nodes that share an address would all try to serve the store, each after up to 2 s of sleep. On this machine they use several.
 _LOOPBACK, _MASTER_ON_LOOPBACK, _OTHER_ON_LOOPBACK = "127.0.0.1", "127.0.0.2", "127.0.0.3"
-# Paddle's ranks would look for their store there, but the launcher serves it elsewhere.
+# Paddle's ranks would look for the store there, but the launcher serves it elsewhere.
 _NOT_FOR_RANKS = ("MASTER_ADDR", "MASTER_PORT")
 # These name a folder that is deleted once the ranks run.
 _DELETED = ("PADDLE_BACKUP_ENV_PATH", "PADDLE_LOG_DIR")
-# Paddle's variables that override the options of its launcher, and thereby the place that the master has assigned.
+# Paddle's variables that override the launcher's options, and thereby the place that the master has assigned.
 _OVERRIDES = re.compile(
     r"POD_IP|PADDLE_(MASTER|NNODES|NPROC_PER_NODE|RANK|TRAINER_ID|TRAINER_ENDPOINTS|JOB_ID|LOG_DIR|MAX_RESTART|ELASTIC_LEVEL|IPS|RUN_MODE)"
     r"|DISTRIBUTED_TRAINER_ENDPOINTS"
@@ -85,7 +85,7 @@ def launch(variables: dict[str, str], nproc: int, program: list[str], folder: st
 
 
 def _require_free(port: int) -> None:
-    """Raise StartError if the port is taken: Paddle's launcher would mistake any listener for its master, and wait forever."""
+    """Raise StartError if the port is taken: Paddle's launcher would take any listener for the master, and wait forever."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -99,21 +99,21 @@ def _require_free(port: int) -> None:
 
 
 def _exit_when_agent_leaves(link: socket.socket, folder: str) -> None:
-    """Exit as soon as the agent disconnects: Paddle's launcher would notice the end of its ranks up to a second later."""
+    """Exit as soon as the agent disconnects: Paddle's launcher would notice the end of the ranks up to a second later."""
     receive(link)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
 def main(arguments: list[str]) -> None:
-    """Import Paddle, wait for the agent to start a round, run it, and wait until the agent disconnects."""
+    """Import Paddle, run the round that the agent starts, and wait until the agent disconnects."""
     agent, descriptor = map(int, arguments[:2])
     process.die_with(agent)
     link = socket.socket(fileno=descriptor)
     # Paddle insists on a folder for logs, and writes the whole environment there: delete it once the ranks have started.
     events = EventLog.from_environment(os.environ)
     folder = str(events.folder / "observations" / f"{events.node}.paddle")
-    shutil.rmtree(folder, ignore_errors=True)  # of a launcher that was killed while nodes still met
+    shutil.rmtree(folder, ignore_errors=True)  # of a launcher that was killed before all nodes had met
     Path(folder).mkdir(mode=0o700)
     code = 0
     try:
@@ -152,7 +152,7 @@ def serve(link: socket.socket, program: list[str], folder: str) -> None:
     threading.Thread(target=_exit_when_agent_leaves, args=(link, folder), daemon=True).start()
     try:
         launch(ranks[0], len(ranks), program, folder)
-    except SystemExit as error:  # how it ends after its ranks have ended, whether they failed or not
+    except SystemExit as error:  # raised after the ranks have ended, whether they failed or not
         if not all_started.is_set():
             raise StartError(BROKEN, f"paddle.distributed.launch ended with status {error.code}") from None
     threading.Event().wait()  # until the agent, which knows how the ranks ended, disconnects

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _start_head(options: argparse.Namespace) -> str:
-    """Start Ray's head in processes of its own, and return the address for clients."""
+    """Start Ray's head in separate processes, and return the address for clients."""
     shared, port = options.free_ports, int(os.environ["MASTER_PORT"])
     host = "127.0.0.1" if shared else start.own_address()
     arguments = [
@@ -76,7 +76,7 @@ def _start_head(options: argparse.Namespace) -> str:
 
 
 def _wait_for_nodes(master: MasterConnection, address: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return the resources of each node once all have registered with Ray; end the driver if they do not in time."""
+    """Return the resources of each node once all have registered with Ray; end the driver if that takes too long."""
     client = start.client_of(address)
     deadline = time.monotonic() + options.ready_timeout
     present_at: dict[str, float] = {}

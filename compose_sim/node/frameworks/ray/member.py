@@ -27,7 +27,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: list[str]) -> int:
-    """Supervise Ray's process, and print the last lines of its log if it ends by itself."""
+    """Supervise Ray's process, and print the last lines of the log if it ends by itself."""
     options = _options(arguments)
     try:
         start.require_ray()

@@ -19,7 +19,7 @@ OLDEST = "2.52"  # the first with tokens
 _OBJECT_STORE_LEAST, _OBJECT_STORE_MOST = 80 << 20, 2 << 30  # bytes; the minimum of Ray is 75 MB
 _LAST_LINES = 20
 _ALIVE = 0  # GcsNodeInfo.GcsNodeState
-_PORTS = {  # of a node with its own address: fixed, for firewalls and metrics
+_PORTS = {  # of a node with a separate address: fixed, for firewalls and metrics
     "--node-manager-port": 10002,
     "--object-manager-port": 10003,
     "--runtime-env-agent-port": 10004,
@@ -54,13 +54,13 @@ def cpus_of(share: int) -> int:
 
 
 def memory_of(limit: int, share: int) -> int:
-    """Return the bytes of memory of a node: the limit, or a share of the machine's memory."""
+    """Return the memory of a node in bytes: the limit, or a share of the machine's memory."""
     kibibytes = re.search(r"MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     return limit or int(kibibytes[1] if kibibytes else 1 << 20) * 1024 // share
 
 
 def object_store_of(memory: int, shm: int) -> int:
-    """Return the bytes of the object store: 30% of the memory, Ray's default, but within /dev/shm, which holds it."""
+    """Return the size of the object store in bytes: 30% of the memory, Ray's default, limited by the size of /dev/shm."""
     return max(_OBJECT_STORE_LEAST, min(memory * 3 // 10, shm * 9 // 10, _OBJECT_STORE_MOST))
 
 
@@ -82,7 +82,7 @@ def port_arguments(*, free: bool) -> list[str]:
 
 def make_folder(node: str, *, shared: bool) -> Path:
     """
-    Return the folder for the sockets and logs of a node: /tmp/ray in a container, else a folder that only this user can enter.
+    Return the folder for a node's sockets and logs: /tmp/ray in a container, else a folder that only this user can enter.
 
     Ray makes its folders writable for everybody. Raises RayError if another user has made that folder.
     """
@@ -104,7 +104,7 @@ def nodes_of(client: Any) -> list[Any]:
 
 
 def client_of(address: str) -> Any:
-    """Return a client of Ray's head; Ray replaces a loopback address by the machine's."""
+    """Return a client of Ray's head; Ray replaces a loopback address with the machine's."""
     from ray._private.services import resolve_ip_for_localhost
     from ray._raylet import GcsClient
 
