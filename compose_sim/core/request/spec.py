@@ -174,6 +174,9 @@ class ClusterSpec(BaseModel):
     hang_timeout: Annotated[DurationOrNever, Flag("TIME")] = Field(
         "5m", validate_default=True, description="Stop the run when no rank has moved for this time, or never."
     )
+    node_timeout: Annotated[Duration | None, Flag("TIME", unset="30s; 5s if elastic and the machine is idle")] = Field(
+        None, description="Treat a node as lost after this time without a sign of life.", examples=["60s"]
+    )
     name: Annotated[RunName | None, Flag("RUN", unset="made from the script's name")] = Field(
         None, description="Name of the run.", examples=["demo"]
     )

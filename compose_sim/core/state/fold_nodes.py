@@ -8,6 +8,8 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.state.load import Load
 from compose_sim.core.state.state import ClusterState, Failure, NodeState, RankState, Round, Usage
 
+_STOPPED = (137, 143)  # by SIGKILL or SIGTERM
+
 
 def _on_node_started(state: ClusterState, event: Event) -> ClusterState:
     node = state.nodes.get(event.node or "")
@@ -124,7 +126,9 @@ def _on_node_stopped(state: ClusterState, event: Event) -> ClusterState:
     if not node:
         return state
     code, oom = event.data.get("exit_code"), bool(event.data.get("oom"))
-    return state.with_node(replace(node, phase="exited", exit_code=code, oom_killed=oom, gone_at=event.t))
+    stopped = bool(state.stopping) and code in _STOPPED and not oom
+    node = replace(node, phase="exited", exit_code=code, oom_killed=oom, was_stopped=stopped, gone_at=event.t)
+    return state.with_node(node)
 
 
 def _on_usage(state: ClusterState, event: Event) -> ClusterState:

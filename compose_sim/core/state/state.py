@@ -100,6 +100,7 @@ class NodeState:
     attempts: int = 0
     exit_code: int | None = None
     oom_killed: bool = False
+    was_stopped: bool = False  # by composesim, so its exit code explains nothing
     gone_at: float | None = None  # when it was lost or exited
     steps: int = 0  # of the fastest rank, in the last round in which the node took part
     usage: Usage | None = None

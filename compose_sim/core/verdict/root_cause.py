@@ -10,6 +10,7 @@ from compose_sim.core.state.fault_attribution import fault_of, is_excused
 from compose_sim.core.state.state import ClusterState, Failure
 
 _CONSEQUENCE_WITHIN_S = 5.0
+_CLOSED = "connection closed"  # by the end of the node, before composesim could stop it
 _GOOD_ENDS = (None, 0, 143)  # not ended, ended well, or stopped by composesim (SIGTERM)
 
 # What a rank reports when another one has gone. It is never the cause if something else failed at about the same time.
@@ -72,6 +73,8 @@ def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
     node = state.nodes.get(failure.node or "")
     if failure.rank is not None or failure.kind == "start" or not node or node.exit_code in _GOOD_ENDS:
         return failure  # the exit code of a node that composesim stopped later does not explain why it was lost
+    if node.was_stopped and not failure.message.endswith(_CLOSED):
+        return replace(failure, message=f"composesim stopped {failure.message.replace(' was lost: ', ': ', 1)}")
     kind, how = _how_node_ended(node.exit_code or 0, oom=node.oom_killed)
     return replace(failure, kind=kind, message=f"{node.name} {how}")
 
@@ -112,7 +115,7 @@ def _silent_nodes(state: ClusterState, known: list[Failure], outputs: Mapping[st
     never_started = failed_at_start(state)
     failures = []
     for node in state.nodes.values():
-        if node.name in reported or node.exit_code in _GOOD_ENDS:
+        if node.name in reported or node.exit_code in _GOOD_ENDS or node.was_stopped:
             continue
         kind, how = _how_node_ended(node.exit_code or 0, oom=node.oom_killed)
         at_start = node.name in never_started

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from ..shared.master_protocol import SILENCE_SECONDS, Connection, Message
+from ..shared.master_protocol import UNREACHABLE_SECONDS, Connection, Message
 
 # Seconds to try, by failure. At first the master may not run yet, and its name may be unknown.
 _FIRST_TIME = {"refused": 120.0, "unknown": 120.0, "silent": 120.0}
@@ -94,7 +94,7 @@ class MasterClient:
         self._attempt.setblocking(False)
         error_number = self._attempt.connect_ex(place)
         self._selector.register(self._attempt, selectors.EVENT_WRITE, self._answered)
-        self.wake_at = time.monotonic() + SILENCE_SECONDS
+        self.wake_at = time.monotonic() + UNREACHABLE_SECONDS
         if error_number not in (0, errno.EINPROGRESS):
             self._answered(error_number)
 

@@ -1,7 +1,7 @@
 """Track the nodes of a run and decide which messages they get, without sockets or a clock.
 
-A coordinator receives what happened to a peer (a connection) with the time on a monotonic clock, and returns actions
-to perform in order.
+A coordinator receives what happened to a peer (a connection) with the time on the clock of the machine
+(`machine_clock.py`), and returns actions to perform in order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ..shared.master_protocol import SILENCE_SECONDS, Message
+from ..shared.master_protocol import Message
+from .machine_clock import Patience
 
 
 class Action:
@@ -63,10 +64,10 @@ class Coordinator(ABC, Generic[AnyMember]):
 
     member_type: type[AnyMember]
 
-    def __init__(self, *, generation: int, absent: Callable[[], frozenset[str]]) -> None:
+    def __init__(self, *, generation: int, absent: Callable[[], frozenset[str]], patience: Patience) -> None:
         self.generation = generation
         self.outcome: bool | None = None  # None while the run continues
-        self._absent = absent
+        self._absent, self._patience = absent, patience
         self._members: dict[int, AnyMember] = {}
         self._absent_at: dict[str, float] = {}  # when each node was last absent
         self._end: Message = {}  # the message to nodes once the run has ended
@@ -93,12 +94,15 @@ class Coordinator(ABC, Generic[AnyMember]):
         member = self._members.pop(peer, None)
         return [] if member is None else self._left(member, reason)
 
-    def tick(self, now: float) -> list[Action]:
-        """Drop silent nodes."""
+    def tick(self, now: float, idle_since: float = 0.0) -> list[Action]:
+        """Drop silent nodes; the machine has been idle since `idle_since`."""
         self._absent_at.update(dict.fromkeys(self._absent(), now))
         actions: list[Action] = []
-        for peer in [peer for peer, member in self._members.items() if now - member.heard > SILENCE_SECONDS]:
-            actions += [Drop(peer), *self.gone(peer, f"silent for {SILENCE_SECONDS:.0f} s")]
+        for peer, member in list(self._members.items()):
+            limits = ((self._patience.idle, max(member.heard, idle_since)), (self._patience.busy, member.heard))
+            over = next((limit for limit, since in limits if now - since > limit), None)
+            if over is not None:
+                actions += [Drop(peer), *self.gone(peer, f"no sign of life for {over:g} s")]
         return actions
 
     @property

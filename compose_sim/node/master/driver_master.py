@@ -1,6 +1,6 @@
 """Run a driver, the program that controls all nodes: report the nodes to it, and end the run when the driver ends.
 
-Arguments of the role `driver-master`: --slots 1,1 --host NAME --port PORT --head-port PORT -- DRIVER ARGS...
+Arguments of the role `driver-master`: --slots 1,1 --host NAME --port PORT --head-port PORT [--node-timeout S] -- DRIVER ARGS...
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--host", required=True, help="the name under which nodes reach this process")
     parser.add_argument("--port", type=int, required=True, help="port for the nodes; 0: any free port")
     parser.add_argument("--head-port", type=int, required=True, help="port for the framework's head; 0: any free port")
+    parser.add_argument("--node-timeout", type=float, help="seconds of silence after which a node is lost")
     add_passthrough(parser, "driver", help="-- and the driver's command line after `python`")
     return parser.parse_args(arguments)
 
@@ -129,6 +130,7 @@ def main(arguments: list[str]) -> int:
         host=options.host,
         head_port=options.head_port or free_port(interface),
         absent=partial(absent_nodes, events.folder),
+        node_timeout=options.node_timeout,
     )
     with contextlib.ExitStack() as stack:
 

@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ..shared.master_protocol import SILENCE_SECONDS, Message
+from ..shared.master_protocol import Message
 from .coordinator import Action, Coordinator, Emit, Member, Send
+from .machine_clock import Patience
+
+LATE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,19 @@ class DriverMembership(Coordinator[_Member]):
     member_type = _Member
 
     def __init__(
-        self, slots: Sequence[int], host: str, head_port: int, absent: Callable[[], frozenset[str]] = frozenset
+        self,
+        slots: Sequence[int],
+        host: str,
+        head_port: int,
+        absent: Callable[[], frozenset[str]] = frozenset,
+        node_timeout: float | None = None,
     ) -> None:
         """
         Expect the nodes with these ranks, in order of their numbers.
 
         The framework's head listens on `head_port` of `host`.
         """
-        super().__init__(generation=0, absent=absent)
+        super().__init__(generation=0, absent=absent, patience=Patience.of(node_timeout, elastic=True))
         self._slots, self.host, self.head_port = slots, host, head_port
         self._accepts = False
         self._seen: set[str] = set()  # nodes that have ever joined
@@ -55,11 +63,11 @@ class DriverMembership(Coordinator[_Member]):
     def begin(self) -> list[Action]:
         return [StartDriver()]
 
-    def tick(self, now: float) -> list[Action]:
+    def tick(self, now: float, idle_since: float = 0.0) -> list[Action]:
         if self.outcome is not None:
             self._ended_at = now if self._ended_at is None else self._ended_at
-            self._is_late = now - self._ended_at > SILENCE_SECONDS
-        return super().tick(now)
+            self._is_late = now - self._ended_at > LATE_SECONDS
+        return super().tick(now, idle_since)
 
     def driver_sent(self, message: Message) -> list[Action]:
         """

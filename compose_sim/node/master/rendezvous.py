@@ -12,6 +12,7 @@ from typing import Callable
 
 from ..shared.master_protocol import Message
 from .coordinator import Action, Coordinator, Emit, Member, Send
+from .machine_clock import Patience
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class Rendezvous(Coordinator[_Member]):
         max_restarts: int,
         min_nodes: int | None = None,
         absent: Callable[[], frozenset[str]] = frozenset,
+        node_timeout: float | None = None,
     ) -> None:
-        super().__init__(generation=-1, absent=absent)
+        patience = Patience.of(node_timeout, elastic=min_nodes is not None)
+        super().__init__(generation=-1, absent=absent, patience=patience)
         self._nodes, self._max_restarts, self._min_nodes = nodes, max_restarts, min_nodes
         self.restart_count = 0
         self._round_nodes: frozenset[str] = frozenset()  # of the latest round
@@ -58,8 +61,8 @@ class Rendezvous(Coordinator[_Member]):
         self._store, self._store_requested = {"store_host": host, "store_port": port}, False
         return self._advance()
 
-    def tick(self, now: float) -> list[Action]:
-        return super().tick(now) + self._advance()
+    def tick(self, now: float, idle_since: float = 0.0) -> list[Action]:
+        return super().tick(now, idle_since) + self._advance()
 
     def _handle(self, peer: int, member: _Member, message: Message) -> list[Action]:
         kind = message["type"]

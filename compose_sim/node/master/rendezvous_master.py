@@ -1,7 +1,7 @@
 """Run the rendezvous of one run: accept the nodes' connections, and open a store for each round.
 
-Arguments of the role `master`: --nodes N --port PORT [--min-nodes N] [--max-restarts N] [--store-host NAME] [--store-port PORT]
-[--no-store]
+Arguments of the role `master`: --nodes N --port PORT [--min-nodes N] [--max-restarts N] [--node-timeout S] [--store-host NAME]
+[--store-port PORT] [--no-store]
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--min-nodes", type=int, help="elastic: continue as long as this many nodes are left")
     parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--node-timeout", type=float, help="seconds of silence after which a node is lost")
     parser.add_argument("--port", type=int, required=True, help="port for the nodes; 0: any free port")
     parser.add_argument("--store-host", default="master", help="the name under which ranks reach the store")
     parser.add_argument("--store-port", type=int, default=0)
@@ -127,6 +128,7 @@ def main(arguments: list[str]) -> int:
         max_restarts=options.max_restarts,
         min_nodes=options.min_nodes,
         absent=partial(absent_nodes, events.folder),
+        node_timeout=options.node_timeout,
     )
     stores = StoreProcess(None if options.no_store else options.store_host, options.store_port, interface)
     try:

@@ -8,7 +8,6 @@ import selectors
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from ..shared.event_log import EventLog
 from ..shared.master_protocol import Connection
 from .coordinator import Action, Coordinator, Drop, Emit, Send
+from .machine_clock import MachineClock
 
 TICK_SECONDS = 0.25
 
@@ -32,6 +32,7 @@ class NodeServer:
         self._connections: dict[int, Connection] = {}
         self._selector = selectors.DefaultSelector()
         self._next_peer = 0
+        self._clock = MachineClock()
 
     def run(self) -> int:
         """Serve until the run has ended and the last node has left; return 0 if the run passed, else 1."""
@@ -43,7 +44,8 @@ class NodeServer:
             for key, _ in self._selector.select(TICK_SECONDS):
                 key.data()
             # After reading: if this process was suspended, what arrived in the meantime is not silence.
-            self._perform(self._coordinator.tick(time.monotonic()))
+            self._clock.advance()
+            self._perform(self._coordinator.tick(self._clock.now, self._clock.idle_since))
         return 0 if self._coordinator.outcome else 1
 
     def _accept(self) -> None:
@@ -51,7 +53,7 @@ class NodeServer:
         peer, self._next_peer = self._next_peer, self._next_peer + 1
         self._connections[peer] = Connection(link)
         self._selector.register(self._connections[peer], selectors.EVENT_READ, partial(self._read, peer))
-        self._coordinator.connected(peer, address, time.monotonic())
+        self._coordinator.connected(peer, address, self._clock.now)
 
     def _read(self, peer: int) -> None:
         connection = self._connections.get(peer)
@@ -59,7 +61,7 @@ class NodeServer:
             return
         for message in connection.receive():
             try:
-                actions = self._coordinator.received(peer, message, time.monotonic())
+                actions = self._coordinator.received(peer, message, self._clock.now)
             except (KeyError, TypeError, ValueError):
                 connection.reject(message)
                 break

@@ -9,7 +9,7 @@ from typing import Any
 Message = dict[str, Any]
 
 HEARTBEAT_SECONDS = 1.0
-SILENCE_SECONDS = 5.0  # a peer that sends nothing for this long is lost
+UNREACHABLE_SECONDS = 5.0  # a machine that acknowledges nothing for this long is cut off
 CLOSED = "connection closed"  # the reason if the other side closed the connection
 _LONGEST_LINE = 1 << 20
 
@@ -22,8 +22,11 @@ class Connection:
         link.setblocking(False)
         if link.family != socket.AF_UNIX:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # If the network was cut, the peer is noticed as lost when what we sent stays unacknowledged.
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_SECONDS * 1000))
+            # If the network was cut, the kernel ends the connection. As long as the peer's kernel answers, a silent peer is only busy.
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(2 * HEARTBEAT_SECONDS))
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREACHABLE_SECONDS * 1000))
         self._link = link
         self._unread = b""
         self.closed = ""

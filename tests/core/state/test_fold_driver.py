@@ -87,7 +87,7 @@ def test_an_exit_code_of_the_framework_is_explained() -> None:
 
 
 def test_a_node_lost_just_before_is_to_blame_rather_than_what_followed() -> None:
-    lost = Event(t=3.0, kind="node-lost", node="master", data={"node": "node-1", "reason": "silent for 5 s"})
+    lost = Event(t=3.0, kind="node-lost", node="master", data={"node": "node-1", "reason": "no sign of life for 5 s"})
     raised = driver("exception", 4.0, type="ActorDiedError", message="The actor died: node-1 was lost")
     state = state_of(lost, stopped(3.1, 1, 137), raised, ended(4.2, 1), stopped(4.3, 0, 143))
 

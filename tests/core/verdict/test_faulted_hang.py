@@ -58,7 +58,7 @@ def test_those_that_go_on_without_a_killed_node_may_hang() -> None:
 def test_ranks_of_a_round_that_is_over_hold_up_nobody() -> None:
     """All stood still because a node was cut off; then the others began anew, and have not spoken yet."""
     story = all_stand(running().fault(5.0, "fault-1", "isolate", 1), since=5.0, told=21.0)
-    story.lost(21.1, 1, "silent for 5 s")
+    story.lost(21.1, 1, "no sign of life for 5 s")
     story.round(22.0, 0, 2)
 
     assert find_hang(story.state, PLAN, now=500.0) is None

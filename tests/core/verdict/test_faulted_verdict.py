@@ -55,11 +55,11 @@ def test_the_fault_is_the_cause_of_what_only_peers_told() -> None:
     """A paused node is lost seconds later, when its peers have complained already."""
     story = running(RIGID).fault(5.0, "fault-1", "pause", 1)
     story.tell(6.0, "exception", 0, type="RuntimeError", message="timed out in the script's own words")
-    story.tell(6.1, "rank-exited", 0, exit_code=1).lost(10.1, 1, "silent for 5 s")
+    story.tell(6.1, "rank-exited", 0, exit_code=1).lost(10.1, 1, "no sign of life for 5 s")
     cause = judge(story.stopped(12.0, {0: 1, 1: 143, 2: 143}).state).cause
 
     assert cause is not None
-    assert cause.message == "node-1 was lost: silent for 5 s (fault-1: node-1 pause)"
+    assert cause.message == "node-1 was lost: no sign of life for 5 s (fault-1: node-1 pause)"
 
 
 def test_a_failure_before_the_fault_is_nobodys() -> None:
@@ -95,7 +95,7 @@ def test_a_node_that_came_back_counts() -> None:
 
 
 def test_a_paused_node_is_not_waited_for_once_the_others_are_done() -> None:
-    story = running().fault(5.0, "fault-1", "pause", 1).lost(10.1, 1, "silent for 5 s").round(10.5, 0, 2)
+    story = running().fault(5.0, "fault-1", "pause", 1).lost(10.1, 1, "no sign of life for 5 s").round(10.5, 0, 2)
     story.trains(11.0, 15, 30).ended(20.0, passed=True).stopped(20.5, {0: 0, 2: 0})
 
     assert is_over(story.state)

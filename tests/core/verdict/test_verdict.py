@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.state.fold import fold_all
+from compose_sim.core.state.state import Failure
 from compose_sim.core.verdict.root_cause import first_cause
 from compose_sim.core.verdict.stop_reason import StopReason, find_deadlock, reason_to_stop
 from compose_sim.core.verdict.verdict import is_over, judge
@@ -209,6 +210,15 @@ def test_where_nobody_else_failed_the_master_is_the_cause() -> None:
     assert cause.message == "the master exited with status 137 while nodes still needed it"
 
 
+def test_nodes_that_are_done_may_end_long_after_the_master() -> None:
+    said = Event(t=5.0, kind="ended", node="master", data={"passed": True, "reason": "all nodes are done"})
+    gone = an_event("node-stopped", 6.0, node="master", exit_code=0)
+    state = fold_all(PLAN, [*started(), said, gone, *ended({0: 0, 1: 0})])
+
+    assert reason_to_stop(state, PLAN, now=30.0) is None
+    assert reason_to_stop(state, PLAN, now=60.0) is not None
+
+
 def test_what_the_master_said_last_is_quoted() -> None:
     said = Event(t=1.0, kind="ended", node="master", data={"passed": False, "reason": "port 29777 is taken"})
     cause = judge(fold_all(PLAN, [*started(), said, *ended({0: 143, 1: 143, 2: 143})])).cause
@@ -218,11 +228,42 @@ def test_what_the_master_said_last_is_quoted() -> None:
 
 
 def test_a_silent_node_is_not_explained_by_how_we_stopped_it() -> None:
-    lost = Event(t=5.0, kind="node-lost", node="master", data={"node": "node-1", "reason": "silent for 5 s"})
+    lost = Event(t=5.0, kind="node-lost", node="master", data={"node": "node-1", "reason": "no sign of life for 5 s"})
     cause = first_cause(fold_all(PLAN, [*started(), lost, *ended({0: 143, 1: 143, 2: 143})]))
 
     assert cause is not None
-    assert cause.message == "node-1 was lost: silent for 5 s"
+    assert cause.message == "node-1 was lost: no sign of life for 5 s"
+
+
+def lost_and_stopped(reason: str) -> Failure | None:
+    lost = Event(t=5.0, kind="node-lost", node="master", data={"node": "node-1", "reason": reason})
+    stopping = an_event("stopping", 8.0, reason="failure")
+    return first_cause(fold_all(PLAN, [*started(), lost, stopping, *ended({0: 143, 1: 137, 2: 137})]))
+
+
+def test_composesim_says_that_it_stopped_a_silent_node() -> None:
+    """Its own SIGKILL is not the cause, neither of that node's end nor of another's."""
+    cause = lost_and_stopped("no sign of life for 30 s")
+
+    assert cause is not None
+    assert (cause.node, cause.message) == ("node-1", "composesim stopped node-1: no sign of life for 30 s")
+
+
+def test_a_node_that_was_killed_before_the_others_were_stopped_was_killed() -> None:
+    cause = lost_and_stopped("connection closed")
+
+    assert cause is not None
+    assert cause.message == "node-1 was killed (SIGKILL)"
+
+
+def test_a_node_that_only_composesim_killed_is_no_cause() -> None:
+    """The master ended the run, and a node did not end in time."""
+    said = Event(t=5.0, kind="ended", node="master", data={"passed": False, "reason": "rank 0 on node-0 failed"})
+    stopping = an_event("stopping", 11.0, reason="failure")
+    cause = first_cause(fold_all(PLAN, [*started(), said, stopping, *ended({0: 143, 1: 137, 2: 143}, t=12.0)]))
+
+    assert cause is not None
+    assert cause.message == "rank 0 on node-0 failed"
 
 
 def test_a_rank_that_left_in_good_order_is_the_cause_of_what_its_peers_died_of() -> None:

@@ -90,11 +90,11 @@ def has_ended(pid: int) -> bool:
 
 
 def test_a_silent_node_is_lost(cluster: MakeCluster) -> None:
-    run = cluster(WAIT, launcher="env").start(2)
+    run = cluster(WAIT, launcher="env").start(2, "--node-timeout", "5")
     assert here(run, 1)
     run.signal("node-1", signal.SIGSTOP)
     lost = run.wait_for_event("master", "node-lost")
-    assert lost["data"] == {"node": "node-1", "reason": "silent for 5 s", "injected": False}
+    assert lost["data"] == {"node": "node-1", "reason": "no sign of life for 5 s", "injected": False}
     assert run.processes["node-0"].wait(30) == STOPPED
     assert run.processes["master"].wait(30) == 1
     run.signal("node-1", signal.SIGCONT)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from compose_sim.node.master.coordinator import Action, Drop, Emit, Send
-from compose_sim.node.master.driver_membership import DriverMembership, SendDriver, StartDriver
-from compose_sim.node.shared.master_protocol import SILENCE_SECONDS
+from compose_sim.node.master.driver_membership import LATE_SECONDS, DriverMembership, SendDriver, StartDriver
 
 
 def a_membership(**changes: Any) -> DriverMembership:
@@ -168,7 +167,7 @@ def test_after_an_early_end_of_the_driver_nodes_on_their_way_are_told() -> None:
     (answer,) = join(membership, 1, 0, now=1.5)
     membership.gone(1, "connection closed")
     finished.append(membership.finished)
-    membership.tick(1.0 + 2 * SILENCE_SECONDS)
+    membership.tick(1.0 + 2 * LATE_SECONDS)
     finished.append(membership.finished)
 
     assert isinstance(answer, Send)

@@ -134,11 +134,31 @@ def test_a_failure_of_a_waiting_node_ends_the_run() -> None:
 def test_a_node_without_heartbeats_is_dropped() -> None:
     rendezvous = begun(2)
     join(rendezvous, 0, 1)
-    rendezvous.received(0, {"type": "heartbeat"}, 4.0)
-    actions = rendezvous.tick(5.5)
+    assert not rendezvous.tick(29.0)
+    rendezvous.received(0, {"type": "heartbeat"}, 29.5)
+    actions = rendezvous.tick(30.5)
     assert Drop(1) in actions
-    assert Emit("node-lost", {"node": "node-1", "reason": "silent for 5 s", "injected": False}) in actions
+    assert Emit("node-lost", {"node": "node-1", "reason": "no sign of life for 30 s", "injected": False}) in actions
     assert set(sent(actions, "stop")) == {0}
+
+
+@pytest.mark.parametrize(
+    ("options", "lost_at"),
+    [({"min_nodes": 1}, 5.5), ({"node_timeout": 8.0}, 8.5), ({"min_nodes": 1, "node_timeout": 8.0}, 8.5)],
+)
+def test_how_long_a_silent_node_is_waited_for(options: dict[str, Any], lost_at: float) -> None:
+    rendezvous = Rendezvous(nodes=1, max_restarts=0, **options)
+    join(rendezvous, 0)
+    assert Drop(0) not in rendezvous.tick(lost_at - 1.0)
+    assert Drop(0) in rendezvous.tick(lost_at)
+
+
+def test_an_elastic_run_waits_longer_while_the_machine_is_busy() -> None:
+    rendezvous, _ = training(2)
+    assert Drop(1) not in rendezvous.tick(29.0, idle_since=28.0)
+    assert Drop(1) in rendezvous.tick(33.5, idle_since=28.0)
+    busy, _ = training(2)
+    assert Drop(1) in busy.tick(30.5, idle_since=30.0)
 
 
 def test_a_node_started_again_before_its_end_was_noticed_takes_its_own_place() -> None:
@@ -161,8 +181,8 @@ def test_a_lone_node_may_come_back() -> None:
 def test_a_connection_that_never_joins_holds_up_nobody_for_long() -> None:
     rendezvous = begun(1)
     rendezvous.connected(9, "10.0.0.9", 0.0)
-    join(rendezvous, 0, now=4.0)
-    assert set(sent(rendezvous.tick(5.5), "round")) == {0}
+    join(rendezvous, 0, now=20.0)
+    assert set(sent(rendezvous.tick(30.5), "round")) == {0}
 
 
 def test_without_elastic_absent_nodes_are_failures() -> None:

@@ -21,6 +21,7 @@ def master_command(cluster: ClusterLayout, driver: tuple[str, ...]) -> tuple[str
         *("--host", cluster.host),
         *("--port", str(cluster.port)),
         *("--head-port", str(cluster.store_port)),
+        *(("--node-timeout", f"{cluster.spec.node_timeout:g}") if cluster.spec.node_timeout else ()),
         "--",
         *(*driver, "--"),
         *program_arguments(cluster.program),

@@ -1,0 +1,55 @@
+"""The clock by which silence is judged, with readings of the time and of the kernel's counters that the test chooses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compose_sim.node.master.machine_clock import MachineClock
+
+
+class Machine:
+    """Two CPUs, on which time passes as the test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.seconds, self.idle, self.stat = 1000.0, 0.0, folder / "stat"
+        self._write()
+        self.clock = MachineClock(lambda: self.seconds, self.stat)
+
+    def passes(self, seconds: float, *, idle_cpus: float) -> None:
+        """Let time pass in which the clock is read every 0.25 s."""
+        for _ in range(round(seconds / 0.25)):
+            self.seconds, self.idle = self.seconds + 0.25, self.idle + 0.25 * idle_cpus
+            self._write()
+            self.clock.advance()
+
+    def _write(self) -> None:
+        self.stat.write_text(f"cpu  70 0 30 {round(100 * self.idle)} 55 0 0 0 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+
+
+def test_an_idle_machine_has_been_idle_all_the_time(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.passes(6.0, idle_cpus=1.0)
+    assert (machine.clock.now, machine.clock.idle_since) == (6.0, 0.0)
+
+
+def test_a_busy_machine_was_busy_until_now(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.passes(6.0, idle_cpus=0.0)
+    assert machine.clock.idle_since == 6.0
+    machine.passes(4.0, idle_cpus=2.0)
+    assert (machine.clock.now, machine.clock.idle_since) == (10.0, 6.0)
+
+
+def test_the_clock_stops_while_its_process_does_not_run(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.passes(1.0, idle_cpus=1.0)
+    machine.seconds += 20.0
+    machine.clock.advance()
+    assert machine.clock.now == 1.5
+
+
+def test_a_machine_that_does_not_say_counts_as_busy(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.clock = MachineClock(lambda: machine.seconds, tmp_path / "none")
+    machine.passes(2.0, idle_cpus=2.0)
+    assert machine.clock.idle_since == 2.0
