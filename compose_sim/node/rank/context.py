@@ -1,4 +1,4 @@
-"""What observers share in a rank: where they write, how far the script has come, and which line of it is running."""
+"""What observers share in a rank: where they write, how far the script has come, and which line is running."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RankContext:
     One rank, as its observers see it.
 
     `mode` is "" in an ordinary run, in which observers do only what is cheap, and "record" or "replay" in `composesim check`.
-    `synchronisations` counts the collectives and DDP reductions: no rank passes one before its whole group has reached it.
+    `synchronisations` counts the collectives and DDP reductions: no rank passes one before the whole group has reached it.
     """
 
     events: EventLog
@@ -40,7 +40,7 @@ class RankContext:
     )  # a child that the script forks, such as a loader worker, has another
     steps: int = 0
     synchronisations: int = 0
-    memory: dict[str, Any] = field(default_factory=dict)  # what observers remember, each under its own name
+    memory: dict[str, Any] = field(default_factory=dict)  # what observers remember, each under a separate name
     failed: set[str] = field(default_factory=set)  # observers that have raised
     longest_wait: float = 0.0  # of those with an event, in seconds
     _waits_in: str = ""
@@ -88,7 +88,7 @@ class RankContext:
             self.events.emit("step", step=self.steps)
 
     def wait_in(self, what: str) -> None:
-        """Say what the rank waits in for other ranks from now on; "" if it no longer waits. Emit an event for each longest wait."""
+        """Record what the rank waits in for other ranks from now on; "" if it no longer waits. Emit an event for each longest wait."""
         self.progress.wait_in(what)
         now = time.monotonic()
         seconds, waited_in = now - self._waits_since, self._waits_in

@@ -46,7 +46,7 @@ class RemotePdb(pdb.Pdb):
     do_c = do_cont = do_continue
 
     def do_EOF(self, arg: str) -> Any:  # noqa: N802 (pdb's name)
-        """The terminal has disconnected: clear its breakpoints, and continue."""
+        """The terminal has disconnected: clear all breakpoints, and continue."""
         self.clear_all_breaks()
         return self.do_continue(arg)
 

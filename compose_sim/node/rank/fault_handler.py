@@ -1,7 +1,7 @@
 """Break a rank from within: on its main thread, in the user's code, when the agent's signal announces a note.
 
-The handler runs as soon as the main thread executes Python. It takes the note away, which is how the agent sees that the fault
-was delivered. The fault happens at the line that the user's code is executing, or that it returns to from composesim's code.
+The handler runs as soon as the main thread executes Python. It removes the note, which shows the agent that the fault was
+delivered. The fault happens at the line that the user's code is executing, or that it returns to from composesim's code.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _caller_of_ours(frame: FrameType | None) -> FrameType | None:
     """
     Return the frame that called the outermost function of composesim, or a destructor; None if neither is on the stack.
 
-    An exception in these would be swallowed, and a rank that hangs in one would seem to wait for others.
+    An exception in these would be swallowed, and a rank that hangs in one would seem to wait for other ranks.
     """
     caller = None
     while frame is not None and frame.f_code.co_filename not in _AROUND_SCRIPTS:

@@ -62,7 +62,7 @@ def _pickled(cloudpickle: Any, value: Any, name: str) -> bytes:
 
 
 def _store(folder: Path, data: bytes) -> None:
-    """Write the value whole or not at all. Its name has the round, since a later one may have fewer ranks."""
+    """Write the value whole or not at all. The name has the round, since a later round may have fewer ranks."""
     name = f"{os.environ['COMPOSESIM_GENERATION']}.{os.environ['RANK']}"
     partial = folder / f"{name}.partial"
     partial.write_bytes(data)

@@ -48,11 +48,11 @@ def _own_device() -> int:
 
 
 def _limit_cpus(crowd: str) -> None:
-    """Bind the rank to its own CPUs, and let its threads yield while they wait for the GPU.
+    """Bind the rank to some of the CPUs, and let its threads yield while they wait for the GPU.
 
     By default, two threads of each rank spin while they wait, so that many ranks on few CPUs slow each other down. With
-    this setting both yield, as NCCL's always does. In containers, the kernel lets a thread yield only to those of its
-    own container, so each rank is bound to its own CPUs, with all threads and processes that it starts from now on.
+    this setting both yield, as NCCL's always does. In containers, the kernel lets a thread yield only to those of the
+    same container, so each rank is bound to separate CPUs, with all threads and processes that it starts from now on.
     """
     first, ranks = map(int, crowd.split("/"))
     place = first + int(os.environ.get("LOCAL_RANK", "0"))
@@ -74,7 +74,7 @@ def cpus_of(cpus: list[int], place: int, ranks: int) -> list[int]:
 
 
 def _loaded_library(name: str) -> Any:
-    """Return the loaded library of this name, which torch may bring itself."""
+    """Return the loaded library of this name, which may come with torch."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.rpartition(" ")[2]
         if f"/{name}" in path:

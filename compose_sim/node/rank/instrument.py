@@ -1,4 +1,4 @@
-"""Set up the observers before a rank's script, and end them after it."""
+"""Set up the observers before a rank's script, and end them after the script."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def install() -> None:
 
 
 def begin(events: EventLog, *, first: bool) -> None:
-    """Begin to observe this process as a rank. The `first` rank of a node also emits the versions of its libraries."""
+    """Begin to observe this process as a rank. The `first` rank of a node also emits the versions of the libraries."""
     global _first
     _first = first
     names = (events.folder, events.node, events.rank or 0, events.generation or 0)

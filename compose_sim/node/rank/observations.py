@@ -1,6 +1,6 @@
 """Write the records of a rank, one JSON object per line, to a file that the checks read after the run.
 
-docs/observations.md lists the kinds of records. They are many, and made for checks; events (`shared/event_log.py`) are few.
+docs/observations.md lists the kinds of records. They are many and meant for checks; events (`shared/event_log.py`) are few.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Observations:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON knows for one that it does not: a nested record, or a number of NumPy."""
+    """Return a value that JSON supports for one that it does not: a nested record, or a number of NumPy."""
     if hasattr(value, "__dataclass_fields__"):
         return vars(value)
     return value.item() if hasattr(value, "item") else str(value)

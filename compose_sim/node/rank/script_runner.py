@@ -1,6 +1,6 @@
-"""Run the user's script as a rank: observe it, and report how it ended.
+"""Run the user's script as a rank: observe the script, and report how it ended.
 
-Arguments of the role `rank`, which launchers start that start a new Python for each rank: [-m] SCRIPT ARGS...
+Arguments of the role `rank`, used by launchers that start a new Python for each rank: [-m] SCRIPT ARGS...
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class UserProgram:
             function_call.main(sys.argv[1:])
             return
         # Not public, but `python -m` itself calls it, and it has had this name since Python 2.5. The public run_module
-        # deletes the module's namespace when its main code ends, before its threads and exit handlers do.
+        # deletes the module's namespace when the main code ends, before threads and exit handlers do.
         runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
 
     def _run_folder(self, folder: str) -> None:
@@ -103,8 +103,8 @@ class UserProgram:
 
 def run(program: UserProgram) -> None:
     """
-    Run `program` as the rank of this process, and raise what it raises, so that the interpreter exits as after any
-    script.
+    Run `program` as the rank of this process, and raise what the program raises, so that the interpreter exits as after
+    any script.
     """
     process.set_command_line(program.command)
     events = EventLog.from_environment(os.environ)

@@ -1,4 +1,4 @@
-"""Write the stacks of a rank when its agent sends a signal, even if the rank is stuck in C code.
+"""Write the stacks of a rank when the agent sends a signal, even if the rank is stuck in C code.
 
 The handler of `faulthandler`, which is written in C, writes the stacks of all threads without the interpreter's lock.
 The signal goes to a helper thread that only waits for it, so it does not interrupt system calls of the user's threads.
@@ -41,7 +41,7 @@ def start_helper() -> None:
     with several threads forks. `_thread` is used so that `threading` does not list the thread or wait for it.
     """
     if _progress is not None and os.getpid() == _process and not _progress.get("helper"):
-        # Until the thread sets its own id, so that a second call does not start another one
+        # Until the thread sets the real id, so that a second call does not start another one
         _progress.set("helper", _process)
         _thread.start_new_thread(_wait_for_signals, (_progress,))
 
@@ -51,7 +51,7 @@ def _wait_for_signals(progress: ProgressPage) -> None:
     progress.set("helper", _thread.get_native_id())
     while True:
         signal.pause()
-        progress.advance("awake")  # this takes the interpreter's lock, which shows the agent that it is free
+        progress.advance("awake")  # this takes the interpreter's lock, so it shows the agent that the lock is free
 
 
 def _out_of_the_way(descriptor: int) -> int:

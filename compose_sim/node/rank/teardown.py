@@ -24,7 +24,7 @@ def _destroy_reducers(process: int) -> None:
     A model that outlives `destroy_process_group` keeps gloo's threads running while the interpreter exits, where torch
     2.13 aborts ("terminate called without an active exception"): 32 of 160 ranks of a small script on a busy machine,
     but 0 of 80 with this handler. If the script never calls `destroy_process_group`: 3 of 40, but 0 of 60. By now the
-    script, its threads and its exit handlers have ended, so nothing can use the reducer.
+    script, all its threads and exit handlers have ended, so nothing can use the reducer.
     """
     module = sys.modules.get("torch.nn.parallel.distributed")
     if module is None or os.getpid() != process:

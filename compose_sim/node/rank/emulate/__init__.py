@@ -21,7 +21,7 @@ _NAMES = ("composesim_node.rank.emulate", "compose_sim.node.rank.emulate")
 
 
 def install() -> None:
-    """Let torch in this process and in its children show emulated devices, if that was requested."""
+    """Let torch in this process and in child processes show emulated devices, if that was requested."""
     if not is_on() or any(getattr(sys.modules.get(name), "installed", False) for name in _NAMES):
         return
     global installed

@@ -16,7 +16,7 @@ def _device_index(device: Any = None) -> int:
 def install() -> None:
     """Replace the C functions that torch.accelerator uses.
 
-    Its Python functions, DataLoader's pinning, DeviceMesh and checkpointing call these. The C functions only know
+    The Python functions of torch.accelerator, DataLoader's pinning, DeviceMesh and checkpointing call these. The C functions only know
     devices that torch was built for.
     """
     c: Any = torch._C

@@ -42,4 +42,4 @@ def install() -> None:
     autocast.__enter__, autocast.__exit__ = enter, leave
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     scaler: Any = torch.amp.grad_scaler.GradScaler
-    scaler._unscale_grads_ = paused(scaler._unscale_grads_)  # it groups all gradients by their real device
+    scaler._unscale_grads_ = paused(scaler._unscale_grads_)  # it groups all gradients by real device

@@ -37,7 +37,7 @@ class Done:
 
 
 def _flat(real: Any, call: dict[str, Any]) -> Any:
-    """Flatten the tensors: NCCL only requires the same number of elements to gather or scatter, gloo also the same shape."""
+    """Flatten the tensors: NCCL only requires the same number of elements to gather or scatter, gloo also requires the same shape."""
     for name in ("output_tensor", "output", "input_tensor", "input"):
         tensor = call.get(name)
         if isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
@@ -61,7 +61,7 @@ def _uneven(real: Any, call: dict[str, Any]) -> Any:
 
 def _scaled(real: Any, call: dict[str, Any]) -> Any:
     """
-    Compute an average as a scaled sum: of integers, which NCCL rounds towards zero, and in general if this gloo has no
+    Compute an average as a scaled sum: for integers, which NCCL rounds towards zero, and for all types if this gloo has no
     average.
 
     If gloo has no average, it raises an error before it sends anything.
@@ -137,8 +137,8 @@ def emulate_ddp(module: Any) -> None:
     Patch torch.nn.parallel.distributed once it is imported, to check the devices before DDP's first collective, which
     is in C++.
 
-    By then the constructor has checked its arguments and raised its own errors. The patched function has had this name,
-    with the group and the parameters as its first arguments, since torch 1.11.
+    By then the constructor has checked the arguments and raised its own errors. The patched function has had this name,
+    with the group and the parameters as the first arguments, since torch 1.11.
     """
     name = "_verify_param_shape_across_processes"
     real = getattr(module, name, None)

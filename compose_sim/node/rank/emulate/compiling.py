@@ -38,6 +38,6 @@ def _print_once() -> None:
 
 
 def install() -> None:
-    """Replace torch.compile. A backend could not do this, because each call may name its own."""
+    """Replace torch.compile. A backend could not do this, because each call may name another backend."""
     library: Any = torch
     library.compile = compile

@@ -1,4 +1,4 @@
-"""Emulate the functions that move a tensor, or return where it is."""
+"""Emulate the functions that move a tensor, or return its device."""
 
 from __future__ import annotations
 

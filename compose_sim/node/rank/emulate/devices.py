@@ -23,7 +23,7 @@ class _Devices:
 
     count = 0
     all: tuple[torch.device, ...] = ()
-    process_that_began = 0  # The process that first used CUDA; its children that were forked later may not use CUDA.
+    process_that_began = 0  # The process that first used CUDA; processes forked from it later may not use CUDA.
 
 
 _devices = _Devices()

@@ -1,7 +1,7 @@
 """Draw random numbers for emulated devices from the CPU's generator, until a device gets a different seed.
 
 A script that seeds all devices alike (with torch.manual_seed, or the same seed again for torch.cuda) draws bit for bit
-what it would draw on the CPU. A device that gets another seed or a state has its own generator from then on, as in
+what it would draw on the CPU. A device that gets another seed or a state has a separate generator from then on, as in
 CUDA.
 """
 
@@ -19,7 +19,7 @@ from .devices import CPU
 _torch: Any = torch
 _RealGenerator: Any = _torch._C.Generator
 
-# The states of the devices that have their own generator.
+# The states of the devices that have a separate generator.
 own: dict[int, torch.Tensor] = {}
 _seeds: dict[int, int] = {}
 
@@ -63,7 +63,7 @@ class _GeneratorClass(type):
 
 
 class DefaultGenerator:
-    """An element of `torch.cuda.default_generators`: the CPU's generator, or the device's own if it has one."""
+    """An element of `torch.cuda.default_generators`: the CPU's generator, or the device's own if there is one."""
 
     def __init__(self, index: int) -> None:
         self._index = index

@@ -31,7 +31,7 @@ def allocated(device: Any = None) -> int:
             if issubclass(type(each), torch.Tensor) and each._composesim_device == index and each.device.type == "cpu":
                 try:
                     storage = torch.Tensor.untyped_storage(each)
-                except (RuntimeError, NotImplementedError):  # sparse tensors and wrappers have none
+                except (RuntimeError, NotImplementedError):  # sparse tensors and wrappers have no storage
                     continue
                 sizes[storage.data_ptr()] = storage.nbytes()
     found = sum(sizes.values())

@@ -35,7 +35,7 @@ def emulate_dispatch(module: Any) -> None:
 
 
 def draw_as_on_the_cpu(module: Any) -> None:
-    """Let DTensor draw random numbers as on a mesh of CPUs.
+    """Let DTensor draw random numbers as on a CPU mesh.
 
     For CUDA it would use the two halves of the state of CUDA's generator, which the CPU's does not have.
     """

@@ -39,7 +39,7 @@ def batch_norm_gather_stats_with_counts(
     eps: float,
     counts: torch.Tensor,
 ) -> Any:
-    """Return those of all ranks' batches together, and update the running averages."""
+    """Return the mean and inverse deviation of all ranks' batches together, and update the running averages."""
     weights = counts.reshape(-1, 1).to(mean.dtype)
     total = weights.sum()
     whole = (mean * weights).sum(0) / total

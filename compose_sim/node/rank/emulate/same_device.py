@@ -1,7 +1,7 @@
-"""Write CUDA's error for tensors on different devices, which the first kernel raises that checks its arguments.
+"""Write CUDA's error for tensors on different devices, raised by the first kernel that checks the arguments.
 
 The emulated operation is a Python function, but in a CUDA build of torch the kernel that it calls checks the devices.
-The table lists the kernel and its arguments, in order, for the operations in which this error is most common. Other
+For the operations in which this error is most common, the table lists the kernel and the arguments, in order. Other
 operations use the message of element-wise ones.
 """
 
@@ -17,8 +17,8 @@ _Tensor: Any = torch.Tensor
 _ONE_BY_ONE = (
     2,
     8,
-)  # the first torch whose message names the argument and its device; older ones name two devices and the argument
-# Operation -> kernel, and the name and position of each of its arguments.
+)  # the first torch whose message names the argument and the device; older ones name two devices and the argument
+# Operation -> kernel, and the name and position of each argument.
 _KERNELS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
     "mm": ("mm", (("self", 0), ("mat2", 1))),
     "bmm": ("bmm", (("self", 0), ("mat2", 1))),
@@ -57,7 +57,7 @@ def name_of(tag: int | None) -> str:
 
 
 def _checked_arguments(name: str, arguments: tuple[Any, ...]) -> tuple[str, list[tuple[str, Any]]]:
-    """Return the kernel and its tensor arguments, in the order in which it checks them."""
+    """Return the kernel and the tensor arguments, in the order in which the kernel checks them."""
     if name in ("cat", "concat", "stack") and arguments and isinstance(arguments[0], (list, tuple)):
         return "cat", [("tensors", each) for each in arguments[0]]
     if name == "linear":

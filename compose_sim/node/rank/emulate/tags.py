@@ -63,7 +63,7 @@ def put(value: Any, tag: int | None) -> Any:
 def _keep_out_of_pickles() -> None:
     """Keep the tags out of pickles.
 
-    A tensor's attributes are saved with it, in a form that older programs and `weights_only` cannot read. torch gets
+    A tensor's attributes are saved with the tensor, in a form that older programs and `weights_only` cannot read. torch gets
     them from one function, which has no hook.
     """
     state_of = _torch._utils._get_obj_state

@@ -34,7 +34,7 @@ class EmulatedCuda(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Handle a call of one of torch's functions. It is short, because it runs hundreds of times per step."""
+        """Handle a call of a torch function. This method is short, because it runs hundreds of times per step."""
         own = special.get(func)
         if own is not None:
             if own is as_it_is:

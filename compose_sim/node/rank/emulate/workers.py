@@ -51,7 +51,7 @@ def let_threads_emulate() -> None:
 
 
 def let_queues_carry_devices(reductions: Any) -> None:
-    """Patch torch.multiprocessing.reductions once it is imported, so that a tensor keeps its device in another process.
+    """Patch torch.multiprocessing.reductions once it is imported, so that a tensor keeps the device in another process.
 
     The memory is the CPU's, and is shared as such, instead of a handle to GPU memory.
     """
@@ -68,7 +68,7 @@ def let_queues_carry_devices(reductions: Any) -> None:
             return real(tensor)
         with torch._C.DisableTorchFunction():
             plain = tensor.detach()
-            storage = plain.untyped_storage()  # shared with the tensor, so its tag must be removed for a moment
+            storage = plain.untyped_storage()  # shared with the tensor, so the tag must be removed for a moment
             before, storage._composesim_device = storage._composesim_device, None
             try:
                 build, arguments = real(plain)

@@ -1,11 +1,11 @@
-"""Observe what a script does in its rank, one observer per file.
+"""Observe what a script does in a rank, one observer per file.
 
-An observer may have `install()`, `begin(context)` and `end(context)`. `install` is called once in the process that becomes (or forks)
-the rank, and sets hooks that take effect when the script imports what they belong to. `begin` and `end` are called in the rank before
-and after the script.
+An observer may have `install()`, `begin(context)` and `end(context)`. `install` is called once in the process that becomes (or
+forks) the rank, and sets hooks that take effect when the script imports the hooked modules. `begin` and `end` are called in the
+rank before and after the script.
 
-An observer must not change what the script computes, must survive scripts and libraries that it does not understand, and costs
-microseconds: all of them together 0.2 ms of CPU per step.
+An observer must not change what the script computes, must survive scripts and libraries that it does not understand, and may
+cost microseconds: all observers together take 0.2 ms of CPU per step.
 """
 
 from __future__ import annotations

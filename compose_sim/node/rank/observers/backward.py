@@ -3,7 +3,7 @@
     backward.before.append(function)    function(context, tensors, options) runs before each outermost backward pass of the rank
     backward.after.append(function)     function(context, failed) runs when it has ended
 
-`tensors` is what backward was called on (a tensor, or a sequence of them), `options` its keyword arguments, such as retain_graph.
+`tensors` is what backward was called on (a tensor, or a sequence of them), `options` are the keyword arguments, such as retain_graph.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _after_autograd(module: ModuleType) -> None:
 
 
 def _after_dynamo(_: ModuleType) -> None:
-    """Keep the compiler out of our code; it compiles or calls what is inside as it would without us."""
+    """Keep the compiler out of our code; the compiler handles what is inside as it would without us."""
     global _call
     torch: Any = sys.modules["torch"]
     _call = torch.compiler.disable(_call)

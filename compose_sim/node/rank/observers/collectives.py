@@ -1,7 +1,7 @@
-"""Record every collective that the script issues, in order and with its line, before it can block.
+"""Record every collective that the script issues, in order and with the line, before it can block.
 
-The functions of torch.distributed have no hooks, so each is wrapped in the module that defines it, before torch.distributed copies
-it. The wrappers only look at their arguments.
+The functions of torch.distributed have no hooks, so each is wrapped in the module that defines it, before torch.distributed
+copies it. The wrappers only read the arguments.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _wrap(module: Any, name: str, original: Callable[..., Any]) -> Any:
 def _begin(
     module: Any, name: str, positions: dict[str, int], arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> RankContext | None:
-    """Return the rank's context if this is the outermost collective of its thread and the rank takes part in it."""
+    """Return the rank's context if this is the outermost collective of the thread and the rank takes part in it."""
     context = here()
     if context is None or getattr(_inside, "yes", False) or not module.is_initialized():
         return None
@@ -163,7 +163,7 @@ def _describe(module: Any, name: str, group: Any, value: Callable[[str], Any]) -
     if own is not None:
         given = own if isinstance(own, (list, tuple)) else [own]
         facts["dtype"] = str(given[0].dtype)[6:]
-        if name not in ("all_to_all_single", "all_to_all"):  # in these, each pair of ranks has a shape of its own
+        if name not in ("all_to_all_single", "all_to_all"):  # in these, each pair of ranks has a separate shape
             facts["shapes"] = _shapes(given)
     peers = value(_PEERS[name]) if name in _PEERS else None
     if peers and any(shape != facts["shapes"][0] for shape in _shapes(peers)):
@@ -205,7 +205,7 @@ def _wrap_pair(name: str, original: Callable[..., Any]) -> Any:
 
 
 def _begin_pair(name: str) -> RankContext | None:
-    """Record that a message orders two ranks, and say what the rank waits in: messages follow no order that all ranks share."""
+    """Record that a message orders two ranks, and what the rank waits in: messages follow no order that all ranks share."""
     context = here()
     if context is None or getattr(_inside, "yes", False):
         return None

@@ -1,4 +1,4 @@
-"""Record whether the training was over when the script raised, judging by the stack at its last backward pass."""
+"""Record whether the training was over when the script raised, judging by the stack at the last backward pass."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _is_own(code: CodeType) -> bool:
 
 
 def _loops_around(code: CodeType, line: int) -> list[int]:
-    """Return the last line of each loop of a function around one of its lines."""
+    """Return the last line of each loop of a function around one of the lines."""
     tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     loops = (node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.AsyncFor, ast.While)))
     return [

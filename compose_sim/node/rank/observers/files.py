@@ -1,6 +1,6 @@
-"""Record which files the script opens, renames or waits for, and the launcher's variables that it sets.
+"""Record which files the script opens, renames or waits for, and which of the launcher's variables it sets.
 
-Python calls its audit hooks for each open; torch.save opens in C++, and is wrapped. What libraries and caches open is left out.
+Python calls audit hooks for each open; torch.save opens in C++, and is wrapped. Files that libraries and caches open are ignored.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _folder(path: str) -> str:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Handle an audit event: Python calls this for everything that it audits, so it returns early."""
+    """Handle an audit event. Python calls this for everything that it audits, so it returns early."""
     if event in _EVENTS and not _busy:
         context = here()
         if context is not None:
@@ -173,8 +173,8 @@ def _resolve(path: str) -> str | None:
 
 
 def _is_private(path: str) -> bool:
-    """Return whether every machine of a real cluster would have a file of its own there."""
-    main = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")  # its folder exists on every node
+    """Return whether every machine of a real cluster would have a separate file there."""
+    main = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")  # its folder is on every node
     return path.startswith(_private) and not path.startswith(
         (*_shared, *([_folder(str(Path(main).parent))] if main else []))
     )

@@ -1,4 +1,4 @@
-"""Record how the script makes its process group, and which libraries report metrics for it."""
+"""Record how the script makes the process group, and which libraries report metrics for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def install() -> None:
 
 
 def end(context: RankContext) -> None:
-    """Record whether the user's own code ever asks which rank of a node it is, or leaves that to a library."""
+    """Record whether the user's code itself ever asks which rank of a node it is, or leaves that to a library."""
     libraries = tuple(name for name in _LIBRARIES if name in sys.modules)
     if libraries:
         files = [str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())]
@@ -80,7 +80,7 @@ def _before_init(context: RankContext, given: dict[str, Any], at: Place | None) 
 
 
 def _host(store: Any) -> str | None:
-    """Return the address of a store that the script made itself."""
+    """Return the address of a store that the script created."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     host = getattr(store, "host", None)
@@ -88,5 +88,5 @@ def _host(store: Any) -> str | None:
 
 
 def _at_least(least: int, number: Any) -> int | None:
-    """Return what the script itself asks for; None if it leaves that to its environment (-1 for torch)."""
+    """Return what the script itself asks for; None if it leaves that to the environment (-1 for torch)."""
     return number if isinstance(number, int) and number >= least else None

@@ -1,4 +1,4 @@
-"""Report when the script joins Horovod, and what it waits for there. Steps are observed by optimizers.py, as any optimizer's are.
+"""Report when the script joins Horovod, and what it waits for there. optimizers.py observes the steps, as for any optimizer.
 
 Horovod has no hooks: two functions are wrapped in the module that defines them, before others copy them.
 """
@@ -49,7 +49,7 @@ def _after_operations(module: ModuleType) -> None:
 
 
 def _after_optimizer(module: ModuleType) -> None:
-    """Mark the steps of Horovod's optimizers as hooked: they call the step of their base class, and torch would hook both."""
+    """Mark the steps of Horovod's optimizers as hooked: they call the step of the base class, and torch would hook both."""
     for kind in (value for value in vars(module).values() if isinstance(value, type)):
         step = vars(kind).get("step")
         if step is not None:

@@ -1,4 +1,4 @@
-"""Tell the script's loaders and their epochs apart, and describe them.
+"""Identify the script's loaders and their epochs, and describe them.
 
 A loader counts as the same in every epoch, although scripts make a new one, or a new iterator, for each: it is identified by the
 line that makes it and by what it loads.
@@ -100,7 +100,7 @@ def known_loaders(context: RankContext) -> dict[Any, TrackedLoader]:
 
 
 def loader_of(context: RankContext, loader: Any, at: Place | None) -> TrackedLoader:
-    """Return what this loader is known as; the first time, record what it says about itself."""
+    """Return the tracked loader for this loader; the first time, record what the loader reports about itself."""
     loaders = known_loaders(context)
     chain = _chain(loader)
     made = _made.get(loader) if _reference(loader) is not None else None
@@ -110,7 +110,7 @@ def loader_of(context: RankContext, loader: Any, at: Place | None) -> TrackedLoa
     kind = type(loader.dataset).__name__
     shuffles = [getattr(each, "shuffle", None) for each in chain]
     known_by = (repr(made or at), kind, length, loader.batch_size, *names, *map(repr, shuffles))
-    for ordinal in itertools.count():  # loaders that look alike and exist at the same time are different ones
+    for ordinal in itertools.count():  # loaders that look alike and exist at the same time are different loaders
         known = loaders.get((*known_by, ordinal))
         if known is None:
             break
@@ -155,12 +155,12 @@ def _chain(loader: Any) -> list[Any]:
 
 
 def _sampling(chain: list[Any]) -> Sampling:
-    """Return what the samplers say about themselves in plain numbers."""
+    """Return what the samplers report about themselves in plain numbers."""
     plain: dict[str, Any] = {"random": any(hasattr(sampler, "generator") for sampler in chain)}
     for sampler in chain:
         for name, kind in _SAMPLING.items():
             value = getattr(sampler, name, None)
-            # The innermost drop_last says what the ranks' shares leave out; the loader's own is a field of LoaderInfo.
+            # The innermost drop_last shows what the ranks' shares leave out; the loader's own is a field of LoaderInfo.
             if isinstance(value, int) and (name == "drop_last" or name not in plain):
                 plain[name] = kind(value)
     return Sampling(**plain)

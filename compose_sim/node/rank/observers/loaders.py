@@ -18,7 +18,7 @@ from .samples import rows_of
 
 ACTIVE, FETCHING, BEGUN = "batches.active", "batches.fetching", "batches.begun"
 _NAME = "_composesim_iteration"  # on iterators, which cannot be pickled
-_MOST_LINES = 20_000  # of batches: by then the record says enough
+_MOST_LINES = 20_000  # of batches: by then the record is sufficient
 WHEN_TAKEN: list[Callable[[RankContext], None]] = []  # called when a batch has been taken
 
 
@@ -59,7 +59,7 @@ def _after_dataloader(module: ModuleType) -> None:
     def begin_again(original: Callable[..., Any], self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
         original(self, loader, *arguments, **options)
         context, iteration = here(), self.__dict__.get(_NAME)
-        if context is not None and iteration is not None and iteration.used:  # its workers persist
+        if context is not None and iteration is not None and iteration.used:  # with persistent workers
             guard(_begin, context, self, loader, place())
 
     @wrap(iterator_class, "_next_index")
@@ -135,7 +135,7 @@ def _before_fetch(context: RankContext, iteration: Iteration) -> None:
 
 
 def _mark_trained(context: RankContext, iteration: Iteration | None) -> None:
-    """Note that the iteration is trained on if a step has been made since its last batch."""
+    """Note that the iteration is trained on if a step has been made since the last batch."""
     if iteration is None or context.steps <= iteration.steps:
         return
     iteration.steps = context.steps

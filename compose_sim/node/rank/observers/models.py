@@ -1,7 +1,7 @@
 """Record the models that DistributedDataParallel wraps, their calls, and the parameters that get no gradient.
 
-Its constructor and its forward are wrapped at the class: torch.save would pickle hooks on the user's modules, and torch.compile
-would see them.
+The constructor and the forward of DistributedDataParallel are wrapped in the class: torch.save would pickle hooks on the user's
+modules, and torch.compile would see them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Model:
     """
     One DistributedDataParallel object.
 
-    Its parameters are identified by id, which lasts because it keeps them alive; weak references would break torch's swap_tensors.
+    Parameters are identified by id, which lasts because the object keeps them alive; weak references would break torch's swap_tensors.
     """
 
     index: int
@@ -59,7 +59,7 @@ def sampled(context: RankContext, count: int) -> bool:
 
 
 def living(context: RankContext) -> Iterator[tuple[Model, Any]]:
-    """Yield all models that still exist, with their DistributedDataParallel objects."""
+    """Yield all models that still exist, each with the DistributedDataParallel object."""
     for model in context.memory.get(_ALL, ()):
         ddp = model.reference()
         if ddp is not None:
@@ -80,7 +80,7 @@ def _after_ddp(module: ModuleType) -> None:
 
 
 def _after_dynamo(_: ModuleType) -> None:
-    """Keep the compiler out of our code; it compiles or calls what is inside as it would without us."""
+    """Keep the compiler out of our code; the compiler handles what is inside as it would without us."""
     global _enter, _begin_buffers
     disable = sys.modules["torch"].compiler.disable
     _enter, _begin_buffers = disable(_enter), disable(_begin_buffers)
@@ -206,7 +206,7 @@ def _note_forward(context: RankContext, ddp: Any) -> None:
 
 
 def _note_batchnorm(context: RankContext, model: Model, ddp: Any) -> None:
-    """Record modules that take statistics from this rank's batch alone: torch's own, and those that keep their forward."""
+    """Record modules that compute statistics from this rank's batch alone: torch's own, and those that keep their forward."""
     batchnorm: Any = sys.modules["torch.nn.modules.batchnorm"]
     names = [
         clean(name)
@@ -221,7 +221,7 @@ def _note_batchnorm(context: RankContext, model: Model, ddp: Any) -> None:
 
 
 def note_missing(context: RankContext, model: Model) -> None:
-    """Record once the parameters to which no backward pass since the last forward pass gave a gradient."""
+    """Record once the parameters that got no gradient from any backward pass since the last forward pass."""
     missing, model.missing = frozenset(model.missing or ()), None
     if missing and missing != model.missing_noted:
         model.missing_noted = missing

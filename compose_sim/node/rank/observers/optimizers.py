@@ -15,7 +15,7 @@ from . import gradients, states
 from .models import FLUSHED, MOST_NAMES, Model, living, sampled
 
 _ALL, _STEPPING = "optimizers.all", "optimizers.stepping"
-_MOST_NOTED = 1000  # steps per optimizer; of later ones every hundredth
+_MOST_NOTED = 1000  # steps per optimizer; then every hundredth
 
 _hooks: list[Any] = []
 
@@ -27,8 +27,8 @@ class Stepper:
     index: int
     reference: Any
     steps: int = 0
-    models: dict[int, Model] = field(default_factory=dict)  # those whose parameters it holds, when last sampled
-    seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # by model: its forward passes before the last step
+    models: dict[int, Model] = field(default_factory=dict)  # those with parameters in this optimizer, when last sampled
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # by model: the forward passes before the last step
     backwards: tuple[int, int] = (0, 0)
 
 
@@ -41,7 +41,7 @@ def end(context: RankContext) -> None:
     failing = sys.exc_info()[0] is not None
     for stepper in context.memory.get(_ALL, {}).values():
         optimizer = stepper.reference()
-        # A device that waits for ranks that are gone would never answer: if the script failed, read only main memory.
+        # A device that waits for ranks that are gone would never answer: if the script failed, read main memory only.
         if optimizer is not None and (not failing or _is_on_cpu(optimizer)):
             context.guard(__name__, states.note_state, optimizer, stepper.index, stepper.steps, True)
 

@@ -1,4 +1,4 @@
-"""Report the steps of a PaddlePaddle training, and when the script joins its group. Nothing is recorded: no check judges Paddle.
+"""Report the steps of a PaddlePaddle training, and when the script joins the group. Nothing is recorded: no check judges Paddle.
 
 Paddle has no hooks: functions and the optimizers' steps are wrapped in the modules from which scripts import them.
 """
@@ -42,7 +42,7 @@ def _after_distributed(module: ModuleType) -> None:
 
 
 def _await_first_rank() -> None:
-    """Wait until the first rank serves its store: Paddle would retry only after 3 s."""
+    """Wait until the first rank serves the store: Paddle would retry only after 3 s."""
     host, _, port = os.environ.get("PADDLE_MASTER", "").partition(":")
     if os.environ.get("PADDLE_TRAINER_ID") in (None, "0") or "MASTER_ADDR" in os.environ or not port.isdigit():
         return

@@ -1,6 +1,6 @@
-"""Record which random numbers a rank draws while it loads samples, and inside its model.
+"""Record which random numbers a rank draws while it loads samples, and inside the model.
 
-Only the states of generators are read; nothing is drawn. The first few fetches and forwards are enough: ranks that share their random
+Only the states of generators are read; nothing is drawn. The first few fetches and forwards are enough: ranks that share random
 numbers share them from the beginning.
 """
 
@@ -23,8 +23,8 @@ from .samples import bytes_of, rows_of
 _LOOKS = {"": (2, 3, 6)}  # epochs; fetches of each; forwards
 _THOROUGH = (4, 12, 24)
 _FORWARDS, _LAST_STATE, _MODELS = "randomness.forwards", "randomness.last_state", "randomness.models"
-_WORDS = 624  # in the state of a Mersenne twister: it gives this many numbers, then makes new ones
-_State = tuple[int, int, int]  # a hash of all of it, how many more numbers it gives, a hash of what they are made from
+_WORDS = 624  # in the state of a Mersenne twister: it returns this many numbers, then generates new ones
+_State = tuple[int, int, int]  # a hash of the whole, how many more numbers it returns, a hash of what they are made from
 _States = dict[str, Any]  # generator -> _State
 
 
@@ -36,7 +36,7 @@ def install() -> None:
 
 
 def _after_fetch(module: ModuleType) -> None:
-    """Wrap the making of a batch, in the rank and in its workers: there is no public hook."""
+    """Wrap the making of a batch, in the rank and in the workers: there is no public hook."""
     for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
         _observe_fetch(getattr(module, name))
 
@@ -90,7 +90,7 @@ def _worker() -> int | None:
 
 
 def _states(generators: list[Any]) -> _States:
-    """Return the state of each generator that code draws from without naming one, and of the data set's own."""
+    """Return the state of each generator that code uses without naming one, and of those in the data set."""
     states: _States = {"torch": torch_state()}
     random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
     if random is not None:
@@ -136,7 +136,7 @@ def draws(before: _State, after: _State) -> int:
 
 
 def _after_parallel(module: ModuleType) -> None:
-    """Wrap the forward of DDP models to see what they are given: hooks on a model would be saved with it."""
+    """Wrap the forward of DDP models to see the arguments: hooks on a model would be saved with it."""
     model = module.DistributedDataParallel
     forward = model.forward
 
@@ -223,6 +223,6 @@ def _after_forward(context: RankContext, fields: dict[str, Any], before: _State)
 
 
 def _keep_state(context: RankContext) -> None:
-    """Keep the state when a batch is taken: what is drawn from here to the model's forward is drawn for this batch."""
+    """Keep the state when a batch is taken: what is drawn from then to the model's forward is drawn for this batch."""
     if context.memory.get(_FORWARDS, 0) < _LOOKS.get(context.mode, _THOROUGH)[2]:
         context.memory[_LAST_STATE] = torch_state()

@@ -49,7 +49,7 @@ class _Hooks(training.Hooks):
         if replayer is None:
             return original(loader)
         torch = sys.modules["torch"]
-        # A loader draws this for its workers; what the script draws next must be what it drew in the recorded run.
+        # A loader draws this for its workers; the script's next draw must be the same as in the recorded run.
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         return _call(lambda replayer: replayer.passage(loader))
 

@@ -19,10 +19,10 @@ _MOST_VALUES = 1000  # of a data set, which may hold anything
 
 def rows_of(batch: Any, *, wait: bool = True) -> tuple[tuple[int, ...], int] | None:
     """
-    Return a hash of each row of a batch, over all that the batch says about it, and one of the rows' shapes.
+    Return a hash of each row of a batch, over everything in the row, and a hash of the rows' shapes.
 
     Return None if the batch has no rows that we understand, or if they lie on a device and we may not `wait` for it. Hashes of rows
-    compare only if their shapes are equal.
+    are only comparable if the shapes are equal.
     """
     tensors: list[Any] = []
     others: list[Any] = []
@@ -73,7 +73,7 @@ def _mix_rows(tensor: Any, numbers: list[int]) -> None:
     flat = tensor.reshape(count, -1)
     columns = flat.shape[1]
     if columns > _ELEMENTS:
-        # Tokens are padded to the longest row of their batch: only the beginning is the same in every batch.
+        # Tokens are padded to the longest row of the batch: only the beginning is the same in every batch.
         flat = flat[:, :_ELEMENTS] if is_text else flat[:, :: columns // _ELEMENTS]
     data = bytes_of(flat)
     width = len(data) // count
@@ -117,7 +117,7 @@ def _held(value: Any) -> list[Any]:
 
 
 def _describe(value: Any, depth: int, left: list[int]) -> str:
-    """Describe what an object holds, without running any of its code."""
+    """Describe what an object holds, without running any code of the object."""
     kind = type(value)
     torch = sys.modules["torch"]
     if value is None or isinstance(value, (bool, int, float, str, bytes, range, PurePath)):

@@ -22,7 +22,7 @@ _SHARDED = ("_fsdp_flattened", "_is_flat_param", "ds_id", "placements", "_local_
 
 
 def note_state(context: RankContext, optimizer: Any, index: int, done: int, final: bool = False) -> None:
-    """Record the hashes of an optimizer's tensors after `done` of its steps, and what tensors these are if that has changed."""
+    """Record the hashes of an optimizer's tensors after `done` steps, and which tensors these are if that has changed."""
     if _is_capturing():  # into a CUDA graph, which must not be read from
         return
     entries = list(_entries(context, optimizer))
@@ -128,7 +128,7 @@ def _of_bytes(tensor: Any, *, whole: bool) -> str:
 
 
 def _of_bits(tensor: Any) -> Any:
-    """Hash a tensor on its device: the sum of its words, each times an odd number for its position, modulo 2**64."""
+    """Hash a tensor on the device: the sum of all words, each times an odd number for the position, modulo 2**64."""
     torch: Any = sys.modules["torch"]
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]

@@ -1,7 +1,7 @@
 """Hook the loaders and optimizers of a script, for recording and replaying in `composesim check`.
 
-DataLoaders have no public hooks: `__init__`, `__iter__` and `__len__` of the class are wrapped, and `__next__` of its iterators, which
-all kinds of loaders share. Optimizers have hooks for steps; their `__init__` is wrapped to number them. `up` sets none of these.
+DataLoaders have no public hooks: `__init__`, `__iter__` and `__len__` of the class are wrapped, and `__next__` of the iterators,
+which all kinds of loaders share. Optimizers have hooks for steps; `__init__` is wrapped to number them. `up` sets none of these.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Hooks:
     def after_step(self, optimizer: Any) -> None: ...
 
     def computes_again(self) -> None:
-        """An optimizer calls its closure again within one step."""
+        """An optimizer calls the closure again within one step."""
 
     def autograd(self, module: ModuleType) -> None:
         """torch.autograd has been imported."""

@@ -1,4 +1,4 @@
-"""Identify a batch in two runs of one script: the third of the second passage over the first DataLoader.
+"""Identify a batch in two runs of one script, such as the third batch of the second passage over the first DataLoader.
 
 Loaders are numbered when they are first iterated, not when they are made: libraries make new ones, and not at every world size.
 """

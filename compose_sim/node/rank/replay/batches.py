@@ -52,7 +52,7 @@ def join(parts: Sequence[Any]) -> Any:
 
 
 def size(batch: Any) -> int:
-    """Return the number of samples in a batch: the first dimension of its first tensor, or the length of a list."""
+    """Return the number of samples in a batch: the first dimension of the first tensor, or the length of a list."""
     for tensor in _tensors(batch):
         if tensor.ndim:
             return int(tensor.shape[0])
@@ -60,7 +60,7 @@ def size(batch: Any) -> int:
 
 
 def compact(batch: Any) -> Any:
-    """Return the batch without the memory around its tensors: torch saves a view with everything that it is a view of."""
+    """Return the batch without the memory around each tensor: torch saves a view with everything that it is a view of."""
     if isinstance(batch, torch.Tensor) and type(batch) is torch.Tensor and batch.layout is torch.strided:
         plain = batch.detach()
         whole = plain.untyped_storage().nbytes() <= plain.numel() * plain.element_size()
@@ -129,7 +129,7 @@ def _is_structure(entries: Sequence[Any]) -> bool:
         all_tensors = all(isinstance(entry, torch.Tensor) for entry in entries)
         return not all_tensors or (ranks != {0} and (len(lengths) == 1 or len(ranks) > 1))
     if any(not isinstance(part, torch.Tensor) for entry in entries if type(entry) in (list, tuple) for part in entry):
-        return False  # samples with a number or a text next to their tensor
+        return False  # samples with a number or a text next to the tensor
     leaves = list(_tensors(list(entries)))
     # In a structure, all tensors share the batch's first dimension; in samples they do not.
     return bool(leaves) and all(leaf.ndim for leaf in leaves) and len({leaf.shape[0] for leaf in leaves}) == 1

@@ -1,6 +1,6 @@
 """Collect the gradients that an optimizer sees at a step, and compare those of two runs.
 
-Clipping and loss scaling by torch's own functions are undone, as they would hide the difference.
+Clipping and loss scaling by torch's own functions are undone, because they would hide the difference.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Clipped:
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
-    """Return all parameters of an optimizer, in the order of its groups."""
+    """Return all parameters of an optimizer, in the order of the groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -78,8 +78,8 @@ def settings_of(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def gradients_of(optimizer: Any, clipped: Clipped) -> Gradients:
-    """What this step is about to use, before it was clipped and scaled; copies, in main memory."""
-    scale = getattr(optimizer, "grad_scale", None)  # set by GradScaler where the optimizer itself unscales
+    """Return the gradients that this step will use, before clipping and scaling, as copies in main memory."""
+    scale = getattr(optimizer, "grad_scale", None)  # set by GradScaler if the optimizer itself unscales
     found: Gradients = []
     for parameter in parameters_of(optimizer):
         gradient = parameter.grad

@@ -30,7 +30,7 @@ class Recorder:
     """One rank's recording; `is_over` once the last wanted step is recorded or the space is used up."""
 
     def __init__(self, context: RankContext) -> None:
-        """Create the folder, in which every rank writes files of its own."""
+        """Create the folder, in which every rank writes separate files."""
         self.context = context
         self.folder = Path(os.environ["COMPOSESIM_RECORD"])
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class Recorder:
         self.clipped.notice()
 
     def keep_randomness(self) -> None:
-        """Save rank 0's random states before the script runs: the replay begins with them if the script sets no seed."""
+        """Save rank 0's random states before the script runs: the replay starts from them if the script sets no seed."""
         if self.rank == 0:
             torch.save({"torch": torch.get_rng_state(), "random": random.getstate()}, self.folder / "randomness.pt")
 
@@ -162,7 +162,7 @@ class Recorder:
             self._stop("steps", "")
 
     def closed_over(self) -> None:
-        """Stop recording: the optimizer computes gradients by itself, more than once per step."""
+        """Stop recording, because the optimizer computes gradients by itself, more than once per step."""
         self.context.note(RecordingStopped("closure", "the optimizer computes gradients several times per step"))
         self.is_over = True
 

@@ -1,4 +1,4 @@
-"""Repeat the recorded steps of all ranks on one rank, with their batches joined, their settings and their parameters.
+"""Repeat the recorded steps of all ranks on one rank, with the joined batches, recorded settings and recorded parameters.
 
 Every step starts from recorded parameters, so rounding does not grow, and an error in one step does not affect the next.
 """
@@ -76,7 +76,7 @@ class Replayer:
         return Replayed(self, self.passages.get(number.key, {}))
 
     def batch(self, passages: dict[int, Passage], number: int) -> Any:
-        """Return a batch of all ranks as one. Raise StopIteration after the last; end the replay after what was recorded."""
+        """Return a batch of all ranks as one. Raise StopIteration after the last one; end the replay after the recorded ones."""
         own = passages.get(self.alone or 0)
         if own is None or number >= own.batches:
             if own is not None and own.ended:
@@ -148,7 +148,7 @@ class Replayer:
         _set(optimizer, recorded["settings"])
 
     def after_step(self, optimizer: Any) -> None:
-        """Continue from where the recorded run continued."""
+        """Continue from the parameters that the recorded run continued from."""
         put(parameters_of(optimizer), self._now["after"])
         self.clipped.clear()
         self.divisors = set()
@@ -158,7 +158,7 @@ class Replayer:
             self.end("all recorded steps have been repeated")
 
     def _compared(self, ours: Any, recorded: dict[str, Any], precision: Precision) -> GradientComparison | None:
-        """Compare the gradients; return None if those of other ranks alone are still to come."""
+        """Compare the gradients; return None if the gradients of single ranks are still to be compared."""
         if self.alone is not None:
             path = self.folder / f"alone.{self._step}.pt"
             before = self._load(path.name) if path.exists() else {"ranks": [], "sum": [None] * len(ours)}
@@ -232,7 +232,7 @@ class Replayed:
 
 
 def _set(optimizer: Any, recorded: list[dict[str, Any]]) -> None:
-    """Set the recorded numbers in each group; a learning rate that is a tensor stays that tensor."""
+    """Set the recorded numbers in each group; a learning rate that is a tensor remains the same tensor."""
     for group, settings in zip(optimizer.param_groups, recorded):
         for key, value in settings.items():
             if isinstance(group.get(key), torch.Tensor):
@@ -242,7 +242,7 @@ def _set(optimizer: Any, recorded: list[dict[str, Any]]) -> None:
 
 
 def divisors_of(root: Any) -> set[float]:
-    """Return the plain numbers by which a loss is divided after its sum or mean: `loss.sum() / 32` has 32."""
+    """Return the plain numbers by which a loss is divided after the sum or mean: `loss.sum() / 32` has 32."""
     found: set[float] = set()
     level = [root.grad_fn]
     for _ in range(8):

@@ -1,6 +1,6 @@
-"""Detect whether the training itself draws random numbers, as dropout does: then one rank with all batches computes something else.
+"""Detect whether the training itself draws random numbers, as dropout does: then one rank with all batches gets other results.
 
-Numbers drawn between a batch and the optimizer's step belong to the training; what a DataLoader draws for its batches does not.
+Numbers drawn between a batch and the optimizer's step belong to the training; what a DataLoader draws for batches does not.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RngUsage:
 
 
 def notice_generators(torch: Any, usage: RngUsage) -> None:
-    """Notice draws from the script's own torch.Generator too: nothing lists them, but functions take them as an argument."""
+    """Notice draws from the script's own torch.Generator objects too: nothing lists them, but functions take them as arguments."""
     for owner, names in ((torch, _WITH_GENERATOR), (torch.Tensor, _TENSOR_METHODS)):
         for name in names:
             setattr(owner, name, _noticing(getattr(owner, name), usage))

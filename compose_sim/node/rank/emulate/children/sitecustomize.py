@@ -1,6 +1,6 @@
 """Set up the emulation in a Python that a rank has started: Python imports this module at startup.
 
-The user's own sitecustomize, which this one hides, runs after it.
+The user's own sitecustomize, which this module hides, runs afterwards.
 """
 
 from __future__ import annotations
