@@ -24,7 +24,7 @@ _LOOKS = {"": (2, 3, 6)}  # epochs; fetches of each; forwards
 _THOROUGH = (4, 12, 24)
 _FORWARDS, _LAST_STATE, _MODELS = "randomness.forwards", "randomness.last_state", "randomness.models"
 _WORDS = 624  # in the state of a Mersenne twister: it returns this many numbers, then generates new ones
-_State = tuple[int, int, int]  # a hash of the whole, how many more numbers it returns, a hash of what they are made from
+_State = tuple[int, int, int]  # a hash of it, how many more numbers it returns, a hash of what those are made from
 _States = dict[str, Any]  # generator -> _State
 
 
