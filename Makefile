@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup recipes demo engine check lint format docs test gpu fast zoo bench soak clean
+.PHONY: help setup recipes demo engine check lint format docs test gpu fast audit zoo bench soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX
@@ -53,6 +53,9 @@ gpu: ## On a machine with NVIDIA GPUs: prove that nodes get them, and compare em
 
 fast: setup ## The tests that start no training, no engine: seconds
 	$(BIN)/python -m pytest -m 'not train and not docker and not gpu' $(ARGS)
+
+audit: setup ## Attack composesim with scripts and projects, and check that nobody is harmed
+	$(BIN)/python -m pytest --timeout 120 tests/audit $(ARGS)
 
 zoo: setup ## Run the checks on scripts that are wrong, and on those that only look so; ARGS=set-epoch for some
 	$(BIN)/python -m tests.zoo $(ARGS)

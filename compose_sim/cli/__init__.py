@@ -11,6 +11,7 @@ from importlib import import_module
 import click
 
 from compose_sim import __version__
+from compose_sim.cli.console import echo
 from compose_sim.errors import ComposesimError
 
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
@@ -82,10 +83,10 @@ def main() -> None:
     except click.exceptions.Exit as leave:
         sys.exit(leave.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        echo(error.format_message(), err=True)
         sys.exit(2)
     except click.ClickException as error:
         _say(_usage_text(error), error.format_message(), exit_code=2)
@@ -109,9 +110,9 @@ def _say(text: str, message: str, evidence: str = "", hint: str = "", exit_code:
     """Print the error on stderr, or on stdout as JSON if the user asked for JSON, and exit."""
     if _wants_json():
         error = {"message": message, "evidence": evidence, "hint": hint, "exit_code": exit_code}
-        click.echo(json.dumps({"schema_version": 1, "error": error}))
+        echo(json.dumps({"schema_version": 1, "error": error}))
     else:
-        click.echo(text, err=True)
+        echo(text, err=True)
     sys.exit(exit_code)
 
 

@@ -1,27 +1,66 @@
-"""Write to the terminal: data on stdout, everything else on stderr, and colour only on a terminal."""
+"""
+Write to the terminal: data on stdout, everything else on stderr, and colour only on a terminal.
+
+Any text may quote a script, a file or another program. What it contains must act neither on the terminal nor on the runner of a CI job,
+so nothing else in `cli` writes to the terminal.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import secrets
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from compose_sim.core.events.event_data import printable
+from compose_sim.core.report.github import without_commands
+
 # Distinguishable on dark and light backgrounds; red is reserved for failures.
 _NODE_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
 _MARKS = {"passed": ("✔", "green"), "failed": ("✘", "red"), "warned": ("!", "yellow")}
 
 
+# What JSON may contain as it is, and `printable` removes.
+_UNESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff]")
+
+
+def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
+    """Print text on stdout, or on stderr if `err`; of control characters only newlines, tabs and colours remain."""
+    text = printable(text) + ("\n" if nl else "")
+    if in_github_job():
+        text = without_commands(text, token=secrets.token_hex(16))
+    click.echo(text, nl=False, err=err)
+
+
+def echo_workflow_command(command: str, *, err: bool) -> None:
+    """Print a workflow command that the runner of a GitHub Actions job is to execute."""
+    click.echo(printable(command), err=err)
+
+
+def in_github_job() -> bool:
+    """Return whether a job of GitHub Actions runs this process."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
 def say(text: str, *, colour: str | None = None) -> None:
     """Print a message on stderr."""
-    click.secho(text, fg=colour, err=True)
+    echo(click.style(text, fg=colour) if colour else text, err=True)
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    echo(to_json_text(value, indent=2))
+
+
+def to_json_text(value: Any, *, indent: int | None = None) -> str:
+    """Return a value as JSON with every character escaped that a terminal would not print."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _UNESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, err: bool = False) -> None:
@@ -36,9 +75,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, err:
         )
         return "  ".join(padded).rstrip()
 
-    click.secho(line(list(header)), bold=True, err=err)
+    echo(click.style(line(list(header)), bold=True), err=err)
     for row in cells:
-        click.echo(line(row), err=err)
+        echo(line(row), err=err)
 
 
 def verdict_line(word: str, text: str) -> str:

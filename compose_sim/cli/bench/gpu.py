@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.bench.gpu_run import require_inventory, run_on_gpus
-from compose_sim.cli.console import print_json, print_table, say
+from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.core.doctor.gpu_bench_table import HEADER, Sample, sample_of, svg_plot, table_rows, text_plot
 from compose_sim.core.host.gpus import Inventory
 from compose_sim.core.plan.gpus.sharing import why_no_mps
@@ -36,9 +36,9 @@ def bench_gpu(counts: str, plot: Path | None, *, as_json: bool) -> None:
         print_json({"schema_version": 1, "gpus": len(inventory.gpus), "samples": [each.to_dict() for each in samples]})
     else:
         print_table(HEADER, table_rows(samples))
-        click.echo()
+        echo()
         for line in text_plot(samples):
-            click.echo(line)
+            echo(line)
     if plot:
         write_file(plot, svg_plot(samples))
     sys.exit(0 if any(each.step_ms for each in samples) else 1)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from compose_sim.cli.console import say
+from compose_sim.cli.console import echo, say
 from compose_sim.cli.run_lookup import run_option, select_folder
 from compose_sim.core.plan.selectors import chosen_ranks
 from compose_sim.engine.lifetime.attach import BreakpointWatch, relay
@@ -42,5 +42,5 @@ def command(rank: str, run: str | None) -> None:
         )
     say(f"rank {rank} on {node} is at {watch.stop.file}:{watch.stop.line}")
     with link:
-        relay(link, sys.stdin.fileno(), lambda text: click.echo(text, nl=False), watch)
+        relay(link, sys.stdin.fileno(), lambda text: echo(text, nl=False), watch)
     say(f"rank {rank} continues" if not over.is_set() else f"the run '{folder.name}' is over")

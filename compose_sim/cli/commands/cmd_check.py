@@ -13,7 +13,7 @@ from compose_sim import assets
 from compose_sim.app.check import DEFAULTS, check, check_request
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
-from compose_sim.cli.console import print_json
+from compose_sim.cli.console import echo, print_json
 from compose_sim.cli.options import check_options, request_from_flags
 from compose_sim.cli.run_session import run_session
 from compose_sim.cli.views.annotations import annotate
@@ -28,7 +28,7 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
     if name is None:
         return
     page = assets.root() / "docs" / "checks" / f"{known_check(name)}.md"
-    click.echo(page.read_text(encoding="utf-8"), nl=False)
+    echo(page.read_text(encoding="utf-8"), nl=False)
     context.exit()
 
 
@@ -51,11 +51,11 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     if as_json:
         print_json(report.to_dict())
     else:
-        click.echo()
+        echo()
         print_checks(report.checks)
         print_cause(report)
-        click.echo()
-        click.echo(check_verdict(report))
+        echo()
+        echo(check_verdict(report))
     folder, junit = session.request.folder, session.request.spec.check.junit
     annotate(report, folder=folder, err=as_json)
     unwritten = write_junit(folder / junit, report) if junit else 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from compose_sim.cli.console import echo
+
 _PROGRAM = "composesim"
 _SHELLS = ("bash", "zsh", "fish")
 
@@ -22,4 +24,4 @@ def command(context: click.Context, shell: str) -> None:
     """
     completion = get_completion_class(shell)
     assert completion is not None  # click supports all three
-    click.echo(completion(context.find_root().command, {}, _PROGRAM, "_COMPOSESIM_COMPLETE").source())
+    echo(completion(context.find_root().command, {}, _PROGRAM, "_COMPOSESIM_COMPLETE").source())

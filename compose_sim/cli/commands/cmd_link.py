@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from compose_sim.cli.commands.interventions import event_of, intervene, print_result, running_folder
-from compose_sim.cli.console import print_json, print_table
+from compose_sim.cli.console import echo, print_json, print_table
 from compose_sim.cli.run_lookup import json_option, run_option, select_folder
 from compose_sim.core.faults.commands import SetLinks
 from compose_sim.core.network.links import HEADER, check_links, link_row
@@ -57,4 +57,4 @@ def _show(run: str | None, *, as_json: bool) -> None:
     elif state.links:
         print_table(HEADER, [link_row(text) for text in state.links])
     else:
-        click.echo("all links are plain")
+        echo("all links are plain")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 
 import click
 
-from compose_sim.cli.console import node_prefix
+from compose_sim.cli.console import echo, node_prefix, to_json_text
 from compose_sim.cli.run_lookup import run_option, select_folder
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
@@ -89,10 +88,10 @@ class _Writer:
     def write(self, events: list[Event]) -> None:
         """Write all lines at once, so that lines of two writers never mix."""
         if events:
-            click.echo("".join(map(self._line, events)), nl=False)
+            echo("".join(map(self._line, events)), nl=False)
 
     def _line(self, event: Event) -> str:
         node, line = event.node or "", str(event.data["line"])
         if self._as_json:
-            return json.dumps({"node": node, "rank": event.rank, "line": line}, ensure_ascii=False) + "\n"
+            return to_json_text({"node": node, "rank": event.rank, "line": line}) + "\n"
         return node_prefix(node, event.rank if node in self._several else None, self._width) + line + "\n"

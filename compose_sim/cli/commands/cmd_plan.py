@@ -9,7 +9,7 @@ import click
 
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
-from compose_sim.cli.console import print_json, print_table
+from compose_sim.cli.console import echo, print_json, print_table
 from compose_sim.cli.options import cluster_options, request_from_flags
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.units import format_bytes
@@ -29,17 +29,17 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
 
 def _print(plan: Plan) -> None:
     for choice in plan.choices:
-        click.echo(f"{choice.what:<9} {choice.value} ({choice.why})")
-    click.echo(f"{'program':<9} {plan.program}")
-    click.echo(f"{'launcher':<9} {plan.launcher}")
-    click.echo(f"{'master':<9} {plan.master.name}:{plan.master.store_port or 'any free port'}")
+        echo(f"{choice.what:<9} {choice.value} ({choice.why})")
+    echo(f"{'program':<9} {plan.program}")
+    echo(f"{'launcher':<9} {plan.launcher}")
+    echo(f"{'master':<9} {plan.master.name}:{plan.master.store_port or 'any free port'}")
     if plan.subnet:
-        click.echo(f"{'network':<9} {plan.subnet}")
+        echo(f"{'network':<9} {plan.subnet}")
     for link in plan.links:
-        click.echo(f"{'link':<9} {link}")
+        echo(f"{'link':<9} {link}")
     for port in plan.published:
-        click.echo(f"{'opens':<9} {port.name} on 127.0.0.1:{port.host_port}")
-    click.echo()
+        echo(f"{'opens':<9} {port.name} on 127.0.0.1:{port.host_port}")
+    echo()
     on_gpus = any(node.gpus for node in plan.nodes)
     rows = [
         (

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from compose_sim.cli.console import print_json, print_table, say
+from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.run_lookup import find_statuses, json_option
 from compose_sim.cli.views.service_links import links_of, published_by
 from compose_sim.core.state.node_phase import wished
@@ -42,7 +42,7 @@ def command(all_runs: bool, as_json: bool) -> None:
     for run in runs:
         lines = links_of(RunFolder(Path(run["folder"]))) if run["published"] else []
         if lines:
-            click.echo("\n".join(["", f"{run['run']} publishes on this machine:", *lines]))
+            echo("\n".join(["", f"{run['run']} publishes on this machine:", *lines]))
 
 
 def _live_runs() -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import click
 from compose_sim.app.detach import continue_in_background
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
-from compose_sim.cli.console import print_json, say
+from compose_sim.cli.console import echo, print_json, say
 from compose_sim.cli.options import cluster_options, keep_option, request_from_flags
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import announce, exit_with_report, run_session
@@ -48,7 +48,7 @@ def _run_detached(session: Session, *, as_json: bool, junit: Path | None) -> NoR
             named = {"schema_version": 1, "run": session.name, "folder": str(session.folder.path)}
             print_json({**named, "published": published_by(session.folder)})
         else:
-            click.echo(session.name)
+            echo(session.name)
             for line in links_of(session.folder):
                 say(line)
             say(f"Running in the background. Follow it: composesim logs -f --run {session.name}")

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import click
-
-from compose_sim.cli.console import print_json
+from compose_sim.cli.console import echo, print_json
 from compose_sim.cli.run_lookup import select_folder
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.commands import Intervention
@@ -40,4 +38,4 @@ def print_result(value: Mapping[str, Any], line: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema_version": 1, **value})
     else:
-        click.echo(line)
+        echo(line)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import click
-
-from compose_sim.cli.console import say
+from compose_sim.cli.console import echo_workflow_command, in_github_job, say
 from compose_sim.cli.views.report import verdict_text
 from compose_sim.core.report.github import summary, workflow_commands
 from compose_sim.core.report.report import Report
@@ -15,11 +13,11 @@ from compose_sim.core.report.report import Report
 
 def annotate(report: Report, *, folder: Path, err: bool) -> None:
     """Print annotations on stdout or stderr (GitHub reads both), and add a table to the summary of the step."""
-    if os.environ.get("GITHUB_ACTIONS") != "true":
+    if not in_github_job():
         return
     workspace = Path(os.environ.get("GITHUB_WORKSPACE") or folder)
     for command in workflow_commands(report, path_of=lambda file: _within(folder / file, workspace)):
-        click.echo(command, err=err)
+        echo_workflow_command(command, err=err)
     target = os.environ.get("GITHUB_STEP_SUMMARY")
     if target:
         try:

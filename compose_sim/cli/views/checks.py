@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from compose_sim.cli.console import echo
 from compose_sim.core.report.report import CheckResult, CheckStatus
 
 _MARKS: dict[CheckStatus, tuple[str, str | None]] = {
@@ -24,7 +25,7 @@ def print_checks(results: Sequence[CheckResult], *, err: bool = False) -> None:
     width = max((len(result.id) for result in results), default=0)
     for result in results:
         for line in result_lines(result, width):
-            click.echo(line, err=err)
+            echo(line, err=err)
 
 
 def result_lines(result: CheckResult, width: int) -> Iterable[str]:

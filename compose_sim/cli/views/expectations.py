@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from compose_sim.cli.console import echo
 from compose_sim.core.report.report import ExpectationResult, ExpectationStatus
 
 _MARKS: dict[ExpectationStatus, tuple[str, str]] = {
@@ -20,7 +21,7 @@ def print_expectations(results: Sequence[ExpectationResult], *, err: bool = Fals
     """Print a blank line and the expectations, or nothing if there are none."""
     if not results:
         return
-    click.echo(err=err)
+    echo(err=err)
     width = max(len(f"{result.id} {result.wanted}") for result in results)
     for result in results:
         mark, colour = _MARKS[result.status]
@@ -28,4 +29,4 @@ def print_expectations(results: Sequence[ExpectationResult], *, err: bool = Fals
         detail = result.detail
         if len(detail) > _LONGEST_DETAIL:
             detail = detail[: _LONGEST_DETAIL - 1] + "…"
-        click.echo(f"{click.style(mark, fg=colour, bold=True)} {wanted}  {detail}", err=err)
+        echo(f"{click.style(mark, fg=colour, bold=True)} {wanted}  {detail}", err=err)

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
 from compose_sim.app.listener import Listener, QuietListener
-from compose_sim.cli.console import is_terminal, node_prefix, say
+from compose_sim.cli.console import echo, is_terminal, node_prefix, say
 from compose_sim.cli.views.faults import event_line, waiting_line
 from compose_sim.cli.views.service_links import links_of, service_line
+from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fault_attribution import fault_of, is_excused
@@ -89,7 +88,7 @@ class PlainListener:
     def write(self, text: str) -> None:
         """Print output of ranks. If the reader has gone (`| head`), the run continues."""
         try:
-            click.echo(text, nl=False)
+            echo(text, nl=False)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self._print_once("stdout", "the reader of stdout has gone; the run continues")
@@ -145,7 +144,7 @@ class LiveListener(PlainListener):
 
     def progress(self, text: str) -> None:
         """Print a line above the status."""
-        self._console.print(text, style="dim", markup=False, soft_wrap=True)  # keep links whole
+        self._console.print(printable(text), style="dim", markup=False, soft_wrap=True)  # keep links whole
 
     def write(self, text: str) -> None:
         """Print output of ranks, above the status if both are on one screen."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from compose_sim.cli.console import print_table, verdict_line
+from compose_sim.cli.console import echo, print_table, verdict_line
 from compose_sim.cli.views.checks import print_checks
 from compose_sim.cli.views.expectations import print_expectations
 from compose_sim.cli.views.faults import history_lines
@@ -29,9 +29,9 @@ _UNKNOWN = "–"
 
 def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ()) -> None:
     """Print a report on stdout or stderr. Of the checks only problems are printed, except those in `skip`."""
-    click.echo(err=err)
+    echo(err=err)
     _print_nodes(report.nodes, err=err)
-    click.echo(err=err)
+    echo(err=err)
     timeline, bottleneck = report.timeline, report.bottleneck
     for name, parts in (
         ("timings", timing_parts(report.timings)),
@@ -43,15 +43,15 @@ def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ())
         *((label, [line]) for label, line in history_lines(report)),
     ):
         if parts:
-            click.echo(click.style(f"{name:<9}", dim=True) + " · ".join(parts), err=err)
+            echo(click.style(f"{name:<9}", dim=True) + " · ".join(parts), err=err)
     problems = [result for result in report.checks if result.is_problem and result.id not in skip]
     if problems:
-        click.echo(err=err)
+        echo(err=err)
         print_checks(problems, err=err)
     print_expectations(report.expectations, err=err)
     print_cause(report, err=err)
-    click.echo(err=err)
-    click.echo(final_line(report), err=err)
+    echo(err=err)
+    echo(final_line(report), err=err)
 
 
 def print_cause(report: Report, *, err: bool = False) -> None:
@@ -60,13 +60,13 @@ def print_cause(report: Report, *, err: bool = False) -> None:
     if not cause:
         return
     if cause.traceback:
-        click.echo(err=err)
-        click.echo(_shortened(cause.traceback), err=err)
+        echo(err=err)
+        echo(_shortened(cause.traceback), err=err)
         if _may_come_from_emulation(report, cause):
-            click.echo("CUDA is emulated on the CPU here. To run the script without CUDA, add --gpus none.", err=err)
+            echo("CUDA is emulated on the CPU here. To run the script without CUDA, add --gpus none.", err=err)
     explanation = explain(f"{cause.message}\n{cause.traceback or ''}")
     if explanation:
-        click.echo(explanation, err=err)
+        echo(explanation, err=err)
 
 
 def _may_come_from_emulation(report: Report, cause: Cause) -> bool:
@@ -183,7 +183,7 @@ def _print_nodes(nodes: Sequence[NodeReport], *, err: bool) -> None:
     used = [column for column in range(len(header)) if column < 4 or any(row[column] != _UNKNOWN for row in rows)]
     print_table([header[column] for column in used], [[row[column] for column in used] for row in rows], err=err)
     if len(nodes) > len(shown):
-        click.echo(f"and {len(nodes) - len(shown)} more: add --json", err=err)
+        echo(f"and {len(nodes) - len(shown)} more: add --json", err=err)
 
 
 def _row(node: NodeReport) -> list[Any]:

@@ -42,6 +42,19 @@ def summary(report: Report, verdict: str) -> str:
     return "\n".join([f"### composesim: {_cell(report.program)}", "", _cell(verdict), "", *table, ""])
 
 
+def without_commands(text: str, *, token: str) -> str:
+    """
+    Return the text such that the runner of a job executes nothing in it.
+
+    The runner searches every line for `##[`, and the beginning of lines for `::`. The text cannot contain the token that ends the
+    pause if the token is new.
+    """
+    text = text.replace("##[", "## [")
+    if "::" not in text:
+        return text
+    return f"::stop-commands::{token}\n{text}{'' if text.endswith(chr(10)) else chr(10)}::{token}::\n"
+
+
 def _raised_at(traceback: str, path_of: Callable[[str], str]) -> dict[str, str]:
     """Return the innermost line of a traceback that is in the repository, if any is."""
     for file, line in reversed(_FRAME.findall(traceback)):

@@ -1,0 +1,108 @@
+"""A training script that attacks the run that it is part of: `hostile.py ATTACK`. Rank 0 attacks; then every rank ends normally."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+RUN = Path(os.environ["COMPOSESIM_DIR"])
+DEEP = "[" * 100_000 + "]" * 100_000
+HUGE = "9" * 5_000
+ESCAPES = "\x1b]52;c;cHduZWQ=\x07\x1b]0;title\x07\x1b[2J\x1b[1A\x9b31m\x1bP+q\x1b\\\x1b]8;;http://evil.invalid\x07link\x1b]8;;\x07"
+COMMANDS = "::add-mask::fine\n  ::error file=x.py::forged\n##[add-mask]fine"
+KINDS = (
+    *(
+        "rank-exited",
+        "node-exited",
+        "node-stopped",
+        "usage",
+        "rendezvous",
+        "round",
+        "node-lost",
+        "stalled",
+        "exception",
+    ),
+    *("fault", "scale", "hang", "stopping", "recovered", "service", "breakpoint", "verdict", "ended", "init", "gpus"),
+)
+
+
+def event(file, **fields):
+    """Append one event to a file of the run."""
+    line = {"v": 1, "t": time.time(), "run": os.environ["COMPOSESIM_RUN"], **fields}
+    with (RUN / "events" / f"{file}.jsonl").open("a") as events:
+        events.write(json.dumps(line) + "\n")
+
+
+def raw(file, text):
+    """Append text to a file of the run as it is."""
+    with (RUN / file).open("a") as opened:
+        opened.write(text + "\n")
+
+
+def wrong_types():
+    for kind in KINDS:
+        event("node-0", kind=kind, node=["x"], rank={"a": 1}, generation="g", data="text")
+        event("node-0", kind=kind, node="node-0", rank=0, generation=0, data=[1, 2])
+    for kind in ("rank-exited", "node-exited", "usage"):
+        event("node-0", kind=kind, node="node-0", rank=0, generation=0, data={"exit_code": {}, "cpu_s": {}})
+
+
+def forge():
+    """Report a good end for everything, then fail."""
+    for number in (0, 1):
+        node, rank = f"node-{number}", number
+        ended = {"exit_code": 0, "signal": None, "oom": False, "stopped": False}
+        event("zz", kind="script-ended", node=node, rank=rank, generation=0, data={"exit_code": 0})
+        event("zz", kind="rank-exited", node=node, rank=rank, generation=0, data=ended)
+        event("zz", kind="node-exited", node=node, data={"exit_code": 0})
+        event("zz", kind="node-stopped", node=node, data={"exit_code": 0, "oom": False})
+    event("zz", kind="ended", node="master", data={"passed": True})
+    event("zz", kind="node-stopped", node="master", data={"exit_code": 0, "oom": False})
+    event("zz", kind="verdict", data={"verdict": "passed"})
+    sys.stdout.flush()
+    os._exit(9)
+
+
+ATTACKS = {
+    "metric-huge-number": lambda: print('{"step": ' + HUGE + "}"),
+    "metric-deep": lambda: print('{"step": 1, "x": ' + DEEP + "}"),
+    "metric-nan": lambda: print('{"step": 1, "loss": NaN, "x": 1e999}'),
+    "event-deep": lambda: raw("events/node-0.jsonl", '{"kind": "step", "t": 1, "data": ' + DEEP + "}"),
+    "event-huge-number": lambda: raw("events/node-0.jsonl", '{"kind": "step", "t": ' + HUGE + "}"),
+    "event-nan": lambda: raw(
+        "events/node-0.jsonl",
+        '{"kind": "usage", "t": NaN, "node": "node-0", "data": {"cpu_s": NaN, "memory_bytes": 1e999}}',
+    ),
+    "event-types": wrong_types,
+    "log-fifo": lambda: os.mkfifo(RUN / "logs" / "node-0.9.log"),
+    "log-folder": lambda: (RUN / "logs" / "node-0.9.log").mkdir(),
+    "log-endless": lambda: (RUN / "logs" / "node-0.9.log").symlink_to("/dev/zero"),
+    "log-secret": lambda: (RUN / "logs" / "node-0.9.log").symlink_to("/etc/shadow"),
+    "log-sparse": lambda: os.truncate(os.open(RUN / "logs" / "node-0.9.log", os.O_CREAT | os.O_WRONLY), 20 << 30),
+    "events-fifo": lambda: os.mkfifo(RUN / "events" / "zz.jsonl"),
+    "events-folder": lambda: (RUN / "events" / "zz.jsonl").mkdir(),
+    "events-endless": lambda: (RUN / "events" / "zz.jsonl").symlink_to("/dev/urandom"),
+    "observations-fifo": lambda: os.mkfifo(RUN / "observations" / "node-0.0.7.jsonl"),
+    "unreadable": lambda: (RUN / "events" / "node-0.jsonl").chmod(0),
+    "print-escapes": lambda: print(ESCAPES, "\r✔ passed  forged"),
+    "print-commands": lambda: print(COMMANDS),
+    "forge": forge,
+}
+
+
+def raises(text):
+    def attack():
+        raise ValueError(text)
+
+    return attack
+
+
+ATTACKS["raise-escapes"] = raises(ESCAPES)
+ATTACKS["raise-commands"] = raises(COMMANDS)
+ATTACKS["raise-surrogate"] = raises("]]><x/>\x00\x08\ud800 \"'><testcase name='forged'/>")
+
+if __name__ == "__main__":
+    if os.environ["RANK"] == "0":
+        ATTACKS[sys.argv[1]]()
+    print("fine", sys.argv[1])

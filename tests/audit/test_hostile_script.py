@@ -1,0 +1,115 @@
+"""A training script that attacks its own run neither crashes nor hangs composesim, nor acts on whoever reads the run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pty
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.audit.readers import control_characters, workflow_commands_in
+from tests.builders import PATIENCE_S, ROOT
+
+SCRIPT = ROOT / "tests" / "audit" / "hostile.py"
+VERDICTS = {name: 1 for name in ("forge", "raise-escapes", "raise-commands", "raise-surrogate")}
+_TABLE = next(
+    node.value
+    for node in ast.parse(SCRIPT.read_text()).body
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ATTACKS"
+)
+assert isinstance(_TABLE, ast.Dict)
+ATTACKS = sorted({ast.literal_eval(key) for key in _TABLE.keys if key} | set(VERDICTS))
+
+
+def composesim(
+    folder: Path, *words: str, check: int | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "compose_sim", *words],
+        cwd=folder,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=PATIENCE_S,
+        check=False,
+        text=True,
+    )
+    assert check in (None, done.returncode), done.stdout
+    return done
+
+
+def up(folder: Path, attack: str, *options: str, **variables: str) -> tuple[str, subprocess.CompletedProcess[str]]:
+    """Run an attack, and return the name of the run too."""
+    run = f"hostile-{secrets.token_hex(3)}"
+    words = ("up", "--engine", "local", "--launcher", "env", "--nodes", "2", "--name", run, "--timeout", "60s")
+    return run, composesim(folder, *words, *options, str(SCRIPT), attack, check=VERDICTS.get(attack, 0), **variables)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_does_not_change_the_verdict(attack: str, tmp_path: Path) -> None:
+    run, done = up(tmp_path, attack)
+
+    report = json.loads((tmp_path / ".composesim" / "runs" / run / "report.json").read_text())
+    assert report["exit_code"] == done.returncode
+    assert control_characters(done.stdout) == []
+    if attack.startswith("log-"):
+        assert "fine" in composesim(tmp_path, "logs", "--run", run, check=0).stdout
+
+
+@pytest.mark.parametrize("attack", ["print-escapes", "raise-escapes", "raise-surrogate"])
+def test_no_command_that_reads_a_run_lets_it_act_on_the_terminal(attack: str, tmp_path: Path) -> None:
+    run, _ = up(tmp_path, attack)
+
+    for words in (("logs", "--run", run), ("logs", "--json", "--run", run), ("report", run), ("report", "--json", run)):
+        assert control_characters(on_terminal(tmp_path, *words)) == [], words
+    for words in (("stats", "--run", run), ("ps", "--all"), ("ps", "--all", "--json")):
+        assert control_characters(on_terminal(tmp_path, *words)) == [], words
+
+
+def test_the_live_view_lets_no_script_act_on_the_terminal(tmp_path: Path) -> None:
+    run = f"hostile-{secrets.token_hex(3)}"
+    shown = on_terminal(
+        tmp_path, "up", "--engine", "local", "--launcher", "env", "--name", run, str(SCRIPT), "print-escapes"
+    )
+
+    assert f"fine {'print-escapes'}" in shown
+    assert [part for part in ("\x1b]", "\x1bP", "\x1b[2J", "\x9b", "\x07") if part in shown] == []
+
+
+@pytest.mark.parametrize("attack", ["print-commands", "raise-commands"])
+def test_in_a_job_of_github_no_output_is_executed(attack: str, tmp_path: Path) -> None:
+    run, done = up(tmp_path, attack, GITHUB_ACTIONS="true")
+
+    assert workflow_commands_in(done.stdout) == []
+    for words in (("logs", "--run", run), ("report", run)):
+        assert workflow_commands_in(composesim(tmp_path, *words, GITHUB_ACTIONS="true").stdout) == []
+
+
+def on_terminal(folder: Path, *words: str) -> str:
+    """Return what a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "compose_sim", *words],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color"},
+        start_new_session=True,
+    ):
+        os.close(theirs)
+        written = b""
+        try:
+            while part := os.read(ours, 1 << 16):
+                written += part
+        except OSError:  # the other end is closed
+            pass
+    os.close(ours)
+    return written.decode("utf-8", "replace")

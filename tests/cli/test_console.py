@@ -1,0 +1,53 @@
+"""What `cli` prints acts neither on a terminal nor on the runner of a job."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compose_sim.cli.console import echo, echo_workflow_command, print_json, say
+from compose_sim.core.report.github import workflow_commands
+from tests.audit.readers import control_characters, workflow_commands_in
+from tests.builders import a_report
+from tests.core.report.test_junit import a_cause
+
+HOSTILE = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x1b[31mred\x9b31m\ud800 kept\r\n"
+
+
+@pytest.mark.parametrize("write", [echo, say])
+def test_of_control_characters_only_colours_and_lines_are_printed(write, capsys: pytest.CaptureFixture[str]) -> None:
+    write(HOSTILE)
+
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).split() == ["red31m", "kept"]  # a pipe gets no colours either
+
+
+def test_json_keeps_every_character_and_is_printable(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"text": HOSTILE})
+
+    text = capsys.readouterr().out
+    assert json.loads(text) == {"text": HOSTILE}
+    assert control_characters(text) == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from(["::", "##[", "error", "stop-commands", "]", " ", "\n", "\x1b[2J", "\r", "a"])).map(
+        "".join
+    )
+)
+def test_a_runner_executes_only_annotations(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GITHUB_ACTIONS", "true")
+        annotation, *_ = workflow_commands(a_report(cause=a_cause(message=text), verdict="failed"), path_of=str)
+        with CliRunner().isolation() as (out, *_):
+            echo(text)
+            echo_workflow_command(annotation, err=False)
+            echo(text, nl=False)
+            printed = out.getvalue().decode()
+
+    assert len(workflow_commands_in(printed)) == 1
