@@ -100,8 +100,8 @@ def _with_replays(case: Case, session: Session, listener: Listener, report: Repo
 
 
 def _why_no_replay(case: Case) -> str:
-    kind = (case.cause or {}).get("kind")
-    if case.verdict != "passed" and not (case.verdict == "failed" and kind == "teardown"):
+    is_teardown = case.verdict == "failed" and case.cause is not None and case.cause.kind == "teardown"
+    if case.verdict != "passed" and not is_teardown:
         return f"the run {case.verdict}" if case.verdict in ("failed", "hung") else f"the run ended: {case.verdict}"
     return reason_against(case.observed)
 

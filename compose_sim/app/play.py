@@ -11,7 +11,7 @@ from compose_sim import assets
 from compose_sim.app.listener import Listener
 from compose_sim.app.session import Session
 from compose_sim.core.report.report import Report, ScenarioReport, ScenarioStepReport
-from compose_sim.core.scenarios.expectations import Course
+from compose_sim.core.scenarios.expectations import FinishedRun
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.player import ScenarioPlayer
 from compose_sim.core.scenarios.scenario import Scenario
@@ -31,12 +31,12 @@ def play(session: Session, scenario: Scenario, listener: Listener, *, name: str,
     def concluded(report: Report) -> Report:
         left = None if session.plan.keep else _what_is_left(session.engine, session.name)
         played = player.outcomes()
-        course = Course(events=tuple(player.events), report=report, left=left)
+        results = judge_scenario(scenario, FinishedRun(events=tuple(player.events), report=report, left=left), played)
         steps = (ScenarioStepReport(step=each.number, times=each.times, refused=each.refused) for each in played)
-        run = ScenarioReport(
+        of_scenario = ScenarioReport(
             name=name, seed=seed, steps=tuple(steps), run_verdict=report.verdict, run_exit_code=report.exit_code
         )
-        return replace(conclude(report, judge_scenario(scenario, course, played)), scenario=run)
+        return replace(conclude(report, results), scenario=of_scenario)
 
     return session.run(listener, player=player, conclude=concluded)
 

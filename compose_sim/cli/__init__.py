@@ -7,12 +7,13 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
 from compose_sim import __version__
 from compose_sim.cli.console import echo
-from compose_sim.errors import ComposesimError
+from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError
 
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
 VERBS = {
@@ -89,31 +90,31 @@ def main() -> None:
         echo(error.format_message(), err=True)
         sys.exit(2)
     except click.ClickException as error:
-        _say(_usage_text(error), error.format_message(), exit_code=2)
+        _exit_with(SpecError(error.format_message()), _usage_text(error))
     except ComposesimError as error:
-        parts = [f"Error: {error.message}", _indented(error.evidence), f"Try: {error.hint}" if error.hint else ""]
-        _say("\n".join(part for part in parts if part), error.message, error.evidence, error.hint, error.exit_code)
+        _exit_with(error)
     except PermissionError as error:
-        _say(f"Error: {error.strerror}: '{error.filename}'\nTry: ls -ld {error.filename}", str(error), exit_code=4)
+        message, hint = f"{error.strerror}: '{error.filename}'", f"ls -ld {error.filename}"
+        _exit_with(EnvironmentMissingError(message, hint=hint))
     except BrokenPipeError:
         # The reader of our output has gone; flushing at exit must not raise another error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception:  # noqa: BLE001 - the one place that reports a bug of ours
-        text = f"This is a bug in composesim {__version__}:\n{traceback.format_exc()}"
-        _say(
-            text + "Try: report it with the traceback above", "bug in composesim", traceback.format_exc(), exit_code=70
-        )
+        bug = ComposesimError("bug in composesim", evidence=traceback.format_exc())
+        bug.exit_code = 70
+        text = f"This is a bug in composesim {__version__}:\n{bug.evidence}"
+        _exit_with(bug, text + "Try: report it with the traceback above")
 
 
-def _say(text: str, message: str, evidence: str = "", hint: str = "", exit_code: int = 1) -> None:
-    """Print the error on stderr, or on stdout as JSON if the user asked for JSON, and exit."""
+def _exit_with(error: ComposesimError, text: str = "") -> NoReturn:
+    """Print an error on stderr, as `text` if there is one, or on stdout as JSON if the user asked for JSON, and exit."""
     if _wants_json():
-        error = {"message": message, "evidence": evidence, "hint": hint, "exit_code": exit_code}
-        echo(json.dumps({"schema_version": 1, "error": error}))
+        echo(json.dumps({"schema_version": 1, "error": error.to_dict()}))
     else:
-        echo(text, err=True)
-    sys.exit(exit_code)
+        parts = [f"Error: {error.message}", _indented(error.evidence), f"Try: {error.hint}" if error.hint else ""]
+        echo(text or "\n".join(filter(None, parts)), err=True)
+    sys.exit(error.exit_code)
 
 
 def _wants_json() -> bool:

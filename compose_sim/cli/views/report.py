@@ -64,7 +64,7 @@ def print_cause(report: Report, *, err: bool = False) -> None:
         echo(_shortened(cause.traceback), err=err)
         if _may_come_from_emulation(report, cause):
             echo("CUDA is emulated on the CPU here. To run the script without CUDA, add --gpus none.", err=err)
-    explanation = explain(f"{cause.message}\n{cause.traceback or ''}")
+    explanation = explain(cause.text)
     if explanation:
         echo(explanation, err=err)
 
@@ -75,7 +75,7 @@ def _may_come_from_emulation(report: Report, cause: Cause) -> bool:
         (choice.what, choice.value) == ("gpus", "emulated") and not choice.why.endswith(REQUESTED)
         for choice in report.choices
     )
-    return unasked and bool(re.search(r"cuda|gpu|device|nccl", f"{cause.message}\n{cause.traceback}", re.IGNORECASE))
+    return unasked and bool(re.search(r"cuda|gpu|device|nccl", cause.text, re.IGNORECASE))
 
 
 def final_line(report: Report) -> str:

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from compose_sim.core.events.observations import Observed
-from compose_sim.core.report.report import CheckResult, CheckStatus
+from compose_sim.core.report.report import Cause, CheckResult, CheckStatus
 from compose_sim.core.report.report import Place as ReportPlace
 from compose_sim.core.request.check_ids import IDS
 from compose_sim.core.verdict.stalled_rank import Standing
@@ -35,7 +35,7 @@ class Case:
 
     observed: Observed
     verdict: str  # of the run: passed, failed, hung, timeout, …
-    cause: Mapping[str, Any] | None = None  # as in a report: node, rank, kind, message, traceback
+    cause: Cause | None = None  # of the run's verdict
     logs: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # what each rank printed, by line
     stalls: tuple[Standing, ...] = ()  # where each rank stood when nothing moved any more (core/verdict/hang.py)
     single: Observed | None = None  # the replay at world size 1, if `check` made one
@@ -43,6 +43,16 @@ class Case:
     why_no_single: str = ""  # why there is no replay, if that is known
     tolerance: float = 1e-3
     why_not: str = ""  # why no check applies: the script does not use torch.distributed
+
+    @property
+    def failing_rank(self) -> int | None:
+        """The rank of the cause, if it is that of one rank."""
+        return self.cause.rank if self.cause else None
+
+    @property
+    def evidence(self) -> str:
+        """The message and the traceback of the cause; "" if there is none."""
+        return self.cause.text if self.cause else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,11 @@ class Cause:
         """The first line of the message."""
         return self.message.partition("\n")[0]
 
+    @property
+    def text(self) -> str:
+        """The message and the evidence."""
+        return f"{self.message}\n{self.traceback or ''}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:

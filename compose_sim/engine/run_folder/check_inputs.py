@@ -8,7 +8,6 @@ from compose_sim.core.checks import Case
 from compose_sim.core.events.events import Event, parse_file_event
 from compose_sim.core.events.observations import Observed, RankObserved, parse_rank
 from compose_sim.core.report.horovod_timeline import HorovodTimeline, parse_timeline
-from compose_sim.core.report.json_values import to_json
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.verdict.hang import standings_of
@@ -27,7 +26,7 @@ def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
     return Case(
         observed=read_observed(folder),
         verdict=report.verdict,
-        cause=to_json(report.cause),
+        cause=report.cause,
         logs=read_logs(folder, events),
         stalls=read_standings(folder, events),
         why_not=why_not,

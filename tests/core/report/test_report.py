@@ -16,7 +16,7 @@ from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.horovod_timeline import HorovodTimeline
 from compose_sim.core.report.make_report import make_report
 from compose_sim.core.report.report import Report, ScenarioReport, ScenarioStepReport
-from compose_sim.core.scenarios.expectations import Course
+from compose_sim.core.scenarios.expectations import FinishedRun
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.core.state.fold import fold_all
@@ -50,7 +50,7 @@ def a_timeline() -> HorovodTimeline:
 def played(report: Report) -> Report:
     """Return the report of a run of a scenario of which one step was refused."""
     scenario = Scenario.model_validate({"expect": [{"verdict": "passed"}, {"world_sizes": [3, 2]}]})
-    results = judge_scenario(scenario, Course(events=(), report=report), ())
+    results = judge_scenario(scenario, FinishedRun(events=(), report=report), ())
     step = ScenarioStepReport(step=1, times=0, refused="node-1 had ended")
     run = {"run_verdict": report.verdict, "run_exit_code": report.exit_code}
     return replace(conclude(report, results), scenario=ScenarioReport(name="x", seed=1, steps=(step,), **run))

@@ -8,7 +8,7 @@ import pytest
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.report.report import Cause, ExpectationResult, Report
-from compose_sim.core.scenarios.expectations import Course
+from compose_sim.core.scenarios.expectations import FinishedRun
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.player import StepOutcome
 from compose_sim.core.scenarios.scenario import Scenario
@@ -102,11 +102,11 @@ def test_an_expectation_is_judged(
     assert result.detail
 
 
-def judge(wanted: dict[str, Any], **course: Any) -> ExpectationResult:
+def judge(wanted: dict[str, Any], **run: Any) -> ExpectationResult:
     """What becomes of one expectation."""
-    values = {"events": (), "report": PASSED, "left": (), **course}
+    values = {"events": (), "report": PASSED, "left": (), **run}
     scenario = Scenario.model_validate({"expect": [wanted]})
-    return judge_scenario(scenario, Course(**{**values, "events": tuple(values["events"])}), ())[0]
+    return judge_scenario(scenario, FinishedRun(**{**values, "events": tuple(values["events"])}), ())[0]
 
 
 def test_what_is_left_is_named_and_what_nobody_looked_for_is_open() -> None:
@@ -121,8 +121,8 @@ def concluded(
     expect: list[dict[str, Any]], report: Report, *played: StepOutcome, events: list[Event] | None = None
 ) -> Any:
     """(verdict, exit code, kind of the cause) of a scenario."""
-    course = Course(events=tuple(events or ()), report=report, left=())
-    end = conclude(report, judge_scenario(Scenario.model_validate({"expect": expect}), course, played))
+    run = FinishedRun(events=tuple(events or ()), report=report, left=())
+    end = conclude(report, judge_scenario(Scenario.model_validate({"expect": expect}), run, played))
     return end.verdict, end.exit_code, end.cause and end.cause.kind
 
 

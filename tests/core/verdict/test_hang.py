@@ -10,6 +10,7 @@ from compose_sim.core.checks import Case
 from compose_sim.core.checks.rules.hang import judge as judge_hang
 from compose_sim.core.events.events import Event
 from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.report.report import Cause
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.hang import diagnose, find_hang, standings_of
@@ -192,7 +193,7 @@ def of_case(state: ClusterState, verdict: str, **changes: Any) -> Case:
 
 def test_the_check_fails_with_the_message_of_the_run_and_a_fix() -> None:
     state = fold_all(PLAN, [*running(), waits(0), waits(1), stalled(2)])
-    cause = {"message": "the message", "rank": 2}
+    cause = Cause(kind="hang", message="the message", rank=2)
     result = judge_hang(of_case(state, "hung", cause=cause))
     assert (result.status, result.detail, result.ranks) == ("failed", "the message", (2,))
     assert result.at == ("/home/ada/project/train.py", 40)
@@ -216,6 +217,8 @@ def test_a_rank_that_never_joined_is_told_without_a_fix_for_something_else() -> 
     plan = a_plan(nodes=2)
     deadlock = find_deadlock(fold_all(plan, events))
     assert deadlock is not None
-    result = judge_hang(of_case(fold_all(plan, events), "hung", cause={"message": deadlock.message, "rank": 1}))
+    result = judge_hang(
+        of_case(fold_all(plan, events), "hung", cause=Cause(kind="hang", message=deadlock.message, rank=1))
+    )
     assert (result.status, result.ranks) == ("failed", (1,))
     assert "init_process_group" in result.fix

@@ -10,6 +10,7 @@ from typing import Any
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.report.report import Cause
 from compose_sim.node.records.data import Batch, EpochProgress
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.process_groups import Collective, CollectiveFailed, DdpForward, LaterCollectives
@@ -197,8 +198,8 @@ def _is_missed(case: Case, group: _Group, behind: Sequence[int], ahead: Sequence
     """Return whether the ranks behind would never have reached the collective, had the run continued."""
     if case.verdict in ("passed", "interrupted"):
         return case.verdict == "passed"
-    cause = case.cause or {}
-    if cause.get("kind") == "exit" and cause.get("rank") in behind:
+    cause = case.cause
+    if cause and cause.kind == "exit" and cause.rank in behind:
         return True  # it ended without an error, and too early
     ranks = case.observed.ranks
     if case.verdict == "failed" and not any(_died_in(ranks[rank], cause) for rank in ahead):
@@ -206,10 +207,10 @@ def _is_missed(case: Case, group: _Group, behind: Sequence[int], ahead: Sequence
     return any(_waits_elsewhere(ranks[rank], group) for rank in behind)
 
 
-def _died_in(rank: RankObserved, cause: Mapping[str, Any]) -> bool:
+def _died_in(rank: RankObserved, cause: Cause | None) -> bool:
     """Return whether a rank ended in a collective: it raised there, or its process was killed there."""
     last = rank.last(Collective, DdpForward, CollectiveFailed, Batch, FileUse)
-    killed = cause.get("rank") == rank.rank and cause.get("kind") == "signal"
+    killed = cause is not None and (cause.rank, cause.kind) == (rank.rank, "signal")
     return isinstance(last, CollectiveFailed) or (killed and isinstance(last, (Collective, DdpForward)))
 
 

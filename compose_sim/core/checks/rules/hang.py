@@ -10,19 +10,18 @@ QUESTION = "Does every rank make progress?"
 
 def judge(case: Case) -> Result:
     """Look at runs that were stopped because nothing moved, or that reached their time limit while nothing moved."""
-    cause = case.cause or {}
     standing_still = [each for each in case.stalls if not each.has_left]
     is_whole = len(case.stalls) == case.observed.world_size and not any(each.at_breakpoint for each in case.stalls)
     is_over_time = case.verdict == "timeout" and is_whole
     if standing_still and (case.verdict == "hung" or is_over_time):
         found = diagnose(case.stalls)
-        detail = str(cause["message"]) if case.verdict == "hung" and "message" in cause else found.message
+        detail = case.cause.message if case.verdict == "hung" and case.cause else found.message
         return failed(detail, fix=found.fix, at=found.place, ranks=(found.rank,))
     if case.verdict == "hung":
-        rank = cause.get("rank")
-        detail = str(cause.get("message", "nothing moved"))
+        detail = case.cause.message if case.cause else "nothing moved"
         call = "init_parallel_env" if "init_parallel_env" in detail else "init_process_group"
-        return failed(detail, fix=f"Call {call} on every rank.", ranks=(rank,) if isinstance(rank, int) else ())
+        ranks = () if case.failing_rank is None else (case.failing_rank,)
+        return failed(detail, fix=f"Call {call} on every rank.", ranks=ranks)
     if case.verdict == "passed":
         return passed("every rank reached its end")
     return not_applicable(f"the run did not reach its end ({case.verdict})")

@@ -53,7 +53,7 @@ def judge(case: Case) -> Result:
 def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     """Return why this difference may be intentional; "" if it cannot be."""
     if found.model is not None:
-        stuck = case.verdict != "passed" and (case.observed.first(UnusedParameters) or UNFINISHED in _cause(case))
+        stuck = case.verdict != "passed" and (case.observed.first(UnusedParameters) or UNFINISHED in case.evidence)
         return f"{found} differs because DistributedDataParallel could not finish its reduction" if stuck else ""
     if any("send" in each.how or "recv" in each.how for each in case.observed.of(UntrackedWait)):
         return f"{found} differs, but ranks send each other messages: they may hold different parts"
@@ -68,11 +68,6 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     if found.nth == 0 and not _shares_data(case):
         return "each rank trains its own model, which differed from the start"
     return ""
-
-
-def _cause(case: Case) -> str:
-    cause = case.cause or {}
-    return f"{cause.get('message')} {cause.get('traceback')}"
 
 
 def _shares_data(case: Case) -> bool:

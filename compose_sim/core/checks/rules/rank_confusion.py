@@ -74,7 +74,7 @@ def _devices(case: Case, apart: Iterable[RankObserved]) -> Result | None:
     """Find devices with the number of the rank, on every rank whose LOCAL_RANK is another."""
     chosen = [each for rank in apart for each in _chosen(rank)]
     if not chosen:
-        return _no_such_device(case.observed, case.cause or {})
+        return _no_such_device(case)
     if any(each.device != each.rank for each in chosen):
         return None
     first = chosen[0]
@@ -97,12 +97,13 @@ def _chosen(rank: RankObserved) -> Iterator[_Device]:
             yield _Device(rank.rank, each.device, "init_process_group(device_id=…)", each.at)
 
 
-def _no_such_device(observed: Observed, cause: Mapping[str, Any]) -> Result | None:
+def _no_such_device(case: Case) -> Result | None:
     """Find ranks to which CUDA refused a device: those whose RANK is beyond their node's GPUs, and no others."""
+    observed, cause = case.observed, case.cause
     ends = (rank.last(ScriptEnd) for rank in observed)
     refused = {end.rank for end in ends if end and _ORDINAL in (end.raised or "")}
-    if _ORDINAL in str(cause.get("message")) and cause.get("rank") in observed.ranks:
-        refused.add(int(cause["rank"]))
+    if cause and cause.rank is not None and _ORDINAL in cause.message:
+        refused |= {cause.rank} & observed.ranks.keys()
     sizes = {node: len(ranks) for node, ranks in observed.nodes.items()}
     if not refused or any(rank < sizes[observed.ranks[rank].node] for rank in refused):
         return None
@@ -110,7 +111,7 @@ def _no_such_device(observed: Observed, cause: Mapping[str, Any]) -> Result | No
         f"rank {min(refused)} asks for a GPU that its node does not have ({_ORDINAL}), but no rank of the first node does: "
         "the index is probably RANK",
         fix=_FIX_DEVICE,
-        at=_raised_at(str(cause.get("traceback") or "")),
+        at=_raised_at(case.evidence),
         ranks=sorted(refused),
     )
 

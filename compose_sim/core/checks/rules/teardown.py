@@ -22,22 +22,21 @@ _FIX_RAISED = (
 
 def judge(case: Case) -> Result:
     """Look at how the run ended, if the training itself had."""
-    cause = case.cause or {}
-    rank = cause.get("rank")
-    message = next(iter(str(cause.get("message") or "").splitlines()), "")
+    cause, rank = case.cause, case.failing_rank
+    message = (cause.first_line if cause else "") or "no message"
     ends = (each.last(ScriptEnd) for each in case.observed)
     trained = any(end is not None and end.steps for end in ends)
-    if cause.get("kind") == "teardown" or (trained and _IN_TEARDOWN.search(str(cause.get("traceback")))):
+    if cause and (cause.kind == "teardown" or (trained and _IN_TEARDOWN.search(cause.traceback or ""))):
         return warned(
-            f"{'a rank' if rank is None else f'rank {rank}'} crashed after its script had ended: {message or 'no message'}",
+            f"{'a rank' if rank is None else f'rank {rank}'} crashed after its script had ended: {message}",
             fix=_FIX,
             ranks=() if rank is None else (rank,),
         )
     raised = next((each for each in case.observed.of(RaisedAfterTraining) if each.rank == rank), None)
     # If a rank dies because another one is gone, that shows nothing about its own end.
-    if raised and case.verdict != "passed" and not is_consequence(str(cause.get("message"))):
+    if raised and case.verdict != "passed" and not is_consequence(cause.message if cause else ""):
         return warned(
-            f"rank {rank} raised after its training had ended: {message or 'no message'}",
+            f"rank {rank} raised after its training had ended: {message}",
             fix=_FIX_RAISED,
             at=raised.at,
             ranks=(raised.rank,),

@@ -53,9 +53,7 @@ def _unused(found: list[UnusedParameters]) -> Result:
 
 def _complaint(case: Case) -> str:
     """Return DDP's error when it starts a forward pass while a reduction has not ended; "" if there was none."""
-    cause = case.cause or {}
-    texts = [f"{cause.get('message') or ''}\n{cause.get('traceback') or ''}"]
-    texts += ["\n".join(lines) for _, lines in sorted(case.logs.items())]
+    texts = [case.evidence, *("\n".join(lines) for _, lines in sorted(case.logs.items()))]
     return next((text for text in texts if UNFINISHED in text), "")
 
 

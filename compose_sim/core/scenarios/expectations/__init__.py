@@ -1,8 +1,8 @@
-"""Did the run do what its scenario expects? One function an expectation; this module says what each is given and gives back."""
+"""Judge the expectations of a scenario, one function each; this module defines their argument and their result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,21 +15,21 @@ INCONCLUSIVE: Final = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """How the run went, as far as expectations ask: its events in order, its report, and what is left of it."""
+class FinishedRun:
+    """What expectations judge: the events of a finished run in order, its report, and what is left of it."""
 
     events: tuple[Event, ...]
     report: Report
-    left: tuple[str, ...] | None = None  # names of what the run has left; None where nobody looked
+    left: tuple[str, ...] | None = None  # names of what the run has left; None if nobody looked
 
     def of(self, *kinds: str) -> Iterator[Event]:
-        """Events of these kinds, in order."""
+        """Return the events of these kinds, in order."""
         return (event for event in self.events if event.kind in kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What became of an expectation: the word, why in words, and the value that was measured."""
+class Evaluation:
+    """The result of one expectation: the status, the reason, and the measured value."""
 
     status: ExpectationStatus
     detail: str
@@ -44,27 +44,26 @@ class Loss:
     recovered: Mapping[str, Any] | None  # the data of the `recovered` event
 
 
-def measured(detail: str, value: Any, *, good: bool) -> Judged:
-    """Passed or failed, by a value that was measured."""
-    return Judged(status=PASSED if good else FAILED, detail=detail, measured=value)
+def measured(detail: str, value: Any, *, good: bool) -> Evaluation:
+    """Return passed or failed, with the measured value."""
+    return Evaluation(status=PASSED if good else FAILED, detail=detail, measured=value)
 
 
-def inconclusive(why: str) -> Judged:
-    """It cannot be judged."""
-    return Judged(status=INCONCLUSIVE, detail=why)
+def inconclusive(why: str) -> Evaluation:
+    """Return that the expectation cannot be judged, and why."""
+    return Evaluation(status=INCONCLUSIVE, detail=why)
 
 
-def losses_of(course: Course) -> list[Loss]:
-    """The faults that took something from the run, in order, each with the recovery from it, or from a later one."""
-    recoveries = [*course.of("recovered")]
-    undone = {event.data.get("id") for event in course.of("refused")}
+def losses_of(run: FinishedRun) -> list[Loss]:
+    """Return the faults that removed a node or a rank, in order, each with its recovery, or that of a later fault."""
+    recoveries = [*run.of("recovered")]
+    undone = {event.data.get("id") for event in run.of("refused")}
     losses = []
-    for event in course.of("fault"):
+    for event in run.of("fault"):
         data = event.data
         if data.get("phase") == "begun" and data.get("loses") and data.get("id") not in undone:
             after = [each for each in recoveries if each.t >= event.t]
             own = [each for each in after if each.data.get("id") == data.get("id")]
-            first: Iterable[Event] = own or after
-            recovered = next((each.data for each in first), None)
+            recovered = next((each.data for each in own or after), None)
             losses.append(Loss(text=str(data.get("text")), recovered=recovered))
     return losses

@@ -1,41 +1,41 @@
-"""Did the run end as it should, was its hang understood, and is nothing of it left?"""
+"""Judge how the run ended: its exit code, its verdict, its hang, and what it has left."""
 
 from __future__ import annotations
 
-from compose_sim.core.scenarios.expectations import Course, Judged, inconclusive, measured
+from compose_sim.core.scenarios.expectations import Evaluation, FinishedRun, inconclusive, measured
 
 
-def exit_code(wanted: int, course: Course) -> Judged:
-    """`up` would have ended with this."""
-    code = course.report.exit_code
-    return measured(f"{code}{'' if code == wanted else _why(course)}", code, good=code == wanted)
+def exit_code(wanted: int, run: FinishedRun) -> Evaluation:
+    """Expect the exit code that `up` would have."""
+    code = run.report.exit_code
+    return measured(f"{code}{'' if code == wanted else _why(run)}", code, good=code == wanted)
 
 
-def verdict(wanted: str, course: Course) -> Judged:
-    """The verdict of the run itself."""
-    word = course.report.verdict
-    return measured(f"{word}{'' if word == wanted else _why(course)}", word, good=word == wanted)
+def verdict(wanted: str, run: FinishedRun) -> Evaluation:
+    """Expect this verdict of the run itself."""
+    word = run.report.verdict
+    return measured(f"{word}{'' if word == wanted else _why(run)}", word, good=word == wanted)
 
 
-def hang_diagnosed(rank: int, course: Course) -> Judged:
-    """A hang was found, and this rank as the one that it waits for."""
-    hangs = [*course.of("hang")]
-    cause = course.report.cause
+def hang_diagnosed(rank: int, run: FinishedRun) -> Evaluation:
+    """Expect a hang that this rank is the cause of."""
+    hangs = [*run.of("hang")]
+    cause = run.report.cause
     ranks = [event.rank for event in hangs] + ([cause.rank] if cause and cause.kind == "hang" else [])
     if not ranks:
         return measured("no hang was found", None, good=False)
-    told = str(hangs[-1].data.get("message", "")) if hangs else cause.message if cause else ""
-    return measured(told.partition("\n")[0], ranks[-1], good=rank in ranks)
+    message = str(hangs[-1].data.get("message", "")) if hangs else cause.message if cause else ""
+    return measured(message.partition("\n")[0], ranks[-1], good=rank in ranks)
 
 
-def nothing_left(wanted: bool, course: Course) -> Judged:
-    """No node, network or process of the run is left; `false` expects that something is."""
-    if course.left is None:
+def nothing_left(wanted: bool, run: FinishedRun) -> Evaluation:
+    """Expect that no node, network or process of the run is left; `false` expects that something is."""
+    if run.left is None:
         return inconclusive("nobody could look")
-    detail = f"left: {', '.join(course.left)}" if course.left else "nothing is left"
-    return measured(detail, len(course.left), good=(not course.left) == wanted)
+    detail = f"left: {', '.join(run.left)}" if run.left else "nothing is left"
+    return measured(detail, len(run.left), good=(not run.left) == wanted)
 
 
-def _why(course: Course) -> str:
-    cause = course.report.cause
+def _why(run: FinishedRun) -> str:
+    cause = run.report.cause
     return f": {cause.first_line}" if cause else ""

@@ -1,18 +1,18 @@
-"""Did what the script measures of itself change as it should when the links did?"""
+"""Judge how the metrics of the script changed when the links were shaped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import median
 
-from compose_sim.core.scenarios.expectations import Course, Judged, inconclusive, measured
+from compose_sim.core.scenarios.expectations import Evaluation, FinishedRun, inconclusive, measured
 
 
-def on_links_at_most(wanted: Mapping[str, float], course: Course) -> Judged:
-    """While links have a shape, the median of each metric is at most this share of what it is while they have none."""
+def on_links_at_most(wanted: Mapping[str, float], run: FinishedRun) -> Evaluation:
+    """Expect that shaped links reduce the median of each metric at least to this share of the median without shapes."""
     shares = {}
     for name in wanted:
-        plain, shaped = _split_by_links(course, name)
+        plain, shaped = _split_by_links(run, name)
         if not plain or not shaped:
             links = "have a shape" if plain else "have no shape"
             return inconclusive(f"the script prints no two values of '{name}' in a row while links {links}")
@@ -24,11 +24,11 @@ def on_links_at_most(wanted: Mapping[str, float], course: Course) -> Judged:
     return measured(words, {name: round(share, 4) for name, share in shares.items()}, good=good)
 
 
-def _split_by_links(course: Course, name: str) -> tuple[list[float], list[float]]:
-    """The values of a metric while links had no shape, and while they had one; the first after a change is of both, and neither."""
+def _split_by_links(run: FinishedRun, name: str) -> tuple[list[float], list[float]]:
+    """Return the values of a metric without and with shaped links; the first after a change belongs to neither."""
     values: dict[bool, list[float]] = {False: [], True: []}
     are_shaped, has_changed = False, False
-    for event in sorted(course.of("link", "metric"), key=lambda event: event.t):  # they come from two files
+    for event in sorted(run.of("link", "metric"), key=lambda event: event.t):  # they come from two files
         if event.kind == "link":
             are_shaped, has_changed = bool(event.data.get("links")), True
             continue

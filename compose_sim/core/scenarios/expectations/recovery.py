@@ -1,45 +1,40 @@
-"""Did the run go on after each loss: soon, with few steps lost, and where it was?"""
+"""Judge how the run recovered from each loss: how soon, with how many lost steps, and with which loss values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from compose_sim.core.events.events import Event
-from compose_sim.core.scenarios.expectations import Course, Judged, inconclusive, losses_of, measured
+from compose_sim.core.scenarios.expectations import Evaluation, FinishedRun, inconclusive, losses_of, measured
 from compose_sim.core.units import format_seconds
 
 _LOSSES_COMPARED = 3  # after a restart: one alone may be an odd batch
 
 
-def recovered_within(limit: float, course: Course) -> Judged:
-    """Every loss was followed by a new step, the slowest one within so many seconds."""
-    recoveries = [event.data for event in course.of("recovered")]
-    never = [loss.text for loss in losses_of(course) if loss.recovered is None]
-    if never and course.report.verdict != "passed":
+def recovered_within(limit: float, run: FinishedRun) -> Evaluation:
+    """Expect a new step within `limit` seconds of every loss."""
+    recoveries = [event.data for event in run.of("recovered")]
+    never = [loss.text for loss in losses_of(run) if loss.recovered is None]
+    if never and run.report.verdict != "passed":
         return measured(f"never, from: {never[0]}", None, good=False)
     if not recoveries:
         return inconclusive(f"the run ended before it needed to: {never[0]}" if never else "nothing was lost")
     seconds = [float(data["seconds"]) for data in recoveries]
     worst = max(seconds)
     times = "" if len(seconds) == 1 else f" {len(seconds)} times, each"
-    return measured(
-        f"recovered{times} in {format_seconds(worst)}{' at most' if times else ''}",
-        round(worst, 3),
-        good=worst <= limit,
-    )
+    detail = f"recovered{times} in {format_seconds(worst)}{' at most' if times else ''}"
+    return measured(detail, round(worst, 3), good=worst <= limit)
 
 
-def recoveries_at_least(least: int, course: Course) -> Judged:
-    """The run went on so often."""
-    count = sum(1 for _ in course.of("recovered"))
+def recoveries_at_least(least: int, run: FinishedRun) -> Evaluation:
+    """Expect at least this many recoveries."""
+    count = sum(1 for _ in run.of("recovered"))
     return measured("1 recovery" if count == 1 else f"{count} recoveries", count, good=count >= least)
 
 
-def steps_lost_at_most(most: int, course: Course) -> Judged:
-    """No recovery began further back than so many steps."""
-    recoveries = [*course.of("recovered")]
+def steps_lost_at_most(most: int, run: FinishedRun) -> Evaluation:
+    """Expect that no recovery repeated more than `most` steps."""
+    recoveries = [*run.of("recovered")]
     if not recoveries:
         return inconclusive("the run never recovered from anything")
     lost = [event.data.get("steps_lost") for event in recoveries]
@@ -55,16 +50,15 @@ def _again(steps: int) -> str:
     return f"{steps} step{'' if steps == 1 else 's'} at most to be made again" if steps else "no step to be made again"
 
 
-def loss_continuous(tolerance: float, course: Course) -> Judged:
-    """After each restart the loss at a step is what it was there before, or at the last step before it."""
-    rounds = _losses_by_round(course)
-    told = [losses for losses in rounds if losses]
-    if not told:
+def loss_continuous(tolerance: float, run: FinishedRun) -> Evaluation:
+    """Expect that the loss at a step after each restart is the loss at that step before, or at the last step before it."""
+    rounds = [losses for losses in _losses_by_round(run) if losses]
+    if not rounds:
         return inconclusive('the script prints no loss, as {"step": 12, "loss": 0.3} does')
-    if len(told) < 2:
+    if len(rounds) < 2:
         return inconclusive("no loss was printed after a restart")
-    scale = abs(told[0][0][1])
-    jumps = [_jump(before, after) for before, after in pairwise(_accumulated(told))]
+    scale = abs(rounds[0][0][1])
+    jumps = [_jump(before, after) for before, after in pairwise(_accumulated(rounds))]
     worst = max(jumps, key=lambda jump: jump[0])
     share = worst[0] / scale if scale else 0.0
     detail = f"at step {worst[3]} {worst[2]:.4g} after {worst[1]:.4g}, a jump of {share:.1%} of the first loss"
@@ -74,31 +68,28 @@ def loss_continuous(tolerance: float, course: Course) -> Judged:
 _Losses = list[tuple[int, float]]  # step and loss, as they were printed
 
 
-def _losses_by_round(course: Course) -> list[_Losses]:
+def _losses_by_round(run: FinishedRun) -> list[_Losses]:
+    """Return the losses that the first rank that prints any has printed in each round."""
+    printing = [event.rank for event in run.of("metric") if "loss" in event.data and event.rank is not None]
+    first = min(printing, default=None)
     rounds: list[_Losses] = [[]]
-    for event in course.of("round", "metric"):
+    for event in run.of("round", "metric"):
         if event.kind == "round":
             rounds.append([])
-        elif event.rank == _speaker(course):
+        elif event.rank == first:
             loss = event.data.get("loss")
             if isinstance(loss, int | float) and not isinstance(loss, bool):
                 rounds[-1].append((int(event.data["step"]), float(loss)))
     return rounds
 
 
-def _speaker(course: Course) -> int | None:
-    """The rank whose losses are compared: the first of those that print any."""
-    ranks: Sequence[Event] = [event for event in course.of("metric") if "loss" in event.data]
-    return min((event.rank for event in ranks if event.rank is not None), default=None)
-
-
 def _accumulated(rounds: list[_Losses]) -> list[_Losses]:
-    """Each round with the ones before it in front, but for the first; pairs of neighbours are before and after."""
+    """Return each round with the rounds before it in front."""
     return [[each for losses in rounds[: index + 1] for each in losses] for index in range(len(rounds))]
 
 
 def _jump(before: _Losses, after: _Losses) -> tuple[float, float, float, int]:
-    """The median jump of the first losses after a restart, with one that stands for it: before, after, and at which step."""
+    """Return the median jump of the first losses after a restart: its size, the loss before and after, and the step."""
     new = after[len(before) :][:_LOSSES_COMPARED]
     jumps = []
     for step, loss in new:

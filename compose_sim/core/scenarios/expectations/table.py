@@ -1,4 +1,4 @@
-"""Which function judges which expectation, and what do they all come to?"""
+"""Map each expectation to the function that judges it, and derive the verdict from all results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from compose_sim.core.report.report import Cause, ExpectationResult, Report
-from compose_sim.core.scenarios.expectations import FAILED, INCONCLUSIVE, PASSED, Course, Judged
+from compose_sim.core.scenarios.expectations import FAILED, INCONCLUSIVE, PASSED, Evaluation, FinishedRun, inconclusive
 from compose_sim.core.scenarios.expectations.ending import exit_code, hang_diagnosed, nothing_left, verdict
 from compose_sim.core.scenarios.expectations.metrics import on_links_at_most
 from compose_sim.core.scenarios.expectations.recovery import (
@@ -22,7 +22,7 @@ from compose_sim.core.scenarios.scenario import Expectation, Scenario
 from compose_sim.core.units import format_seconds
 from compose_sim.core.verdict.verdict import EXIT_CODES
 
-_JUDGES: dict[str, Callable[[Any, Course], Judged]] = {
+_JUDGES: dict[str, Callable[[Any, FinishedRun], Evaluation]] = {
     "recovered_within": recovered_within,
     "recoveries_at_least": recoveries_at_least,
     "steps_lost_at_most": steps_lost_at_most,
@@ -36,26 +36,24 @@ _JUDGES: dict[str, Callable[[Any, Course], Judged]] = {
     "faults_at_least": faults_at_least,
     "nothing_left": nothing_left,
 }
-_OF_THE_END = ("exit_code", "verdict")  # who names one of these says himself what a good end is
+_OF_THE_END = ("exit_code", "verdict")  # a scenario with one of these says what a good end is
 _THE_RUN = "run"  # else it must pass
 
 
-def judge_scenario(scenario: Scenario, course: Course, played: Iterable[StepOutcome]) -> list[ExpectationResult]:
+def judge_scenario(scenario: Scenario, run: FinishedRun, played: Iterable[StepOutcome]) -> list[ExpectationResult]:
     """
-    Every expectation of a scenario as the report holds it: id, wanted, status, detail, measured.
+    Judge every expectation of a scenario.
 
-    That its steps were played is expected of every scenario, and that the run passes, unless it says otherwise.
+    Every scenario also expects that its steps were played, and that the run passes unless it expects another end.
     """
-    results = [
-        _result(each.name, wanted_words(each), _JUDGES[each.name](each.wanted, course)) for each in scenario.expect
-    ]
+    results = [_result(each.name, wanted_words(each), _JUDGES[each.name](each.wanted, run)) for each in scenario.expect]
     if not any(each.name in _OF_THE_END for each in scenario.expect):
-        results.append(_result(_THE_RUN, PASSED, verdict(PASSED, course)))
+        results.append(_result(_THE_RUN, PASSED, verdict(PASSED, run)))
     return [*_unplayed(played), *results]
 
 
 def wanted_words(expectation: Expectation) -> str:
-    """The value of an expectation, as a person would write it."""
+    """Return the value of an expectation, as a person would write it."""
     value = expectation.wanted
     if isinstance(value, bool):
         return str(value).lower()
@@ -70,9 +68,9 @@ def wanted_words(expectation: Expectation) -> str:
 
 def conclude(report: Report, results: Sequence[ExpectationResult]) -> Report:
     """
-    The report of a run that played a scenario: the verdict is that of its expectations.
+    Return the report of a run that played a scenario, with the verdict of its expectations.
 
-    A run that was interrupted, or failed where nothing is said of that, ends as it did by itself.
+    A run that was interrupted, or failed unexpectedly, keeps its own verdict.
     """
     concluded = replace(report, expectations=tuple(results))
     run_failed = any(result.id == _THE_RUN and result.status == FAILED for result in results)
@@ -81,7 +79,7 @@ def conclude(report: Report, results: Sequence[ExpectationResult]) -> Report:
     for word in (FAILED, INCONCLUSIVE):
         first = next((result for result in results if result.status == word), None)
         if first:
-            # What the run itself failed of says more than that it should not have.
+            # The cause of a failure says more than that the run should not have failed.
             own = report.cause if first.id in _OF_THE_END else None
             message = f"{first.id} {first.wanted}: {first.detail}"
             cause = own or Cause(kind="expectation", message=message)
@@ -90,21 +88,15 @@ def conclude(report: Report, results: Sequence[ExpectationResult]) -> Report:
 
 
 def _unplayed(played: Iterable[StepOutcome]) -> list[ExpectationResult]:
-    """A step that the run ended before, or that could not be done, leaves all that was expected of it open."""
+    """Return a result for each step that was never played, or was refused: it leaves open what was expected of it."""
     results = []
     for step in played:
-        if step.refused and not (step.chosen and step.times):
-            results.append(
-                _result("steps", f"step {step.number}", Judged(status=INCONCLUSIVE, detail=f"refused: {step.refused}"))
-            )
-        elif not step.times:
-            results.append(
-                _result("steps", f"step {step.number}", Judged(status=INCONCLUSIVE, detail="its moment never came"))
-            )
+        was_refused = step.refused and not (step.chosen and step.times)
+        if was_refused or not step.times:
+            why = f"refused: {step.refused}" if was_refused else "its moment never came"
+            results.append(_result("steps", f"step {step.number}", inconclusive(why)))
     return results
 
 
-def _result(name: str, wanted: str, judged: Judged) -> ExpectationResult:
-    return ExpectationResult(
-        id=name, wanted=wanted, status=judged.status, detail=judged.detail, measured=judged.measured
-    )
+def _result(name: str, wanted: str, found: Evaluation) -> ExpectationResult:
+    return ExpectationResult(id=name, wanted=wanted, status=found.status, detail=found.detail, measured=found.measured)

@@ -6,6 +6,7 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.collective_mismatch import judge
+from compose_sim.core.report.report import Cause
 from compose_sim.node.records.data import EpochProgress
 from compose_sim.node.records.process_groups import Collective, DdpForward
 from compose_sim.node.records.script import ScriptEnd
@@ -56,7 +57,7 @@ def test_a_call_of_one_rank_alone_fails_though_the_run_passed() -> None:
 
 
 def test_a_rank_that_raised_is_not_one_that_forgot() -> None:
-    cause = {"kind": "exception", "rank": 2, "message": "ValueError: no such file"}
+    cause = Cause(kind="exception", rank=2, message="ValueError: no such file")
     case = two_nodes(
         lambda rank: [BARRIER, *([ScriptEnd("ValueError")] if rank == 2 else [BARRIER])],
         verdict="failed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.unused_params import judge
+from compose_sim.core.report.report import Cause
 from compose_sim.node.records.models import UnusedParameters
 from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.replicas import AT, ddp, forward, step
@@ -22,14 +23,14 @@ def test_what_backward_left_out_is_named_with_its_ranks() -> None:
 
 
 def test_the_places_in_the_complaint_of_ddp_become_names() -> None:
-    cause = {"kind": "exception", "message": COMPLAINT, "rank": 1}
+    cause = Cause(kind="exception", message=COMPLAINT, rank=1)
     result = judge(case({rank: [ddp(), forward()] for rank in range(2)}, verdict="failed", cause=cause))
     assert result.status == FAILED
     assert result.detail.endswith(": bias")
 
 
 def test_a_complaint_about_parameters_that_were_replaced_is_for_another_check() -> None:
-    cause = {"kind": "exception", "message": COMPLAINT, "rank": 1}
+    cause = Cause(kind="exception", message=COMPLAINT, rank=1)
     notes = [ddp(), forward(), step(1, replaced=("bias",))]
     assert judge(case({rank: notes for rank in range(2)}, verdict="failed", cause=cause)).status == NOT_APPLICABLE
 
