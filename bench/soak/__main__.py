@@ -8,7 +8,7 @@ import sys
 import time
 
 from bench import machine
-from bench.soak import checkpoints, crashes, faults, flood, recovery
+from bench.soak import checkpoints, crashes, daemon_restarts, faults, flood, recovery
 from bench.soak.leaks import left_of
 from bench.soak.setting import REPOSITORY, prepared
 from bench.soak.table import as_json, as_markdown
@@ -17,6 +17,7 @@ _ROWS = {
     "recovery": recovery.measure,
     "faults": faults.measure,
     "crashes": crashes.measure,
+    "daemon": daemon_restarts.measure,
     "flood": flood.measure,
     "checkpoints": checkpoints.measure,
 }

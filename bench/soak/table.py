@@ -12,6 +12,7 @@ _KNOWN = {
     "recovery": "a sketch of our rendezvous 2.1–2.5 s, 10 of 10; stock torchrun 46 s, never for node 0",
     "faults": "2,000 (torchft's published soak)",
     "crashes": "pumba leaks paused containers and netem",
+    "daemon": "",
     "flood": "",
     "checkpoints": "",
 }

@@ -15,7 +15,7 @@ from compose_sim.core.state.recovery import newly_recovered
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.core.verdict.hang import find_hang
 from compose_sim.core.verdict.stop_reason import StopReason, reason_to_stop
-from compose_sim.core.verdict.verdict import is_over
+from compose_sim.core.verdict.verdict import is_over, judge
 from compose_sim.engine.control.fault_controller import FaultController
 from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, interrupts_wake
 from compose_sim.engine.protocol import Engine
@@ -40,6 +40,7 @@ class RunLoop:
         self.controller = FaultController(plan, engine, folder)
         self.wake_ups = WakeUps()
         self.was_interrupted = False  # by Ctrl-C or SIGTERM, not by another command
+        self._engine_failed = False
 
     def follow(self) -> ClusterState:
         """Follow the run until every node has ended, and return its last state."""
@@ -48,7 +49,7 @@ class RunLoop:
         watcher.start()
         try:
             with interrupts_wake(self.wake_ups):
-                while not is_over(self._state) and watcher.is_alive():
+                while not is_over(self._state) and watcher.is_alive() and not self._engine_failed:
                     looked = time.monotonic()
                     events = tail.poll()
                     self._look(events)
@@ -62,6 +63,8 @@ class RunLoop:
                         self._listener.progress("Stopping… press Ctrl-C again to kill the nodes now.")
                         self.stop(StopReason(reason="interrupted"))
             self.controller.close()
+            if judge(self._state).word != "passed" and (problem := self._engine.problem()):
+                self._record_engine_failure(problem)  # nodes ended because of it
             for _ in range(2):  # the last events may complete a recovery, which is an event too
                 last = tail.finish()
                 self._look(last)
@@ -73,12 +76,23 @@ class RunLoop:
             tail.close()
 
     def stop(self, reason: StopReason) -> None:
-        """Ask the nodes to end, and kill those that do not end in time. A second interrupt kills all of them at once."""
+        """
+        Ask the nodes to end, and kill those that do not end in time. A second interrupt kills all of them at once.
+
+        An engine that cannot end them ends the run: it will not report their end either.
+        """
         cause = reason.cause
         data = {"cause": cause.kind, "message": cause.message, "traceback": cause.traceback} if cause else {}
         node, rank = (cause.node, cause.rank) if cause else (None, None)
         self._folder.append_event("stopping", node=node, rank=rank, reason=reason.reason, **data)
         self.controller.cancel()
+        try:
+            self._end_nodes()
+        except ComposesimError as error:
+            self._record_engine_failure(self._engine.problem() or str(error))
+            self._engine_failed = True
+
+    def _end_nodes(self) -> None:
         hurry = False
         while self.controller.is_busy() and not hurry:
             hurry = self.wake_ups.wait(_LOOK_S)
@@ -129,5 +143,8 @@ class RunLoop:
                     self._folder.append_event("node-stopped", node=node, exit_code=code, oom=status.oom_killed)
                 self.wake_ups.wake()
         except (ComposesimError, OSError) as error:
-            self._folder.append_event("stopping", reason="engine", cause="engine", message=str(error))
+            self._record_engine_failure(str(error))
             self.wake_ups.wake()
+
+    def _record_engine_failure(self, message: str) -> None:
+        self._folder.append_event("stopping", reason="engine", cause="engine", message=message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -23,13 +24,17 @@ from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.docker.network import Networks
 from compose_sim.engine.host.ports import port_in_use, port_in_use_error
 from compose_sim.engine.lifetime.interrupts import interrupts_raise
-from compose_sim.engine.lifetime.supervisor import start_supervisor
+from compose_sim.engine.lifetime.orphans import remove_crashed
+from compose_sim.engine.lifetime.supervisor import Supervisor, start_supervisor
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.engine.run_folder.record import build_report, last_output
 from compose_sim.engine.run_folder.retirement import retire
-from compose_sim.errors import ComposesimError, SpecError
+from compose_sim.errors import ComposesimError, EngineError, SpecError
+
+_CLEAN_UP_S = 30.0  # for an engine that does not respond; a daemon restarts in less
+_RETRY_S = 1.0
 
 
 class Session:
@@ -49,6 +54,7 @@ class Session:
         self.was_interrupted = False  # whether Ctrl-C or SIGTERM ended the run
         self._portable = portable
         self._environment: dict[str, str] = {}
+        self._supervisor: Supervisor | None = None
         self.plan: Plan
         self.host: Host
         self._make_plan()
@@ -77,6 +83,8 @@ class Session:
         Raises ComposesimError if the run could not be started.
         """
         Networks(self.plan, self.engine).check(self.plan.links)
+        for crashed in remove_crashed(self.request.folder):
+            listener.progress(f"removed what the crashed run '{crashed.run}' had left on {crashed.engine.name}")
         self.folder.claim()
         try:
             self._lay_out()
@@ -86,6 +94,8 @@ class Session:
             retire(self.request.folder, most_runs=spec.keep_runs, most_bytes=spec.keep_runs_size)
         finally:
             self.folder.release()
+            if self._supervisor:
+                self._supervisor.hand_over()  # after the release: it claims the folder
         return report
 
     def _make_plan(self) -> None:
@@ -102,7 +112,8 @@ class Session:
         self.folder.write_plan(self.plan)
 
     def _run(self, listener: Listener, player: Player | None) -> Report:
-        with interrupts_raise(), start_supervisor(self.engine.name, self.name, self.folder.path) as supervisor:
+        with interrupts_raise():
+            self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
             try:
                 image = self.engine.prepare(self.plan, listener.progress)
                 self._start(image)
@@ -111,9 +122,13 @@ class Session:
                 self.was_interrupted = loop.was_interrupted
                 report = self._report(state)
                 self.folder.write_report(report)  # before the clean-up, which may be interrupted
+            except ComposesimError as error:
+                if problem := self.engine.problem():
+                    raise EngineError(problem, evidence=error.message) from error
+                raise
             finally:
-                self._clean_up(listener)
-                supervisor.release()
+                if self._clean_up(listener):
+                    self._supervisor.release()
         return report
 
     def _start(self, image: str) -> None:
@@ -137,14 +152,37 @@ class Session:
             else:
                 break
 
-    def _clean_up(self, listener: Listener) -> None:
-        """Remove the nodes, unless they are kept; an engine that does not answer must not cost the user the report."""
-        if self.plan.keep:
-            return
+    def _clean_up(self, listener: Listener) -> bool:
+        """
+        Remove the nodes, unless they are kept; return False if the supervisor has to.
+
+        An engine that does not respond, or a user who does not wait for it, must not cost the user the report.
+        """
         try:
-            self.engine.remove(self.name)
-        except ComposesimError as error:
-            listener.progress(f"{error.message}; nodes may be left. Try: composesim prune")
+            if self.plan.keep or self._remove_nodes(listener):
+                return True
+        except KeyboardInterrupt:
+            pass
+        log = self.folder.path / "supervisor.log"
+        listener.progress(f"A background process goes on trying: see {log}. Try: composesim prune")
+        return False
+
+    def _remove_nodes(self, listener: Listener) -> bool:
+        """Remove the nodes; return False if the engine does not respond for long."""
+        deadline, problem = time.monotonic() + _CLEAN_UP_S, ""
+        while True:
+            try:
+                self.engine.remove(self.name)
+                return True
+            except (ComposesimError, OSError) as error:
+                if not problem:
+                    problem = self.engine.problem() or str(error)
+                    listener.progress(
+                        f"{problem}\nWaiting to remove the nodes. Ctrl-C leaves that to a background process."
+                    )
+                if time.monotonic() > deadline:
+                    return False
+            time.sleep(_RETRY_S)
 
     def _facts(self, image: str) -> dict[str, Any]:
         """Return what the report says about this machine and its engine."""

@@ -94,3 +94,7 @@ class Engine(Protocol):
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the folder of each run that still has a node or a network, by the run's name; "" if it is unknown."""
         ...
+
+    def problem(self) -> str:
+        """Return why the engine does not respond, with a command to type next; "" if it does."""
+        ...

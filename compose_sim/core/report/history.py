@@ -1,4 +1,4 @@
-"""Report what happened to a run: faults, rounds and recoveries."""
+"""Report what happened to a run: its faults, its rounds and its recoveries."""
 
 from __future__ import annotations
 

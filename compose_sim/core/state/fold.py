@@ -55,7 +55,8 @@ def _on_ended(state: ClusterState, event: Event) -> ClusterState:
 
 def _on_stopping(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
-    if state.stopping:
+    is_explained = data.get("reason") == "engine" and state.stopping in _FROM_LOST_NODES
+    if state.stopping and not is_explained:
         return state
     cause = _failure_of(event, str(data.get("cause", "engine"))) if data.get("message") else None
     return replace(state, stopping=str(data.get("reason", "")), stop_cause=cause)
@@ -66,6 +67,7 @@ def _failure_of(event: Event, kind: str) -> Failure:
     return Failure(t=event.t, kind=kind, node=event.node, rank=event.rank, message=message, traceback=traceback)
 
 
+_FROM_LOST_NODES = ("failure", "engine")  # why composesim stops a run whose engine ends its nodes one after another
 _HANDLERS: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
     "started": _on_started,
     "environment": _on_environment,

@@ -15,7 +15,7 @@ from compose_sim.core.compose.document import project_name
 from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan
-from compose_sim.engine.docker import actions, images
+from compose_sim.engine.docker import actions, daemon, images
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.subprocesses import output_of, run_on_terminal, stream_lines, try_output_of
@@ -98,7 +98,7 @@ class DockerEngine:
                     yield _exit(plan, name, attributes, out_of_memory)
             if not running:
                 return
-        raise EngineError("'docker events' ended while nodes were running", hint="composesim doctor")
+        raise EngineError(daemon.away())
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """Return what `docker inspect` prints about each labelled container, the master first, then by node number."""
@@ -149,6 +149,10 @@ class DockerEngine:
             folders[run] = folder or folders.get(run, "")  # a helper in a node's network has no folder
         return dict(sorted(folders.items()))
 
+    def problem(self) -> str:
+        """Return that the daemon does not respond, if so."""
+        return "" if daemon.responds() else daemon.away()
+
 
 def _events_command(run: str, *, since: float) -> list[str]:
     filters = [f"label={_RUN_LABEL}={run}", *(f"event={event}" for event in ("start", "die", "oom", "destroy"))]
@@ -162,7 +166,7 @@ def _parse_event(line: str) -> dict[str, Any]:
     except json.JSONDecodeError:
         event = None
     if not isinstance(event, dict) or "Actor" not in event:
-        raise EngineError(f"'docker events' printed '{line.strip()}'", hint="composesim doctor")
+        raise EngineError(daemon.away(), evidence=f"'docker events' printed '{line.strip()}'")
     return event
 
 

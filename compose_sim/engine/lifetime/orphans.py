@@ -14,7 +14,7 @@ from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
 from compose_sim.engine.run_folder.record import end_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
-from compose_sim.errors import CommandError, SpecError
+from compose_sim.errors import CommandError, ComposesimError, SpecError
 
 _REMOVE_EVERY_S = 1.0  # a run that is starting may create nodes after the last removal
 
@@ -76,6 +76,17 @@ def find_runs(project: Path) -> list[FoundRun]:
 def runs_to_act_on(project: Path, *, everywhere: bool) -> list[FoundRun]:
     """Return the runs with nodes or a network of this project, or those of all projects and folders of this machine."""
     return [found for found in find_runs(project) if everywhere or found.is_in(project)]
+
+
+def remove_crashed(project: Path) -> list[FoundRun]:
+    """Remove what crashed runs of this project have left, such as before a reboot; return those runs."""
+    removed = []
+    for found in find_runs(project) if runs_of(project) else []:
+        if found.state == "crashed" and found.is_in(project):
+            with suppress(ComposesimError):  # it must not stop the run that is about to begin
+                found.engine.remove(found.run)
+                removed.append(found)
+    return removed
 
 
 def find_runs_named(run: str, project: Path) -> list[FoundRun]:

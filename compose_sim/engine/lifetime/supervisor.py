@@ -1,7 +1,7 @@
-"""Remove a run whose composesim was killed: a process that outlives composesim waits for this, and acts within seconds.
+"""Remove a run whose composesim was killed, or could not remove it: a process that outlives composesim acts within seconds.
 
 It reads from a pipe whose other end composesim holds. The kernel closes that end however composesim dies; only then does the
-supervisor import the rest of composesim.
+supervisor import the rest of composesim. While the engine does not respond, it tries again, for a day.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 _RELEASED = b"released\n"
 _CHECK_EVERY_S = 1.0  # a docker client that was killed may have left the daemon with containers to create
-_TIMEOUT_S = 60.0
+_LONGEST_PAUSE_S = 10.0  # between tries to reach an engine that does not respond; `down` waits for us a little longer
+_TIMEOUT_S = 24 * 3600.0
 _NOTE = "composesim ended without cleaning up; the supervisor removed the run"
 
 
 class Supervisor:
-    """A run's supervisor, as composesim sees it. Leaving the context without an exception releases it."""
+    """A run's supervisor, as composesim sees it. Leaving the context hands the run over, unless it was released."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -45,19 +46,22 @@ class Supervisor:
             with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
                 self._process.communicate(_RELEASED)
 
+    def hand_over(self) -> None:
+        """Have the supervisor remove what is left of the run, unless it was released."""
+        if self._process.returncode is None and self._process.stdin:
+            self._process.stdin.close()
+            _at_work.append(self)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.release()
-        elif self._process.returncode is None:  # something may be left: have the supervisor check once composesim ends
-            _unreleased.append(self)
+        self.hand_over()
 
 
-_unreleased: list[Supervisor] = []  # kept because garbage collection of a Popen object closes its pipe
+_at_work: list[Supervisor] = []  # kept because Python warns about a Popen object that is deleted while its process runs
 
 
 def start_supervisor(engine_name: str, run: str, folder: Path) -> Supervisor:
@@ -96,15 +100,20 @@ def _remove_until_gone(engine_name: str, run: str, path: Path) -> None:
 
     folder = RunFolder(path)
     deadline = time.monotonic() + _TIMEOUT_S
-    checks_without_run, is_ours, removed = 0, False, False
+    checks_without_run, is_ours, removed, pause_s = 0, False, False, _CHECK_EVERY_S
     while time.monotonic() < deadline:
         is_ours = is_ours or _claim(folder)
-        found = is_ours and _remove(engine_name, run)
+        try:
+            found = is_ours and _remove(engine_name, run)
+            pause_s = _CHECK_EVERY_S
+        except (ComposesimError, OSError) as error:
+            found, pause_s = True, min(1.5 * pause_s, _LONGEST_PAUSE_S)
+            logging.warning("%s; trying again in %.1f s", error, pause_s)
         removed = removed or found
         checks_without_run = 0 if found else checks_without_run + 1
         if checks_without_run == 2:
             break
-        time.sleep(_CHECK_EVERY_S)
+        time.sleep(pause_s)
     logging.info("nothing is left" if is_ours and checks_without_run else "gave up")
     if removed and folder.files.status("plan.json"):
         folder.append_event("note", reason=_NOTE)
@@ -121,17 +130,14 @@ def _claim(folder: RunFolder) -> bool:
 
 
 def _remove(engine_name: str, run: str) -> bool:
-    """Remove the run; return False if there is nothing of it, and True if there was, or if the engine does not respond."""
+    """Remove the run; return whether there was anything of it."""
     from compose_sim.engine.registry import make_engine
 
-    try:
-        engine = make_engine(engine_name)
-        if run not in engine.remaining_runs():
-            return False
-        logging.info("removing what is left of run '%s'", run)
-        engine.remove(run)
-    except (ComposesimError, OSError) as error:
-        logging.warning("%s", error)
+    engine = make_engine(engine_name)
+    if run not in engine.remaining_runs():
+        return False
+    logging.info("removing what is left of run '%s'", run)
+    engine.remove(run)
     return True
 
 

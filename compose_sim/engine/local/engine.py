@@ -159,6 +159,10 @@ class LocalEngine:
         """Return the runs that still have a process."""
         return dict(sorted((process.run, process.folder) for process in labelled_processes()))
 
+    def problem(self) -> str:
+        """Return "": there is nothing that could stop to respond."""
+        return ""
+
     def _zygote(self, plan: Plan, folder: RunFolder) -> Zygote:
         return Zygote(
             plan.python, folder=folder.path, working_directory=plan.working_directory, environment=_environment(plan)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim.core.events.events import parse_event
+from compose_sim.engine.lifetime.orphans import remove_crashed
 from compose_sim.engine.lifetime.supervisor import start_supervisor
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
@@ -75,6 +76,20 @@ def test_a_run_is_removed_when_composesim_is_killed(owner: subprocess.Popen[str]
     assert "nothing is left" in (folder / "supervisor.log").read_text()
 
 
+def test_the_next_run_removes_what_is_left_if_the_supervisor_was_killed_too(
+    owner: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    run, supervisor = started(owner)
+    assert remove_crashed(tmp_path) == []
+    os.kill(supervisor, signal.SIGKILL)
+    owner.kill()
+    owner.wait()
+
+    assert remove_crashed(tmp_path / "another") == []
+    assert [found.run for found in remove_crashed(tmp_path)] == [run]
+    assert run not in LocalEngine().remaining_runs()
+
+
 def test_what_ends_a_terminal_does_not_end_the_supervisor(owner: subprocess.Popen[str], tmp_path: Path) -> None:
     run, supervisor = started(owner)
     until(lambda: catches(supervisor, signal.SIGHUP))
@@ -90,8 +105,8 @@ def test_what_ends_a_terminal_does_not_end_the_supervisor(owner: subprocess.Pope
 def test_a_released_run_is_left_alone(bench: Bench) -> None:
     plan = bench.start(WAITS)
 
-    with start_supervisor("local", plan.run, runs_folder(bench.project) / plan.run):
-        pass
+    with start_supervisor("local", plan.run, runs_folder(bench.project) / plan.run) as supervisor:
+        supervisor.release()
 
     assert bench.running(plan) == ["master", "node-0"]
 
