@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable
@@ -26,7 +26,7 @@ def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., 
     """Replace a function of a module or class by the decorated one, which gets the original before the arguments."""
     original = getattr(owner, name)
 
-    def replace(function: Callable[..., Any]) -> Callable[..., Any]:
+    def replace_by(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*arguments: Any, **options: Any) -> Any:
             return function(original, *arguments, **options)
@@ -34,7 +34,15 @@ def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., 
         setattr(owner, name, wrapper)
         return function
 
-    return replace
+    return replace_by
+
+
+def replace(values: Mapping[str, Any], *owners: Any) -> None:
+    """Set these attributes of each module that has them."""
+    for owner in owners:
+        for name, value in values.items():
+            if hasattr(owner, name):
+                setattr(owner, name, value)
 
 
 class _Finder:

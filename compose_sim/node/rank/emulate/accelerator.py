@@ -6,11 +6,8 @@ from typing import Any
 
 import torch
 
+from ...shared.import_hooks import replace
 from . import devices, memory, streams
-
-
-def _device_index(device: Any = None) -> int:
-    return devices.index_of(device)
 
 
 def install() -> None:
@@ -19,7 +16,6 @@ def install() -> None:
     The Python functions of torch.accelerator, DataLoader's pinning, DeviceMesh and checkpointing call these. The C functions only know
     devices that torch was built for.
     """
-    c: Any = torch._C
     accelerator = devices.real_device("cuda")
     answers: dict[str, Any] = {
         "_get_accelerator": lambda check=None: accelerator,
@@ -27,10 +23,10 @@ def install() -> None:
         "_accelerator_getDeviceIndex": devices.current,
         "_accelerator_setDeviceIndex": devices.make_current,
         "_accelerator_exchangeDevice": devices.make_current,
-        "_accelerator_maybeExchangeDevice": lambda index: devices.make_current(index) if index >= 0 else -1,
+        "_accelerator_maybeExchangeDevice": devices.exchange,
         "_accelerator_getStream": streams.default_stream,
         "_accelerator_setStream": lambda stream: None,
-        "_accelerator_synchronizeDevice": _device_index,
+        "_accelerator_synchronizeDevice": lambda device=None: devices.index_of(device),
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_emptyCache": lambda: None,
         "_accelerator_emptyHostCache": lambda: None,
@@ -39,6 +35,4 @@ def install() -> None:
         "_accelerator_resetPeakStats": memory.reset_peak,
         "_accelerator_getMemoryInfo": memory.free_and_total,
     }
-    for name, answer in answers.items():
-        if hasattr(c, name):
-            setattr(c, name, answer)
+    replace(answers, torch._C)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
+from ...shared.import_hooks import wrap
 from .tensors import paused
 
 
@@ -17,29 +17,24 @@ def install() -> None:
     in place because other classes inherit from it.
     """
     autocast: Any = torch.amp.autocast_mode.autocast
-    real_enter, real_exit = autocast.__enter__, autocast.__exit__
 
-    @functools.wraps(real_enter)
-    def enter(self: Any) -> Any:
-        entered = real_enter(self)
+    @wrap(autocast, "__enter__")
+    def enter(original: Any, self: Any) -> Any:
+        entered = original(self)
         if self.device == "cuda":
-            half = self.fast_dtype in (
-                torch.bfloat16,
-                torch.float16,
-            )  # CUDA also accepts float32, which changes nothing
+            half = self.fast_dtype in (torch.bfloat16, torch.float16)  # CUDA also accepts float32: nothing changes
             dtype = self.fast_dtype if half else None
             inner = autocast("cpu", dtype=dtype, enabled=self._enabled and half, cache_enabled=self._cache_enabled)
-            real_enter(inner)
+            original(inner)
             self.__dict__.setdefault("_composesim_inner", []).append(inner)
         return entered
 
-    @functools.wraps(real_exit)
-    def leave(self: Any, *error: Any) -> Any:
+    @wrap(autocast, "__exit__")
+    def leave(original: Any, self: Any, *error: Any) -> Any:
         if self.device == "cuda":
-            real_exit(self._composesim_inner.pop(), *error)
-        return real_exit(self, *error)
+            original(self._composesim_inner.pop(), *error)
+        return original(self, *error)
 
-    autocast.__enter__, autocast.__exit__ = enter, leave
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     scaler: Any = torch.amp.grad_scaler.GradScaler
     scaler._unscale_grads_ = paused(scaler._unscale_grads_)  # it groups all gradients by real device

@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import torch
 
+from ...shared.import_hooks import wrap
 from . import groups
 
 _CHECKED_TEXT = (
@@ -83,11 +84,7 @@ def _scaled(real: Any, call: dict[str, Any]) -> Any:
 
 
 def _flat_and_scaled(real: Any, call: dict[str, Any]) -> Any:
-    return _scaled(functools.partial(_call_flat, real), call)
-
-
-def _call_flat(real: Any, **call: Any) -> Any:
-    return _flat(real, call)
+    return _scaled(lambda **flat: _flat(real, flat), call)
 
 
 Composition = Callable[[Any, dict[str, Any]], Any]
@@ -141,13 +138,10 @@ def emulate_ddp(module: Any) -> None:
     with the group and the parameters as the first arguments, since torch 1.11.
     """
     name = "_verify_param_shape_across_processes"
-    real = getattr(module, name, None)
-    if real is None:
+    if not hasattr(module, name):
         return
 
-    @functools.wraps(real)
-    def verify(process_group: Any, tensors: Any, *arguments: Any, **options: Any) -> Any:
+    @wrap(module, name)
+    def verify(original: Any, process_group: Any, tensors: Any, *arguments: Any, **options: Any) -> Any:
         groups.check_tensors(process_group, (list(tensors)[:1],), {})
-        return real(process_group, tensors, *arguments, **options)
-
-    setattr(module, name, verify)
+        return original(process_group, tensors, *arguments, **options)

@@ -24,7 +24,7 @@ def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(first, _Tensor):
         tag, dtype = tag_of(first), first.dtype
         rest, kwargs = [dtype, *rest[1:]], {name: value for name, value in kwargs.items() if name != "other"}
-        if not _is_emulated_or_cpu(first):
+        if first.device.type != "cpu":
             return func(*args, **kwargs)
         return _moved(func, self, tag, rest, kwargs)
     if rest and (first is None or isinstance(first, (str, int, _real_device))):
@@ -52,10 +52,6 @@ def _moved(func: Any, tensor: Any, tag: int, rest: Any, kwargs: dict[str, Any]) 
         kwargs = {**{name: value for name, value in kwargs.items() if name != "copy"}, "copy": True}
     kwargs.pop("non_blocking", None)
     return put(func(tensor, *rest, **kwargs) if rest or kwargs else tensor, tag)
-
-
-def _is_emulated_or_cpu(tensor: Any) -> bool:
-    return bool(tensor.device.type == "cpu")
 
 
 def _cuda(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import torch
 
+from ...shared.import_hooks import replace
 from . import devices, memory
 from .devices import index_of
+from .memory import nothing
 
 NAME = "CUDA emulated on the CPU"
 CAPABILITY = (8, 0)  # of a device with bfloat16 and TF32, by which scripts choose types
@@ -55,9 +56,7 @@ class device:  # noqa: N801 - the name that torch gives it
         if self.idx >= 0:
             self.prev_idx = devices.make_current(self.idx)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.idx >= 0:
             devices.make_current(self.prev_idx)
 
@@ -84,10 +83,6 @@ def current_device() -> int:
     return devices.current()
 
 
-def get_device_name(device: Any = None) -> str:
-    return get_device_properties(device).name
-
-
 def get_device_capability(device: Any = None) -> tuple[int, int]:
     index_of(device)
     return CAPABILITY
@@ -103,28 +98,8 @@ def synchronize(device: Any = None) -> None:
     index_of(device)
 
 
-def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    return index_of(device) != index_of(peer_device)
-
-
-def _lazy_init() -> None:
-    devices.begin()
-
-
-def _lazy_call(callable: Any, **options: Any) -> None:
-    callable()
-
-
 def _yes(*arguments: Any, **options: Any) -> bool:
     return True
-
-
-def _nothing(*arguments: Any, **options: Any) -> None:
-    """Do nothing."""
-
-
-def _device(wanted: Any) -> torch.device:
-    return devices.device(index_of(wanted))
 
 
 def install() -> None:
@@ -139,36 +114,32 @@ def install() -> None:
         "is_initialized": devices.has_begun,
         "_is_in_bad_fork": devices.is_in_bad_fork,
         "device_count": devices.count,
-        "init": _lazy_init,
-        "_lazy_init": _lazy_init,
-        "_lazy_call": _lazy_call,
+        "init": devices.begin,
+        "_lazy_init": devices.begin,
+        "_lazy_call": lambda callable, **options: callable(),
         "set_device": set_device,
         "current_device": current_device,
         "device": device,
         "device_of": device_of,
-        "get_device_name": get_device_name,
+        "get_device_name": lambda device=None: get_device_properties(device).name,
         "get_device_capability": get_device_capability,
         "get_device_properties": get_device_properties,
         "synchronize": synchronize,
-        "can_device_access_peer": can_device_access_peer,
+        "can_device_access_peer": lambda device, peer_device: index_of(device) != index_of(peer_device),
         "get_arch_list": lambda: ["sm_80"],
         "get_gencode_flags": lambda: "-gencode compute=compute_80,code=sm_80",
-        "ipc_collect": _nothing,
-        "set_sync_debug_mode": _nothing,
+        "ipc_collect": nothing,
+        "set_sync_debug_mode": nothing,
         "get_sync_debug_mode": lambda: 0,
-        "_sleep": _nothing,
-        "_get_device": _device,
-        "_exchange_device": lambda index: devices.make_current(index) if index >= 0 else -1,
-        "_maybe_exchange_device": lambda index: devices.make_current(index) if index >= 0 else -1,
+        "_sleep": nothing,
+        "_get_device": lambda wanted: devices.device(index_of(wanted)),
+        "_exchange_device": devices.exchange,
+        "_maybe_exchange_device": devices.exchange,
         "has_half": True,
-        "_check_capability": _nothing,
-        "_check_cubins": _nothing,
+        "_check_capability": nothing,
+        "_check_cubins": nothing,
     }
-    for name, answer in answers.items():
-        setattr(cuda, name, answer)
-        for module in (cuda.random, cuda.memory, cuda.nccl):  # they have imported some of the names
-            if hasattr(module, name):
-                setattr(module, name, answer)
+    replace(answers, cuda, cuda.random, cuda.memory, cuda.nccl)  # the other three have imported some of the names
     cuda.nccl.version = lambda: NCCL_VERSION
     cuda.nccl.is_available = _yes
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):

@@ -58,6 +58,11 @@ def make_current(index: int) -> int:
     return before
 
 
+def exchange(index: int) -> int:
+    """Make a device the current one if the index means one; return the previous one, or -1."""
+    return make_current(index) if index >= 0 else -1
+
+
 def begin() -> None:
     """Initialize CUDA: children that are forked later may not use it."""
     if _devices.process_that_began == 0:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ...shared.import_hooks import replace
 from . import devices
 from .devices import CPU
 
@@ -173,9 +174,7 @@ def install() -> None:
         "initial_seed": lambda: default(None).initial_seed(),
         "_get_generator": default,
     }
-    for name, answer in answers.items():
-        setattr(cuda, name, answer)
-        setattr(cuda.random, name, answer)
+    replace(answers, cuda, cuda.random)
     cuda.default_generators = tuple(map(DefaultGenerator, range(devices.count())))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from ...shared.import_hooks import wrap
 from . import devices
 from .devices import CPU
 from .meeting import tensors_in
@@ -67,15 +67,14 @@ def _accept_cpu_memory(c10d: Any) -> None:
     The patched function is private, but has had this name and result since torch 2.0, and all groups are made by it. A
     plug-in backend could not be named `nccl`.
     """
-    real = c10d._new_process_group_helper
 
-    @functools.wraps(real)
-    def _new_process_group_helper(*arguments: Any, **options: Any) -> Any:
+    @wrap(c10d, "_new_process_group_helper")
+    def _new_process_group_helper(original: Any, *arguments: Any, **options: Any) -> Any:
         device = options.get("device_id")
         if device is not None:  # C++ would use that device
             devices.index_of(device)
             options["device_id"] = None
-        made = real(*arguments, **options)
+        made = original(*arguments, **options)
         group = made[0] if isinstance(made, tuple) else made
         if isinstance(group, c10d.ProcessGroup):
             backends = _backends(group)
@@ -83,8 +82,6 @@ def _accept_cpu_memory(c10d: Any) -> None:
                 backend = backends["cuda"]
                 group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, backend)
         return made
-
-    c10d._new_process_group_helper = _new_process_group_helper
 
 
 def _backends(group: Any) -> dict[str, Any]:

@@ -14,17 +14,13 @@ from .same_device import name_of
 _Tensor: Any = torch.Tensor
 
 # The first argument determines where the result is; the other arguments may be on other devices.
-_FOLLOWS_THE_FIRST = (
+_FOLLOWS_TEXT = (
     "copy_ _foreach_copy_ __getitem__ __setitem__ index index_put index_put_ _index_put_impl_ set_ view_as reshape_as expand_as "
     "resize_as_ is_same_size is_set_to backward register_hook pack_padded_sequence _pack_padded_sequence ctc_loss _ctc_loss "
     "empty_like zeros_like ones_like full_like rand_like randn_like randint_like tensor_split result_type can_cast as_subclass "
     "__deepcopy__ __reduce_ex__ __set__ type_as _has_compatible_shallow_copy_type"
 )
-
-
-def names_that_follow_the_first() -> frozenset[str]:
-    """Return the names of operations whose other arguments may be on other devices."""
-    return frozenset(_FOLLOWS_THE_FIRST.split())
+_FOLLOWS_THE_FIRST = frozenset(_FOLLOWS_TEXT.split())
 
 
 def tensors_in(arguments: Iterable[Any], options: Mapping[str, Any] | None = None) -> Iterator[Any]:
@@ -42,16 +38,13 @@ def meet(function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any] |
     combined.
     """
     name = getattr(function, "__name__", "")
-    if name in _NAMES_THAT_FOLLOW:
+    if name in _FOLLOWS_THE_FIRST:
         if name in ("__getitem__", "index"):
             _check_indices(arguments)
         first = next(tensors_in(arguments), None)
         return None if first is None else first._composesim_device
     if name in _RECURRENT and len(arguments) > 1 and getattr(arguments[1], "dtype", None) is torch.int64:
-        arguments = (
-            arguments[0],
-            *arguments[2:],
-        )  # the batch sizes of a packed sequence are always on the CPU
+        arguments = (arguments[0], *arguments[2:])  # the batch sizes of a packed sequence are always on the CPU
     place: int | None = None
     with_dimensions: int | None = None
     for tensor in tensors_in(arguments, options):
@@ -111,4 +104,3 @@ def _kind(tensor: Any) -> str:
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _CONVOLUTIONS = tuple(f"conv{transposed}{dimensions}d" for transposed in ("", "_transpose") for dimensions in (1, 2, 3))
-_NAMES_THAT_FOLLOW = names_that_follow_the_first()

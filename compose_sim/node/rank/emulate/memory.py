@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...shared.import_hooks import replace
 from . import devices
 from .devices import index_of
 
@@ -61,16 +62,8 @@ def stats(device: Any = None) -> dict[str, Any]:
             found[f"{kind}.{pool}.peak"] = most if counted else 0
             found[f"{kind}.{pool}.allocated"] = most if counted else 0
             found[f"{kind}.{pool}.freed"] = most - now if counted else 0
-    for name in (
-        "num_alloc_retries",
-        "num_ooms",
-        "num_sync_all_streams",
-        "num_device_alloc",
-        "num_device_free",
-        "max_split_size",
-    ):
-        found[name] = 0
-    return found
+    counts = ("alloc_retries", "ooms", "sync_all_streams", "device_alloc", "device_free")
+    return found | dict.fromkeys((*(f"num_{name}" for name in counts), "max_split_size"), 0)
 
 
 def summary(device: Any = None, abbreviated: bool = False) -> str:
@@ -83,7 +76,7 @@ def free_and_total(device: Any = None) -> tuple[int, int]:
     return max(0, whole - allocated(device)), whole
 
 
-def _nothing(*arguments: Any, **options: Any) -> None:
+def nothing(*arguments: Any, **options: Any) -> None:
     """Do nothing."""
 
 
@@ -99,18 +92,15 @@ def install() -> None:
         "reset_peak_memory_stats": reset_peak,
         "reset_max_memory_allocated": reset_peak,
         "reset_max_memory_cached": reset_peak,
-        "reset_accumulated_memory_stats": _nothing,
+        "reset_accumulated_memory_stats": nothing,
         "memory_stats": stats,
         "memory_summary": summary,
         "mem_get_info": free_and_total,
-        "empty_cache": _nothing,
-        "set_per_process_memory_fraction": _nothing,
+        "empty_cache": nothing,
+        "set_per_process_memory_fraction": nothing,
         "get_allocator_backend": lambda: "native",
         "list_gpu_processes": lambda device=None: f"GPU:{index_of(device)} is emulated: no other process shares it",
         "memory_snapshot": lambda *arguments, **options: [],
-        "_record_memory_history": _nothing,
+        "_record_memory_history": nothing,
     }
-    for name, answer in answers.items():
-        for module in (torch.cuda, torch.cuda.memory):
-            if hasattr(module, name):
-                setattr(module, name, answer)
+    replace(answers, torch.cuda, torch.cuda.memory)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
+
+from ...shared.import_hooks import wrap
 
 
 def install() -> None:
@@ -15,11 +16,8 @@ def install() -> None:
     All of torch's profilers use this class, which has no hook.
     """
     kind: Any = torch.autograd.profiler.profile
-    real = kind.__init__
 
-    @functools.wraps(real)
-    def init(self: Any, *arguments: Any, use_cuda: Any = False, use_device: Any = None, **options: Any) -> None:
+    @wrap(kind, "__init__")
+    def init(original: Any, *arguments: Any, use_cuda: Any = False, use_device: Any = None, **options: Any) -> None:
         device = None if use_cuda or str(use_device).startswith("cuda") else use_device
-        real(self, *arguments, use_device=device, **options)
-
-    kind.__init__ = init
+        original(*arguments, use_device=device, **options)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
 import torch
 
+from ...shared.import_hooks import replace, wrap
 from .. import context
 
 
@@ -55,22 +55,21 @@ class NotEmulatedOperation(NotEmulatedError, NotImplementedError):
 
 def _refuse_extensions(module: Any) -> None:
     """Patch torch.utils.cpp_extension: C++ extensions are built, CUDA extensions are not."""
-    real_load, real_inline = module.load, module.load_inline
 
-    @functools.wraps(real_load)
-    def load(name: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
+    @wrap(module, "load")
+    def load(original: Any, name: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
         files = [sources] if isinstance(sources, str) else list(sources)
         if any(str(file).endswith((".cu", ".cuh")) for file in files):
             raise refuse(f"the CUDA extension '{name}'")
-        return real_load(name, sources, *arguments, **options)
+        return original(name, sources, *arguments, **options)
 
-    @functools.wraps(real_inline)
-    def load_inline(name: Any, cpp_sources: Any, cuda_sources: Any = None, *arguments: Any, **options: Any) -> Any:
+    @wrap(module, "load_inline")
+    def load_inline(
+        original: Any, name: Any, cpp_sources: Any, cuda_sources: Any = None, *arguments: Any, **options: Any
+    ) -> Any:
         if cuda_sources:
             raise refuse(f"the CUDA extension '{name}'")
-        return real_inline(name, cpp_sources, cuda_sources, *arguments, **options)
-
-    module.load, module.load_inline = load, load_inline
+        return original(name, cpp_sources, cuda_sources, *arguments, **options)
 
 
 def _refuse_triton(module: Any) -> None:
@@ -81,15 +80,12 @@ def _refuse_triton(module: Any) -> None:
 
 
 def _refuse_nvml(module: Any) -> None:
-    for name in ("nvmlInit", "nvmlInitWithFlags"):
-        if hasattr(module, name):
-            setattr(module, name, _refusing("NVML (pynvml)"))
+    replace(dict.fromkeys(("nvmlInit", "nvmlInitWithFlags"), _refusing("NVML (pynvml)")), module)
 
 
 def _refuse_symmetric_memory(module: Any) -> None:
-    for name in ("empty", "rendezvous", "enable_symm_mem_for_group"):
-        if hasattr(module, name):
-            setattr(module, name, _refusing("symmetric memory (NVSHMEM)"))
+    names = ("empty", "rendezvous", "enable_symm_mem_for_group")
+    replace(dict.fromkeys(names, _refusing("symmetric memory (NVSHMEM)")), module)
 
 
 # Functions that patch a module once it is imported.
@@ -108,11 +104,9 @@ def install() -> None:
     for name in ("_broadcast_coalesced", "_broadcast", "_scatter", "_gather"):
         setattr(c, name, _refusing("moving tensors between the GPUs of one process (nn.DataParallel)"))
     cuda.jiterator._create_jit_fn = cuda.jiterator._create_multi_output_jit_fn = _refusing("torch.cuda.jiterator")
-    for name in ("CUDAGraph", "graph", "MemPool", "CUDAPluggableAllocator"):
-        if hasattr(cuda, name):
-            setattr(cuda, name, _refusing_class(name, f"torch.cuda.{name}"))
-    for name in ("make_graphed_callables", "cudart", "graph_pool_handle", "change_current_allocator", "caching_allocator_alloc",
+    kinds = ("CUDAGraph", "graph", "MemPool", "CUDAPluggableAllocator")
+    replace({name: _refusing_class(name, f"torch.cuda.{name}") for name in kinds}, cuda)
+    functions = ("make_graphed_callables", "cudart", "graph_pool_handle", "change_current_allocator", "caching_allocator_alloc",
                  "utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "device_memory_used", "_compile_kernel",
-                 "current_blas_handle"):  # fmt: skip
-        if hasattr(cuda, name):
-            setattr(cuda, name, _refusing(f"torch.cuda.{name}"))
+                 "current_blas_handle")  # fmt: skip
+    replace({name: _refusing(f"torch.cuda.{name}") for name in functions}, cuda)

@@ -14,10 +14,8 @@ import torch
 from .devices import CPU
 
 _Tensor: Any = torch.Tensor
-_ONE_BY_ONE = (
-    2,
-    8,
-)  # the first torch whose message names the argument and the device; older ones name two devices and the argument
+# The first torch whose message names the argument and the device; older ones name two devices and the argument
+_ONE_BY_ONE = (2, 8)
 # Operation -> kernel, and the name and position of each argument.
 _KERNELS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
     "mm": ("mm", (("self", 0), ("mat2", 1))),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Any
 
 import torch
 
-from . import devices
+from ...shared.import_hooks import replace
+from . import cuda_module, devices
 from .devices import index_of
 
 
@@ -95,22 +95,12 @@ class CudaEvent:
         raise refuse("sharing a CUDA event between processes (CudaEvent.ipc_handle)")
 
 
-class StreamContext:
+class StreamContext(cuda_module.device):
     """The context `with torch.cuda.stream(s):`, which makes the stream's device the current one."""
 
     def __init__(self, stream: Stream | None) -> None:
+        super().__init__(None if stream is None else stream.device_index)
         self.stream = stream
-        self._before = -1
-
-    def __enter__(self) -> None:
-        if self.stream is not None:
-            self._before = devices.make_current(self.stream.device_index)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.stream is not None:
-            devices.make_current(self._before)
 
 
 def default_stream(device: Any = None) -> Stream:
@@ -120,7 +110,7 @@ def default_stream(device: Any = None) -> Stream:
 def install() -> None:
     """Replace torch.cuda's classes, which do nothing in a torch without CUDA."""
     cuda: Any = torch.cuda
-    for name, answer in {
+    answers: dict[str, Any] = {
         "Stream": Stream,
         "Event": CudaEvent,
         "ExternalStream": Stream,
@@ -130,10 +120,8 @@ def install() -> None:
         "current_stream": default_stream,
         "default_stream": default_stream,
         "is_current_stream_capturing": lambda: False,
-    }.items():
-        setattr(cuda, name, answer)
-        if hasattr(cuda.streams, name):
-            setattr(cuda.streams, name, answer)
+    }
+    replace(answers, cuda, cuda.streams)
     library: Any = torch
     library.Stream, library.Event = Stream, CudaEvent
     tensor: Any = torch.Tensor

@@ -8,6 +8,7 @@ from typing import Any, Callable
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from ...shared.import_hooks import wrap
 from . import devices, generators, refusals
 from .devices import CPU
 from .meeting import meet, tensors_in
@@ -80,9 +81,8 @@ class EmulatedCuda(TorchFunctionMode):
 
 
 _SEQUENCES = (list, tuple)
-_NEITHER = frozenset(
-    (int, float, bool, str, type(None), torch.dtype)
-)  # Types of most other arguments, which contain no tensors.
+# Types of most other arguments, which contain no tensors
+_NEITHER = frozenset((int, float, bool, str, type(None), torch.dtype))
 # Options that determine the device or placement of the result
 _PLACING_OPTIONS = frozenset(("device", "pin_memory", "generator"))
 _PLAIN = (int, bool, float, str, torch.Size, torch.dtype)
@@ -174,15 +174,11 @@ def _disable_default_device_mode() -> None:
     """
     from torch.utils._device import DeviceContext
 
-    context: Any = DeviceContext
-    real = context.__torch_function__
-
-    def answer(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    @wrap(DeviceContext, "__torch_function__")
+    def answer(original: Any, self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.device.type == "cuda":
             return func(*args, **(kwargs or {}))
-        return real(self, func, types, args, kwargs)
-
-    context.__torch_function__ = answer
+        return original(self, func, types, args, kwargs)
 
 
 def is_on_here() -> bool:
@@ -254,14 +250,10 @@ def _resume_in_saved_tensors_hooks() -> None:
 
     torch calls these hooks within an operation that the mode handles, where it is disabled.
     """
-    hooks: Any = _torch.autograd.graph.saved_tensors_hooks
-    real = hooks.__init__
 
-    @functools.wraps(real)
-    def init(self: Any, pack_hook: Any, unpack_hook: Any) -> None:
-        real(self, resumed(pack_hook), resumed(unpack_hook))
-
-    hooks.__init__ = init
+    @wrap(_torch.autograd.graph.saved_tensors_hooks, "__init__")
+    def init(original: Any, self: Any, pack_hook: Any, unpack_hook: Any) -> None:
+        original(self, resumed(pack_hook), resumed(unpack_hook))
 
 
 def install() -> None:
