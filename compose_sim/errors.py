@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 
 class ComposesimError(Exception):
-    """An expected failure. The command line prints its three parts, without a traceback of composesim."""
+    """An expected failure. The command line prints the three parts, without a traceback of composesim."""
 
     exit_code = 1
 
@@ -48,7 +48,7 @@ class EnvironmentMissingError(ComposesimError):
 
 
 class EngineError(ComposesimError):
-    """An engine is there, and could not do what was asked of it."""
+    """An engine exists, but could not do what was requested."""
 
     exit_code = 3
 
@@ -65,7 +65,7 @@ class CommandError(EngineError):
 
 
 class RunError(ComposesimError):
-    """A function raised an exception on a rank, or its run ended in another way than passed, such as a hang."""
+    """A function raised an exception on a rank, or the run did not pass for another reason, such as a hang."""
 
     def __init__(
         self, message: str, *, rank: int | None = None, node: str | None = None, traceback: str = "", hint: str = ""

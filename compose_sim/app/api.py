@@ -98,7 +98,7 @@ def run(
         SpecError: An argument or the file is wrong, or the request cannot be met on this machine.
         EnvironmentMissingError: No engine, image or Python with torch can run it.
         EngineError: The engine could not start it.
-        RunError: The function failed on a rank; see `.rank`, `.node` and `.traceback`. Or its run hung or timed out.
+        RunError: The function failed on a rank; see `.rank`, `.node` and `.traceback`. Or the run hung or timed out.
         KeyboardInterrupt: Ctrl-C or SIGTERM ended the run. The nodes are removed.
     """
     listener = _listener(output)

@@ -1,4 +1,4 @@
-"""Check a script: run it at world size N, replay its first steps at world size 1, and judge both."""
+"""Check a script: run it at world size N, replay the first steps at world size 1, and judge both."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DEFAULTS = {  # of the cluster, as flags take them
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
 }
 _NEED_A_REPLAY = ("loss-scale", "matches-single")
-_RECORD = "observations/record"  # in the run's folder; nodes may write there, and a new run of the same name clears it
-_REPLAYS_TAKE_S = 120.0  # on top of a multiple of the time that the run itself took
+_RECORD = "observations/record"  # in the run's folder, writable for nodes and cleared by a new run of the same name
+_REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
 
 def check_request(request: Request) -> Request:
@@ -51,7 +51,7 @@ def check_request(request: Request) -> Request:
 
 
 def check(session: Session, listener: Listener) -> Report:
-    """Run a session, replay its first steps if a chosen check needs that, and return the report with all chosen checks."""
+    """Run a session, replay the first steps if a chosen check needs that, and return the report with all chosen checks."""
     settings = session.request.spec.check
     replays = any((not settings.only or name in settings.only) and name not in settings.skip for name in _NEED_A_REPLAY)
     if replays or settings.steps:
@@ -66,7 +66,7 @@ def check(session: Session, listener: Listener) -> Report:
         interrupted = False
         try:
             case = _with_replays(case, session, listener, report) if replays else case
-        except KeyboardInterrupt:  # the first run is worth a report even without its replay
+        except KeyboardInterrupt:  # the first run is worth a report even without a replay
             interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
             session.was_interrupted = True
         finally:

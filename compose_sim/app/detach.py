@@ -16,7 +16,7 @@ def continue_in_background(folder: SafeFolder, log: str) -> Callable[[], None]:
     """
     Return in a new process that the terminal cannot end. It writes to the terminal until it calls `arrived()`.
 
-    The calling process waits for that call and exits with status 0. If the new process exits first, it exits with the same status.
+    The calling process waits for that call and exits with status 0. If the new process exits first, both have the same exit status.
     """
     sys.stdout.flush()
     sys.stderr.flush()

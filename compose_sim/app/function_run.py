@@ -1,4 +1,4 @@
-"""Run a Python function on every rank, and collect what it returns."""
+"""Run a Python function on every rank, and collect the return values."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from compose_sim.errors import RunError, SpecError
 
 T = TypeVar("T")
 
-_PROGRAM = "composesim.function"  # as node/rank/function_call.py names itself
+_PROGRAM = "composesim.function"  # the name in node/rank/function_call.py
 
 
 class RankValues(list[T]):
     """What a function returned on each rank, in rank order."""
 
     def __init__(self, values: Iterable[T], report: Report) -> None:
-        """Hold the values and the `report` of their run."""
+        """Hold the values and the `report` of the run."""
         super().__init__(values)
         self.report = report
 
@@ -50,7 +50,7 @@ def run_function(
             f"recipe '{request.spec.recipe}' runs scripts, and {name} is a function",
             hint=f"composesim.run('train.py', recipe='{request.spec.recipe}')",
         )
-    call = f"call-{secrets.token_hex(4)}"  # a name of its own: an earlier run of the same name may have left values
+    call = f"call-{secrets.token_hex(4)}"  # a new name: an earlier run of the same name may have left values
     session = Session(_request(request, name, call))
     shared = SafeFolder(session.folder.path / "shared")
     files = SafeFolder(shared.path / call)

@@ -43,7 +43,7 @@ class ProgressListener(QuietListener):
 
 
 class OutputListener(QuietListener):
-    """Passes on progress lines, and each line that a rank prints with the name of its node before it."""
+    """Passes on progress lines, and each line that a rank prints, prefixed with the name of the node."""
 
     def __init__(self, output: Callable[[str], object]) -> None:
         self._output = output

@@ -1,4 +1,4 @@
-"""Play a scenario: inject its faults into a run, and judge what it expects once the run is over."""
+"""Play a scenario: inject the faults into a run, and judge the expectations once the run is over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compose_sim.errors import ComposesimError, SpecError
 
 def play(session: Session, scenario: Scenario, listener: Listener, *, name: str, seed: int) -> Report:
     """
-    Run a session with a scenario, and return the report with the scenario's expectations and the verdict that follows from them.
+    Run a session with a scenario, and return the report with the judged expectations and the verdict that follows from them.
 
     Raises SpecError if a step makes no sense for the plan.
     """
@@ -67,7 +67,7 @@ def shipped_scenarios() -> list[Path]:
 
 
 def _what_is_left(engine: Engine, run: str) -> tuple[str, ...] | None:
-    """Return the names of nodes, or of the network, that a run has left; None if the engine does not answer."""
+    """Return the names of nodes, or of the network, that are left of a run; None if the engine does not answer."""
     try:
         nodes = tuple(status.node for status in engine.statuses(run))
         return nodes or (("its network",) if run in engine.remaining_runs() else ())

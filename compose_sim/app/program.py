@@ -38,7 +38,7 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
 
 
 def _script_of(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Path:
-    """Return the named script, or the recipe's example: from the folder, or else the one that ships under that name."""
+    """Return the named script, or the recipe's example: from the folder, or else the shipped one of that name."""
     named = Path(spec.script or Path(recipe.EXAMPLE).name)
     shipped = assets.examples() / named if spec.script else assets.root() / recipe.EXAMPLE
     is_elsewhere = len(named.parts) > 1 or (folder / named).exists() or not shipped.is_file()
@@ -46,7 +46,7 @@ def _script_of(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Path:
 
 
 def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:
-    """Return the command; the nodes look it up on their own PATH."""
+    """Return the command; the nodes look it up on the PATH of the node."""
     words = (*((spec.script,) if spec.script else ()), *spec.args)
     if spec.module or not words:
         given = f"-m '{spec.module}'" if spec.module else "none"

@@ -32,7 +32,7 @@ def render(session: Session, *, force: bool) -> int:
     """
     Write everything that `docker compose up` needs into the folder of a portable session; return the bytes of code copied.
 
-    If the script is outside the project, its own folder is copied instead of the project.
+    If the script is outside the project, the script's folder is copied instead of the project.
     Raises SpecError if the folder holds other files, or there is too much code to copy.
     """
     plan, folder, request = session.plan, session.folder.path, session.request

@@ -35,10 +35,10 @@ class Request:
     env_files: Mapping[str, str] = field(default_factory=dict)  # the variables of `--env-file`
     remark: str = ""  # how the request was read, if that may surprise the user
     program: Program | None = None  # what the ranks run, if it is not the spec's script, module or example
-    label: str = ""  # what reports show as the program, if not its command line
+    label: str = ""  # what reports show as the program, if not the command line
 
     def with_spec(self, **changes: Any) -> Request:
-        """Return the same request with other values for fields of its spec."""
+        """Return the same request with other values for fields of the spec."""
         return replace(self, spec=self.spec.model_copy(update=changes))
 
     def plan(self, *, run: str, run_folder: Path, portable: bool = False) -> tuple[Plan, Host]:

@@ -33,7 +33,7 @@ class RunLoop:
     def __init__(
         self, plan: Plan, engine: Engine, folder: RunFolder, listener: Listener, player: Player | None = None
     ) -> None:
-        """Start to perform faults; the nodes have been started. `player` chooses faults of a scenario."""
+        """Start to perform faults; the nodes must have been started. `player` chooses faults of a scenario."""
         self._plan, self._engine, self._folder = plan, engine, folder
         self._listener, self._player = listener, player
         self._state = initial_state(plan)

@@ -38,7 +38,7 @@ _RETRY_S = 1.0
 
 
 class Session:
-    """One run of a request: planned when the session is made, and executed by `run`."""
+    """One run of a request: planned when the session is created, and executed by `run`."""
 
     def __init__(
         self, request: Request, *, name: str | None = None, folder: Path | None = None, portable: bool = False
@@ -46,7 +46,7 @@ class Session:
         """
         Inspect this machine and plan the run. Raises SpecError or EnvironmentMissingError if it cannot be planned.
 
-        The run is named `name`, else as the spec says, else after its program. A `portable` plan is for another machine (`render`).
+        The run is named `name`, else as in the spec, else after the program. A `portable` plan is for another machine (`render`).
         """
         self.request = request
         self.name = name or new_name(request.spec)
@@ -77,7 +77,7 @@ class Session:
         conclude: Callable[[Report], Report] = lambda report: report,
     ) -> Report:
         """
-        Run the plan to its end and return the report; only the run's folder remains, unless the plan says keep.
+        Run the plan to the end and return the report; only the run's folder remains, unless nodes are to be kept.
 
         `player` injects faults during the run. `conclude` may extend the report once the nodes are gone.
         Raises ComposesimError if the run could not be started.
@@ -185,7 +185,7 @@ class Session:
             time.sleep(_RETRY_S)
 
     def _facts(self, image: str) -> dict[str, Any]:
-        """Return what the report says about this machine and its engine."""
+        """Return the facts about this machine and the engine for the report."""
         return {
             "host": self.host.name,
             "cpus": self.host.cpus,
@@ -196,7 +196,7 @@ class Session:
         }
 
     def _report(self, state: ClusterState) -> Report:
-        """Return the report. What a node printed that failed before it started a rank is evidence; its engine may have it too."""
+        """Return the report. If a node failed before it started a rank, its output is evidence; the engine may have that too."""
         logs = last_output(self.folder, state) if judge(state).word == "failed" else {}
         output = {node: text or self.engine.output(self.name, node) for node, text in logs.items()}
         self.folder.append_event("verdict", verdict=judge(state, output).word)

@@ -1,4 +1,4 @@
-"""Run a session in a process of its own, for the pytest plugin: `python -m compose_sim.app.session_process FIELDS`.
+"""Run a session in a separate process, for the pytest plugin: `python -m compose_sim.app.session_process FIELDS`.
 
 FIELDS is a JSON object of fields of ClusterSpec. The report, or the error, is printed as JSON.
 """
@@ -15,7 +15,7 @@ from compose_sim.errors import ComposesimError
 
 
 def main() -> None:
-    """Run the session, and exit with the exit code of its report."""
+    """Run the session, and exit with the exit code of the report."""
     try:
         report = Session(read_request(json.loads(sys.argv[1]))).run(QuietListener())
     except ComposesimError as error:

@@ -14,7 +14,7 @@ class ClusterCommand(click.Command):
     allow_interspersed_args = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """End the options after the name of a module. Click would continue."""
+        """End the options after the name of a module; Click would continue."""
         count = self.count_options(args)
         ctx.meta.setdefault(DEFAULT_SCRIPT, args[count : count + 1] == ["--"])
         names_module = count >= 2 and args[count - 2] in _MODULE_FLAGS

@@ -1,7 +1,7 @@
 """
 Write to the terminal: data on stdout, everything else on stderr, and colour only on a terminal.
 
-Any text may quote a script, a file or another program. What it contains must act neither on the terminal nor on the runner of a CI job,
+Any text may quote a script, a file or another program. The content must act neither on the terminal nor on the runner of a CI job,
 so nothing else in `cli` writes to the terminal.
 """
 
@@ -25,7 +25,7 @@ _NODE_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "b
 _MARKS = {"passed": ("✔", "green"), "failed": ("✘", "red"), "warned": ("!", "yellow")}
 
 
-# What JSON may contain as it is, and `printable` removes.
+# What JSON may contain unescaped, and `printable` removes.
 _UNESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 

@@ -90,7 +90,7 @@ def select_folder(run: str | None, *, elsewhere: bool = True) -> RunFolder:
     """
     Return the folder of a run, running or finished.
 
-    Without a name, that is the only running run of this project, else its latest one, else (if `elsewhere`) the only running run
+    Without a name, that is the only running run of this project, else the latest one, else (if `elsewhere`) the only running run
     of other projects.
     """
     project = Path.cwd()

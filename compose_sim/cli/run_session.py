@@ -17,7 +17,7 @@ from compose_sim.core.report.report import Report
 
 
 def run_session(session: Session, run: Callable[[Listener], Report], *, quiet: bool, remark: str = "") -> Report:
-    """Print what is about to run, unless `quiet`, call `run` with a listener for this terminal, and return its report."""
+    """Print what is about to run, unless `quiet`, call `run` with a listener for this terminal, and return the report."""
     if not quiet:
         announce(session, remark)
     with listening(session.plan, quiet=quiet, folder=session.folder) as listener:
@@ -39,7 +39,7 @@ def announce(session: Session, remark: str = "") -> None:
 
 
 def exit_with_report(session: Session, report: Report, *, as_json: bool, junit: Path | None) -> NoReturn:
-    """Print the report of a run, write it as JUnit XML if a file was named, and exit with its exit code."""
+    """Print the report of a run, write it as JUnit XML if a file was named, and exit with the run's exit code."""
     if as_json:
         print_json(report.to_dict())
     else:

@@ -26,12 +26,12 @@ class NodeStatus:
     paused: bool = False
     ranks: str = ""
     folder: str = ""  # the run's folder on this machine
-    since: str = ""  # when it started, in the engine's own format
+    since: str = ""  # when it started, in the format of the engine
     handle: str = ""  # container id or process id
 
 
 class Engine(Protocol):
-    """Executes a Plan. Runs are found by their labels, never by a record of our own, so every command works from any shell."""
+    """Executes a Plan. Runs are found by labels, never by a record of our own, so every command works from any shell."""
 
     name: str
 
@@ -40,7 +40,7 @@ class Engine(Protocol):
         ...
 
     def prepare(self, plan: Plan, progress: Progress) -> str:
-        """Make sure that the images exist; return the tag to run. Raise EnvironmentMissingError if one cannot be had."""
+        """Make sure that the images exist; return the tag to run. Raise EnvironmentMissingError if one is not available."""
         ...
 
     def image_digest(self, image: str) -> str:
@@ -48,27 +48,27 @@ class Engine(Protocol):
         ...
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
-        """Start the master and the nodes that the run begins with; return once every one has been started."""
+        """Start the master and the nodes that the run begins with; return once all of them have been started."""
         ...
 
     def exits(self, plan: Plan) -> Iterator[NodeStatus]:
         """
         Yield each node, and the master, when it exits; block in between, and end once none is running.
 
-        If this engine object restarts a node, its next exit is yielded too.
+        If this engine object restarts a node, the next exit of the node is yielded too.
         """
         ...
 
     def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         """
-        Perform an act on its node and return when it is done: Signal, Pause, Start (even of a node that never ran) or LimitCpus.
+        Perform an act on a node and return when it is done: Signal, Pause, Start (even of a node that never ran) or LimitCpus.
 
         Pausing a paused node, resuming a running one and starting a running one change nothing. Raise EngineError if the act fails.
         """
         ...
 
     def addresses(self, plan: Plan) -> Mapping[str, str]:
-        """Return the IPv4 address of each running node and the master, by name; empty if nodes have no address of their own."""
+        """Return the IPv4 address of each running node and the master, by name; empty if nodes have no separate addresses."""
         ...
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
@@ -92,7 +92,7 @@ class Engine(Protocol):
         ...
 
     def remaining_runs(self) -> Mapping[str, str]:
-        """Return the folder of each run that still has a node or a network, by the run's name; "" if it is unknown."""
+        """Return the folder of each run that still has a node or a network, by name; "" if the folder is unknown."""
         ...
 
     def problem(self) -> str:

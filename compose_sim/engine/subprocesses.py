@@ -1,4 +1,4 @@
-"""Start programs from a list of arguments, never through a shell. Nothing else in composesim starts one, except inside nodes."""
+"""Start programs from a list of arguments, never through a shell. Outside nodes, nothing else in composesim starts one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def output_of(argv: Sequence[str], *, stdin: bytes | None = None) -> str:
-    """Return what a program prints on stdout; raise CommandError with its stderr if it fails."""
+    """Return what a program prints on stdout; raise CommandError with the stderr if it fails."""
     done = subprocess.run(argv, input=stdin, capture_output=True, check=False)
     stdout, stderr = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
     if done.returncode:
@@ -50,14 +50,14 @@ def run_bound(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> N
 
 
 def stream_lines(argv: Sequence[str]) -> tuple[subprocess.Popen[str], Iterator[str]]:
-    """Start a program that prints continuously; return the process, so that it can be killed, and its lines."""
+    """Start a program that prints continuously; return the process, so that it can be killed, and the lines."""
     child = _start_bound(argv)
     assert child.stdout is not None
     return child, iter(child.stdout)
 
 
 def run_on_terminal(argv: Sequence[str], *, folder: str | None = None, env: Mapping[str, str] | None = None) -> int:
-    """Run a program on this terminal; return its exit status as a shell would: 127 if there is no such program."""
+    """Run a program on this terminal; return the exit status as a shell would: 127 if there is no such program."""
     ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the program, as in a shell
     try:
         status = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=_restore_interrupts).returncode

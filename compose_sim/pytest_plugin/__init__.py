@@ -1,7 +1,7 @@
 """Run tests marked `@pytest.mark.composesim(nodes=2)` on every rank of a cluster.
 
-Tests whose clusters have the same shape share one (cluster.py). Its ranks run pytest themselves (rank.py) and receive the tests one
-by one. Of their reports, this process shows those of one rank (outcome.py) as its own.
+Tests whose clusters have the same shape share one (cluster.py). The ranks run pytest themselves (rank.py) and receive the tests
+one by one. For each test, this process shows the report of one rank (outcome.py).
 Until a marked test is due, only pytest and the standard library are imported.
 """
 
@@ -30,7 +30,7 @@ class ClusterShape:
     nproc_per_node: int
     engine: str
     backend: str
-    only: str = ""  # the one test of this cluster, if it creates the process group itself
+    only: str = ""  # the only test of this cluster, if it creates the process group itself
 
     @property
     def world_size(self) -> int:
@@ -74,7 +74,7 @@ class _Runner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a marked test on its cluster. Return None for all others, and for a marked test that is skipped anyway."""
+        """Run a marked test on a cluster. Return None for all others, and for a marked test that is skipped anyway."""
         mark = mark_of(item)
         if mark is None or _is_skipped(item):
             return None
@@ -136,7 +136,7 @@ def _checked(
 
 
 def _next_on_cluster(item: pytest.Item, nextitem: pytest.Item | None, mark: MarkArguments) -> pytest.Item | None:
-    """Return the next test on the same cluster, so that the fixtures that both use are kept."""
+    """Return the next test on the same cluster, so that fixtures of both tests are kept."""
     candidates = [nextitem] if nextitem is not None else []
     if nextitem is not None and not hasattr(item.config, "workerinput"):  # an xdist worker knows only the next test
         items = item.session.items

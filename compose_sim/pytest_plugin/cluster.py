@@ -1,6 +1,6 @@
-"""Send tests to the ranks of a cluster, and receive their reports, through named pipes in the run's folder.
+"""Send tests to the ranks of a cluster, and receive reports, through named pipes in the run's folder.
 
-The run is a process of its own: it handles signals, and the plugin learns of its end as of the end of any process.
+The run is a separate process: it handles signals, and the plugin notices when it ends, as with any process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RankClusters:
         self._ending: list[RankCluster] = []
 
     def run(self, item: pytest.Item, mark: MarkArguments, *, following: pytest.Item | None) -> list[pytest.TestReport]:
-        """Run a test on its cluster, which starts if it does not run yet, and return the reports to show."""
+        """Run a test on the cluster for it, which starts if it does not run yet, and return the reports to show."""
         started = time.time()
         cluster = self._live.get(mark.shape)
         if cluster is None or not cluster.is_running:
@@ -61,7 +61,7 @@ class RankClusters:
             _, cluster = self._live.popitem()
             self._ending.append(cluster)
             cluster.end()
-        while self._ending:  # Ctrl-C during this wait leaves the others to the next call
+        while self._ending:  # if Ctrl-C interrupts this wait, the next call waits for the others
             self._ending[-1].wait()
             self._ending.pop()
 
@@ -124,16 +124,16 @@ class RankCluster:
         return received
 
     def end(self, *, keep: bool = False) -> None:
-        """Let the ranks exit; interrupt the run if they cannot. `keep` its folder."""
+        """Let the ranks exit; interrupt the run if they cannot. `keep` decides whether the folder stays."""
         self._keep = keep
-        for pipe in self._commands:  # a rank exits at the end of its commands
+        for pipe in self._commands:  # a rank exits at the end of the commands
             os.close(pipe)
         self._commands = []
         if (self._is_testing or self._backend is None) and self.is_running:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> None:
-        """Wait until the run is removed; its folder stays if something went wrong."""
+        """Wait until the run is removed; the folder stays if something went wrong."""
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -141,7 +141,7 @@ class RankCluster:
             try:
                 self._process.wait(_END_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()  # its supervisor removes the nodes
+                self._process.kill()  # the supervisor removes the nodes
                 self._process.wait()
         except KeyboardInterrupt:
             self._process.send_signal(signal.SIGTERM)
@@ -157,7 +157,7 @@ class RankCluster:
         fields = {
             **{"name": self.name, "engine": shape.engine, "backend": shape.backend, "launcher": "warm"},
             **{"nodes": shape.nodes, "nproc_per_node": shape.nproc_per_node, "max_restarts": 0},
-            "hang_timeout": "never",  # between two tests nothing moves; each test has its own timeout
+            "hang_timeout": "never",  # between two tests nothing moves; each test has a timeout
             **{"script": str(_RANK), "args": [str(self._pipes_folder)]},
         }
         return subprocess.Popen(
@@ -208,7 +208,7 @@ class RankCluster:
         return (json.loads(line) for line in lines)
 
     def _note_end(self, received: RankReports) -> None:
-        """If the run has ended, note why: its report says."""
+        """If the run has ended, note why, from its report."""
         if select.select([self._ended], [], [], 0)[0]:
             self._process.wait()
             self._output.seek(0)
@@ -216,5 +216,5 @@ class RankCluster:
 
 
 def _end_with_parent() -> None:
-    """Let the kernel send this child SIGTERM, on which it removes its run, if pytest is killed."""
+    """Let the kernel send this child SIGTERM if pytest is killed; the child then removes the run."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

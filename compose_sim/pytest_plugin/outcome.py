@@ -1,4 +1,4 @@
-"""Choose the report to show from those of all ranks: that of the first rank that failed, or else that of the first rank."""
+"""Choose the report to show from those of all ranks: that of the first rank that failed, else that of the first rank."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RankReports:
 
 
 def reports_to_show(item: pytest.Item, received: RankReports, *, started: float) -> list[pytest.TestReport]:
-    """Return the reports of the rank that says most, or one about the run if no rank failed and not all finished."""
+    """Return the most informative rank's reports, or a report about the run if no rank failed and not all finished."""
     if received.problem and not received.has_failed:
         return [_report_of_run(item, received, started=started)]
     shown = _rank_to_show(received)
@@ -163,7 +163,7 @@ def _is_xfailed(data: Mapping[str, Any]) -> bool:
 
 
 def _diagnosis(folder: Path, *, since: float) -> str:
-    """Return why no rank moved, if the run has diagnosed that; a short test ends before a diagnosis."""
+    """Return why no rank moved, if the run has a diagnosis; a short test ends before that."""
     lines = _read(folder / "events" / "composesim.jsonl").splitlines()
     hangs = [event for event in map(json.loads, lines) if event["kind"] == "hang" and event["t"] >= since]
     return str(hangs[-1]["data"]["message"]) if hangs else ""

@@ -1,9 +1,9 @@
-"""Run pytest in a rank: receive the tests to run one by one, and send back their reports.
+"""Run pytest in a rank: receive the tests to run one by one, and send back the reports.
 
     rank.py FOLDER    FOLDER holds `session.json` (what to collect, and how), and the pipes `commands.RANK` and `reports.RANK`,
                       which carry one JSON object per line
 
-It runs by its path, with pytest and torch but without composesim. The session ends with the commands: if the main process
+It runs as a file, with pytest and torch but without composesim. The session ends with the commands: if the main process
 ends for any reason, the kernel closes the pipe.
 """
 
@@ -88,7 +88,7 @@ class RankPlugin:
         self._send(report=data)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep the error of a file that cannot be imported: it explains why its tests are missing."""
+        """Keep the error of a file that cannot be imported: it explains why the file's tests are missing."""
         if report.failed:
             self._session["errors"] = self._session.get("errors", "") + report.longreprtext + "\n"
 
@@ -98,7 +98,7 @@ class RankPlugin:
 
 
 def _join_group(backend: str, number: int) -> None:
-    """Create the process group, unless an earlier test left one. Its store keys are new, since a destroyed group leaves its own."""
+    """Create the process group, unless an earlier test left one. Store keys are new, since a destroyed group leaves its keys."""
     if importlib.util.find_spec("torch") is None:
         return
     import torch
@@ -123,12 +123,12 @@ def _leave_group() -> None:
 def main(folder: Path) -> None:
     """Run one pytest session, which ends with the commands of the main process."""
     session = json.loads((folder / "session.json").read_text(encoding="utf-8"))
-    # Import from where the main process does, not from this file's folder, which Python put first.
+    # Import from the same folders as the main process, not from this file's folder, which Python put first.
     sys.path[:1] = [entry for entry in session["path"] if entry not in sys.path]
     os.environ.pop("PYTEST_ADDOPTS", None)  # the session has its options
     code = pytest.main(session["arguments"], plugins=[RankPlugin(folder, session)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
-        sys.exit(code)  # it could not start; the log says why
+        sys.exit(code)  # pytest could not start; the log says why
 
 
 if __name__ == "__main__":

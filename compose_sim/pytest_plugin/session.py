@@ -1,4 +1,4 @@
-"""Make the arguments and options of pytest in a rank from those of the main process."""
+"""Derive the arguments and options of pytest in a rank from those of the main process."""
 
 from __future__ import annotations
 

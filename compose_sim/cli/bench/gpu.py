@@ -17,7 +17,7 @@ from compose_sim.errors import ComposesimError
 
 
 def bench_gpu(counts: str, plot: Path | None, *, as_json: bool) -> None:
-    """Measure, print the table, and plot it. The exit code is 1 if no run gave numbers, and 4 without a GPU."""
+    """Measure, print the table, and plot it. The exit code is 1 if no run gave results, and 4 without a GPU."""
     inventory = require_inventory("bench --gpu")
     try:
         numbers = sorted({int(word) for word in counts.split(",")})
@@ -48,6 +48,6 @@ def _measure(inventory: Inventory, mode: str, nodes: int) -> Sample:
     share = "auto" if mode == "own" else mode
     try:
         _, report = run_on_gpus("bench-gpu", inventory, {"nodes": nodes, "share": share})
-    except ComposesimError as error:  # such as too little memory; the other runs still have their rows
+    except ComposesimError as error:  # such as too little memory; the other runs still get a row
         return Sample(mode=mode, nodes=nodes, problem=error.message)
     return sample_of(mode, nodes, report)

@@ -1,4 +1,4 @@
-"""Prove for `doctor --gpu` that nodes get GPUs: run on them, and judge what the run shows."""
+"""Prove for `doctor --gpu` that nodes get GPUs: run on GPUs, and judge what the run shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEAST_NODES, _MOST_NODES = 2, 8
 
 
 def prove_gpus(nodes: int | None) -> tuple[Check, ...]:
-    """Run and judge; raise EnvironmentMissingError without a GPU. By default there is one node per GPU, and two at least."""
+    """Run and judge; raise EnvironmentMissingError without a GPU. By default there is one node per GPU, and at least two."""
     inventory = require_inventory("doctor --gpu")
     count = nodes or min(max(_LEAST_NODES, len(inventory.gpus)), _MOST_NODES)
     session, report = run_on_gpus("doctor-gpu", inventory, {"nodes": count})

@@ -26,15 +26,15 @@ def require_inventory(asked: str) -> Inventory:
 
 
 def run_on_gpus(name: str, inventory: Inventory, spec: Mapping[str, Any]) -> tuple[Session, Report]:
-    """Run it on these GPUs with these values of the spec."""
+    """Run the script on these GPUs with these values of the spec."""
     script = str(assets.root() / "templates" / "bench" / "gpu.py")
-    gpus = [gpu.uuid for gpu in inventory.gpus]  # by name, so that nothing is emulated where they cannot be had
+    gpus = [gpu.uuid for gpu in inventory.gpus]  # by name, so that nothing is emulated if they are not available
     values = {"gpus": gpus, "script": script, "timeout": _TIMEOUT_S, "env": {"NCCL_DEBUG": "INFO"}, **spec}
     return run_builtin(name, ClusterSpec.model_validate(values))
 
 
 def lines_of_ranks(session: Session) -> Iterator[str]:
-    """Yield what all ranks printed, NCCL's own lines among it."""
+    """Yield what all ranks printed, including the lines of NCCL."""
     files = session.folder.files
     for name in files.files("logs", ".log"):
         yield from files.read_text(f"logs/{name}").splitlines()

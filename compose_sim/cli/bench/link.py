@@ -1,4 +1,4 @@
-"""Measure a link: run two nodes whose script sends as much as it can."""
+"""Measure a link: run two nodes with a script that sends as much as it can."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER = ("between two nodes", "wanted", "measured", "of it")
 
 
 def bench_link(text: str, *, as_json: bool) -> None:
-    """Start two nodes with this link, measure it, and exit with 0 if everything is within 10 %, or else with 1."""
+    """Start two nodes with this link, measure it, and exit with 0 if everything is within 10 %, else with 1."""
     try:
         shape = parse_shape(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Run a script, observe its ranks from inside, and report what is wrong with its distributed code."""
+"""Run a script, observe the ranks from inside, and report what is wrong with the distributed code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     2 bad usage, 3 inconclusive, 4 something is missing on this machine, 124 hang or timeout, 130 interrupted.
     """
     if flags["junit"]:
-        flags["junit"] = str(Path.cwd() / flags["junit"])  # one that the spec file names lies beside that
+        flags["junit"] = str(Path.cwd() / flags["junit"])  # a path in the spec file is relative to that file
     session = Session(check_request(request_from_flags(file=file, program=program, **flags)))
     report = run_session(session, partial(check, session), quiet=as_json)
     if as_json:

@@ -1,4 +1,4 @@
-"""Stop runs and remove everything but their folders; with --purge, the folders too."""
+"""Stop runs and remove everything but the folders; with --purge, the folders too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.engine.run_folder.record import delete, finished_runs
 from compose_sim.errors import ComposesimError, SpecError
 
-_END_WITHIN_S = 15.0  # how long the process of a run may take to write its report once its nodes are gone
+_END_WITHIN_S = 15.0  # how long the process of a run may take to write the report once the nodes are gone
 
 
 @click.command("down")
@@ -81,7 +81,7 @@ def _only_run(found: list[FoundRun], starting: list[RunFolder], project: Path) -
 
 
 def _end(left: FoundRun, *, purge: bool) -> bool:
-    """Stop a run that has nodes. Return False if its process had to end but did not."""
+    """Stop a run that has nodes. Return False if the process had to end but did not."""
     folder, over = left.folder, True
     if folder and folder.is_claimed():
         if purge or not all_nodes_started(folder):
@@ -101,7 +101,7 @@ def _end(left: FoundRun, *, purge: bool) -> bool:
 
 
 def _end_start(folder: RunFolder, *, purge: bool) -> bool:
-    """Stop a run that has no nodes yet. Return whether its process has ended."""
+    """Stop a run that has no nodes yet. Return whether the process has ended."""
     over = interrupt_until_over(folder, timeout_s=_END_WITHIN_S)
     if not over:
         _still_there(folder.name)

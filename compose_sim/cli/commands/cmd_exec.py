@@ -1,4 +1,4 @@
-"""Run a command inside a node, and exit with its status."""
+"""Run a command inside a node, and exit with the status of the command."""
 
 from __future__ import annotations
 

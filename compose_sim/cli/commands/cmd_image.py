@@ -1,4 +1,4 @@
-"""What does `composesim image` do? `image build` makes the image that nodes run where this machine lacks what a recipe needs."""
+"""Define `composesim image`: build the image that nodes run, if this machine lacks what a recipe needs."""
 
 from __future__ import annotations
 

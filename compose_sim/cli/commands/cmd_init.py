@@ -1,4 +1,4 @@
-"""Write files for a new project, which run unchanged."""
+"""Write the files of a new project, which run unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remove what crashed runs have left."""
+"""Remove what is left of crashed runs."""
 
 from __future__ import annotations
 

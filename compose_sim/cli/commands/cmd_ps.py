@@ -69,7 +69,7 @@ def _live_runs() -> list[dict[str, Any]]:
 
 
 def _run_state(path: Path | None) -> str:
-    """Return the state of a run; with its verdict (`passed, kept`) if it was started with --keep."""
+    """Return the state of a run, with the verdict (`passed, kept`) if it was started with --keep."""
     state = state_of(path)
     if state != "kept" or path is None:
         return state
@@ -81,7 +81,7 @@ def _run_state(path: Path | None) -> str:
 
 
 def _wished(path: Path) -> dict[str, str]:
-    """Return phases that come from a fault or from `scale`, and that the engine does not know: stopped, isolated, absent."""
+    """Return phases that come from a fault or from `scale`, which the engine does not know: stopped, isolated, absent."""
     try:
         _, state = read_state(RunFolder(path), metrics=False)
     except SpecError:
@@ -118,7 +118,7 @@ def _state(status: NodeStatus) -> str:
 def _finished(folder: RunFolder) -> dict[str, Any]:
     try:
         engine, verdict = verdict_of(folder)
-    except SpecError:  # of another version, or half copied: the other runs are listed nevertheless
+    except SpecError:  # from another version, or half copied: still list the other runs
         engine, verdict = "", "unreadable"
     return {
         "run": folder.name,

@@ -1,4 +1,4 @@
-"""Show the report of a finished run from its folder, even after a crash."""
+"""Show the report of a finished run, even after a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a script on a cluster, and exit with its verdict."""
+"""Run a script on a cluster, and exit with the verdict of the run."""
 
 from __future__ import annotations
 

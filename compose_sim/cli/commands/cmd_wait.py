@@ -1,4 +1,4 @@
-"""Wait until a run has ended, and exit with its exit code."""
+"""Wait until a run has ended, and exit with the same exit code."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class PlainListener:
         say(text)
 
     def show(self, events: list[Event], state: ClusterState) -> None:
-        """Print log lines in one write, and each milestone once. With the first call, when all nodes have been started, links work."""
+        """Print log lines in one write, and each milestone once. From the first call on, all nodes have been started and links work."""
         for line in links_of(self._folder) if self._folder else ():
             self.progress(line)
         self._folder = None
@@ -128,7 +128,7 @@ class PlainListener:
 
 
 class LiveListener(PlainListener):
-    """Prints the merged log, with one status line per node below it that is redrawn in place."""
+    """Prints the merged log, with one status line per node below it, redrawn in place."""
 
     def __init__(self, plan: Plan, folder: RunFolder | None = None) -> None:
         from rich.console import Console
@@ -136,7 +136,7 @@ class LiveListener(PlainListener):
 
         super().__init__(plan, folder)
         self._console = Console(stderr=True, highlight=False)
-        # If one terminal shows both streams, output above the status must go through its console.
+        # If one terminal shows both streams, output above the status must go through the console of the status.
         self._shares_screen = sys.stdout.isatty()
         status = _status(initial_state(plan))
         self._live = Live(status, console=self._console, refresh_per_second=8, transient=True)
@@ -169,7 +169,7 @@ class LiveListener(PlainListener):
 
 
 def _labels(plan: Plan) -> list[str]:
-    """Return the names that log lines begin with."""
+    """Return the prefixes of log lines."""
     return [*(node.name for node in plan.nodes), *(["driver"] if plan.is_driven else [])]
 
 

@@ -107,7 +107,7 @@ def check_verdict(report: Report) -> str:
 
 
 def verdict_text(report: Report) -> str:
-    """Return what failed and how many checks passed; if the run itself did not pass, its cause."""
+    """Return what failed and how many checks passed; if the run itself did not pass, the cause."""
     failed = ", ".join(result.id for result in report.checks if result.status == "failed")
     if report.run_failed:
         why = cause_line(report.cause) if report.cause else report.program

@@ -1,4 +1,4 @@
-"""Print how to open the services of a run: a link with its token, and the command that makes it work from another machine."""
+"""Print how to open the services of a run: a link with the token, and the command that makes it work from another machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def link_lines(plan: Plan, *, token: str) -> list[str]:
 
 
 def links_of(folder: RunFolder) -> list[str]:
-    """Return the lines for the services of a run, or none if its plan cannot be read."""
+    """Return the lines for the services of a run, or none if the plan cannot be read."""
     try:
         plan = folder.read_plan()
     except SpecError:
@@ -44,7 +44,7 @@ def published_by(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def service_line(event: Event) -> str:
-    """Return that a service has exited (the run continues without it), and the last line that it printed."""
+    """Return that a service has exited (the run continues without it), and the last line of its output."""
     code, output = event.data.get("exit_code"), str(event.data.get("words") or "").strip().splitlines()
     return f"the service {event.data.get('name')} exited with status {code}" + (
         f"; its last line: {output[-1]}" if output else ""

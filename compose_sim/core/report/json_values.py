@@ -23,7 +23,7 @@ _SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
 
 
 def to_json(value: Any) -> Any:
-    """Return a dataclass as dicts and lists, in the order of its fields."""
+    """Return a dataclass as dicts and lists, in the order of the fields."""
     if is_dataclass(value):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -50,7 +50,7 @@ def json_schema(cls: type) -> dict[str, Any]:
 
 @cache
 def _types_of(cls: type) -> dict[str, Any]:
-    """Return the annotation of each field, with its description."""
+    """Return the annotation of each field, with the description."""
     return get_type_hints(cls, include_extras=True)
 
 

@@ -1,4 +1,4 @@
-"""Sum up what a node used while its ranks trained."""
+"""Sum up what a node used while ranks trained."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one node used while its ranks trained, summed over its samples."""
+    """What one node used while ranks trained, summed over the samples."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    sent_bytes: int | None = None  # None if the network of the node cannot be told apart from that of others
+    sent_bytes: int | None = None  # None if the network of the node cannot be separated from that of others
     gpu_seconds: float | None = None  # seconds times utilization; None without a GPU that reports it
 
     def after(

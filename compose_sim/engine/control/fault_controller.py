@@ -1,7 +1,7 @@
 """Execute the interventions of a run, one after another, in a thread of the process that runs the cluster.
 
-This includes timers: a fault with `--for` is healed here. The results are events of the run. Which faults are active is
-known only here.
+This includes timers: a fault with `--for` is healed here. The results are events of the run. Only this module knows which
+faults are active.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _POLL_S = 0.05  # the longest time until a new request is seen
 
 
 class FaultController:
-    """Executes the interventions of one run, from its start to its end."""
+    """Executes the interventions of one run, from start to end."""
 
     def __init__(self, plan: Plan, engine: Engine, folder: RunFolder) -> None:
         """Apply the links of the plan to the nodes, which have been started, and begin to take requests."""
@@ -173,7 +173,7 @@ class FaultController:
                 self._networks.apply(self._links, self._network_faults())
 
     def _heal(self, ids: Iterable[str]) -> None:
-        """Heal each of these faults. One that cannot be healed stays active; the others are healed all the same."""
+        """Heal each of these faults. One that cannot be healed stays active; the others are still healed."""
         errors: list[Exception] = []
         for identity in ids:
             effect = self._active.pop(identity, None)
@@ -274,6 +274,6 @@ class FaultController:
 
 
 def _ranks_in(plan: Plan, nodes: Iterable[str]) -> dict[int, str]:
-    """Return the node of each rank in a round of these nodes, in their order."""
+    """Return the node of each rank in a round of these nodes, in the given order."""
     nproc = {node.name: node.nproc for node in plan.nodes}
     return dict(enumerate(name for name in nodes for _ in range(nproc.get(name, 0))))

@@ -53,7 +53,7 @@ class NodeActions:
         if isinstance(action, Start):
             self._start(action)
         elif action.node not in self._running and not isinstance(action, LimitCpus):
-            # The node is gone. A CPU limit also applies to its next start, and the next agent finds what it is to undo.
+            # The node is gone. A CPU limit also applies to the next start, and the next agent finds what it has to undo.
             if isinstance(action, AgentCommand) and not action.on:
                 self._commands.write(action, cause)
         elif isinstance(action, AgentCommand):
@@ -79,7 +79,7 @@ class NodeActions:
             self._running.add(action.node)
 
     def _wait_for_end(self, node: str) -> None:
-        """Wait until a node that got a signal has ended, since it cannot be started before."""
+        """Wait until a node that got a signal has ended, because it cannot be started before."""
         deadline = time.monotonic() + _SHUTDOWN_S
         self.refresh()
         while node in self._running:

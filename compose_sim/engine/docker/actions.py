@@ -32,7 +32,7 @@ def run_docker(*arguments: str, ignore: Sequence[str] = (), hint: str = "compose
 
 
 def perform(plan: Plan, folder: RunFolder, act: Action, container: str) -> None:
-    """Perform the act on its container; raise EngineError if that fails."""
+    """Perform the act on the container; raise EngineError if that fails."""
     if isinstance(act, Start):
         _start(plan, folder, act.node, container)
     elif isinstance(act, Pause):
@@ -93,7 +93,7 @@ def _start(plan: Plan, folder: RunFolder, node: str, container: str) -> None:
 
 
 def _pause(container: str) -> None:
-    """Run `docker pause` until it works: on a busy machine it gives up, and resumes what it froze, before all processes are frozen."""
+    """Run `docker pause` until it works: on a busy machine it gives up, and resumes everything, before all processes are frozen."""
     deadline = time.monotonic() + _PAUSES_WITHIN_S
     while True:
         try:

@@ -37,7 +37,7 @@ class BuildFiles:
 
 def build_image(image: Image, files: BuildFiles, *, tag: str, network: str | None) -> BuiltImage:
     """
-    Build an image and tag it; BuildKit prints its own progress on stderr.
+    Build an image and tag it; BuildKit prints progress on stderr.
 
     Raises EnvironmentMissingError if Docker, buildx or the base image is missing, and EngineError if the build fails.
     """

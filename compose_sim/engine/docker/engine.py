@@ -1,6 +1,6 @@
-"""Run nodes as containers, through the docker command and its Compose plugin.
+"""Run nodes as containers, through the docker command and the Compose plugin.
 
-A run is found by the labels of its containers and network, so every command works from any shell and after any crash.
+A run is found by the labels of containers and network, so every command works from any shell and after any crash.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DockerEngine:
         running = {"master", *(node.name for node in plan.initial_nodes)}
         events, lines = stream_lines(_events_command(plan.run, since=self._started_at))
         try:
-            # The daemon replays only its last 256 events: a large cluster may have lost nodes before these.
+            # The daemon replays only the last 256 events: a large cluster may have lost nodes before these.
             statuses = self.statuses(plan.run)
             listed_at = time.time()  # after the listing: an exit in between would otherwise be yielded twice
             listed = {status.node: status for status in statuses if status.exit_code is not None}
@@ -115,7 +115,7 @@ class DockerEngine:
         return actions.addresses([each for each, role in _roles(plan.run).items() if role in _CLUSTER_ROLES])
 
     def stop(self, run: str, *, grace_s: float) -> None:
-        """Run `docker stop`: SIGTERM to every node at once, SIGKILL after the grace period. Services run on until `remove`."""
+        """Run `docker stop`: SIGTERM to every node at once, SIGKILL after the grace period. Services keep running until `remove`."""
         _remove_if_any(
             ["stop", "--time", str(max(0, round(grace_s)))],
             [each for each, role in _roles(run).items() if role != "service"],
@@ -123,14 +123,14 @@ class DockerEngine:
 
     def remove(self, run: str) -> None:
         """Remove containers first, in parallel, then the network that they hold."""
-        # MPS releases the GPU properly if it may exit before it is killed, after its clients.
+        # MPS releases the GPU properly if it can exit by itself, after its clients, before it is killed.
         _remove_if_any(["stop", "--time", "6"], _ids(run, f"{_ROLE_LABEL}={MPS_NAME}"))
         _remove_if_any(["rm", "--force", "--volumes"], _ids(run))
         networks = output_of(["docker", "network", "ls", "--quiet", "--filter", f"label={_RUN_LABEL}={run}"]).split()
         _remove_if_any(["network", "rm"], networks)
 
     def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
-        """Run `docker exec`, with a terminal if we have one."""
+        """Run `docker exec`, with a terminal if there is one."""
         flags = ["--interactive", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
         return run_on_terminal(["docker", "exec", *flags, _container(run, node), *argv])
 
@@ -177,7 +177,7 @@ def _ids(run: str | None, *labels: str) -> list[str]:
 
 
 def _roles(run: str) -> dict[str, str]:
-    """Return the role of each container of a run, by its id."""
+    """Return the role of each container of a run, by container id."""
     form = f'{{{{.ID}}}} {{{{.Label "{_ROLE_LABEL}"}}}}'
     argv = ["docker", "ps", "--all", "--no-trunc", "--format", form, "--filter", f"label={_RUN_LABEL}={run}"]
     lines = (line.partition(" ") for line in output_of(argv).splitlines())

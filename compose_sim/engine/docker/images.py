@@ -1,4 +1,4 @@
-"""Make sure that the images of a run exist and contain what is to run in them; build or pull those that do not exist."""
+"""Make sure that the images of a run exist and contain what will run in them; build or pull those that do not exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compose_sim.engine.protocol import Progress
 from compose_sim.engine.subprocesses import output_of, stream_lines, try_output_of
 from compose_sim.errors import EnvironmentMissingError
 
-HOST_IMAGE = "composesim-host:2"  # contains only mount points for this machine's own programs
+HOST_IMAGE = "composesim-host:2"  # contains only mount points for the programs of this machine
 _ISOLATED = [
     "docker",
     "run",
@@ -26,7 +26,7 @@ _ISOLATED = [
     "--label",
     "composesim.role=helper",
 ]
-# Prints which of the distributions in its arguments are not installed.
+# Prints which of the distributions given as arguments are not installed.
 _FIND_MISSING = """
 import importlib.metadata, sys
 for name in sys.argv[1:]:
@@ -56,7 +56,7 @@ def ensure_images(plan: Plan, progress: Progress) -> str:
 
 
 def ensure_host_image() -> str:
-    """Return the tag of the image for this machine's own programs, and import it if it does not exist."""
+    """Return the tag of the image for the programs of this machine, and import it if it does not exist."""
     if not image_id(HOST_IMAGE):
         output_of(["docker", "import", "-", HOST_IMAGE], stdin=_host_image_archive())
     return HOST_IMAGE
@@ -96,7 +96,7 @@ def _pull(tag: str, progress: Progress, *, hint: str) -> None:
 
 
 def _check_packages(plan: Plan, tag: str) -> None:
-    """Look for the packages of services in a container: ten times faster than having the service fail."""
+    """Look for the packages of services in a container, which is ten times faster than letting the service fail."""
     needed = {package: service for service in plan.services for package in service.packages}
     if not needed:
         return
@@ -119,7 +119,7 @@ def _host_image_archive() -> bytes:
         # docker-init is put into /sbin, which therefore cannot be a link into the read-only /usr.
         for folder in ("dev", "etc", "home", "proc", "sbin", "sys", "tmp", "usr", "var"):
             entry = tarfile.TarInfo(folder)
-            # The tmpfs on /tmp gets the mode of this folder, whatever the mount asks for: ordinary users write to it too.
+            # The tmpfs on /tmp gets the mode of this folder, whatever the mount requests, and ordinary users write to it too.
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
             archive.addfile(entry)
         for link in ("bin", "lib", "lib64"):

@@ -1,6 +1,6 @@
-"""Shape the network of nodes, by a short-lived helper container in each node's network namespace.
+"""Shape the network of nodes with a short-lived helper container in each node's network namespace.
 
-Only the helper has NET_ADMIN; nodes never do. It runs this machine's own programs, whatever image the nodes use.
+Only the helper has NET_ADMIN; nodes never do. It runs the programs of this machine, whatever image the nodes use.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Networks:
         """
         Give all running nodes the network that these links and faults describe, and nothing else.
 
-        Call this again after every change of links or faults, and after a node was started, because its namespace is new.
+        Call this again after every change of links or faults, and after a node was started, which creates a new namespace.
         Raises EnvironmentMissingError before anything has changed, and EngineError if a helper fails.
         """
         faults = tuple(faults)
@@ -83,7 +83,7 @@ class Networks:
             _run_helper(script, "--network", f"container:{container}", "--label", f"composesim.run={self._plan.run}")
         except CommandError as error:
             if not self._is_running(node, start):
-                return  # it has just exited, and its next start gets a new network
+                return  # it has just exited, and the next start gets a new network
             raise EngineError(
                 f"the network of {node} could not be changed", evidence=error.evidence, hint="composesim fault list"
             ) from None

@@ -23,7 +23,7 @@ from compose_sim.engine.subprocesses import output_of, try_output_of
 from compose_sim.errors import EnvironmentMissingError
 
 MINIMUM_COMPOSE = (2, 20)
-# What a program from /usr needs outside it: the linker's cache, certificates, the time zone, name lookup.
+# What a program from /usr needs from outside /usr: the linker's cache, certificates, the time zone, name lookup.
 _SYSTEM_PATHS = (
     "/usr",
     "/etc/alternatives",
@@ -125,7 +125,7 @@ def find_python(wanted: str | None = None, packages: Iterable[str] = ()) -> Pyth
     """
     Return the interpreter for nodes: the one named by `wanted`, or the first that has these packages (by default torch).
 
-    Searched are the active virtual environment, our own interpreter, then PATH. If none has them, return the first one found.
+    The search covers the active virtual environment, our own interpreter, then PATH. If none has them, return the first one found.
     """
     names = tuple(packages) or ("torch",)
     names += tuple(_OTHER_BUILDS[name] for name in names if name in _OTHER_BUILDS)
@@ -174,7 +174,7 @@ def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
 
 
 def _with_other_builds(packages: dict[str, str]) -> dict[str, str]:
-    """Add the plain name of each framework that is installed in its build for GPUs."""
+    """Add the plain name of each framework that is installed in the build for GPUs."""
     named = {name: packages[other] for name, other in _OTHER_BUILDS.items() if other in packages}
     return {**named, **packages}
 
@@ -260,7 +260,7 @@ def _user_name(user_id: int) -> str:
 
 
 def _host_subnets() -> tuple[str, ...]:
-    """Return the subnets of this machine's own interfaces."""
+    """Return the subnets of this machine's network interfaces."""
     if shutil.which("ip") is None:
         return ()
     interfaces = json.loads(output_of(["ip", "-json", "-4", "address"]) or "[]")

@@ -1,4 +1,4 @@
-"""List the GPUs of this machine with NVIDIA's management library (NVML), and what Docker can hand to containers."""
+"""List the GPUs of this machine with NVIDIA's management library (NVML), and what Docker can pass to containers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compose_sim.engine.subprocesses import try_output_of
 _CONTROL = Path("/dev/nvidiactl")
 _DXG = Path("/dev/dxg")  # the same on WSL
 _SHARED_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
-_DRIVER_FOLDERS = ("/usr/local/nvidia", "/usr/lib/wsl")  # where a container finds a driver that was mounted into it
+_DRIVER_FOLDERS = ("/usr/local/nvidia", "/usr/lib/wsl")  # folders in which a container finds a mounted driver
 _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4")
 _PROGRAMS = ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
@@ -56,7 +56,7 @@ def _broken(problem: str, hint: str) -> Inventory:
 
 
 def _gpus(nvml: Any) -> Iterator[Gpu]:
-    """Yield every GPU. A GPU in MIG mode yields its slices instead, because only they can compute."""
+    """Yield every GPU. A GPU in MIG mode yields the slices instead, because only they can compute."""
     for number in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
         if _query(nvml, nvml.nvmlDeviceGetMigMode, handle, default=[0])[0]:

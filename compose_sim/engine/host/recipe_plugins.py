@@ -1,4 +1,4 @@
-"""Find recipes: those of composesim, and those that other packages register under the entry point `composesim.recipes`."""
+"""Find recipes: those of composesim, and those that other packages register as the entry point `composesim.recipes`."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class BreakpointWatch:
         return self.stop
 
     def connect(self, over: threading.Event) -> socket.socket | None:
-        """Wait until the rank stops at a breakpoint, and connect to its debugger; return None if the run is over before."""
+        """Wait until the rank stops at a breakpoint, and connect to the debugger; return None if the run ends first."""
         while True:
             started = time.monotonic()
             is_over = over.is_set()

@@ -1,4 +1,4 @@
-"""Find out which faults this machine supports on which engine. Each capability is tested once."""
+"""Find out which faults this machine supports with which engine. Each capability is tested once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compose_sim.errors import ComposesimError
 
 
 def why_unsupported(kind: FaultKind, engine: str) -> str:
-    """Return why this machine does not support a kind of fault on an engine, or "" if it does."""
+    """Return why this machine does not support a kind of fault with an engine, or "" if it does."""
     if engine not in kind.engines:
         return f"nodes of the {engine} engine share with the host what the fault would break"
     if engine == "local":

@@ -1,7 +1,7 @@
 """Turn Ctrl-C, SIGTERM and SIGHUP into an exception while a run waits for the engine, and into a queue entry while its loop runs.
 
-An exception in the middle of that loop would lose the events that it has just read. It also corrupts objects of `threading`:
-an interrupted wait on an Event can leave its lock held, and the run would hang when it is supposed to end.
+An exception in the middle of that loop would lose the events that were just read. It also corrupts objects of `threading`:
+an interrupted wait on an Event can leave the lock held, and the run would hang when it should end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WakeUps:
         self._queue.put(interrupt)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until somebody calls `wake`, or for the timeout; return whether the user interrupts the run."""
+        """Wait until `wake` is called, or for the timeout; return whether the user interrupts the run."""
         reasons = []
         try:
             reasons.append(self._queue.get(timeout=max(0.0, seconds)))
@@ -59,7 +59,7 @@ def _handled(handle: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers in that thread only
         yield
         return
-    # If a shell started us in the background, it ignores SIGINT for us: Ctrl-C is meant for another program.
+    # If a shell started this process in the background, it ignores SIGINT: Ctrl-C is meant for another program.
     numbers = [number for number in _NUMBERS if (number, signal.getsignal(number)) != (signal.SIGINT, signal.SIG_IGN)]
     before = {number: signal.signal(number, lambda *_: handle()) for number in numbers}
     try:

@@ -1,4 +1,4 @@
-"""Find the runs on this machine, tell which of them have crashed, and end runs."""
+"""Find the runs on this machine and which of them have crashed, and end runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FoundRun:
         RunFolder | None
     )  # None if the run was rendered, or if its folder is unknown, cannot be seen from here, or is not safe
     state: str  # see `state_of`
-    path: Path | None = None  # of its folder, even if that cannot be seen from here
+    path: Path | None = None  # of the folder, even if that cannot be seen from here
 
     def is_in(self, project: Path) -> bool:
         """Return whether it is a run of this project."""
@@ -38,12 +38,12 @@ class FoundRun:
 
 def state_of(path: Path | None) -> str:
     """
-    Return the state of a run that has nodes, from the folder in their labels; None if there is no label.
+    Return the state of a run that has nodes, from the folder in the labels; None if there is no label.
 
-    `rendered`: started with `docker compose up`, in a folder of the user's own, which composesim never ends.
-    `under way`: a process is running it, or its folder cannot be seen from here or is not safe to read.
+    `rendered`: started with `docker compose up`, in a folder of the user, which composesim never ends.
+    `under way`: a process is running it, or the folder cannot be seen from here or is not safe to read.
     `kept`: over, and started with --keep.
-    `unreadable`: over, but another version of composesim wrote its plan.
+    `unreadable`: over, but another version of composesim wrote the plan.
     `crashed`: composesim was killed.
     """
     if path is None:
@@ -68,7 +68,7 @@ def find_runs(project: Path) -> list[FoundRun]:
         try:
             found = engine.remaining_runs()
         except CommandError:
-            continue  # Docker is installed, but its daemon does not respond
+            continue  # Docker is installed, but the daemon does not respond
         runs += [_found_run(engine, name, folder, project) for name, folder in found.items()]
     return runs
 
@@ -90,7 +90,7 @@ def remove_crashed(project: Path) -> list[FoundRun]:
 
 
 def find_runs_named(run: str, project: Path) -> list[FoundRun]:
-    """Find the runs of that name. If this project is running it, its plan names the engine, and no engine is asked."""
+    """Find the runs of that name. If this project is running it, the plan names the engine, and no engine is queried."""
     folder = RunFolder(runs_folder(project) / run)
     if folder.is_claimed():
         with suppress(SpecError):  # it has no plan yet
@@ -106,8 +106,8 @@ def starting_runs(project: Path, found: list[FoundRun]) -> list[RunFolder]:
 
 
 def interrupt(folder: RunFolder, engine: Engine | None = None) -> None:
-    """Record that a run is interrupted, and remove its nodes from the engine, by default the one in its plan."""
-    with suppress(FileNotFoundError):  # its folder is being created
+    """Record that a run is interrupted, and remove its nodes from the engine, by default the one in the plan."""
+    with suppress(FileNotFoundError):  # the folder is being created
         folder.append_event("stopping", reason="interrupted")
     if engine is None:
         with suppress(SpecError):  # it has no plan yet, and therefore no nodes
@@ -117,7 +117,7 @@ def interrupt(folder: RunFolder, engine: Engine | None = None) -> None:
 
 
 def interrupt_until_over(folder: RunFolder, engine: Engine | None = None, *, timeout_s: float) -> bool:
-    """Interrupt a run until its process has exited, or until the timeout; return whether it has."""
+    """Interrupt a run until the process has exited, or until the timeout; return whether it has."""
     over = end_of(folder)
     deadline = time.monotonic() + timeout_s
     while True:

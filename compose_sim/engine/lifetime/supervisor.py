@@ -41,7 +41,7 @@ class Supervisor:
         return self._process.pid
 
     def release(self) -> None:
-        """Tell the supervisor to leave the run alone, because it has been cleaned up. May be called more than once."""
+        """Have the supervisor leave the run alone, because it has been cleaned up. May be called more than once."""
         if self._process.returncode is None:
             with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
                 self._process.communicate(_RELEASED)
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _remove_until_gone(engine_name: str, run: str, path: Path) -> None:
-    """Remove the run until two checks in a row find nothing of it, or another composesim has claimed its name."""
+    """Remove the run until two checks in a row find nothing of it, or another composesim has claimed the name."""
     from compose_sim.engine.run_folder.folder import RunFolder
 
     folder = RunFolder(path)

@@ -1,4 +1,4 @@
-"""Perform acts on one node of the local engine: signals to its agent or to all of its processes."""
+"""Perform acts on one node of the local engine: signals to the agent or to all processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compose_sim.errors import EngineError
 
 
 def perform(run: str, act: Action) -> None:
-    """Perform the act on its node; raise EngineError if that fails."""
+    """Perform the act on the node; raise EngineError if that fails."""
     if isinstance(act, Pause):
         _pause(run, act.node) if act.on else _resume(run, act.node)
     elif isinstance(act, Signal) and act.name == "STOP":
@@ -34,7 +34,7 @@ def perform(run: str, act: Action) -> None:
 
 
 def _pause(run: str, node: str) -> None:
-    """Stop the agent first, then its ranks, until no new process appears: one may have been forking."""
+    """Stop the agent first, then the ranks, until no new process appears: one may have been forking."""
     paused: set[int] = set()
     while new := [process for process in processes_of_node(run, node) if process.pid not in paused]:
         for process in sorted(without_ancestors(new), key=lambda each: not each.is_agent):

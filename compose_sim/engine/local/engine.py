@@ -1,6 +1,6 @@
-"""Run nodes as plain processes of this machine, each node in a session of its own.
+"""Run nodes as plain processes of this machine, each node in a separate session.
 
-A node is found by its labels, which are environment variables (process_labels.py), so every command works from any shell.
+A node is found by labels, which are environment variables (process_labels.py), so every command works from any shell.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LocalEngine:
         return ""
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
-        """Start the master first, because its port is known only once it listens, then the first nodes."""
+        """Start the master first, because the port is known only once it listens, then the first nodes."""
         adopt_orphans()
         self._folders[plan.run] = folder.path
         with self._zygote(plan, folder) as zygote:
@@ -88,7 +88,7 @@ class LocalEngine:
         return {}
 
     def exits(self, plan: Plan) -> Iterator[NodeStatus]:
-        """Wait for the agents; if this process did not start a node, its exit code is the last one that it logged."""
+        """Wait for the agents. For a node that this process did not start, the exit code is the last one in the log."""
         poll, watched = select.poll(), self._watched
         for name in (MASTER, *(node.name for node in plan.initial_nodes)):
             if not self._watch(poll, plan.run, name):
@@ -176,10 +176,10 @@ class LocalEngine:
         self._children.add((plan.run, node.name), pid)
 
     def _restart(self, plan: Plan, folder: RunFolder, node: PlannedNode) -> None:
-        """Start the node unless it is running. Its agent does not wait until torch is imported: it does that itself."""
+        """Start the node unless it is running. The agent does not wait for a shared import of torch, but imports torch itself."""
         if agent_of(plan.run, node.name):
             return
-        while node.name in self._watched.values():  # yield its exit before its restart
+        while node.name in self._watched.values():  # yield the exit before the restart
             time.sleep(_POLL_S)
         with self._zygote(plan, folder) as zygote:
             self._start_node(zygote, plan, node, f"127.0.0.1:{self._wait_for_port(plan, folder)}", program=None)
@@ -242,7 +242,7 @@ class LocalEngine:
         )
 
     def _exit_code(self, run: str, name: str, folder: str) -> int | None:
-        """Return a node's exit code: from the kernel if the node was our child, else from its agent's last event."""
+        """Return a node's exit code: from the kernel if the node was our child, else from the agent's last event."""
         code = self._children.exit_code((run, name))
         if code is not None:
             return code
@@ -259,7 +259,7 @@ def _shared_program(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
     """
     Return what a node's ranks run, as arguments to `python`, if they can be forked from one Python that serves all nodes.
 
-    A node with variables of its own needs its own Python: some, such as OMP_NUM_THREADS, are read when torch is imported.
+    A node with separate variables needs a separate Python: some, such as OMP_NUM_THREADS, are read when torch is imported.
     """
     own = [name for name in node.environment if not name.startswith(_READ_LATE)]
     if plan.launcher != "warm" or own or "--" not in node.command:
@@ -278,7 +278,7 @@ def _names(plan: Plan) -> list[str]:
 
 
 def _remove_sockets(run: str) -> None:
-    """Delete the run's sockets in /tmp, if the folder is ours: anybody could have made one of that name."""
+    """Delete the run's sockets in /tmp, if we own the folder: anybody could have created one with that name."""
     folder = Path(short_folder(run))
     with contextlib.suppress(FileNotFoundError):
         if folder.lstat().st_uid == os.geteuid():

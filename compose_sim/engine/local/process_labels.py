@@ -1,7 +1,7 @@
 """Find the processes of runs of the local engine, and signal exactly those.
 
-Labels are environment variables, which child processes inherit and the kernel shows in /proc. A process that left its
-session or lost its parent is therefore still found, from any shell.
+Labels are environment variables, which child processes inherit and the kernel shows in /proc. So a process that left its
+session or lost its parent is still found, from any shell.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NODE = "COMPOSESIM_NODE"
 FOLDER = "COMPOSESIM_DIR"
 AGENT = "COMPOSESIM_AGENT_PID"  # set to the id of the node's first process, and inherited by the others
 _TICKS = os.sysconf("SC_CLK_TCK")
-_KILL_TIMEOUT_S = 30.0  # only a process that is stuck in the kernel survives SIGKILL for so long
+_KILL_TIMEOUT_S = 30.0  # only a process that is stuck in the kernel survives SIGKILL for this long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def without_ancestors(processes: Iterable[LabelledProcess]) -> list[LabelledProc
 
 
 def send_signal(process: LabelledProcess, number: signal.Signals) -> None:
-    """Signal this process, and never another one that has reused its id."""
+    """Signal this process, and never another one that has reused the id."""
     handle = _open(process)
     if handle is None:
         return

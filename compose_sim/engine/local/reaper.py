@@ -49,7 +49,7 @@ class ChildProcesses:
             return self._exit_codes.get(key)
 
     def reap_others(self, pids: Iterable[int]) -> None:
-        """Reap those of these processes that are not nodes. A node stays until its exit code is asked for."""
+        """Reap those of these processes that are not nodes. A node stays until its exit code is requested."""
         with self._lock:
             for pid in set(pids) - set(self._pids.values()):
                 _reap(pid)

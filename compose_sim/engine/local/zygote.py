@@ -17,10 +17,10 @@ from compose_sim.errors import EngineError
 
 
 class Zygote:
-    """Starts processes in sessions of their own. When it exits, they become children of composesim."""
+    """Starts processes in separate sessions. When it exits, they become children of composesim."""
 
     def __init__(self, python: str, *, folder: Path, working_directory: str, environment: Mapping[str, str]) -> None:
-        """Write output to the logs in the run folder; `working_directory` is that of the processes."""
+        """Write output to the logs in the run folder; processes run in `working_directory`."""
         self._folder, self._working_directory = folder, working_directory
         log = SafeFolder(folder).open_file("logs/zygote.out", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with os.fdopen(log, "a") as errors:
@@ -91,5 +91,5 @@ class Zygote:
 
 
 def output_file(folder: Path, name: str) -> Path:
-    """Return the file with the output of a node's first process; its ranks have logs of their own."""
+    """Return the file with the output of a node's first process; ranks have separate logs."""
     return folder / "logs" / f"{name}.out"

@@ -1,4 +1,4 @@
-"""Send commands to the agents of nodes, by files that they read. An agent answers with an event."""
+"""Send commands to the agents of nodes, in files that agents read. An agent answers with an event."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AgentCommands:
         with self._changed:
             if (
                 self._answers.get(key, ("",))[0] != wanted
-            ):  # an agent undoes some commands when it leaves, before we ask
+            ):  # an agent undoes some commands when it exits, before we request it
                 self._answers.pop(key, None)
         file = self.write(command, cause)
         with self._changed:

@@ -1,4 +1,4 @@
-"""Read from the folder of a finished run what its checks judge: the observations and the output of its ranks."""
+"""Read from the folder of a finished run what the checks judge: the observations and the output of the ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMELINE = "logs/timeline.json"
 
 
 def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
-    """Return the case of a run: its observations, its logs and how it ended. `why_not` says why no check applies."""
+    """Return the case of a run: the observations, the logs and how it ended. `why_not` says why no check applies."""
     events = read_events(folder)
     return Case(
         observed=read_observed(folder),
@@ -43,7 +43,7 @@ def read_timeline(folder: Path) -> HorovodTimeline | None:
 
 
 def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:
-    """Where the ranks stood when they were stopped, and which had left before."""
+    """Return where the ranks were when they were stopped, and which had left before."""
     try:
         plan = RunFolder(folder).read_plan()
     except SpecError:  # somebody deleted it
@@ -52,7 +52,7 @@ def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:
 
 
 def read_observed(folder: Path) -> Observed:
-    """What each rank observed in the last round it took part in."""
+    """Return what each rank observed in the last round in which it took part."""
     observations = SafeFolder(folder / "observations")
     newest: dict[int, tuple[int, str, str]] = {}
     for name in observations.files(suffix=".jsonl"):
@@ -69,7 +69,7 @@ def read_observed(folder: Path) -> Observed:
 
 
 def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
-    """What each rank printed in the last round, by line; a rank may have been on another node before, and have printed other things."""
+    """Return what each rank printed in the last round, by line; a rank may have run on another node before, with other output."""
     rounds = [event for event in events if event.kind == "rendezvous" and event.data.get("logs")]
     last = max((event.generation or 0 for event in rounds), default=0)
     begins = {
@@ -87,7 +87,7 @@ def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
 
 
 def read_events(folder: Path) -> list[Event]:
-    """All events of the run, in order of time."""
+    """Return all events of the run, in order of time."""
     files = SafeFolder(folder / "events")
     parsed = [
         parse_file_event(line, name.removesuffix(".jsonl"))
@@ -98,7 +98,7 @@ def read_events(folder: Path) -> list[Event]:
 
 
 def _lines(files: SafeFolder, name: str, begins_at: int = 0) -> list[str]:
-    """Return the lines of a file up to MOST_BYTES: a run that wrote more is judged by its beginning."""
+    """Return the lines of a file up to MOST_BYTES: a run that wrote more is judged by the beginning."""
     try:
         return files.read_bytes(name, offset=begins_at).decode("utf-8", "replace").splitlines()
     except (OSError, UnsafeFileError):  # a node made it unreadable

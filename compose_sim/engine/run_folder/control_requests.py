@@ -1,4 +1,4 @@
-"""Send interventions from any shell to the process that runs a cluster, by files in RUNFOLDER/requests.
+"""Send interventions from any shell to the process that runs a cluster, in files in RUNFOLDER/requests.
 
 A request is `requests/<time>.<id>.json`, so that names sort by time. The process that runs the cluster removes the file after
 it has written the events about the outcome.
@@ -33,7 +33,7 @@ def send_request(folder: RunFolder, intervention: Intervention, request: str) ->
     Have the process of the run execute an intervention, and return the events that it wrote in the meantime.
 
     Raises SpecError if the run is not running, or refuses the request as invalid; EngineError if the run ended first, or
-    failed to execute it; EnvironmentMissingError if the host lacks something that it needs.
+    failed to execute it; EnvironmentMissingError if the host lacks something that the request needs.
     """
     if not folder.is_claimed():
         raise SpecError(f"the run '{folder.name}' is over", hint="composesim ps --all")
@@ -82,7 +82,7 @@ class ControlRequests:
                     yield parts[1] if len(parts) == 3 else name.removesuffix(".json"), file, _read(self._files, file)
 
     def acknowledge(self, file: str) -> None:
-        """Remove the file of a request, which is how the shell that wrote it learns that it has been handled."""
+        """Remove the file of a request: the shell that wrote it then knows that the request has been handled."""
         self._files.remove(file)
 
 

@@ -1,4 +1,4 @@
-"""Read what is new in a run: the lines added to its event files and logs, as events in order of time."""
+"""Read what is new in a run: lines added to event files and logs, as events in order of time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLL_S = 0.05
 
 
 class _FileTail:
-    """Reads the lines added to one file, each with its offset. A last line without a newline is held back until it is complete."""
+    """Reads the lines added to one file, with offsets. A last line without a newline is held back until it is complete."""
 
     def __init__(self, files: SafeFolder, name: str) -> None:
         self.stem = Path(name).stem
@@ -53,8 +53,8 @@ class EventTail:
     Follows a run's folder from the beginning.
 
     A line of a rank's output becomes a `log` event (data: line), and also a `metric` event if it contains one.
-    The time of a log line is when it was read. Its round is the one in which it was printed: before a round's first line, a node
-    logs an event with the offsets in its ranks' logs at which the round begins.
+    The time of a log line is when it was read. The round is the one in which it was printed: before the first line of a round, a
+    node logs an event with the offset at which the round begins in the log of each rank.
     """
 
     def __init__(self, folder: Path, *, logs: bool = True) -> None:

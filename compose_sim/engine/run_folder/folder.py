@@ -115,7 +115,7 @@ class RunFolder:
             ) from None
 
     def clear(self, user_id: int, group_id: int, *, token: bool = False) -> None:
-        """Delete what an earlier run of this name left, except its shared storage, and lay out a new run."""
+        """Delete what an earlier run of this name left, except the shared storage, and lay out a new run."""
         for name in (*_WRITTEN_BY_NODES, *_WRITTEN_BY_US, *_OWN_FILES):
             if name not in _KEPT:
                 self.files.remove_tree(name)
@@ -184,7 +184,7 @@ class RunFolder:
 
 
 def try_read_plan(folder: str) -> Plan | None:
-    """Return a run's plan; None if its folder has been deleted."""
+    """Return a run's plan; None if the folder has been deleted."""
     try:
         return RunFolder(Path(folder)).read_plan()
     except SpecError:
@@ -202,11 +202,11 @@ def last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
 
 
 def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False, bytecode: bool = False) -> None:
-    """Make what nodes need: their code, folders that they can write to as the user that they run as, and a new `token`."""
+    """Make what nodes need: the code, folders that are writable for the user that nodes run as, and a new `token`."""
     files, user = SafeFolder(path), (user_id, group_id)
     files.remove_tree("node")
     files.share_folder("node", user)
-    # Bytecode helps only nodes that run this very Python: nodes cannot store their own, and each process would compile again.
+    # Bytecode helps only nodes that run this very Python: nodes cannot store bytecode, and each process would compile again.
     files.copy_tree(assets.node_code(), "node", leave_out=() if bytecode else ("__pycache__",))
     files.share_folder("control", user, private=True)
     for name in _WRITTEN_BY_NODES:

@@ -1,4 +1,4 @@
-"""Read a finished run from its folder: its last state, its report (even after a crash), and the moment it ends."""
+"""Read a finished run from the run folder: the last state, the report (even after a crash), and the moment it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EVIDENCE_LINES = 20
 
 
 def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, ClusterState]:
-    """Return the plan of a run and its current state, from its files alone; without `metrics` the logs are not read."""
+    """Return the plan of a run and the current state, from files alone; without `metrics` the logs are not read."""
     plan = folder.read_plan()
     tail = EventTail(folder.path, logs=metrics)
     events = tail.finish()
@@ -34,7 +34,7 @@ def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, Cluste
 
 
 def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: Mapping[str, str]) -> Report:
-    """Return the report of a run that is over, with its timeline and the checks of what it left in its folder."""
+    """Return the report of a run that is over, with the timeline and the checks of what is left in the folder."""
     from compose_sim.core.checks import run_checks, why_no_check
     from compose_sim.core.report.make_report import make_report
     from compose_sim.engine.run_folder.check_inputs import read_case, read_timeline
@@ -45,7 +45,7 @@ def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: 
 
 
 def report_of(folder: RunFolder) -> Report:
-    """Return the report that the run wrote; if it was killed before that, one made from its plan and events."""
+    """Return the report that the run wrote; if the run was killed before that, one made from the plan and events."""
     report = folder.read_report()
     if report:
         return report

@@ -16,7 +16,7 @@ def retire(project: Path, *, most_runs: int, most_bytes: int) -> tuple[str, ...]
     """
     Delete the oldest finished runs of a project beyond a number, and beyond a size in total; return their names.
 
-    Only runs that wrote a report are deleted, and none that may still have nodes, because it was started with --keep.
+    Only runs that wrote a report are deleted, and none that may still have nodes because they were started with --keep.
     """
     retired, total = [], 0
     for number, folder in enumerate(filter(_is_over, finished_runs(project)), 1):
@@ -32,7 +32,7 @@ def delete_finished(project: Path, *, live: Collection[str]) -> tuple[str, ...]:
 
 
 def size_of(folder: RunFolder) -> int:
-    """Return the bytes on disk of a run's folder, its shared storage included."""
+    """Return the bytes on disk of a run's folder, including the shared storage."""
     total = 0
     with suppress(OSError, SpecError), folder.files.opened(as_owner=False) as opened:
         for _, _, files, below in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
@@ -45,7 +45,7 @@ def size_of(folder: RunFolder) -> int:
 def _is_over(folder: RunFolder) -> bool:
     try:
         return folder.files.status("report.json") is not None and not folder.read_plan().keep
-    except SpecError:  # another version of composesim wrote its plan
+    except SpecError:  # another version of composesim wrote the plan
         return False
 
 

@@ -1,4 +1,4 @@
-"""Access files below `.composesim`, where the code of nodes and other users can plant links, pipes and folders of their own.
+"""Access files below `.composesim`, in which the code of nodes and other users can plant links, pipes and folders.
 
 A path is opened one component after another, each relative to the folder above, and never through a symbolic link. Only
 regular files are read or written. Folders and files must belong to the user of the project, or to root. If composesim runs as
@@ -38,7 +38,7 @@ class SafeFolder:
     """A folder that need not exist yet. Names of files and folders in it may have several components, such as `logs/a.log`."""
 
     def __init__(self, path: Path) -> None:
-        """Take any path; everything from its last `.composesim` on is opened safely."""
+        """Take any path; everything from the last `.composesim` on is opened safely."""
         parts = path.parts
         self._is_hidden = HIDDEN in parts
         trusted = len(parts) - 1 - parts[::-1].index(HIDDEN) if self._is_hidden else len(parts)
@@ -47,7 +47,7 @@ class SafeFolder:
 
     @contextmanager
     def opened(self, name: str = "", *, create: int | None = None, as_owner: bool = True) -> Iterator[int]:
-        """Open a folder, and act as its owner inside the context; make it with mode `create` if it does not exist."""
+        """Open a folder, and act as the owner inside the context; make it with mode `create` if it does not exist."""
         parts = [*_components(self._below, self.path), *_components(name, self.path / name)]
         path = self._base
         with ExitStack() as stack:
@@ -81,7 +81,7 @@ class SafeFolder:
                 yield folder
 
     def make_folder(self, name: str, owner: tuple[int, int] | None = None, *, private: bool = False) -> None:
-        """Make a folder unless it exists. Below `.composesim`, only its owner can enter; only root can make it for another user."""
+        """Make a folder unless it exists. Below `.composesim`, only the owner can enter; only root can make it for another user."""
         with self.opened(name, create=PRIVATE if private or self._is_hidden else self._folder_mode) as folder:
             give(folder, owner)
 
@@ -102,7 +102,7 @@ class SafeFolder:
             return False
 
     def status(self, name: str) -> os.stat_result | None:
-        """Return the status of a regular file; None if there is none, or if its folder is not safe."""
+        """Return the status of a regular file; None if there is none, or if the folder is not safe."""
         try:
             with self._parent(name) as (folder, file):
                 status = os.stat(file, dir_fd=folder, follow_symlinks=False)
@@ -119,7 +119,7 @@ class SafeFolder:
         return self._names(name, lambda entry: entry.is_dir(follow_symlinks=False))
 
     def open_file(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Open a regular file; return its descriptor."""
+        """Open a regular file, and return the descriptor."""
         with self._parent(name, create=bool(flags & os.O_CREAT)) as (folder, file):
             path = self.path / name
             try:
@@ -182,10 +182,10 @@ class SafeFolder:
                 raise
 
     def copy_tree(self, source: Path, name: str, *, leave_out: Collection[str] = ()) -> None:
-        """Copy the content of a folder into a new or empty one, with the times of its files."""
+        """Copy the content of a folder into a new or empty one, with the times of the files."""
         for folder, below, files in os.walk(source):
             below[:] = [each for each in below if each not in leave_out]
-            # Read before opening the target: its owner may have no access to the source.
+            # Read before opening the target: the target's owner may have no access to the source.
             contents = [(file, (origin := Path(folder, file)).read_bytes(), origin.stat()) for file in files]
             with self.opened(
                 "/".join((name, *Path(folder).relative_to(source).parts)), create=self._folder_mode
@@ -202,7 +202,7 @@ class SafeFolder:
             os.unlink(file, dir_fd=folder)
 
     def remove_tree(self, name: str) -> None:
-        """Delete whatever has this name, without following links. Root does not act as the owner: its ranks may have written there."""
+        """Delete whatever has this name, following no links. Root does not act as the owner, as root's ranks may have written there."""
         with suppress(FileNotFoundError), self._parent(name, as_owner=False) as (folder, file):
             if stat.S_ISDIR(os.stat(file, dir_fd=folder, follow_symlinks=False).st_mode):
                 shutil.rmtree(file, dir_fd=folder)
@@ -251,7 +251,7 @@ class SafeFolder:
 
 
 def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a whole file or nothing, wherever the user wants it."""
+    """Write a whole file or nothing, at any path that the user wants."""
     SafeFolder(path.parent).replace(path.name, text, mode=mode)
 
 
@@ -274,7 +274,7 @@ def _open_folder(name: str, above: int, path: Path) -> int:
 
 @contextmanager
 def _absolute(folder: Path) -> Iterator[None]:
-    """Name files in errors by their whole path."""
+    """Put the whole path of files into errors."""
     try:
         yield
     except OSError as error:
