@@ -46,12 +46,16 @@ def _print(plan: Plan) -> None:
             node.name,
             ", ".join(map(str, node.ranks)),
             f"{node.cpus:g}" if node.cpus else "all",
-            format_bytes(node.memory_bytes) if node.memory_bytes else "all",
+            _size(node.memory_bytes or plan.default_memory_bytes),
             *((_gpus(node),) if on_gpus else ()),
         )
         for node in plan.nodes
     ]
     print_table(("node", "ranks", "cpus", "memory", *(("gpus",) if on_gpus else ())), rows)
+
+
+def _size(limit: int | None) -> str:
+    return format_bytes(limit) if limit else "all"
 
 
 def _gpus(node: PlannedNode) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from compose_sim.core.host.host import Host
+from compose_sim.core.plan.capacity import RUN_BYTES, room_for_ranks
 from compose_sim.core.plan.gpus.binding import choose_binding
 from compose_sim.core.plan.gpus.driver import why_too_old
 from compose_sim.core.plan.gpus.request import label
 from compose_sim.core.plan.gpus.sharing import why_no_mps
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import EnvironmentMissingError
-
-_RANK_BYTES = 300 << 20  # of a process with torch but without a model
-_DISK_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +22,6 @@ class Machine:
     python_why: str  # why nodes run this interpreter
     default_image: bool  # whether `composesim image build` has been run
     bridge: bool | None  # whether the kernel supports bridges; None if unknown
-    free_memory_bytes: int
-    free_disk_bytes: int
     crashed_runs: tuple[str, ...]
     crashed_elsewhere: bool = False  # whether one of them is not of this project
 
@@ -132,8 +128,9 @@ def _gpu(machine: Machine) -> Check:
 
 
 def _memory(machine: Machine) -> Check:
-    host, free = machine.host, machine.free_memory_bytes
-    room = free // _RANK_BYTES
+    host = machine.host
+    free = host.memory_bytes if host.free_memory_bytes is None else host.free_memory_bytes
+    room = room_for_ranks(free)
     detail = f"{host.cpus} CPUs; {format_bytes(free)} of {format_bytes(host.memory_bytes)} memory free, room for about {room} ranks"
     if room >= 2:
         return _passed("memory", detail)
@@ -141,8 +138,11 @@ def _memory(machine: Machine) -> Check:
 
 
 def _disk(machine: Machine) -> Check:
-    detail = f"{format_bytes(machine.free_disk_bytes)} free on the disk of {machine.host.folder}"
-    if machine.free_disk_bytes >= _DISK_BYTES:
+    free = machine.host.free_disk_bytes
+    if free is None:
+        return _passed("disk", f"the free space on the disk of {machine.host.folder} is unknown")
+    detail = f"{format_bytes(free)} free on the disk of {machine.host.folder}"
+    if free >= RUN_BYTES:
         return _passed("disk", detail)
     return Check(id="disk", status="warned", detail=detail, hint="composesim prune --finished")
 

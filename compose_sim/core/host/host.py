@@ -33,6 +33,10 @@ class DockerFacts:
     version: str = ""
     compose_version: str = ""
     used_subnets: tuple[str, ...] = ()
+    cpus: int | None = (
+        None  # the CPUs of its machine; None if it cannot limit those of a container, or if this is unknown
+    )
+    memory_bytes: int | None = None  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,9 @@ class Host:
     system: str  # "Linux"
     cpus: int
     memory_bytes: int
+    free_memory_bytes: int | None = None  # available to new processes; this and the next two are None if unknown
+    free_disk_bytes: int | None = None  # of the folder's disk
+    free_process_ids: int | None = None  # for processes and threads
     folder: str  # the working directory, mounted on all nodes at the same path
     user_id: int  # nodes run as the caller, or as the owner of the folder if the caller is root
     group_id: int

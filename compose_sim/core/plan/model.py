@@ -157,6 +157,8 @@ class Plan:
     initial_node_count: int  # the run starts with this many of `nodes`; `scale` may start the others
     links: tuple[str, ...] = ()  # shapes, as `--link` takes them
     scratch_bytes: int | None = None
+    default_cpus: int | None = None  # limit of a container that has no other one; None on the local engine
+    default_memory_bytes: int | None = None  # likewise
     master: PlannedMaster
     mps: PlannedMps | None = None
     services: tuple[PlannedService, ...] = ()

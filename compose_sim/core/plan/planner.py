@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compose_sim.core.host.host import Host
+from compose_sim.core.plan.capacity import check_capacity, default_memory_bytes
 from compose_sim.core.plan.defaults import (
     check_driven,
     choose_backend,
@@ -59,6 +60,7 @@ class _Runtime:
     gpus: Choice
     gpu_plan: GpuPlan | None  # None if nodes see no GPU of this machine
     backend: Choice
+    scarce: tuple[Choice, ...]  # resources of this machine
 
     @property
     def contained(self) -> bool:
@@ -102,11 +104,14 @@ def make_plan(
     )
     layout = replace(layout, published={port.name: port.port for port in ports})
     plan = _assemble(spec, recipe, layout, runtime, run=run)
+    is_limited = runtime.contained and not portable
     common = with_dotenv(plan.environment, dotenv or {}, contained=runtime.contained)
     return replace(
         plan,
         # A rendered document leaves the subnet to the engine that will run it.
         subnet=spec.subnet if portable else choose_subnet(spec, host) if runtime.contained else None,
+        default_cpus=host.docker.cpus if is_limited else None,
+        default_memory_bytes=default_memory_bytes(host) if is_limited else None,
         master=replace(plan.master, ports=ports),
         services=services,
         has_token=recipe.DRIVEN or bool(services),
@@ -124,9 +129,11 @@ def _choose_runtime(
     engine = choose_engine(spec, host, portable=portable)
     packages = {**recipe.PACKAGES, **needed_packages(spec.services)}
     image, python = choose_image(spec, host, engine=engine.value, packages=packages)
+    launcher = recipe.launcher(spec)
     check_limits(spec, host, engine=engine.value, portable=portable)
+    scarce = () if portable else check_capacity(spec, host, engine=engine.value, launcher=launcher)
     contained = engine.value == "docker"
-    if contained and recipe.launcher(spec) == HOSTED:
+    if contained and launcher == HOSTED:
         host = as_ordinary_user(host)
     folder = CONTAINER_FOLDER if contained else run_folder
     mounts = node_mounts(spec, host, program, image=image.value) if contained else ()
@@ -147,6 +154,7 @@ def _choose_runtime(
         gpus=gpus,
         gpu_plan=gpu_plan,
         backend=choose_backend(spec, host, gpus=hidden.value if hidden else None, all_nodes=on_all),
+        scarce=scarce,
     )
 
 
@@ -212,7 +220,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
             **recipe.environment(layout),
         },
         mounts=(*runtime.mounts, *driver_mounts(gpu_plan)),
-        choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus),
+        choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus, *runtime.scarce),
     )
 
 

@@ -181,6 +181,9 @@ class ClusterSpec(BaseModel):
         None, description="Name of the run.", examples=["demo"]
     )
     keep: Annotated[bool, Flag()] = Field(False, description="Keep the nodes and their network after the run.")
+    force: Annotated[bool, Flag()] = Field(
+        False, description="Start even if the request exceeds the memory, the processes or the disk of this machine."
+    )
     keep_runs: Annotated[int, Field(ge=0)] = Field(
         20, description="Number of finished runs whose folders are kept in the project; older ones are deleted."
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.state.state import ClusterState, Failure, RankState, Round
+from compose_sim.core.state.state import ClusterState, Failure, NodeState, RankState, Round
 
 _PHASES = ["starting", "init", "running", "ended", "exited"]
 _SIGNALS = {
@@ -93,17 +93,18 @@ def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
         rank = RankState(rank=event.rank or 0, node=event.node or "") if known else None
     # A driver ends all ranks when one has failed: also a rank that has raised the first exception, and is about to exit.
     if rank and (not stopped or (state.driver and rank.exception)) and (signal or exit_code):
-        state = replace(state, failures=(*state.failures, _failure_of(rank, event)))
+        state = replace(state, failures=(*state.failures, _failure_of(rank, event, state.nodes.get(rank.node))))
     return state
 
 
-def _failure_of(rank: RankState, event: Event) -> Failure:
+def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failure:
     exit_code, signal = event.data.get("exit_code"), event.data.get("signal")
     if rank.exception and not signal:
         return rank.exception
     name = _SIGNALS.get(signal or 0, f"signal {signal}")
     if event.data.get("oom"):
-        kind, message = "oom", f"rank {rank.rank} was killed: {rank.node} ran out of memory"
+        who = rank.node if node and node.has_memory_limit else "this machine"
+        kind, message = "oom", f"rank {rank.rank} was killed: {who} ran out of memory"
     elif signal and rank.script_exit_code == 0:
         kind, message = "teardown", f"rank {rank.rank} crashed in teardown, after training ended ({name})"
     elif signal:

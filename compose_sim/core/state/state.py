@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compose_sim.core.faults.record import FaultRecord
-from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.state.load import NO_LOAD, Load
 
 
@@ -101,6 +101,7 @@ class NodeState:
     exit_code: int | None = None
     oom_killed: bool = False
     was_stopped: bool = False  # by composesim, so its exit code explains nothing
+    has_memory_limit: bool = False  # requested; the default limit is nearly all memory of the machine
     gone_at: float | None = None  # when it was lost or exited
     steps: int = 0  # of the fastest rank, in the last round in which the node took part
     usage: Usage | None = None
@@ -193,9 +194,13 @@ class ClusterState:
         return replace(self, ranks={**self.ranks, rank.rank: rank})
 
 
+def _node_state(node: PlannedNode) -> NodeState:
+    return NodeState(name=node.name, nproc=node.nproc, has_memory_limit=node.memory_bytes is not None)
+
+
 def initial_state(plan: Plan) -> ClusterState:
     """Return the state before anything has happened, with the ranks of the nodes that the run starts with."""
-    nodes = {node.name: NodeState(name=node.name, nproc=node.nproc) for node in plan.nodes}
+    nodes = {node.name: _node_state(node) for node in plan.nodes}
     ranks = {rank: RankState(rank=rank, node=node.name) for node in plan.initial_nodes for rank in node.ranks}
     return ClusterState(
         nodes=nodes,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compose_sim.core.state.fault_attribution import fault_of, is_excused
-from compose_sim.core.state.state import ClusterState, Failure
+from compose_sim.core.state.state import ClusterState, Failure, NodeState
 
 _CONSEQUENCE_WITHIN_S = 5.0
 _CLOSED = "connection closed"  # by the end of the node, before composesim could stop it
@@ -75,13 +75,14 @@ def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
         return failure  # the exit code of a node that composesim stopped later does not explain why it was lost
     if node.was_stopped and not failure.message.endswith(_CLOSED):
         return replace(failure, message=f"composesim stopped {failure.message.replace(' was lost: ', ': ', 1)}")
-    kind, how = _how_node_ended(node.exit_code or 0, oom=node.oom_killed)
+    kind, how = _how_node_ended(node)
     return replace(failure, kind=kind, message=f"{node.name} {how}")
 
 
-def _how_node_ended(exit_code: int, *, oom: bool) -> tuple[str, str]:
-    if oom:
-        return "oom", "was killed: it ran out of memory"
+def _how_node_ended(node: NodeState) -> tuple[str, str]:
+    exit_code = node.exit_code or 0
+    if node.oom_killed:
+        return "oom", f"was killed: {'it' if node.has_memory_limit else 'this machine'} ran out of memory"
     if exit_code == 137:
         return "signal", "was killed (SIGKILL)"
     if exit_code > 128:
@@ -117,7 +118,7 @@ def _silent_nodes(state: ClusterState, known: list[Failure], outputs: Mapping[st
     for node in state.nodes.values():
         if node.name in reported or node.exit_code in _GOOD_ENDS or node.was_stopped:
             continue
-        kind, how = _how_node_ended(node.exit_code or 0, oom=node.oom_killed)
+        kind, how = _how_node_ended(node)
         at_start = node.name in never_started
         failures.append(
             Failure(

@@ -16,7 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Interface
 from pathlib import Path
 
+import psutil
+
 from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
+from compose_sim.engine.host.capacity import free_process_ids, limits_of_docker
 from compose_sim.engine.host.gpus import inspect_gpus
 from compose_sim.engine.host.ports import listening_ports
 from compose_sim.engine.subprocesses import output_of, try_output_of
@@ -73,6 +76,9 @@ def inspect_host(
             system=platform.system(),
             cpus=len(os.sched_getaffinity(0)),
             memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            free_memory_bytes=psutil.virtual_memory().available,
+            free_disk_bytes=shutil.disk_usage(folder).free,
+            free_process_ids=free_process_ids(),
             folder=str(folder),
             user_id=user_id,
             group_id=group_id,
@@ -101,7 +107,8 @@ def docker_facts() -> DockerFacts:
             reason=f"the Docker endpoint '{endpoint}' is on another machine, where nodes cannot mount this machine's folders",
             hint="docker context use default, or unset DOCKER_HOST",
         )
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        limits = pool.submit(limits_of_docker, endpoint.removeprefix("unix://"))
         version = pool.submit(try_output_of, ["docker", "version", "--format", "{{.Server.Version}}"])
         compose = pool.submit(try_output_of, ["docker", "compose", "version", "--short"])
         subnets = pool.submit(_used_subnets)
@@ -118,6 +125,8 @@ def docker_facts() -> DockerFacts:
             version=engine_version,
             compose_version=compose_version,
             used_subnets=subnets.result(),
+            cpus=limits.result()[0],
+            memory_bytes=limits.result()[1],
         )
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
-
-import psutil
 
 from compose_sim.core.doctor.machine_checks import Machine
 from compose_sim.core.host.host import Host
@@ -27,8 +24,6 @@ def inspect_machine(folder: Path) -> Machine:
         python_why=_why_this_python(host),
         default_image=host.docker.available and image_id(DEFAULT_IMAGE) != "",
         bridge=_has_bridges(),
-        free_memory_bytes=psutil.virtual_memory().available,
-        free_disk_bytes=shutil.disk_usage(folder).free,
         crashed_runs=tuple(found.run for found in crashed),
         crashed_elsewhere=not all(found.is_in(folder) for found in crashed),
     )

@@ -19,12 +19,10 @@ NO_TORCH = PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",))
 
 def a_machine(*, host: dict[str, Any] | None = None, **changes: Any) -> Machine:
     values: dict[str, Any] = {
-        "host": a_host(**(host or {})),
+        "host": a_host(**{"free_memory_bytes": 8 << 30, "free_disk_bytes": 100 << 30, **(host or {})}),
         "python_why": "the active virtual environment",
         "default_image": False,
         "bridge": True,
-        "free_memory_bytes": 8 << 30,
-        "free_disk_bytes": 100 << 30,
         "crashed_runs": (),
     }
     return Machine(**{**values, **changes})
@@ -71,8 +69,8 @@ def test_docker_is_told_in_the_words_of_what_is_wrong_with_it(reason: str) -> No
     ("name", "changes", "hint"),
     [
         ("leftovers", {"crashed_runs": ("a", "b")}, "composesim prune"),
-        ("memory", {"free_memory_bytes": 400 << 20}, "ps aux --sort -rss | head"),
-        ("disk", {"free_disk_bytes": 10 << 20}, "composesim prune --finished"),
+        ("memory", {"host": {"free_memory_bytes": 400 << 20}}, "ps aux --sort -rss | head"),
+        ("disk", {"host": {"free_disk_bytes": 10 << 20}}, "composesim prune --finished"),
         ("leftovers", {"crashed_runs": ("a",), "crashed_elsewhere": True}, "composesim prune --everywhere"),
         ("bridge", {"bridge": False}, "sudo modprobe bridge"),
         ("image", {"host": {"python": NO_TORCH}}, "composesim image build"),

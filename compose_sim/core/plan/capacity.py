@@ -1,0 +1,120 @@
+"""Compare a request with the room on this machine, and choose the limits of nodes that name none.
+
+`doctor` prints the same numbers. They were measured with an empty script, torch 2.13 for the CPU and Docker 26 (docs/limits.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from compose_sim.core.host.host import Host
+from compose_sim.core.plan.model import Choice
+from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.core.units import format_bytes, format_count
+from compose_sim.errors import SpecError
+
+RANK_BYTES = 300 << 20  # of a rank with torch and a small model
+RUN_BYTES = 1 << 30  # of disk, for a run with logs and checkpoints
+PROCESSES_PER_NODE = 4096  # the limit of a container, which counts threads
+_MIB = 1 << 20
+# The least that a rank needs: one that is forked from a process with torch shares most of its memory, others import torch.
+_LEAST_RANK_BYTES = {"warm": 35 * _MIB, "command": 8 * _MIB}
+_IMPORT_BYTES = 140 * _MIB
+_LEAST_NODE_BYTES = {"docker": 100 * _MIB, "local": 20 * _MIB}
+_LEAST_DISK_BYTES, _DISK_BYTES_PER_NODE = 8 * _MIB, 64 << 10
+_RANK_PROCESSES = 5
+_NODE_PROCESSES = {"docker": 20, "local": 2}  # Docker runs a program for each container
+_MOST_RESERVED_BYTES = 1 << 30
+
+
+def room_for_ranks(free_bytes: int) -> int:
+    """Return how many ranks with a small model fit into memory."""
+    return free_bytes // RANK_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shortage:
+    """A resource of which even the smallest script would need more than there is."""
+
+    needs: str
+    has: str
+    nodes: int  # the largest number for which there is enough
+
+
+def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str) -> tuple[Choice, ...]:
+    """
+    Return a Choice for each resource that may become scarce.
+
+    Raises SpecError if the nodes cannot all run on this machine, with the largest number that can, unless the spec has `force`.
+    """
+    ranks = [node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs][: spec.initial_node_count]
+    found = _shortages(ranks, host, engine=engine, launcher=launcher)
+    if not found:
+        return _warnings(spec, host, ranks)
+    worst = min(found, key=lambda shortage: shortage.nodes)
+    cluster = f"{format_count(len(ranks), 'node')} with {format_count(sum(ranks), 'rank')}"
+    problem = f"{cluster} need at least {worst.needs}; this machine has {worst.has}"
+    if spec.force:
+        return (Choice(what="capacity", value="exceeded", why=f"--force: {problem}"),)
+    fewer = f"composesim up --nodes {worst.nodes} … is the largest number that fits" if worst.nodes else "free some"
+    raise SpecError(problem, hint=f"{fewer}; --force starts them nevertheless; composesim doctor")
+
+
+def default_memory_bytes(host: Host) -> int | None:
+    """
+    Return the memory limit of a container without one: what is available, less a reserve that keeps this machine usable.
+
+    It is at least half of all memory, because file system caches may give way to nodes though they do not count as available.
+    """
+    total, free = host.docker.memory_bytes, host.free_memory_bytes
+    if not (total and free):
+        return None
+    return max(min(free, total) - min(free // 8, _MOST_RESERVED_BYTES), total // 2)
+
+
+def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> list[_Shortage]:
+    rank_bytes = _LEAST_RANK_BYTES.get(launcher, _IMPORT_BYTES)
+    memory = [_LEAST_NODE_BYTES[engine] + rank_bytes * count for count in ranks]
+    processes = [_NODE_PROCESSES[engine] + _RANK_PROCESSES * count for count in ranks]
+    disk = [_DISK_BYTES_PER_NODE] * len(ranks)
+    found = []
+    if host.free_memory_bytes is not None and sum(memory) > host.free_memory_bytes:
+        free = host.free_memory_bytes
+        has = f"{format_bytes(free)} available, room for about {format_count(room_for_ranks(free), 'rank')} with a small model"
+        found.append(_Shortage(needs=f"{format_bytes(sum(memory))} of memory", has=has, nodes=_fitting(memory, free)))
+    if host.free_process_ids is not None and sum(processes) > host.free_process_ids:
+        free = host.free_process_ids
+        needs = f"{sum(processes)} processes and threads"
+        found.append(_Shortage(needs=needs, has=f"room for {free}", nodes=_fitting(processes, free)))
+    if host.free_disk_bytes is not None and _LEAST_DISK_BYTES + sum(disk) > host.free_disk_bytes:
+        free = host.free_disk_bytes
+        needs = f"{format_bytes(_LEAST_DISK_BYTES + sum(disk))} on the disk of {host.folder}"
+        found.append(
+            _Shortage(needs=needs, has=f"{format_bytes(free)}", nodes=_fitting(disk, free - _LEAST_DISK_BYTES))
+        )
+    return found
+
+
+def _fitting(needs: Iterable[int], free: int) -> int:
+    """Return how many of the first nodes fit."""
+    return sum(total <= free for total in accumulate(needs))
+
+
+def _warnings(spec: ClusterSpec, host: Host, ranks: list[int]) -> tuple[Choice, ...]:
+    found = []
+    free = host.free_memory_bytes
+    if free is not None and sum(ranks) > room_for_ranks(free):
+        why = f"{format_bytes(free)} of memory available, and about {format_bytes(RANK_BYTES)} for a rank with a small model"
+        found.append(("memory", f"room for about {format_count(room_for_ranks(free), 'rank')}", why))
+    limits = sum(node.memory or spec.memory or 0 for node in spec.node_specs[: len(ranks)])
+    if limits > host.memory_bytes:
+        why = (
+            f"the limits of all nodes add up to {format_bytes(limits)} of {format_bytes(host.memory_bytes)}: "
+            "if nodes use them, this machine runs out of memory first"
+        )
+        found.append(("memory", "overcommitted", why))
+    if host.free_disk_bytes is not None and host.free_disk_bytes < RUN_BYTES:
+        found.append(("disk", f"{format_bytes(host.free_disk_bytes)} free", f"on the disk of {host.folder}"))
+    return tuple(Choice(what=what, value=value, why=why) for what, value, why in found)

@@ -1,0 +1,104 @@
+"""Is a request refused that this machine has no room for, with a number of nodes that fit?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compose_sim.core.host.host import Host
+from compose_sim.core.plan.capacity import RANK_BYTES, default_memory_bytes, room_for_ranks
+from compose_sim.errors import SpecError
+from tests.builders import a_host, a_plan
+
+GIB = 1 << 30
+
+
+def a_machine(**changes: Any) -> Host:
+    """A machine with 24 GiB of memory, of which 20 GiB are available, and a Docker engine that sets limits."""
+    free = {"free_memory_bytes": 20 * GIB, "free_disk_bytes": 100 * GIB, "free_process_ids": 30_000}
+    docker = replace(a_host().docker, cpus=2, memory_bytes=24 * GIB)
+    return a_host(**{"memory_bytes": 24 * GIB, "docker": docker, **free, **changes})
+
+
+def capacity(host: Host | None = None, **spec: Any) -> dict[str, str]:
+    choices = a_plan(host or a_machine(), **spec).choices
+    return {choice.what: choice.value for choice in choices if choice.what in ("memory", "disk", "capacity")}
+
+
+@pytest.mark.parametrize(
+    ("scarce", "spec"),
+    [
+        ({}, {"nodes": 500}),
+        ({}, {"nodes": 500, "engine": "local"}),
+        ({}, {"nodes": 300, "engine": "local", "launcher": "env"}),
+        ({"free_process_ids": 100}, {"nodes": 20}),
+        ({"free_disk_bytes": 9 << 20}, {"nodes": 20}),
+        ({"free_memory_bytes": GIB}, {"nodes": [{"nproc_per_node": 4}, {"nproc_per_node": 64}]}),
+    ],
+)
+def test_what_cannot_run_is_refused_and_the_largest_number_that_is_named_runs(
+    scarce: dict[str, int], spec: dict[str, Any]
+) -> None:
+    host = a_machine(**scarce)
+    with pytest.raises(SpecError) as caught:
+        a_plan(host, **spec)
+
+    found = re.search(r"--nodes (\d+)", caught.value.hint)
+    assert found
+    most = int(found[1])
+    nodes = spec["nodes"]
+    wider = nodes[: most + 1] if isinstance(nodes, list) else most + 1
+    assert a_plan(host, **{**spec, "nodes": nodes[:most] if isinstance(nodes, list) else most})
+    with pytest.raises(SpecError):
+        a_plan(host, **{**spec, "nodes": wider})
+
+
+def test_force_starts_them_nevertheless() -> None:
+    assert capacity(nodes=500, force=True) == {"capacity": "exceeded"}
+
+
+def test_a_machine_without_room_for_one_node_names_no_number() -> None:
+    with pytest.raises(SpecError) as caught:
+        a_plan(a_machine(free_memory_bytes=64 << 20))
+
+    assert "--nodes" not in caught.value.hint
+    assert "--force" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("scarce", "spec", "warned"),
+    [
+        ({}, {"nodes": 2}, set()),
+        ({}, {"nodes": 1 + 20 * GIB // RANK_BYTES}, {"memory"}),
+        ({}, {"nodes": 64, "memory": "600m"}, {"memory"}),
+        ({"free_disk_bytes": 100 << 20}, {"nodes": 2}, {"disk"}),
+        ({"free_memory_bytes": None, "free_disk_bytes": None, "free_process_ids": None}, {"nodes": 500}, set()),
+    ],
+    ids=["enough", "models", "limits", "disk", "unknown"],
+)
+def test_what_may_become_scarce_is_a_warning(scarce: dict[str, Any], spec: dict[str, Any], warned: set[str]) -> None:
+    assert capacity(a_machine(**scarce), **spec).keys() == warned
+
+
+def test_the_warning_starts_where_doctor_has_no_more_room() -> None:
+    room = room_for_ranks(20 * GIB)
+
+    assert not capacity(nodes=room)
+    assert capacity(nodes=room + 1) == {"memory": f"room for about {room} ranks"}
+
+
+@pytest.mark.parametrize(("free", "limit"), [(20 * GIB, 19 * GIB), (14 * GIB, 13 * GIB), (2 * GIB, 12 * GIB)])
+def test_the_default_memory_limit_leaves_a_reserve_and_is_half_of_the_machine_at_least(free: int, limit: int) -> None:
+    assert default_memory_bytes(a_machine(free_memory_bytes=free)) == limit
+
+
+def test_nodes_have_default_limits_where_docker_can_set_them() -> None:
+    limited, local = a_plan(a_machine()), a_plan(a_machine(), engine="local")
+
+    assert (limited.default_cpus, limited.default_memory_bytes) == (2, 19 * GIB)
+    assert (local.default_cpus, local.default_memory_bytes) == (None, None)
+    assert a_plan(a_machine(), portable=True).default_memory_bytes is None
+    assert a_plan().default_memory_bytes is None
