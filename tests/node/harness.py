@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -29,8 +30,9 @@ class Cluster:
         self.folder, self.program, self.launcher, self.nproc = folder, program, launcher, nproc
         self.module = False
         self.cwd = folder
-        for name in ("events", "logs", "shared", "debug"):
+        for name in ("events", "logs", "shared", "debug", "control"):
             (folder / name).mkdir(parents=True)
+        (folder / "control" / "secret").write_text(secrets.token_hex(32))
         shutil.copytree(NODE_CODE, folder / "node", ignore=shutil.ignore_patterns("__pycache__"))
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},

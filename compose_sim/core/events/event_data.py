@@ -42,6 +42,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "node-joined": {"node": str, "node_rank": int, "nproc": int},
     "node-lost": {"node": str, "reason": str, "injected": bool},
     "master-started": {"port": int, "pid": int},
+    "connection-refused": {"address": str, "reason": str},
     "ended": {**_EXIT, "passed": bool, "reason": str},
     "ready": {"words": str},
     "round": {"world_size": int, "nodes": _TEXTS, "restart_count": int, "because": str},

@@ -20,7 +20,9 @@ KINDS_OF: Mapping[str, frozenset[str]] = {
             *("fault", "heal", "link", "scale", "recovered", "refused"),  # what a user does to the run
         }
     ),
-    "master": frozenset({"master-started", "node-joined", "node-lost", "round", "ready", "ended"}),
+    "master": frozenset(
+        {"master-started", "node-joined", "node-lost", "round", "ready", "ended", "connection-refused"}
+    ),
     "mps": frozenset({"mps"}),
     "node": frozenset(
         {

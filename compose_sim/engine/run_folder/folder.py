@@ -13,7 +13,7 @@ from typing import Any
 
 from compose_sim import assets
 from compose_sim.core.events.events import Event, parse_event
-from compose_sim.core.plan.model import TOKEN, Plan, plan_from_dict
+from compose_sim.core.plan.model import SECRET, TOKEN, Plan, plan_from_dict
 from compose_sim.core.report.report import Report
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.safe_files import HIDDEN, SafeFolder
@@ -202,17 +202,22 @@ def last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
 
 
 def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False, bytecode: bool = False) -> None:
-    """Make what nodes need: the code, folders that are writable for the user that nodes run as, and a new `token`."""
+    """Make what nodes need: the code, folders that are writable for the user that nodes run as, and new secrets."""
     files, user = SafeFolder(path), (user_id, group_id)
     files.remove_tree("node")
     files.share_folder("node", user)
     # Bytecode helps only nodes that run this very Python: nodes cannot store bytecode, and each process would compile again.
     files.copy_tree(assets.node_code(), "node", leave_out=() if bytecode else ("__pycache__",))
-    files.share_folder("control", user, private=True)
+    _write_secret(files, SECRET, user)
     for name in _WRITTEN_BY_NODES:
         files.make_folder(name, user)
     if token:
-        folder = TOKEN.rpartition("/")[0]
-        files.share_folder(folder, user, private=True)
-        files.replace(f"{folder}/.gitignore", "*\n")
-        files.replace(TOKEN, secrets.token_hex(32), mode=0o600)
+        _write_secret(files, TOKEN, user)
+
+
+def _write_secret(files: SafeFolder, name: str, user: tuple[int, int]) -> None:
+    """Write a new secret that only the nodes' user can read."""
+    folder = name.rpartition("/")[0]
+    files.share_folder(folder, user, private=True)
+    files.replace(f"{folder}/.gitignore", "*\n")
+    files.replace(name, secrets.token_hex(32), mode=0o600)

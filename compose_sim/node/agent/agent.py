@@ -33,6 +33,7 @@ class Agent:
         self,
         *,
         master: str,
+        secret: bytes,
         launch: Launch,
         node_rank: int,
         events: EventLog,
@@ -55,7 +56,7 @@ class Agent:
         self._next: Callable[[], None] | None = None  # after all ranks have ended; None: report to the master
         self._failure_code, self._done = 0, False
         self._exit_code: int | None = None
-        self._master = MasterClient(master, selector, self)
+        self._master = MasterClient(master, secret, selector, self)
         self._starter = self._start_starter()
 
     def run(self) -> int:

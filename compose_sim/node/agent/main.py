@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Callable
 
 from ..shared import emulation
+from ..shared.authentication import MissingSecretError, read_secret
 from ..shared.event_log import EventLog
 from ..shared.rank_logs import RankLogs
 from .agent import Agent
@@ -82,12 +83,15 @@ def main(arguments: list[str]) -> int:
     exit_code = 1
     try:
         exit_code = _run_agent(launch, environment["COMPOSESIM_MASTER"], partial(_print_and_log, log))
+    except MissingSecretError as error:
+        _print_and_log(log, str(error))
     finally:
         events.emit("node-exited", exit_code=exit_code)
     return exit_code
 
 
 def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
+    secret = read_secret(os.environ)
     events, signals = EventLog.from_environment(os.environ), Signals()
     contained = _is_contained()
     with selectors.DefaultSelector() as selector:
@@ -96,6 +100,7 @@ def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
         commands = CommandRunner(events, contained=contained)
         agent = Agent(
             master=master,
+            secret=secret,
             launch=launch,
             node_rank=int(os.environ["COMPOSESIM_NODE_RANK"]),
             events=events,

@@ -15,7 +15,8 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from ..shared.master_protocol import UNREACHABLE_SECONDS, Connection, Message
+from ..shared.authentication import AUTHENTICATE_SECONDS, AuthenticatedConnection
+from ..shared.master_protocol import UNREACHABLE_SECONDS, Message
 
 # Seconds to try, by failure. At first the master may not run yet, and its name may be unknown.
 _FIRST_TIME = {"refused": 120.0, "unknown": 120.0, "silent": 120.0}
@@ -28,7 +29,7 @@ class MasterListener(Protocol):
     """Receives what happens on the connection."""
 
     def connected(self) -> None:
-        """The connection is open."""
+        """The connection is open, and the master has the run's secret."""
 
     def received(self, message: Message) -> None:
         """The master has sent a message."""
@@ -43,10 +44,10 @@ class MasterListener(Protocol):
 class MasterClient:
     """One node's connection to the master. Call `poll` at `wake_at`, on the monotonic clock, at the latest."""
 
-    def __init__(self, address: str, selector: selectors.BaseSelector, listener: MasterListener) -> None:
+    def __init__(self, address: str, secret: bytes, selector: selectors.BaseSelector, listener: MasterListener) -> None:
         """Do nothing before `connect`; `address` is HOST:PORT."""
-        self._address, self._selector, self._listener = address, selector, listener
-        self._connection: Connection | None = None
+        self._address, self._secret, self._selector, self._listener = address, secret, selector, listener
+        self._connection: AuthenticatedConnection | None = None
         self._attempt: socket.socket | None = None
         self._began = 0.0
         self._pause, self._attempts = _FIRST_PAUSE, 0
@@ -60,18 +61,21 @@ class MasterClient:
 
     def send(self, message: Message) -> None:
         """Send one message if there is a connection; a failure is reported later."""
-        if self._connection is not None:
+        if self._connection is not None and self._connection.authenticated:
             self._connection.send(message)
 
     def poll(self) -> None:
         """Start another attempt if one is due, or give up one that gets no answer."""
         if time.monotonic() < self.wake_at:
             return
-        if self._attempt is None:
+        if self._connection is not None:  # it has not authenticated in time
+            self._disconnect(self._connection)
+        elif self._attempt is None:
             self._try()
+            return
         else:
             self._end_attempt().close()
-            self._failed("silent", "timed out")
+        self._failed("silent", "timed out")
 
     def close(self) -> None:
         """Close the connection, and make no further attempt."""
@@ -107,10 +111,9 @@ class MasterClient:
             link.close()
             self._failed("refused" if error_number == errno.ECONNREFUSED else "silent", os.strerror(error_number))
             return
-        self._connection = Connection(link)
+        self._connection = AuthenticatedConnection(link, self._secret, is_master=False)
         self._selector.register(self._connection, selectors.EVENT_READ, self._read)
-        self._patience, self.wake_at = _RECONNECT, _NEVER
-        self._listener.connected()
+        self.wake_at = time.monotonic() + AUTHENTICATE_SECONDS
 
     def _end_attempt(self) -> socket.socket:
         assert self._attempt is not None
@@ -131,14 +134,23 @@ class MasterClient:
         connection = self._connection
         if connection is None:  # closed earlier in this iteration
             return
-        for message in connection.receive():
+        was_authenticated = connection.authenticated
+        messages = connection.receive()
+        if connection.authenticated and not was_authenticated:
+            self._patience, self.wake_at = _RECONNECT, _NEVER
+            self._listener.connected()
+        for message in messages:
             self._listener.received(message)
-        if connection.closed and connection is self._connection:
-            reason = connection.closed
-            self._disconnect(connection)
+        if not connection.closed or connection is not self._connection:
+            return
+        reason = connection.closed
+        self._disconnect(connection)
+        if connection.authenticated:
             self._listener.disconnected(reason)
+        else:
+            self._failed("unknown", reason)  # such as the master of another run, which now has this port
 
-    def _disconnect(self, connection: Connection) -> None:
+    def _disconnect(self, connection: AuthenticatedConnection) -> None:
         self._connection = None
         self._selector.unregister(connection)
         connection.close()

@@ -7,12 +7,20 @@ A coordinator receives what happened to a peer (a connection) with the time on t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ..shared.master_protocol import Message
 from .machine_clock import Patience
+
+_MOST = 1 << 16  # of nodes, and of ranks on a node
+_OPTIONAL = type(None)
+# Message from a node -> its fields -> their types. A message of another type only shows that the node is alive.
+_FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "join": {"node": (str,), "node_rank": (int,), "nproc": (int,), "ready": (bool, _OPTIONAL)},
+    "failed": {"rank": (int, _OPTIONAL), "exit_code": (int, _OPTIONAL), "signal": (int, _OPTIONAL)},
+}
 
 
 class Action:
@@ -80,7 +88,13 @@ class Coordinator(ABC, Generic[AnyMember]):
         self._members[peer] = self.member_type(heard=now, address=address)
 
     def received(self, peer: int, message: Message, now: float) -> list[Action]:
-        """Handle a message from a node. A message of an unknown type only shows that the node is alive."""
+        """
+        Handle a message from a node. A message of an unknown type only shows that the node is alive.
+
+        Raises:
+            ValueError: the message is malformed.
+        """
+        _check(message)
         member = self._members.get(peer)
         if member is None:
             return []
@@ -125,12 +139,12 @@ class Coordinator(ABC, Generic[AnyMember]):
     def _join(self, peer: int, member: AnyMember, message: Message, now: float) -> list[Action]:
         if self.outcome is not None:
             return [Send(peer, self._end)]
-        node = str(message["node"])
+        node = message["node"]
         actions: list[Action] = []
         for other in [other for other, each in self._members.items() if each.node == node and other != peer]:
             actions += [Drop(other), *self._replaced(other, now)]
-        member.node, member.node_rank = node, int(message["node_rank"])
-        joined = {"node": node, "node_rank": member.node_rank, "nproc": int(message["nproc"])}
+        member.node, member.node_rank = node, message["node_rank"]
+        joined = {"node": node, "node_rank": member.node_rank, "nproc": message["nproc"]}
         return [*actions, Emit("node-joined", joined), *self._joined(peer, member, message)]
 
     def _replaced(self, peer: int, now: float) -> list[Action]:
@@ -147,3 +161,11 @@ class Coordinator(ABC, Generic[AnyMember]):
         self._end = {"type": "end"} if passed else {"type": "stop", "reason": reason, "node": node}
         ended = Emit("ended", {"passed": passed, "reason": reason, "node": node, **facts})
         return [ended, *(Send(peer, self._end) for peer, member in self._members.items() if member.node)]
+
+
+def _check(message: Message) -> None:
+    fields = _FIELDS.get(message["type"], {})
+    if any(type(message.get(name)) not in types for name, types in fields.items()):
+        raise ValueError(message)
+    if message["type"] == "join" and not (0 <= message["node_rank"] < _MOST and 0 < message["nproc"] < _MOST):
+        raise ValueError(message)

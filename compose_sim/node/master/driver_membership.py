@@ -95,9 +95,9 @@ class DriverMembership(Coordinator[_Member]):
         return super().finished and not nodes_expected
 
     def _join(self, peer: int, member: _Member, message: Message, now: float) -> list[Action]:
-        if not 0 <= int(message["node_rank"]) < len(self._slots):
+        if message["node_rank"] >= len(self._slots):
             raise ValueError(f"node number {message['node_rank']} was never planned")
-        self._seen.add(str(message["node"]))
+        self._seen.add(message["node"])
         return super()._join(peer, member, message, now)
 
     def _joined(self, peer: int, member: _Member, message: Message) -> list[Action]:

@@ -96,9 +96,9 @@ class Rendezvous(Coordinator[_Member]):
         return super()._replaced(peer, now)
 
     def _joined(self, peer: int, member: _Member, message: Message) -> list[Action]:
-        member.nproc = int(message["nproc"])
+        member.nproc = message["nproc"]
         self._lost.discard(member.node)
-        if self._is_elastic and self.generation >= 0 and not message.get("ready", True):
+        if self._is_elastic and self.generation >= 0 and message.get("ready") is False:
             member.phase, member.ready = "warming", False  # the others need not wait for the imports
             return []
         return self._wait(member) + self._advance()

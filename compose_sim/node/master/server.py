@@ -9,27 +9,43 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..shared.authentication import AUTHENTICATE_SECONDS, AuthenticatedConnection, read_secret
 from ..shared.event_log import EventLog
-from ..shared.master_protocol import Connection
+from ..shared.master_protocol import CLOSED, Message
 from .coordinator import Action, Coordinator, Drop, Emit, Send
 from .machine_clock import MachineClock
 
 TICK_SECONDS = 0.25
+MOST_STRANGERS = 128  # connections that have not authenticated
+_MOST_NOTED = 10  # addresses
+
+
+@dataclass
+class _Peer:
+    """One connection, accepted at the time `since`."""
+
+    connection: AuthenticatedConnection
+    address: str
+    since: float
 
 
 class NodeServer:
     """The sockets of one run's master."""
 
     def __init__(self, coordinator: Coordinator[Any], listener: socket.socket, events: EventLog) -> None:
-        """Listen on `listener`."""
+        """Listen on `listener`, for nodes that have the secret of the run of `events`."""
         self._coordinator = coordinator
         self._listener = listener
         self._events = events
-        self._connections: dict[int, Connection] = {}
+        self._secret = read_secret({"COMPOSESIM_DIR": str(events.folder)})
+        self._peers: dict[int, _Peer] = {}
+        self._strangers: dict[int, _Peer] = {}  # oldest first
+        self._noted: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._next_peer = 0
         self._clock = MachineClock()
@@ -46,24 +62,70 @@ class NodeServer:
             # After reading: if this process was suspended, what arrived in the meantime is not silence.
             self._clock.advance()
             self._perform(self._coordinator.tick(self._clock.now, self._clock.idle_since))
+            self._drop_strangers()
+        for each in self._strangers.values():
+            each.connection.close()
         return 0 if self._coordinator.outcome else 1
 
     def _accept(self) -> None:
-        link, (address, *_) = self._listener.accept()
+        try:
+            link, (address, *_) = self._listener.accept()
+        except OSError as error:  # it was closed already, or this process has no descriptor left
+            if error.errno in (errno.EMFILE, errno.ENFILE) and self._strangers:
+                self._drop_stranger(next(iter(self._strangers)), "too many connections")
+            return
         peer, self._next_peer = self._next_peer, self._next_peer + 1
-        self._connections[peer] = Connection(link)
-        self._selector.register(self._connections[peer], selectors.EVENT_READ, partial(self._read, peer))
-        self._coordinator.connected(peer, address, self._clock.now)
+        connection = AuthenticatedConnection(link, self._secret, is_master=True)
+        self._strangers[peer] = _Peer(connection, address, self._clock.now)
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._read_stranger, peer))
+        if len(self._strangers) > MOST_STRANGERS:
+            self._drop_stranger(next(iter(self._strangers)), "too many connections")
+
+    def _read_stranger(self, peer: int) -> None:
+        stranger = self._strangers.get(peer)
+        if stranger is None:  # dropped earlier in this iteration
+            return
+        messages = stranger.connection.receive()
+        if stranger.connection.authenticated:
+            self._peers[peer] = self._strangers.pop(peer)
+            self._selector.modify(stranger.connection, selectors.EVENT_READ, partial(self._read, peer))
+            self._coordinator.connected(peer, stranger.address, self._clock.now)
+            self._handle(peer, messages)
+        elif stranger.connection.closed:
+            self._drop_stranger(peer, stranger.connection.closed)
+
+    def _drop_strangers(self) -> None:
+        """Drop connections that have not authenticated in time."""
+        oldest = self._clock.now - AUTHENTICATE_SECONDS
+        for peer in [peer for peer, each in self._strangers.items() if each.since < oldest]:
+            self._drop_stranger(peer, f"not authenticated after {AUTHENTICATE_SECONDS:g} s")
+
+    def _drop_stranger(self, peer: int, reason: str) -> None:
+        stranger = self._strangers.pop(peer)
+        self._selector.unregister(stranger.connection)
+        stranger.connection.close()
+        if reason != CLOSED:
+            self._note_refused(stranger.address, reason)
+
+    def _note_refused(self, address: str, reason: str) -> None:
+        """Report the first refused connection of an address."""
+        if address not in self._noted and len(self._noted) < _MOST_NOTED:
+            self._noted.add(address)
+            self._events.emit("connection-refused", address=address, reason=reason)
+            print(f"composesim master: refused a connection from {address}: {reason}", file=sys.stderr, flush=True)
 
     def _read(self, peer: int) -> None:
-        connection = self._connections.get(peer)
-        if connection is None:  # dropped earlier in this iteration
-            return
-        for message in connection.receive():
+        if peer in self._peers:  # else dropped earlier in this iteration
+            self._handle(peer, self._peers[peer].connection.receive())
+
+    def _handle(self, peer: int, messages: list[Message]) -> None:
+        connection = self._peers[peer].connection
+        for message in messages:
             try:
                 actions = self._coordinator.received(peer, message, self._clock.now)
-            except (KeyError, TypeError, ValueError):
+            except ValueError:
                 connection.reject(message)
+                self._note_refused(self._peers[peer].address, connection.closed)
                 break
             self._perform(actions)
         if connection.closed:
@@ -79,18 +141,18 @@ class NodeServer:
                 self._drop(action.peer)
             elif not isinstance(action, Send):
                 self._perform_other(action)
-            elif action.peer in self._connections:
-                self._connections[action.peer].send(action.message)
+            elif action.peer in self._peers:
+                self._peers[action.peer].connection.send(action.message)
 
     def _perform_other(self, action: Action) -> None:
         """Perform an action that only one kind of coordinator returns."""
         raise TypeError(action)
 
     def _drop(self, peer: int) -> None:
-        connection = self._connections.pop(peer, None)
-        if connection is not None:
-            self._selector.unregister(connection)
-            connection.close()
+        dropped = self._peers.pop(peer, None)
+        if dropped is not None:
+            self._selector.unregister(dropped.connection)
+            dropped.connection.close()
 
 
 class PortTaken(RuntimeError):

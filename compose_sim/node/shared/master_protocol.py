@@ -12,10 +12,13 @@ HEARTBEAT_SECONDS = 1.0
 UNREACHABLE_SECONDS = 5.0  # a machine that acknowledges nothing for this long is cut off
 CLOSED = "connection closed"  # the reason if the other side closed the connection
 _LONGEST_LINE = 1 << 20
+_MOST_AT_ONCE = 1 << 20  # bytes; a peer that never stops sending must not keep us from the others
 
 
 class Connection:
     """One end of a connection, which never blocks. `closed` is the reason why it has ended, or "" while it is open."""
+
+    _longest_line = _LONGEST_LINE
 
     def __init__(self, link: socket.socket) -> None:
         """Take over `link`."""
@@ -36,20 +39,12 @@ class Connection:
 
     def send(self, message: Message) -> None:
         """Send one message. A peer with a full buffer has stopped reading, and counts as lost."""
-        if self.closed:
-            return
-        line = json.dumps(message).encode() + b"\n"
-        try:
-            if self._link.send(line) < len(line):
-                self.closed = "it stopped reading"
-        except BlockingIOError:
-            self.closed = "it stopped reading"
-        except OSError as error:
-            self.closed = f"connection lost ({error.strerror})"
+        self._send(json.dumps(message).encode())
 
     def receive(self) -> list[Message]:
-        """Return all messages that have arrived; set `closed` if the connection has ended or a message is malformed."""
-        while not self.closed:
+        """Return the messages that have arrived; set `closed` if the connection has ended or a message is malformed."""
+        received = 0
+        while not self.closed and received < _MOST_AT_ONCE:
             try:
                 data = self._link.recv(65536)
             except BlockingIOError:
@@ -59,12 +54,14 @@ class Connection:
                 break
             if not data:
                 self.closed = CLOSED
+            received += len(data)
             self._unread += data
         *lines, self._unread = self._unread.split(b"\n")
-        if len(self._unread) > _LONGEST_LINE:
+        messages = self._parse(lines)
+        if len(self._unread) > self._longest_line:
             self.reject(self._unread[:80])
             self._unread = b""
-        return self._parse(lines)
+        return messages
 
     def reject(self, message: object) -> None:
         """Set `closed` because of this message."""
@@ -74,15 +71,32 @@ class Connection:
         self.closed = self.closed or "closed by this side"
         self._link.close()
 
+    def _send(self, line: bytes) -> None:
+        if self.closed:
+            return
+        line += b"\n"
+        try:
+            if self._link.send(line) < len(line):
+                self.closed = "it stopped reading"
+        except BlockingIOError:
+            self.closed = "it stopped reading"
+        except OSError as error:
+            self.closed = f"connection lost ({error.strerror})"
+
     def _parse(self, lines: list[bytes]) -> list[Message]:
         messages = []
         for line in lines:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                message = None
-            if not isinstance(message, dict) or "type" not in message:
+            message = self._message(line)
+            if message is None:
                 self.reject(line)
                 break
             messages.append(message)
         return messages
+
+    def _message(self, line: bytes) -> Message | None:
+        """Return the message on a line, or None if it is malformed."""
+        try:
+            message = json.loads(line) if len(line) <= _LONGEST_LINE else None
+        except (ValueError, RecursionError):
+            return None
+        return message if isinstance(message, dict) and isinstance(message.get("type"), str) else None

@@ -27,8 +27,9 @@ sys.exit(5)
 
 def drive(folder: Path, line: str, then: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
     """Run a master whose driver sends this line; return the finished process and the master's events."""
-    for name in ("events", "logs"):
+    for name in ("events", "logs", "control"):
         (folder / name).mkdir()
+    (folder / "control" / "secret").write_text("5ec3e7")
     driver = folder / "driver.py"
     driver.write_text(DRIVER)
     words = ("--slots", "1", "--host", "127.0.0.1", "--port", "0", "--head-port", "0", "--", driver, line, then)
