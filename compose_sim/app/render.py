@@ -17,6 +17,7 @@ from compose_sim.core.units import format_bytes
 from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
 from compose_sim.engine.host.facts import docker_facts
 from compose_sim.engine.host.recipe_plugins import find_recipe
+from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.folder import lay_out
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError
@@ -77,8 +78,20 @@ def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[t
 
 def _names_below(root: Path) -> list[str]:
     """Return the files that git tracks or does not ignore; without git, all but caches and environments."""
-    argv = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    status, output = try_output_of(argv)
+    # The configuration of a repository can name programs that git executes.
+    argv = [
+        "git",
+        "-C",
+        str(root),
+        "-c",
+        "core.fsmonitor=false",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
+    status, output = try_output_of(argv, owner=owner_of(root))
     names = [name for name in output.split("\0") if name]
     if status == 0 and names:
         return names

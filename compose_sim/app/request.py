@@ -18,6 +18,8 @@ from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.host.recipe_plugins import find_recipe
+from compose_sim.engine.project_owner import owner_of
+from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.errors import SpecError
 
 SPEC_FILE = "composesim.yaml"
@@ -76,7 +78,7 @@ def read_request(
     """
     folder = Path(os.path.abspath(file.parent if file else "."))
     dotenv_file = folder / ".env"
-    dotenv = _read(dotenv_file) if dotenv_file.is_file() else ""
+    dotenv = _read(dotenv_file, folder) if dotenv_file.is_file() else ""
     dotenv_variables = _parse_dotenv(dotenv, ".env")
     text, source, remark = _spec_text(file, folder)
     values = parse_spec_text(text, source, variables={**dotenv_variables, **os.environ})
@@ -87,7 +89,7 @@ def read_request(
             raise SpecError(
                 f"the env file '{name}' does not exist in '{folder}'", hint="leave --env-file out, or create it"
             )
-        env_files |= _parse_dotenv(_read(folder / name), name)
+        env_files |= _parse_dotenv(_read(folder / name, folder), name)
     spec = spec.model_copy(update={"mounts": tuple(_absolute_mount(mount, folder) for mount in spec.mounts)})
     return Request(
         spec=spec,
@@ -102,18 +104,20 @@ def read_request(
 def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
     """Return the text of the spec file, its name, and a remark if two files could be meant."""
     own, project = file or folder / SPEC_FILE, folder / PROJECT_FILE
-    table = not file and project.is_file() and "[tool.composesim" in (text := _read(project))
+    table = not file and project.is_file() and "[tool.composesim" in (text := _read(project, folder))
     if own.is_file():
         remark = f"{SPEC_FILE} is read; [tool.composesim] in {PROJECT_FILE} is not" if table else ""
-        return _read(own), str(file or SPEC_FILE), remark
+        return _read(own, folder), str(file or SPEC_FILE), remark
     if file:
         raise SpecError(f"the spec file '{file}' does not exist", hint="composesim init writes one to start from")
     return (text, PROJECT_FILE, "") if table else ("", SPEC_FILE, "")
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, folder: Path) -> str:
+    """Return the text of a file that a project contains or names, if the owner of the project may read it: nodes get to see it."""
     try:
-        return path.read_text(encoding="utf-8")
+        with acting_as(owner_of(folder)):
+            return path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, PermissionError) as error:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
+from compose_sim.engine.project_owner import Owner, as_user
 from compose_sim.errors import CommandError
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -22,11 +24,18 @@ def output_of(argv: Sequence[str], *, stdin: bytes | None = None) -> str:
     return stdout
 
 
-def try_output_of(argv: Sequence[str]) -> tuple[int, str]:
-    """Return the exit status and all output of a program that may fail; 127 if it is not installed."""
+def try_output_of(argv: Sequence[str], *, owner: Owner | None = None) -> tuple[int, str]:
+    """Return the exit status and all output of a program that may fail; 127 if it is not installed. It runs as `owner`, if given."""
     try:
         done = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+            argv,
+            env=owner.environment(os.environ) if owner else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            **as_user(owner),
         )
     except (FileNotFoundError, PermissionError) as error:
         return 127, str(error)
@@ -56,11 +65,22 @@ def stream_lines(argv: Sequence[str]) -> tuple[subprocess.Popen[str], Iterator[s
     return child, iter(child.stdout)
 
 
-def run_on_terminal(argv: Sequence[str], *, folder: str | None = None, env: Mapping[str, str] | None = None) -> int:
-    """Run a program on this terminal; return the exit status as a shell would: 127 if there is no such program."""
+def run_on_terminal(
+    argv: Sequence[str],
+    *,
+    folder: str | None = None,
+    env: Mapping[str, str] | None = None,
+    owner: Owner | None = None,
+) -> int:
+    """
+    Run a program on this terminal; return the exit status as a shell would: 127 if there is no such program.
+
+    It runs as `owner`, if given.
+    """
     ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the program, as in a shell
     try:
-        status = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=_restore_interrupts).returncode
+        done = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=_restore_interrupts, **as_user(owner))
+        status = done.returncode
     except FileNotFoundError:
         return 127
     except PermissionError:

@@ -161,7 +161,7 @@ class RankCluster:
             **{"script": str(_RANK), "args": [str(self._pipes_folder)]},
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "compose_sim.app.session_process", json.dumps(fields)],
+            [sys.executable, "-P", "-m", "compose_sim.app.session_process", json.dumps(fields)],
             cwd=config.invocation_params.dir,
             stdin=subprocess.DEVNULL,
             stdout=self._output,

@@ -31,7 +31,7 @@ def composesim(
     folder: Path, *words: str, check: int | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "compose_sim", *words],
+        [sys.executable, "-P", "-m", "compose_sim", *words],  # as the command does, which is not started from a folder
         cwd=folder,
         env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,

@@ -22,6 +22,7 @@ from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
 from compose_sim.engine.host.capacity import free_process_ids, limits_of_docker
 from compose_sim.engine.host.gpus import inspect_gpus
 from compose_sim.engine.host.ports import listening_ports
+from compose_sim.engine.project_owner import Owner, owner_of
 from compose_sim.engine.subprocesses import output_of, try_output_of
 from compose_sim.errors import EnvironmentMissingError
 
@@ -38,8 +39,12 @@ _SYSTEM_PATHS = (
     "/etc/ssl",
 )
 _OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # another distribution of the same module
+# Python is isolated (-I), so that it imports nothing from the folder that it is started in. Nothing more is imported once the path
+# contains what isolation leaves out, and `find_spec` does not execute the package that it finds.
 _PROBE = """
-import importlib.metadata, importlib.util, json, sys
+import importlib.metadata, importlib.util, json, os, site, sys
+left_out = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), site.getusersitepackages()]
+sys.path += [entry for entry in left_out if os.path.isabs(entry) and entry not in sys.path]
 def version(name):
     try:
         return importlib.metadata.version(name)
@@ -69,7 +74,7 @@ def inspect_host(
         gpus = pool.submit(inspect_gpus)
         docker = pool.submit(docker_facts) if with_docker else None
         listening = pool.submit(listening_ports) if with_ports else None
-        python_facts = find_python(python, packages)
+        python_facts = find_python(python, packages, owner=owner_of(folder))
         user_id, group_id = _node_user(folder)
         return Host(
             name=platform.node(),
@@ -130,17 +135,20 @@ def docker_facts() -> DockerFacts:
         )
 
 
-def find_python(wanted: str | None = None, packages: Iterable[str] = ()) -> PythonFacts | None:
+def find_python(
+    wanted: str | None = None, packages: Iterable[str] = (), *, owner: Owner | None = None
+) -> PythonFacts | None:
     """
     Return the interpreter for nodes: the one named by `wanted`, or the first that has these packages (by default torch).
 
     The search covers the active virtual environment, our own interpreter, then PATH. If none has them, return the first one found.
+    Interpreters other than our own run as `owner`, if given: the project may have named or replaced them.
     """
     names = tuple(packages) or ("torch",)
     names += tuple(_OTHER_BUILDS[name] for name in names if name in _OTHER_BUILDS)
     if wanted:
         path = shutil.which(wanted)
-        facts = _probe(os.path.abspath(path), names) if path else None
+        facts = _probe(os.path.abspath(path), names, owner) if path else None
         if facts is None:
             problem = (
                 "did not run as a Python interpreter" if path else "is not an executable file or a command on PATH"
@@ -149,25 +157,26 @@ def find_python(wanted: str | None = None, packages: Iterable[str] = ()) -> Pyth
         return facts
     candidates = [f"{os.environ['VIRTUAL_ENV']}/bin/python"] if os.environ.get("VIRTUAL_ENV") else []
     candidates += [sys.executable]
-    candidates += [f"{folder}/python3" for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    candidates += [f"{folder}/python3" for folder in folders if folder.startswith("/")]
     found: PythonFacts | None = None
     for executable in dict.fromkeys(candidates):
         if os.access(executable, os.X_OK):
-            facts = _probe(executable, names)
+            facts = _probe(executable, names, owner)
             if facts and facts.packages.keys() >= set(packages or ("torch",)):
                 return facts
             found = found or facts
     return found
 
 
-def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
+def _probe(executable: str, names: tuple[str, ...], owner: Owner | None) -> PythonFacts | None:
     if executable == sys.executable:
         torch = importlib.util.find_spec("torch")
         origin = torch.origin if torch else None
         versions = {name: _version(name) for name in names if name != "torch" or torch}
         prefix, base, path = sys.prefix, sys.base_prefix, [entry for entry in sys.path if entry]
     else:
-        status, output = try_output_of([executable, "-c", _PROBE, *names])
+        status, output = try_output_of([executable, "-I", "-c", _PROBE, *names], owner=owner)
         answer = output.splitlines()[-1:]
         if status or not (answer and answer[0].startswith("[")):
             return None

@@ -23,6 +23,7 @@ from compose_sim.engine.local.mps import start_mps, stop_mps
 from compose_sim.engine.local.process_labels import LabelledProcess, agent_of, labelled_processes, without_ancestors
 from compose_sim.engine.local.reaper import ChildProcesses, adopt_orphans
 from compose_sim.engine.local.zygote import Zygote
+from compose_sim.engine.project_owner import owner_of_process
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, last_event, try_read_plan
@@ -144,7 +145,9 @@ class LocalEngine:
         if agent is None:
             raise EngineError(f"'{node}' of run '{run}' is not running", hint=f"composesim ps --run {run}")
         folder = str(Path(f"/proc/{agent.pid}/cwd").readlink())
-        return run_on_terminal(argv, folder=folder, env=process_labels.environment_of(agent.pid))
+        # Anybody can start a process with the labels of a node, and with any other variables.
+        environment, owner = process_labels.environment_of(agent.pid), owner_of_process(agent.pid)
+        return run_on_terminal(argv, folder=folder, env=environment, owner=owner)
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
         """Return the end of `logs/NODE.out`, where the node's first process prints."""
@@ -278,8 +281,8 @@ def _names(plan: Plan) -> list[str]:
 
 
 def _remove_sockets(run: str) -> None:
-    """Delete the run's sockets in /tmp, if we own the folder: anybody could have created one with that name."""
+    """Delete the run's sockets in /tmp if we may: anybody could have made a folder of that name, and nodes of root be other users."""
     folder = Path(short_folder(run))
     with contextlib.suppress(FileNotFoundError):
-        if folder.lstat().st_uid == os.geteuid():
+        if os.geteuid() in (0, folder.lstat().st_uid):
             shutil.rmtree(folder, ignore_errors=True)

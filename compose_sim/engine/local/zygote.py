@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from compose_sim.core.plan.node_roles import role_command
+from compose_sim.engine.project_owner import as_user, owner_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError
 
@@ -20,23 +21,30 @@ class Zygote:
     """Starts processes in separate sessions. When it exits, they become children of composesim."""
 
     def __init__(self, python: str, *, folder: Path, working_directory: str, environment: Mapping[str, str]) -> None:
-        """Write output to the logs in the run folder; processes run in `working_directory`."""
+        """
+        Write output to the logs in the run folder; `working_directory` is that of the processes.
+
+        If root starts them in the project of another user, they run as that user.
+        """
         self._folder, self._working_directory = folder, working_directory
+        self._owner = owner_of(folder.parents[2])  # of PROJECT/.composesim/runs/NAME
         log = SafeFolder(folder).open_file("logs/zygote.out", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with os.fdopen(log, "a") as errors:
             try:
                 self._process = subprocess.Popen(
                     [python, "-u", *role_command(str(folder.resolve()), "zygote")],
-                    env=environment,
+                    env=self._environment(environment),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
                     start_new_session=True,  # Ctrl-C is for composesim, which stops the nodes in order
+                    **as_user(self._owner),
                 )
             except OSError as error:
+                user = f" as the user {self._owner.name}, to whom the project belongs" if self._owner else ""
                 raise EngineError(
-                    f"'{python}' cannot be run: {error.strerror}", hint="composesim up --python PATH …"
+                    f"'{python}' cannot be run{user}: {error.strerror}", hint="composesim up --python PATH …"
                 ) from None
 
     def import_torch(self) -> None:
@@ -53,7 +61,7 @@ class Zygote:
         SafeFolder(self._folder).append(f"logs/{name}.out", "")  # created here, and opened by the zygote
         request = {
             "argv": argv,
-            "environment": environment,
+            "environment": self._environment(environment),
             "folder": self._working_directory,
             "output": str(output_file(self._folder, name)),
             "program": program,
@@ -69,6 +77,9 @@ class Zygote:
         if kind is not None:
             self._process.kill()
         self._process.communicate()
+
+    def _environment(self, variables: Mapping[str, str]) -> Mapping[str, str]:
+        return self._owner.environment(variables) if self._owner else variables
 
     def _send(self, request: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None

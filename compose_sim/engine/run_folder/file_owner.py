@@ -6,8 +6,10 @@ import ctypes
 import os
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+from compose_sim.engine.project_owner import Owner
 from compose_sim.errors import EnvironmentMissingError
 
 _SHARED = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
@@ -18,6 +20,18 @@ def act_as_owner_of(folder: int) -> None:
     """Do what `act_as` does, for the owner of an open folder."""
     status = os.fstat(folder)
     act_as(status.st_uid, status.st_gid)
+
+
+@contextmanager
+def acting_as(owner: Owner | None) -> Iterator[None]:
+    """Do what `act_as` does inside the context, if there is an owner."""
+    if owner:
+        act_as(owner.user, owner.group)
+    try:
+        yield
+    finally:
+        if owner:
+            act_as(os.geteuid(), os.getegid())
 
 
 def act_as(user: int, group: int) -> None:

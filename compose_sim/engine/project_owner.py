@@ -1,0 +1,55 @@
+"""If root works in the project of another user, run what the project names as that user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The user whose rights a started program gets."""
+
+    user: int
+    group: int
+    name: str
+    home: str
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables with those that name the user and the home folder replaced."""
+        return {**variables, "HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+
+def owner_of(project: Path) -> Owner | None:
+    """Return the owner of a project if this process is root and the owner is not; else None: programs run as the caller."""
+    return _owner(project.stat().st_uid, project.stat().st_gid) if os.geteuid() == 0 else None
+
+
+def owner_of_process(pid: int) -> Owner | None:
+    """Return the user who started a process if this process is root and that user is not; else None."""
+    if os.geteuid() != 0:
+        return None
+    # The owner of the folder /proc/PID is root for a process that forbids core dumps.
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    return _owner(int(fields["Uid"][0]), int(fields["Gid"][0]))
+
+
+def as_user(owner: Owner | None) -> dict[str, Any]:
+    """Return the arguments of `subprocess` that make the program run with the owner's rights."""
+    return {"user": owner.user, "group": owner.group, "extra_groups": []} if owner else {}
+
+
+def _owner(user: int, group: int) -> Owner | None:
+    if user == 0:
+        return None
+    try:
+        entry = pwd.getpwuid(user)
+    except KeyError:
+        return Owner(user, group, str(user), "/")
+    # The group of a folder may be one that the user is not in.
+    return Owner(user, entry.pw_gid, entry.pw_name, entry.pw_dir)

@@ -1,0 +1,126 @@
+"""If root works in the project of another user, nothing that the project contains gets the rights of root."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.audit.test_hostile_script import composesim
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+OWNER = 65534
+SYSTEM_PYTHON = "/usr/bin/python3"  # the owner may not be able to reach ours
+MODULES = ("json", "importlib", "site", "sitecustomize", "usercustomize")
+IMPORTED = "open('imported', 'a').write(__name__)\n"
+UP = ("up", "--engine", "local", "--recipe", "exec", "--python", SYSTEM_PYTHON)
+NOTE = f"""#!/bin/sh
+id -u >> uids
+exec {SYSTEM_PYTHON} "$@"
+"""
+
+
+@pytest.fixture
+def project() -> Iterator[Path]:
+    """A project of another user, outside the folders of pytest, which only their user can enter."""
+    with tempfile.TemporaryDirectory(prefix="composesim-foreign-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "train.py").write_text("import os\nprint('user', os.getuid(), os.getgroups(), os.environ['HOME'])\n")
+        os.chown(folder, OWNER, OWNER)
+        yield folder
+
+
+def write(project: Path, name: str, text: str, *, mode: int = 0o755) -> Path:
+    path = project / name
+    path.write_text(text)
+    path.chmod(mode)
+    os.chown(path, OWNER, OWNER)
+    return path
+
+
+@pytest.mark.parametrize("named_by", ["composesim.yaml", "VIRTUAL_ENV", "PATH"])
+def test_an_interpreter_of_the_project_runs_as_the_owner(named_by: str, project: Path) -> None:
+    (project / "venv" / "bin").mkdir(parents=True)
+    interpreter = "python3" if named_by == "PATH" else "python"
+    write(project, f"venv/bin/{interpreter}", NOTE)
+    variables = {"VIRTUAL_ENV": f"{project}/venv"} if named_by == "VIRTUAL_ENV" else {}
+    if named_by == "PATH":
+        variables = {"PATH": f"{project}/venv/bin:{os.environ['PATH']}", "VIRTUAL_ENV": ""}
+    if named_by == "composesim.yaml":
+        write(project, "composesim.yaml", "python: venv/bin/python\n")
+
+    composesim(project, "plan", "--engine", "local", "--with", "tensorboard", "train.py", **variables)
+
+    assert set((project / "uids").read_text().split()) == {str(OWNER)}
+
+
+def test_an_inspected_interpreter_imports_nothing_from_the_project(project: Path) -> None:
+    for module in MODULES:
+        write(project, f"{module}.py", IMPORTED)
+
+    composesim(project, "plan", "--engine", "local", "--python", SYSTEM_PYTHON, "train.py")
+
+    assert not (project / "imported").exists()
+
+
+def test_nodes_of_the_local_engine_run_as_the_owner(project: Path) -> None:
+    done = composesim(project, *UP, "--", "sh", "-c", "echo $(id -u) $(id -G) $HOME", check=0)
+
+    assert f" {OWNER} {OWNER} {pwd.getpwuid(OWNER).pw_dir}\n" in done.stdout
+
+
+def test_a_command_in_a_node_runs_as_the_owner(project: Path) -> None:
+    run = f"foreign-{secrets.token_hex(3)}"
+    composesim(project, *UP, "--detach", "--name", run, "--", "sleep", "600", check=0)
+    try:
+        done = composesim(project, "exec", "--run", run, "node-0", "--", "id", "-u")
+    finally:
+        composesim(project, "down", "--run", run, check=0)
+        composesim(project, "wait", "--run", run)
+
+    assert done.stdout.split() == [str(OWNER)]
+
+
+@pytest.mark.parametrize("name", [".env", "settings.env", "composesim.yaml"])
+def test_a_file_of_root_is_not_read_for_the_owner(name: str, project: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("SECRET=1\n")
+    secret.chmod(0o600)
+    (project / name).symlink_to(secret)
+    if name == "settings.env":
+        write(project, "composesim.yaml", "env_file: [settings.env]\n")
+
+    done = composesim(project, "plan", "--json", "--engine", "local", "--python", SYSTEM_PYTHON, "train.py", check=2)
+
+    assert "SECRET" not in done.stdout
+
+
+def test_render_executes_no_program_of_the_repository(project: Path, tmp_path: Path) -> None:
+    if not shutil.which("git"):
+        pytest.skip("git is not installed")
+    write(project, "monitor", "#!/bin/sh\nid -u >> uids\n")
+    for words in (["init", "-q"], ["config", "core.fsmonitor", f"{project}/monitor"]):
+        subprocess.run(["git", *words], cwd=project, check=True, user=OWNER, group=OWNER, env={"PATH": os.defpath})
+
+    words = ("render", "--python", SYSTEM_PYTHON, str(tmp_path / "rendered"), "train.py")
+    composesim(project, *words, check=0, SUDO_UID=str(OWNER))
+
+    assert not (project / "uids").exists()
+
+
+def test_our_own_process_imports_nothing_from_the_current_folder(project: Path) -> None:
+    for module in ("json", "click"):  # Python itself imports some before we can do anything
+        write(project, f"{module}.py", IMPORTED)
+
+    subprocess.run([sys.executable, "-m", "compose_sim", "ps"], cwd=project, check=True, capture_output=True)
+
+    assert not (project / "imported").exists()
