@@ -22,7 +22,13 @@ from compose_sim.core.report.github import without_commands
 
 # Distinguishable on dark and light backgrounds; red is reserved for failures.
 _NODE_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
-_MARKS = {"passed": ("✔", "green"), "failed": ("✘", "red"), "warned": ("!", "yellow")}
+# The mark and the colour of a status
+MARKS: dict[str, tuple[str, str | None]] = {
+    "passed": ("✔", "green"),
+    "failed": ("✘", "red"),
+    "warned": ("!", "yellow"),
+    "not-applicable": ("–", None),
+}
 
 
 # What JSON may contain unescaped, and `printable` removes.
@@ -47,9 +53,9 @@ def in_github_job() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def say(text: str, *, colour: str | None = None) -> None:
+def say(text: str) -> None:
     """Print a message on stderr."""
-    echo(click.style(text, fg=colour) if colour else text, err=True)
+    echo(text, err=True)
 
 
 def print_json(value: Any) -> None:
@@ -82,7 +88,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, err:
 
 def verdict_line(word: str, text: str) -> str:
     """Return the last line of a run."""
-    mark, colour = _MARKS.get(word, _MARKS["failed"])
+    mark, colour = MARKS.get(word, MARKS["failed"])
     return click.style(f"{mark} {word}", fg=colour, bold=True) + f"  {text}"
 
 

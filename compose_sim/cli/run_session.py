@@ -14,6 +14,7 @@ from compose_sim.cli.views.junit import write_junit
 from compose_sim.cli.views.live import listening
 from compose_sim.cli.views.report import print_report
 from compose_sim.core.report.report import Report
+from compose_sim.core.units import format_count
 
 
 def run_session(session: Session, run: Callable[[Listener], Report], *, quiet: bool, remark: str = "") -> Report:
@@ -27,8 +28,7 @@ def run_session(session: Session, run: Callable[[Listener], Report], *, quiet: b
 def announce(session: Session, remark: str = "") -> None:
     """Print what is about to run, and why it runs this way."""
     plan = session.plan
-    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    nodes = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
+    nodes, ranks = format_count(len(plan.nodes), "node"), format_count(plan.world_size, "rank")
     say(f"run {plan.run}: {nodes}, {ranks} of {plan.program}")
     for choice in plan.choices:
         say(f"  {choice.what} {choice.value}: {choice.why}")

@@ -8,13 +8,11 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.bench.gpu_doctor import prove_gpus
-from compose_sim.cli.console import echo, print_json
+from compose_sim.cli.console import MARKS, echo, print_json
 from compose_sim.cli.run_lookup import json_option
 from compose_sim.core.doctor.machine_checks import Check, diagnose, is_fit
 from compose_sim.engine.lifetime.doctor_facts import inspect_machine
 from compose_sim.errors import EnvironmentMissingError
-
-_MARKS = {"passed": ("✔", "green"), "warned": ("!", "yellow"), "failed": ("✘", "red")}
 
 
 @click.command("doctor")
@@ -40,7 +38,7 @@ def command(gpu: bool, nodes: int | None, as_json: bool) -> None:
 
 
 def _print(check: Check) -> None:
-    mark, colour = _MARKS[check.status]
+    mark, colour = MARKS[check.status]
     echo(f"{click.style(mark, fg=colour, bold=True)} {check.id:<10} {check.detail}")
     if check.hint:
         echo(f"  {'':<10} Try: {check.hint}")

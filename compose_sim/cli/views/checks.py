@@ -8,15 +8,9 @@ from pathlib import Path
 
 import click
 
-from compose_sim.cli.console import echo
-from compose_sim.core.report.report import CheckResult, CheckStatus
+from compose_sim.cli.console import MARKS, echo
+from compose_sim.core.report.report import CheckResult
 
-_MARKS: dict[CheckStatus, tuple[str, str | None]] = {
-    "passed": ("✔", "green"),
-    "failed": ("✘", "red"),
-    "warned": ("!", "yellow"),
-    "not-applicable": ("–", None),
-}
 _WIDTH = 118
 
 
@@ -30,7 +24,7 @@ def print_checks(results: Sequence[CheckResult], *, err: bool = False) -> None:
 
 def result_lines(result: CheckResult, width: int) -> Iterable[str]:
     """Yield `✘ set-epoch  ranks read the same order in epochs 0 and 1`, and what to do about it."""
-    mark, colour = _MARKS[result.status]
+    mark, colour = MARKS[result.status]
     dim = result.status == "not-applicable"
     detail = f"not applicable: {result.detail}" if dim else result.detail
     head = click.style(f"{mark} {result.id:<{width}}", fg=colour, bold=not dim, dim=dim)

@@ -1,4 +1,4 @@
-"""Phrase what results have in common: places, ranks, counts and names."""
+"""Phrase what results have in common: places, ranks and names."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ def ranks_text(ranks: Iterable[int]) -> str:
     """Return "rank 1" or "ranks 0, 2"."""
     listed = sorted(ranks)
     return f"rank{'s'[: len(listed) > 1]} {', '.join(map(str, listed))}"
-
-
-def count_text(count: int, noun: str) -> str:
-    """Return "1 step" or "3 steps"."""
-    return f"{count} {noun}{'s'[: count != 1]}"
 
 
 def names_text(names: Sequence[str], count: int | None = None) -> str:

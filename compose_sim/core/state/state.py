@@ -176,15 +176,6 @@ class ClusterState:
     recoveries: tuple[Recovery, ...] = ()
     metric_interval: int | None = None  # steps between two metric lines of a rank
 
-    @property
-    def absent(self) -> frozenset[str]:
-        """Nodes that are away on purpose: scaled down, not started yet, or removed by a fault that was not healed."""
-        away = {name for name in self.nodes if name not in self.wanted}
-        for fault in self.faults.values():
-            if fault.lasts and fault.healed_at is None:
-                away |= {name for name in fault.loses if name in self.nodes and self.nodes[name].is_gone}
-        return frozenset(away)
-
     def with_node(self, node: NodeState) -> ClusterState:
         """Return the state with this node in place of the one of the same name."""
         return replace(self, nodes={**self.nodes, node.name: node})

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.happens_before import HappensBefore
-from compose_sim.core.checks.wording import count_text, ranks_text, where
+from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import Observed
+from compose_sim.core.units import format_count
 from compose_sim.node.records.devices_and_files import FileUse
 
 QUESTION = "Is every shared file written by one rank, and read only when it is complete?"
@@ -40,7 +41,7 @@ def judge(case: Case) -> Result:
     return (
         next(filter(None, twice), None)
         or next(filter(None, early), None)
-        or passed(f"{count_text(len(written), 'file')} written, none by two ranks at once or read while incomplete")
+        or passed(f"{format_count(len(written), 'file')} written, none by two ranks at once or read while incomplete")
     )
 
 

@@ -20,7 +20,7 @@ from compose_sim.core.checks.evidence.replay_diff import (
     tolerance_of,
     why_not_joined,
 )
-from compose_sim.core.checks.wording import count_text
+from compose_sim.core.units import format_count
 from compose_sim.node.records.replays import ReplayedStep, ReplayEnd, ReplayFailed, ReplayMisaligned
 
 QUESTION = "Does one rank with the same global batches compute the same?"
@@ -48,7 +48,9 @@ def judge(case: Case) -> Result:
     steps = comparable(steps_of(case.single))
     bad = beyond_tolerance(steps, case)
     if steps and not bad:
-        return passed(f"{count_text(len(steps), 'step')} repeated by one rank: gradients agree within {_worst(steps)}")
+        return passed(
+            f"{format_count(len(steps), 'step')} repeated by one rank: gradients agree within {_worst(steps)}"
+        )
     factor = constant_factor(steps, case)
     if factor is not None:
         reason = explained(factor)
@@ -93,7 +95,7 @@ def _judge_alone(case: Case, bad: Sequence[ReplayedStep]) -> Result:
     if steps and not differing:
         because = reason or "joined batches have another loss, because it is not a mean over samples"
         return _own_loss(case, bad) or passed(
-            f"{count_text(len(steps), 'step')} repeated with each rank's batches alone: "
+            f"{format_count(len(steps), 'step')} repeated with each rank's batches alone: "
             f"the mean agrees within {_worst(steps)} with what DDP computed ({because})"
         )
     custom = hooks(case.observed)

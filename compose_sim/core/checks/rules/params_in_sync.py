@@ -7,7 +7,7 @@ from math import prod
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.replica_diff import Difference, compare, model_at, shapes_exchanged, step_at
 from compose_sim.core.checks.rules.unused_params import UNFINISHED
-from compose_sim.core.checks.wording import count_text
+from compose_sim.core.units import format_count
 from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, UnusedParameters
 from compose_sim.node.records.process_groups import ProcessGroup, UntrackedWait
@@ -43,7 +43,7 @@ def judge(case: Case) -> Result:
         return not_applicable(reasons[0])
     if not any(each.samples for each in comparisons):
         return not_applicable("no step was compared: the ranks ended too early, or have no tensor in common")
-    tensors = count_text(sum(each.tensors for each in comparisons), "tensor")
+    tensors = format_count(sum(each.tensors for each in comparisons), "tensor")
     if any(each.again_equal for each in comparisons):
         return passed(f"{tensors} compared: equal on all ranks now and then, as if ranks average them periodically")
     samples = sum(each.samples for each in comparisons)

@@ -6,14 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
-from compose_sim.core.checks.evidence.epochs import (
-    Loader,
-    Pair,
-    local_rank_twins,
-    pairs,
-    pairs_text,
-    training_loaders,
-)
+from compose_sim.core.checks.evidence.epochs import Loader, Pair, local_rank_twins, pairs, pairs_text, training_loaders
 from compose_sim.node.records.data import RandomDraws, TrainingForward
 from compose_sim.node.records.record import Place
 

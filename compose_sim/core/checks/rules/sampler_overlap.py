@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.evidence.epochs import (
-    Loader,
-    Pair,
-    local_rank_twins,
-    pairs,
-    pairs_text,
-    training_loaders,
-)
+from compose_sim.core.checks.evidence.epochs import Loader, Pair, local_rank_twins, pairs, pairs_text, training_loaders
 from compose_sim.core.checks.evidence.same_samples import CommonSamples, compare, overlap
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import TrainingForward

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.epochs import Epoch, Loader, groups, indices_of, loaders
-from compose_sim.core.checks.wording import count_text
+from compose_sim.core.units import format_count
 from compose_sim.node.records.process_groups import Collective
 
 QUESTION = "Is every sample used once per epoch?"
@@ -77,10 +77,10 @@ def _judge_epoch(case: Case, members: dict[int, Loader], number: int, drawn: dic
         replicas = info.sampling.num_replicas
         why = f" to divide {length} evenly among {replicas} ranks" if replicas else ""
         fix = _FIX_DOUBLED_TRAINING if trained else _FIX_DOUBLED_EVALUATION
-        return _result(loader, number, f"{count_text(doubled, 'sample')} of {length} used twice", why, fix)
+        return _result(loader, number, f"{format_count(doubled, 'sample')} of {length} used twice", why, fix)
     if dropped and not (trained and _is_asked_for(loader)):
         fix = _FIX_DROPPED_TRAINING if trained else _FIX_DROPPED_EVALUATION
-        return _result(loader, number, f"{count_text(dropped, 'sample')} of {length} left out", "", fix)
+        return _result(loader, number, f"{format_count(dropped, 'sample')} of {length} left out", "", fix)
     return passed("")
 
 

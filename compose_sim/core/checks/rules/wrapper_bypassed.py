@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.replica_diff import Difference, compare
-from compose_sim.core.checks.wording import count_text
+from compose_sim.core.units import format_count
 from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel
 
 QUESTION = "Is the model called through its DDP wrapper?"
@@ -50,7 +50,7 @@ def _is_beside(case: Case, step: OptimizerStep, model: SteppedModel) -> bool:
 
 def _failed(case: Case, step: OptimizerStep, model: SteppedModel, difference: Difference) -> Result:
     if model.forwards:
-        what = f"{step.backwards} backward passes followed {count_text(model.forwards, 'call')} of the wrapper"
+        what = f"{step.backwards} backward passes followed {format_count(model.forwards, 'call')} of the wrapper"
     else:
         what = f"the DistributedDataParallel wrapper was not called, but {model.graded} of its parameters had gradients"
     return failed(

@@ -5,19 +5,17 @@ from __future__ import annotations
 import sys
 import weakref
 from dataclasses import dataclass, field
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 from ...records.models import OptimizerStep, SteppedModel
-from ...shared.import_hooks import after_import
 from ..context import RankContext, here, place
 from . import gradients, states
 from .models import FLUSHED, MOST_NAMES, Model, living, sampled
+from .training import follow_steps
 
 _ALL, _STEPPING = "optimizers.all", "optimizers.stepping"
 _MOST_NOTED = 1000  # steps per optimizer; then every hundredth
-
-_hooks: list[Any] = []
 
 
 @dataclass(eq=False)
@@ -33,8 +31,7 @@ class Stepper:
 
 
 def install() -> None:
-    after_import("torch.optim.optimizer", _after_optimizer)
-    after_import("torch._dynamo", _after_dynamo)
+    follow_steps(_before_step, _after_step)
 
 
 def end(context: RankContext) -> None:
@@ -44,24 +41,6 @@ def end(context: RankContext) -> None:
         # A device that waits for ranks that are gone would never answer: if the script failed, read main memory only.
         if optimizer is not None and (not failing or _is_on_cpu(optimizer)):
             context.guard(__name__, states.note_state, optimizer, stepper.index, stepper.steps, True)
-
-
-def _after_optimizer(module: ModuleType) -> None:
-    _register(module, _before_step, _after_step)
-
-
-def _after_dynamo(_: ModuleType) -> None:
-    """Register the hooks again: compiled code must call them at every step, not the compiler once."""
-    for hook in _hooks:
-        hook.remove()
-    _hooks.clear()
-    disable = sys.modules["torch"].compiler.disable
-    _register(sys.modules["torch.optim.optimizer"], disable(_before_step), disable(_after_step))
-
-
-def _register(module: Any, before: Any, after: Any) -> None:
-    _hooks.append(module.register_optimizer_step_pre_hook(before))
-    _hooks.append(module.register_optimizer_step_post_hook(after))
 
 
 def _before_step(optimizer: Any, *_: Any) -> None:

@@ -48,6 +48,24 @@ def set_hooks(hooks: Hooks) -> None:
     after_import("torch.autograd", hooks.autograd)
 
 
+def follow_steps(before: Callable[..., Any], after: Callable[..., Any]) -> None:
+    """Call these functions before and after each step of every optimizer."""
+    handles: list[Any] = []
+
+    def register(disabled: Callable[..., Any]) -> None:
+        module: Any = sys.modules["torch.optim.optimizer"]
+        for handle in handles:
+            handle.remove()
+        handles[:] = [
+            module.register_optimizer_step_pre_hook(disabled(before)),
+            module.register_optimizer_step_post_hook(disabled(after)),
+        ]
+
+    after_import("torch.optim.optimizer", lambda _: register(lambda function: function))
+    # Again: compiled code must call the hooks at every step, not the compiler once.
+    after_import("torch._dynamo", lambda _: register(sys.modules["torch"].compiler.disable))
+
+
 def _hook_loaders(module: ModuleType, hooks: Hooks) -> None:
     loader_type, iterator_type = module.DataLoader, module._BaseDataLoaderIter
 
@@ -83,22 +101,7 @@ def _hook_optimizers(module: ModuleType, hooks: Hooks) -> None:
     def after(optimizer: Any, arguments: Any, options: Any) -> None:
         hooks.after_step(optimizer)
 
-    handles = [
-        module.register_optimizer_step_pre_hook(before),
-        module.register_optimizer_step_post_hook(after),
-    ]
-
-    def when_steps_can_be_compiled(_: ModuleType) -> None:
-        """Register the hooks again: compiled code must call them at every step, not the compiler once."""
-        disable = sys.modules["torch"].compiler.disable
-        for handle in handles:
-            handle.remove()
-        handles[:] = [
-            module.register_optimizer_step_pre_hook(disable(before)),
-            module.register_optimizer_step_post_hook(disable(after)),
-        ]
-
-    after_import("torch._dynamo", when_steps_can_be_compiled)
+    follow_steps(before, after)
 
 
 class _Closure:

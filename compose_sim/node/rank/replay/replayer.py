@@ -162,10 +162,8 @@ class Replayer:
         if self.alone is not None:
             path = self.folder / f"alone.{self._step}.pt"
             before = self._load(path.name) if path.exists() else {"ranks": [], "sum": [None] * len(ours)}
-            sums = {
-                "ranks": [*before["ranks"], self.alone],
-                "sum": add(before["sum"], ours, 1.0 / len(self.record)),
-            }
+            total = add(before["sum"], ours, 1.0 / len(self.record))
+            sums = {"ranks": [*before["ranks"], self.alone], "sum": total}
             torch.save(sums, path)
             if len(sums["ranks"]) < len(self.record):
                 return None
