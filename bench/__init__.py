@@ -1,1 +1,1 @@
-"""The benchmark: composesim beside what else could do its work. `make bench`, or `python -m bench --help`."""
+"""Benchmark composesim against the alternatives: `make bench`, or `python -m bench --help`."""

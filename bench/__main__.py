@@ -1,4 +1,4 @@
-"""`python -m bench`, from the repository's root."""
+"""Run `python -m bench` from the root of the repository."""
 
 import sys
 

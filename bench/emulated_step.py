@@ -1,8 +1,8 @@
 """
-How long does a training step take on an emulated GPU, and how long the same step on the CPU? JSON lists of seconds, one entry a round.
+Time a training step on an emulated GPU and the same step on the CPU. Prints JSON lists of seconds, one entry per round.
 
-A program of its own: it has CUDA emulated in its process. The two steps are timed in turn, one by one, in seconds of CPU time of
-the thread, so that a busy machine troubles both alike. Words: the number of rounds, and the milliseconds that a step is to take.
+This is a separate program, because CUDA is emulated in the process. The two steps are timed alternately, in seconds of CPU time
+of the thread, so that a busy machine affects both alike. Arguments: the number of rounds, and the milliseconds that a step should take.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ os.environ["COMPOSESIM_EMULATED_GPUS"] = "1"
 from compose_sim.node.rank import emulate
 
 emulate.install()
-import torch  # noqa: E402 - when it is imported, it begins to emulate
+import torch  # noqa: E402 - emulation begins when torch is imported
 from torch import nn  # noqa: E402 - as above
 
 STEPS = 100  # of each round
 
 
 def a_training(device: str, batch: int) -> Callable[[], float]:
-    """A small transformer with a hundred operations a step: dropout, clipping, AdamW."""
+    """Return the step of a small transformer with a hundred operations: dropout, clipping, AdamW."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -48,7 +48,7 @@ def a_training(device: str, batch: int) -> Callable[[], float]:
 
 
 def honestly(call: Callable[[], Any]) -> Any:
-    """Run it on an honest CPU: with the mode that emulates taken away."""
+    """Run it on the real CPU, without the mode that emulates."""
     mode = torch.overrides._pop_mode()
     try:
         return call()
@@ -57,7 +57,7 @@ def honestly(call: Callable[[], Any]) -> Any:
 
 
 def main(rounds: int, milliseconds: float) -> None:
-    """Print the seconds of STEPS steps on each, round by round."""
+    """Print the seconds of STEPS steps on each device, one entry per round."""
     torch.set_num_threads(1)
     trial = honestly(lambda: a_training("cpu", 32))
     took = sorted(honestly(trial) for _ in range(50))[25]

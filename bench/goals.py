@@ -1,4 +1,4 @@
-"""Is a goal reached, by which ratio, and how sure is that?"""
+"""Judge whether a goal is reached, by which ratio, and with what certainty."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.measure import Samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """`mine` may take `factor` times what `rival` takes, and `allowance` seconds more; no rival: only those."""
+    """`mine` may take `factor` times as long as `rival` plus `allowance` seconds; without a rival, only the allowance."""
 
     text: str
     mine: str
@@ -23,13 +23,13 @@ class Goal:
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """One row of the specification: who was timed, and what was to be shown."""
+    """One row of the specification: what was timed, and what had to be shown."""
 
     key: str
     title: str
     goals: list[Goal]
     samples: dict[str, Samples] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)  # contestant -> why it has no figure
+    missing: dict[str, str] = field(default_factory=dict)  # contestant -> why there is no figure
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Row:
 
 
 def _judge(goal: Goal, samples: Mapping[str, Samples], missing: Mapping[str, str]) -> dict[str, Any]:
-    """Round by round: the two runs of a round saw the same machine, those of different rounds may not have."""
+    """Compare within rounds: the two runs of a round saw the same machine, those of different rounds may not have."""
     verdict: dict[str, Any] = {"goal": goal.text, "mine": goal.mine, "rival": goal.rival}
     verdict.update(reached=None, ratio=None)
     for name in filter(None, (goal.mine, goal.rival)):

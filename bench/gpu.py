@@ -1,10 +1,10 @@
 """
-How fast are nodes that share one GPU, beside bare processes that share it? Writes gpu.md and gpu.json.
+Compare nodes that share one GPU with bare processes that share it. Writes gpu.md and gpu.json.
 
     python3 -m bench.gpu [--results DIR] [--only containers,bare,…]      on a machine with an NVIDIA GPU and a Docker Engine
 
-Every figure comes from templates/bench/gpu.py, on rank 0: medians of steps and of all-reduces. What was measured is written after
-each run, so that a benchmark that is broken off has told something.
+Every figure comes from templates/bench/gpu.py on rank 0: medians of steps and of all-reduces. Results are written after each run,
+so that an interrupted benchmark keeps them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from compose_sim.engine.host.gpus import inspect_gpus
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "templates" / "bench" / "gpu.py"
 PATIENCE_S = 150.0
-ROUNDS = 2  # of what is compared side by side
+ROUNDS = 2  # of alternating comparisons
 
 
 class FailedError(Exception):
-    """A contestant ended badly; the text has its last words."""
+    """A contestant failed; the text holds the last lines of output."""
 
 
 class Contest:
-    """One GPU, one folder to run in, and what has been measured so far."""
+    """One GPU, one folder to run in, and the measurements so far."""
 
     def __init__(self, folder: Path, results: Path) -> None:
-        """Ask the machine what it is."""
+        """Query the machine."""
         self.folder, self.results = folder, results
         inventory = inspect_gpus()
         self.gpu, self.control = inventory.gpus[0], inventory.toolkit.mps_control
@@ -52,7 +52,7 @@ class Contest:
         }
 
     def keep(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
-        """Measure, and write all that there is."""
+        """Measure, and write all results so far."""
         begun = time.monotonic()
         try:
             figures = measure()
@@ -66,12 +66,12 @@ class Contest:
         (self.results / "gpu.md").write_text(as_markdown(self.told))
 
     def containers(self, nodes: int, *, share: str = "mps") -> dict[str, Any]:
-        """Nodes as composesim starts them."""
+        """Measure nodes as composesim starts them."""
         report = self._up("--nodes", str(nodes), "--gpus", self.gpu.uuid, "--share", share, str(SCRIPT))
         return {**_figures(report["metrics"]), "timings": report["timings"]}
 
     def seconds_of_up(self, *gpus: str) -> dict[str, Any]:
-        """How long `up` of eight nodes takes whose script does nothing."""
+        """Measure how long `up` takes with eight nodes and a script that does nothing."""
         script = self.folder / "idle.py"
         script.write_text("pass\n")
         begun = time.monotonic()
@@ -107,7 +107,7 @@ class Contest:
         return report
 
     def bare(self, count: int) -> dict[str, Any]:
-        """The same script as plain processes on the loopback interface, with an MPS of their own; nothing of composesim runs."""
+        """Measure the same script as plain processes on the loopback interface, with a separate MPS daemon and without composesim."""
         shared = self.folder / "bare"
         shutil.rmtree(shared, ignore_errors=True)
         pipes = shared / "mps"
@@ -117,7 +117,7 @@ class Contest:
             "CUDA_VISIBLE_DEVICES": self.gpu.uuid,
             "CUDA_MPS_PIPE_DIRECTORY": str(pipes),
             "CUDA_MPS_LOG_DIRECTORY": str(pipes),
-            "COMPOSESIM_GPUS": self.gpu.uuid,  # what the script compares with what it sees
+            "COMPOSESIM_GPUS": self.gpu.uuid,  # the script compares this with what it sees
             "COMPOSESIM_DIR": str(ROOT / "compose_sim"),
             "COMPOSESIM_SHARED": str(shared),
             "MASTER_ADDR": "127.0.0.1",
@@ -171,7 +171,7 @@ def _figures(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure what was asked for, in turn."""
+    """Measure what was requested, one after another."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description="Measure nodes that share one GPU.")
     parser.add_argument(
         "--results", type=Path, default=ROOT / "bench", metavar="DIR", help="where gpu.md and gpu.json go"

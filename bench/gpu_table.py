@@ -1,4 +1,4 @@
-"""How does what bench/gpu.py measured read beside the goals? Figures in, Markdown out."""
+"""Render the measurements of bench/gpu.py as Markdown, next to the goals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMNS = ("step_ms", "large_step_ms", "latency_us", "all_reduce_ms", "bus_giga
 
 
 def as_markdown(told: Mapping[str, Any]) -> str:
-    """The page: goals beside what was measured, then every contestant's medians."""
+    """Return the page: goals next to measured values, then the medians of every contestant."""
     machine, runs = told["machine"], told["runs"]
     lines = [
         "# Nodes that share one GPU",
@@ -79,7 +79,7 @@ def _judged(what: str, goal: str, found: str, reached: bool) -> tuple[str, str, 
 
 
 def _of(runs: Runs, name: str, figure: str) -> float | None:
-    """The median over the runs that gave this figure; None where none did."""
+    """Return the median over the runs that have this figure; None if no run has it."""
     values = [float(each[figure]) for each in runs.get(name, ()) if figure in each]
     return median(values) if values else None
 

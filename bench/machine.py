@@ -1,4 +1,4 @@
-"""Which machine and which versions do the figures belong to?"""
+"""Identify the machine and the versions that figures belong to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def describe() -> dict[str, str]:
-    """What must be the same for two rows to stand in one table."""
+    """Return what must be equal for two rows of the same table."""
     return {
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
@@ -24,13 +24,13 @@ def describe() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that was measured, with a `+` if files differ from it."""
+    """Return the commit that was measured, with a `+` if files differ from it."""
     changed = _ask("git", "status", "--porcelain", "--untracked-files=no")
     return _ask("git", "rev-parse", "--short", "HEAD") + ("" if changed in ("", "none") else "+")
 
 
 def busy_cores() -> float:
-    """How many cores something else uses, over one second; the load average would still hold our own last row."""
+    """Return how many cores other processes use, over one second; the load average would still include the previous row."""
     before = _cpu_ticks()
     time.sleep(1)  # the length of the sample, not a wait for anything
     idle, total = (later - earlier for later, earlier in zip(_cpu_ticks(), before, strict=True))
@@ -38,7 +38,7 @@ def busy_cores() -> float:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """(idle, all), summed over the cores."""
+    """Return (idle, all), summed over the cores."""
     ticks = [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return ticks[3] + ticks[4], sum(ticks)
 

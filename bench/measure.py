@@ -1,4 +1,4 @@
-"""What did each contestant need, measured in turn (A B C A B C) so that a busy machine troubles all of them alike?"""
+"""Measure contestants in turn (A B C A B C), so that a busy machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from statistics import median
 
 from bench.process import RunFailedError
 
-FAILURES_ALLOWED = 3  # of one contestant; after that it has no figure, only a reason
+FAILURES_ALLOWED = 3  # per contestant; then the table shows a reason instead of a figure
 
 
 class NotMeasurableError(Exception):
-    """A contestant cannot run here; the text says why, and stands in the table where its figure would."""
+    """A contestant cannot run here; the text says why, and replaces the figure in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +22,12 @@ class Contestant:
 
     name: str
     measure: Callable[[], float]
-    rounds: int | None = None  # at most so many, for what is told beside the others and not judged
+    rounds: int | None = None  # at most this many, for contestants that are shown but not judged
 
 
 @dataclass(slots=True)
 class Samples:
-    """`seconds` has one entry a round, so that entries of the same round can be compared."""
+    """`seconds` has one entry per round, so that entries of the same round can be compared."""
 
     seconds: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Samples:
 
 
 def alternate(contestants: Sequence[Contestant], rounds: int) -> dict[str, Samples]:
-    """Time every contestant once a round; a run that fails is noted and run again."""
+    """Time every contestant once per round; a run that fails is recorded and repeated."""
     samples = {contestant.name: Samples() for contestant in contestants}
     for number in range(rounds):
         for contestant in contestants:

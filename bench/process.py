@@ -1,4 +1,4 @@
-"""How long do these commands take, from the first start to the last exit, and did they end well?"""
+"""Time commands, from the first start to the last exit, and check that they succeed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE_S = 300.0  # for one command; the slowest contestant needs a tenth of it on an idle machine
-GRACE_S = 15.0  # between the polite signal and the last one, when a measurement is broken off
+PATIENCE_S = 300.0  # for one command; on an idle machine, the slowest contestant needs a tenth of this
+GRACE_S = 15.0  # between SIGINT and SIGKILL, when a measurement is interrupted
 
 
 class RunFailedError(Exception):
-    """A command that was measured ended badly; the text says which, how, and its last words."""
+    """A measured command failed; the text says which one, how, and its last lines of output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ def run_together(
     """Start all commands at once in `folder` and time them up to the last exit.
 
     Raises:
-        RunFailedError: one of them exits with another code than 0, takes over PATIENCE_S, or `expect` is not in
-            what they write.
+        RunFailedError: a command exits with a code other than 0 or takes longer than PATIENCE_S, or `expect` is not in
+        the output.
     """
     with tempfile.TemporaryDirectory(prefix="composesim-bench-") as logs:
         paths = [Path(logs, f"{number}.log") for number in range(len(commands))]
@@ -52,7 +52,7 @@ def run_together(
             # Without a timeout: wait(timeout) polls, up to 50 ms at a time, which is half of a `--help`.
             codes = [process.wait() for process in processes]
             seconds = time.monotonic() - started
-        except BaseException:  # Ctrl-C above all: the commands have sessions of their own and did not hear it
+        except BaseException:  # mainly Ctrl-C, which does not reach the commands in their separate sessions
             _stop(processes)
             raise
         finally:
@@ -63,7 +63,7 @@ def run_together(
 
 
 def _start(command: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with log.open("wb") as file:  # a file, not a pipe: nobody has to read along while the time runs
+    with log.open("wb") as file:  # a file, not a pipe, so that nobody has to read while time is measured
         return subprocess.Popen(
             command,
             cwd=folder,
@@ -87,7 +87,7 @@ def _check(commands: Sequence[Sequence[str]], codes: Sequence[int], output: str,
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End them as a person would, so that they clean up after themselves, and for good if they don't."""
+    """Stop them with SIGINT, so that they can clean up, and with SIGKILL if they do not exit."""
     _signal(processes, signal.SIGINT)
     deadline = time.monotonic() + GRACE_S
     for process in processes:

@@ -1,11 +1,11 @@
 """
-Is composesim as fast as it promised? Measures every row of the specification and writes results.md and results.json.
+Measure every row of the specification, and write results.md and results.json.
 
     make bench
     .venv/bin/python -m bench --only 1,2 --repeats 3
 
-A row is measured in one go, its contestants in turn. The other rows of results.json are kept, so that a benchmark that
-was broken off goes on with `--only`, unless they come from another machine or other versions.
+A row is measured in one go, with the contestants in turn. The other rows of results.json are kept unless they come from another
+machine or other versions, so that an interrupted benchmark can be continued with `--only`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODULES = (
     overhead,
     recipes,
     training,
-)  # the quick ones first: a mistake shows early
+)  # the quick ones first, so that mistakes show early
 KEYS = sorted(key for module in MODULES for key in module.KEYS)
 
 

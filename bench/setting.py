@@ -1,4 +1,4 @@
-"""What does every measurement work with: the command, the scripts, the environment, and names that are ours?"""
+"""Provide what every measurement needs: the command, the scripts, the environment, and unique names."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Setting:
     """One run of the benchmark."""
 
     repeats: int
-    folder: Path  # where the contestants run: train_ddp.py with its data, idle.py, waiting.py
-    prefix: str  # begins every name that is given on the engine, so that what is left can be found
+    folder: Path  # contestants run here: train_ddp.py with its data, idle.py, waiting.py
+    prefix: str  # the prefix of every name on the engine, so that leftovers can be found
     environment: dict[str, str]
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -40,7 +40,7 @@ class Setting:
 
     @property
     def threads(self) -> int:
-        """CPU threads for each of four ranks, the same for all contestants; composesim plans it so by itself."""
+        """CPU threads for each of four ranks, the same for all contestants; composesim plans this number by itself."""
         return max(1, len(os.sched_getaffinity(0)) // 4)
 
     def new_name(self) -> str:
@@ -60,7 +60,7 @@ class Setting:
         expect: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> Finished:
-        """Time one command, in our folder and environment; see `process.run_together`."""
+        """Time one command in the folder and environment of the benchmark; see `process.run_together`."""
         return run_together(
             [command], folder=folder or self.folder, environment=environment or self.environment, expect=expect
         )
@@ -75,9 +75,9 @@ class Setting:
 
 @contextmanager
 def prepared(repeats: int) -> Iterator[Setting]:
-    """The setting, with a work folder that goes when the benchmark ends."""
+    """Yield the setting, with a work folder that is deleted when the benchmark ends."""
     CACHE.mkdir(exist_ok=True)
-    # Not in /tmp, which is private to every node; not in bench/.cache, which git ignores, so `render` would copy nothing.
+    # Not in /tmp, which is private to every node, nor in bench/.cache, which git ignores, so that `render` would copy nothing.
     with tempfile.TemporaryDirectory(prefix="composesim-bench.", dir="/var/tmp") as folder:
         path = Path(folder)
         path.chmod(0o755)
@@ -89,6 +89,6 @@ def prepared(repeats: int) -> Iterator[Setting]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would have every start compile its Python modules anew, or change what Python finds."""
+    """Return our environment without variables that make every start recompile Python modules, or change what Python finds."""
     unwanted = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_NUM_THREADS"}
     return {name: value for name, value in os.environ.items() if name not in unwanted}

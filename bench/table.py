@@ -1,4 +1,4 @@
-"""How does a person read the results? A table of the goals, then every contestant's figures, then the notes."""
+"""Render the results as Markdown: a table of the goals, then the figures of every contestant, then the notes."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def _figures(figures: dict[str, Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    """One line without the bar that would end the cell, and short enough to read."""
+    """Return one line without the bar that would end the cell, shortened for reading."""
     text = " ".join(text.replace("|", "/").split())
     return text if len(text) <= 300 else text[:297] + "…"

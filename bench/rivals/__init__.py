@@ -1,1 +1,1 @@
-"""What a person would start four nodes with on one machine, if composesim did not exist."""
+"""Start four nodes on one machine without composesim, in the ways that people use."""

@@ -1,4 +1,4 @@
-"""Where do a rival's own packages live? In a virtual environment of its own, made once and kept in bench/.cache."""
+"""Install a rival's packages in a separate virtual environment, created once and kept in bench/.cache."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bench.setting import CACHE
 
 
 def install(name: str, *requirements: str) -> Path:
-    """The environment's folder of programs, with `requirements` installed.
+    """Return the `bin` folder of the environment, with `requirements` installed.
 
     Raises:
-        NotMeasurableError: the package index does not have them, or does not answer.
+        NotMeasurableError: the package index does not have them, or does not respond.
     """
     folder = CACHE / name
     done = folder / "installed.txt"

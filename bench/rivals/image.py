@@ -1,4 +1,4 @@
-"""Which image do the rivals run? bench/image.sh's, and for those that mount nothing the same with the script in it."""
+"""Build the image for rivals, with bench/image.sh; for rivals that mount nothing, the same image with the script in it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bench.setting import BENCH, Setting
 
 BASE = "composesim-bench:1"
 WITH_SCRIPT = "composesim-bench:script"
-SCRIPT = "/bench/train_ddp.py"  # where WITH_SCRIPT has it
+SCRIPT = "/bench/train_ddp.py"  # its path in WITH_SCRIPT
 
 
 def build(setting: Setting) -> None:
-    """Make BASE, unless it is there.
+    """Build BASE, unless it exists.
 
     Raises:
-        NotMeasurableError: it cannot be made here; the text is the builder's last line.
+        NotMeasurableError: it cannot be built here; the text is the last line of the build.
     """
     setting.require_engine()
     print(f"  making {BASE}, unless it is there; about a minute", file=sys.stderr, flush=True)
@@ -36,7 +36,7 @@ def remove_script() -> None:
 
 
 def add_script(setting: Setting) -> str:
-    """Make WITH_SCRIPT from BASE, and return its id: given a tag, TorchX would first ask a registry for it."""
+    """Build WITH_SCRIPT from BASE, and return the id: given a tag, TorchX would first query a registry."""
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder, "Dockerfile")
         recipe.write_text(f"FROM {BASE}\nCOPY train_ddp.py {SCRIPT}\nCOPY data {Path(SCRIPT).parent / 'data'}\n")

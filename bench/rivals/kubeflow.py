@@ -1,4 +1,4 @@
-"""How long does the Kubeflow SDK take with its container backend?"""
+"""Time the Kubeflow SDK with the container backend."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NAME = "Kubeflow SDK containers"
 
 
 def contestant(setting: Setting) -> Contestant:
-    """The SDK at its best: no runtime to fetch, its shortest poll, its removal not timed."""
+    """Return the SDK with the fastest settings: no runtime to fetch, the shortest poll interval, removal not timed."""
     programs = environment.install("kubeflow", "kubeflow[docker]==0.5.0")
 
     def measure() -> float:
         name = setting.new_name()
-        home = tempfile.mkdtemp(prefix="home.", dir=CACHE)  # it keeps every job's folder below HOME
-        # -I: else this folder comes first on the path, and `import kubeflow` finds the file you are reading.
+        home = tempfile.mkdtemp(prefix="home.", dir=CACHE)  # the SDK keeps every job's folder below HOME
+        # -I: otherwise this folder comes first on the path, and `import kubeflow` finds this file.
         command = [str(programs / "python"), "-I", str(Path(BENCH, "rivals", "kubeflow_job.py")), name]
         command += [image.WITH_SCRIPT, image.SCRIPT, str(setting.threads)]
         own = {**setting.environment, "HOME": home}

@@ -1,4 +1,4 @@
-"""One job by the Kubeflow SDK, as its guide shows it: train, follow the logs, wait. Runs on the SDK's own Python."""
+"""Run one job with the Kubeflow SDK, as in its guide: train, follow the logs, wait. Runs in the SDK's Python."""
 
 import sys
 
@@ -8,7 +8,7 @@ from kubeflow.trainer.options import Name
 
 
 def run_script(path: str) -> None:
-    # The SDK pastes the text of this function into each node, so all that it needs is imported inside.
+    # The SDK pastes the text of this function into each node, so it imports all that it needs.
     import runpy
     import sys
 
@@ -17,7 +17,7 @@ def run_script(path: str) -> None:
 
 
 def main(name: str, image: str, script: str, threads: str) -> None:
-    no_sources = TrainingRuntimeSource(sources=[])  # leaves the runtimes that the SDK has built in
+    no_sources = TrainingRuntimeSource(sources=[])  # leaves the built-in runtimes of the SDK
     config = ContainerBackendConfig(container_runtime="docker", pull_policy="Never", runtime_source=no_sources)
     client = TrainerClient(backend_config=config)
     trainer = CustomTrainer(

@@ -1,4 +1,4 @@
-"""What does a Ray cluster need that a person starts on this machine, by `ray start`, as bare processes?"""
+"""Start a Ray cluster of bare processes on this machine with `ray start`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.process import run_together
 from bench.rivals.torchrun import free_port
 from bench.setting import Setting
 
-_MARK = "COMPOSESIM_BENCH_RAY"  # by which processes that `ray start` leaves behind are found: `ray stop` would end everybody's
+_MARK = "COMPOSESIM_BENCH_RAY"  # identifies processes that `ray start` leaves behind; `ray stop` would stop those of all users
 # Any free port, since several nodes have one address.
 _PORTS = [
     f"--{name}=0"
@@ -37,7 +37,7 @@ _STORE = ["--object-store-memory=200000000", "--disable-usage-stats"]
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """One that runs: the environment of its drivers, and how many seconds it took until its nodes were registered."""
+    """A running cluster: the environment of drivers, and how many seconds passed until the nodes were registered."""
 
     environment: dict[str, str]
     seconds: float
@@ -45,9 +45,9 @@ class RayCluster:
 
 @contextmanager
 def started(setting: Setting, programs: Path, *, workers: int, head_cpus: int) -> Iterator[RayCluster]:
-    """A head with so many CPUs, and nodes with one each; ended when the block ends. RunFailedError where one does not start.
+    """Run a head with this many CPUs and nodes with one CPU each inside the context. RunFailedError if one does not start.
 
-    `ray start` comes back when its node is registered. The nodes are started all at once.
+    `ray start` returns when the node is registered. All nodes are started at once.
     """
     mark = secrets.token_hex(8)
     folder = Path(tempfile.mkdtemp(prefix="cs-ray-", dir="/tmp"))  # short: Ray's sockets lie in it

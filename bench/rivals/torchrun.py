@@ -1,4 +1,4 @@
-"""How long do four torchrun processes take, started side by side on this machine?"""
+"""Time four torchrun processes that are started side by side on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME_AS_TYPED = "4 × torchrun, threads left to torch"
 
 
 def contestants(setting: Setting) -> list[Contestant]:
-    """Twice: with the thread count that all have here, and as a person would type it, which is only told."""
+    """Return torchrun with the thread count that all use here, and plain torchrun, which is shown but not judged."""
     torchrun = setting.python.with_name("torchrun")
     if not torchrun.exists():
         raise NotMeasurableError("this environment has no torchrun: run `make setup`")

@@ -1,4 +1,4 @@
-"""How long does TorchX take with its local_docker scheduler?"""
+"""Time TorchX with the local_docker scheduler."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bench.rivals import environment, image
 from bench.setting import Setting
 
 NAME = "TorchX local_docker"
-_NETWORK = "torchx"  # one for all its jobs, and never removed by it
+_NETWORK = "torchx"  # TorchX shares it between all jobs and never removes it
 
 
 def contestant(setting: Setting, image_id: str) -> Contestant:
-    """TorchX at its best: no workspace to build into an image, no registry to ask, its removal not timed."""
+    """Return TorchX with the fastest settings: no workspace to build into an image, no registry to query, removal not timed."""
     torchx = environment.install("torchx", "torchx==0.7.0", "docker>=7")
     had_network = _has_network()
 

@@ -1,1 +1,1 @@
-"""The rows of the table. Each module measures one question; `KEYS` are the rows of the specification it fills."""
+"""The rows of the table. Each module measures one question; `KEYS` are the rows of the specification that it fills."""

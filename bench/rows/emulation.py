@@ -1,4 +1,4 @@
-"""Row 7: what does the emulation of CUDA cost a training step of 10 ms on the CPU?"""
+"""Row 7: measure how much the emulation of CUDA adds to a training step of 10 ms on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row 3: what does composesim cost over plain `docker compose` with the file that it rendered?"""
+"""Row 3: measure what composesim adds to plain `docker compose` with the file that composesim rendered."""
 
 from __future__ import annotations
 

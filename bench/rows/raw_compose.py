@@ -1,4 +1,4 @@
-"""What does plain `docker compose` need for the file that composesim rendered?"""
+"""Time plain `docker compose` with the file that composesim rendered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.setting import Setting
 
 
 class RawCompose:
-    """A rendered folder, driven without composesim."""
+    """A rendered folder, run without composesim."""
 
     def __init__(self, setting: Setting, nodes: int, script: str) -> None:
         self._setting = setting
@@ -22,12 +22,12 @@ class RawCompose:
         self._folder = Path(setting.folder, f"rendered-{self._name}")
         command = [setting.composesim(), "render", str(self._folder), "--nodes", str(nodes), "--engine", "docker"]
         command += ["--image", "host", "--launcher", "env", "--name", self._name]
-        # Of its own: the subnet that render would choose is free now, and may be a run's when this folder is started.
+        # A separate subnet: the one that `render` would choose is free now, but may belong to a run when this folder is started.
         command += ["--subnet", f"10.123.{os.getpid() % 256}.0/24", script]
         setting.run(command)
 
     def up_wait_down(self) -> float:
-        """Seconds of `up -d`, of waiting for every node's exit, and of `down`, together."""
+        """Return the seconds of `up -d`, of waiting for every node to exit, and of `down`, together."""
         try:
             started = time.monotonic()
             self._compose("up", "--detach", "--quiet-pull")
@@ -44,7 +44,7 @@ class RawCompose:
         self._compose("up", "--detach", "--quiet-pull")
 
     def force_remove(self) -> float:
-        """Seconds of one `docker rm -f` of all nodes, which takes up to 50 at a time, and of the network's removal."""
+        """Return the seconds of one `docker rm -f` of all nodes, which takes up to 50 at a time, and of removing the network."""
         try:
             started = time.monotonic()
             self._docker("rm", "--force", *self.ids())

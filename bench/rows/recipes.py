@@ -1,4 +1,4 @@
-"""Rows 8 and 9: how long until all nodes of a framework are there, and how fast do RLlib's samplers work in containers?"""
+"""Rows 8 and 9: measure how long a framework takes until all nodes are there, and how fast RLlib's samplers are in containers."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _paddle_launchers(setting: Setting, nodes: int, ranks: int) -> float:
 
 
 def _together(setting: Setting, commands: list[list[str]]) -> str:
-    """What commands say that are started at once, with as many threads for each process as composesim plans."""
+    """Return the output of commands that are started at once, with the number of threads per process that composesim plans."""
     environment = {**setting.environment, "OMP_NUM_THREADS": str(setting.threads)}
     return run_together(commands, folder=setting.folder, environment=environment).output
 
@@ -142,7 +142,7 @@ def _sample_in_processes(setting: Setting) -> float:
 
 
 def _composesim(setting: Setting, recipe: str, nodes: int, script: str, *options: str) -> str:
-    """What a run of ours says, from its first start to its end."""
+    """Return the output of a run of composesim, from start to end."""
     run_name = setting.new_name()
     command = [str(PROGRAMS / "composesim"), "up", "--recipe", recipe, "--nodes", str(nodes), "--engine", "docker"]
     try:

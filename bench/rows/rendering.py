@@ -1,4 +1,4 @@
-"""Row 5: how long does it take to render a large cluster, and does that grow with its size alone?"""
+"""Row 5: measure how long it takes to render a large cluster, and whether that grows with the size alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
     kept = Path(setting.folder, "thousand")
     try:
         composesim = setting.composesim()
-        _render(setting, composesim, 1000, kept)  # the first one also compiles composesim's modules
+        _render(setting, composesim, 1000, kept)  # the first render also compiles composesim's modules
     except (NotMeasurableError, RunFailedError) as error:
         row.missing = dict.fromkeys((THOUSAND, TEN_THOUSAND, CHECK), str(error))
         yield row

@@ -1,4 +1,4 @@
-"""Row 6: how long until `composesim --help` answers, and what does it load for that?"""
+"""Row 6: measure how long `composesim --help` takes, and what it imports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEYS = ("6",)
 HELP = "composesim --help"
 CLICK = 'python -c "import click"'
 HEAVY = ("torch", "pydantic", "docker")
-ROUNDS = 15  # each takes a fraction of a second, so more of them cost nothing and steady the median
+ROUNDS = 15  # each takes a fraction of a second, so more rounds are cheap and make the median more stable
 
 
 def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
@@ -31,7 +31,7 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
         return
     commands = {HELP: [composesim, "--help"], CLICK: [str(setting.python), "-c", "import click"]}
     for command in commands.values():
-        setting.run(command)  # compiles the modules, once for all later starts
+        setting.run(command)  # compiles the modules for all later starts
     contestants = [
         Contestant(name=name, measure=partial(_seconds, setting, command)) for name, command in commands.items()
     ]

@@ -1,4 +1,4 @@
-"""Rows 1 and 2: how long is the wait for four nodes that train, beside what else starts four nodes?"""
+"""Rows 1 and 2: measure how long a user waits for four training nodes, compared with other tools that start four nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTES = [
 
 
 def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
-    """Both rows from one alternation, since the bare torchrun of one is that of the other."""
+    """Yield both rows from one alternation, since both use the same runs of bare torchrun."""
     field = _Field()
     if "1" in wanted:
         field.enter([DOCKER], lambda: [_composesim(setting, DOCKER, "docker")])
@@ -61,7 +61,7 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
 
 
 class _Field:
-    """Who starts, and who cannot, and why."""
+    """The contestants that can start, and why the others cannot."""
 
     def __init__(self) -> None:
         self.contestants: list[Contestant] = []

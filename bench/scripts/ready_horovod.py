@@ -1,4 +1,4 @@
-"""Says when Horovod has all ranks."""
+"""Print a line when Horovod has all ranks."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Says when Paddle has all ranks."""
+"""Print a line when Paddle has all ranks."""
 
 import json
 import time

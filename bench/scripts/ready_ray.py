@@ -1,4 +1,4 @@
-"""Says when it runs: composesim starts it once Ray has all nodes."""
+"""Print a line at the start: composesim starts this script once Ray has all nodes."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""How many steps a second do RLlib's samplers make, of which the driver gets all? PPO's on CartPole, without learning."""
+"""Measure how many steps per second RLlib's samplers produce, all sent to the driver: PPO's on CartPole, without learning."""
 
 import json
 import logging

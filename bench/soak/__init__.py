@@ -1,1 +1,1 @@
-"""What does a run withstand? The soak behind bench/reliability.md: `make soak MINUTES=10 SEED=1`."""
+"""Test the reliability of runs: the soak behind bench/reliability.md, `make soak MINUTES=10 SEED=1`."""

@@ -1,4 +1,4 @@
-"""`python -m bench.soak --minutes 10 --seed 1`: how much does a run withstand? Writes bench/reliability.md."""
+"""Run a soak and write bench/reliability.md: `python -m bench.soak --minutes 10 --seed 1`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAGE, _VALUES = REPOSITORY / "bench" / "reliability.md", REPOSITORY / "bench" /
 
 
 def main() -> int:
-    """Measure the rows that were asked for, and write all that are known."""
+    """Measure the requested rows, and write all known ones."""
     parser = argparse.ArgumentParser(description="How much does a run withstand?")
     parser.add_argument(
         "--minutes", type=float, default=10, help="of random faults; the other rows take what they take"

@@ -1,11 +1,11 @@
-"""Does a run go on from the last whole checkpoint, when it is killed while one is written, or the disk is full then?"""
+"""Check that a run continues from the last whole checkpoint if it is killed, or the disk is full, while one is written."""
 
 from __future__ import annotations
 
 from bench.soak.setting import Row, Soak
 
 TRIES = 5
-# Step 60 is told just before its checkpoint is written, which takes a second.
+# Step 60 is printed just before the checkpoint is written, which takes a second.
 KILL = """
 cluster: {nodes: 2, elastic: "1:2"}
 steps:
@@ -19,7 +19,7 @@ expect:
 
 
 def measure(soak: Soak) -> Row:
-    """Each several times; what a run has to be made again is at most the steps since the checkpoint before."""
+    """Measure each case several times; a run must repeat at most the steps since the previous checkpoint."""
     killed, notes = 0, []
     for _ in range(TRIES):
         report = soak.play(soak.new_name(), KILL, "slow_checkpoint.py")

@@ -1,4 +1,4 @@
-"""Is everything gone soon after composesim was killed with SIGKILL, in each phase, with a fault active?"""
+"""Check that everything is removed soon after composesim was killed with SIGKILL, in each phase, with a fault active."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.soak.setting import COMMAND, Row, Soak
 LIMIT_S = 10.0
 PATIENCE_S = 180.0
 NODES = 3
-# Phase -> the words of `composesim fault` or `link` that are in force when composesim is killed; nothing: none could be.
+# Phase -> arguments of `composesim fault` or `link` that are active when composesim is killed; empty if none is possible.
 PHASES: dict[str, tuple[str, ...]] = {
     "containers being made": (),
     "nodes meeting": (),
@@ -29,7 +29,7 @@ PHASES: dict[str, tuple[str, ...]] = {
 
 
 def measure(soak: Soak) -> Row:
-    """One run for each phase; how long until nothing of it is left."""
+    """Kill one run in each phase, and measure how long it takes until nothing of it is left."""
     took, notes = [], []
     for phase, words in PHASES.items():
         try:
@@ -62,7 +62,7 @@ def _crash(soak: Soak, phase: str, words: tuple[str, ...]) -> float:
             _wait(lambda: _has_stepped(soak, name), "the training began")
             _say(soak, name, words)
         if phase.startswith("stopping"):
-            process.send_signal(signal.SIGTERM)  # Ctrl-C may be ignored where we run in the background
+            process.send_signal(signal.SIGTERM)  # SIGINT may be ignored if we run in the background
             _wait(lambda: any(event["kind"] == "stopping" for event in soak.events(name)), "it was being stopped")
     finally:
         process.kill()

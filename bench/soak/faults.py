@@ -1,4 +1,4 @@
-"""What is lost and what is left over, when faults of all kinds come at random for as long as there is time?"""
+"""Inject faults of all kinds at random for a given time, and count what is lost and what is left over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.soak.leaks import left_of, shaped_links
 from bench.soak.setting import Row, Soak
 
 GOAL = 2000
-RUN_S = 180.0  # for one run; then another begins, with another seed
+RUN_S = 180.0  # per run; then another one begins, with another seed
 _LINE = re.compile(r"line (\d+) of (\d+)")
 _SCENARIO = {
     "docker": """
@@ -58,7 +58,7 @@ expect:
 
 
 def measure(soak: Soak) -> Row:
-    """Run after run until the minutes are over; each is judged by itself, and what it left is counted."""
+    """Run until the minutes are over; judge each run by itself, and count what it left."""
     end, runs = time.monotonic() + 60 * soak.minutes, 0
     kinds: Counter[str] = Counter()
     seconds: list[float] = []
@@ -105,7 +105,7 @@ def _why(report: dict[str, Any]) -> str:
 
 
 def _lines(soak: Soak, name: str) -> tuple[int, int]:
-    """(lines that are missing, lines that are there) in what ranks printed: between two lines of a round nothing may be missing."""
+    """Return (missing lines, present lines) in the output of ranks: between two lines of a round nothing may be missing."""
     missing = told = 0
     for path in (soak.run_folder(name) / "logs").glob("*.*.log"):
         last: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Is any line lost, or out of order, when all ranks print as fast as they can?"""
+"""Check that no line is lost or out of order when all ranks print as fast as they can."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LINE = re.compile(r"node-(\d+) +\| rank (\d+) line (\d+)")
 
 
 def measure(soak: Soak) -> Row:
-    """Both what `up` printed and what lies in the run's folder."""
+    """Check both the output of `up` and the logs in the run's folder."""
     name = soak.new_name()
     started = time.monotonic()
     process = soak.start(name, "--nodes", str(NODES), "--env", f"FLOOD_LINES={LINES}", "flood.py")

@@ -1,4 +1,4 @@
-"""What of these runs is still on this machine: containers, networks, held nodes, shaped links, processes?"""
+"""Find what these runs have left on this machine: containers, networks, held nodes, shaped links, processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 
 
 def left_of(prefix: str) -> list[str]:
-    """Everything whose run's name begins with `prefix`, in words; nothing is the good answer."""
+    """Return a description of everything whose run name begins with `prefix`; empty if all is well."""
     left = []
     for kind, listing in {"container": ["ps", "--all"], "network": ["network", "ls"]}.items():
         for line in _docker(*listing, "--format", "{{.ID}} {{.Labels}}"):
@@ -25,7 +25,7 @@ def left_of(prefix: str) -> list[str]:
 
 
 def shaped_links() -> int:
-    """How many interfaces of this machine have a queue of ours; those of nodes end with their namespaces."""
+    """Return how many interfaces of this machine have one of our queues; those of nodes disappear with their namespaces."""
     if not shutil.which("tc"):
         return 0
     shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""How soon does training go on after a node was killed, whichever it was?"""
+"""Measure how soon training continues after a node was killed, for every node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE_S = 1200.0
 
 
 def measure(soak: Soak) -> Row:
-    """Kill each node in turn, node 0 first, twenty times in one run; the next one when all have met again."""
+    """Kill each node in turn, node 0 first, twenty times in one run; wait for a complete rendezvous in between."""
     first = "{rank: 0, step: 30}"
     again = "{event: round, world_size: 4, after: 2s}"
     steps = "".join(

@@ -1,4 +1,4 @@
-"""What does every row of the soak work with: a folder to run in, the command, a seed, and what a play left to read?"""
+"""Provide what every row of the soak needs: a folder to run in, the command, a seed, and the results of a play."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
-GRACE_S = 120.0  # for a script to end once it was told to
+GRACE_S = 120.0  # for a script to end after the file `enough` was written
 COMMAND = [sys.executable, "-m", "compose_sim"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table: what was asked for and what was seen."""
+    """One line of the table: what was required and what was measured."""
 
     what: str
     wanted: str
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Soak:
-    """One soak: where it runs, for how long, and with which seed."""
+    """One soak: the folder, the duration and the seed."""
 
     folder: Path
     minutes: float
@@ -46,11 +46,11 @@ class Soak:
 
     @property
     def prefix(self) -> str:
-        """What all names of this soak begin with."""
+        """The prefix of all names of this soak."""
         return f"soak-{os.getpid()}"
 
     def new_name(self) -> str:
-        """A run name that nobody else has on this engine."""
+        """Return a run name that is unique on this engine."""
         self.count += 1
         return f"{self.prefix}-{self.count}"
 
@@ -64,9 +64,9 @@ class Soak:
         enough: Callable[[list[dict[str, Any]]], bool] | None = None,
     ) -> dict[str, Any]:
         """
-        Play a scenario, a text or a name in the library; the report with `events`, composesim's own.
+        Play a scenario, given as text or by the name of a shipped one; return the report with `events`, those of composesim itself.
 
-        When `enough` says so of these, or patience is at an end, the script finds the file `enough` in its shared folder.
+        When `enough` returns True for these events, or time is up, the file `enough` is written into the shared folder of the script.
         """
         path = scenario
         if "\n" in scenario:
@@ -79,7 +79,7 @@ class Soak:
             while process.poll() is None:
                 late = time.monotonic() - deadline
                 if late > 0 or (enough and enough(self.events(name))):
-                    with suppress(FileNotFoundError):  # it has not begun
+                    with suppress(FileNotFoundError):  # the run has not begun
                         (self.run_folder(name) / "shared" / "enough").touch()
                 if late > GRACE_S:
                     process.send_signal(signal.SIGTERM)
@@ -94,7 +94,7 @@ class Soak:
         return {**report, "events": self.events(name)}
 
     def start(self, name: str, *words: str) -> subprocess.Popen[str]:
-        """`composesim up` under way, its output in files."""
+        """Start `composesim up`, with the output in files."""
         with (self.folder / f"{name}.out").open("w") as out, (self.folder / f"{name}.err").open("w") as err:
             argv = [*COMMAND, "up", "--name", name, "--engine", self.engine, *words]
             return subprocess.Popen(
@@ -102,11 +102,11 @@ class Soak:
             )
 
     def run_folder(self, name: str) -> Path:
-        """The folder of a run."""
+        """Return the folder of a run."""
         return self.folder / ".composesim" / "runs" / name
 
     def events(self, name: str, of: str = "composesim") -> list[dict[str, Any]]:
-        """The events that somebody wrote in a run, in order; none where there are none yet."""
+        """Return the events that a writer added to a run, in order; empty if there are none yet."""
         try:
             lines = (self.run_folder(name) / "events" / f"{of}.jsonl").read_text().splitlines()
         except FileNotFoundError:
@@ -116,7 +116,7 @@ class Soak:
 
 @contextmanager
 def prepared(*, minutes: float, seed: int, engine: str) -> Iterator[Soak]:
-    """A soak, with a folder that goes when it ends."""
+    """Yield a soak with a folder that is deleted at the end."""
     # Not in /tmp, which is private to every node.
     with tempfile.TemporaryDirectory(prefix="composesim-soak.", dir="/var/tmp") as folder:
         path = Path(folder)

@@ -1,4 +1,4 @@
-"""How do the rows of a soak read? One table, wanted beside seen, then the notes of each row."""
+"""Render the rows of a soak as Markdown: one table of required and measured values, then the notes of each row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KNOWN = {
 
 
 def as_markdown(rows: dict[str, dict[str, Any]]) -> str:
-    """The whole page; `rows` by name, as `as_json` made them."""
+    """Return the whole page; `rows` maps names to what `as_json` returned."""
     parts = [
         "# What a run withstands",
         "",
@@ -38,7 +38,7 @@ def as_markdown(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def as_json(row: Row, soak: Soak, *, busy: float) -> dict[str, Any]:
-    """A row with when and where it was measured."""
+    """Return a row with the time and machine of the measurement."""
     described = ", ".join(f"{name} {value}" for name, value in machine.describe().items())
     when = datetime.now(UTC).strftime("%Y-%m-%d")
     return {

@@ -1,4 +1,4 @@
-"""What do ranks run until somebody kills what started them? Steps, told line by line."""
+"""Print one step per line until the process that started the ranks is killed."""
 
 import json
 import time

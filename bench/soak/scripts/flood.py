@@ -1,4 +1,4 @@
-"""How many lines can a rank print? As many as FLOOD_LINES says, each with its number."""
+"""Print FLOOD_LINES numbered lines as fast as possible."""
 
 import os
 

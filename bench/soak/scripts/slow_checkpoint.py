@@ -1,6 +1,6 @@
-"""What of a training whose checkpoint takes a second to write is left, when it is killed in the middle of writing?
+"""Train with a checkpoint that takes a second to write, so that the run can be killed in the middle of writing.
 
-It must go on from the last whole checkpoint: one that is torn ends it with an error.
+The script must resume from the last whole checkpoint; a torn one ends it with an error.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What do ranks run during a soak? A small training that goes on from its checkpoint, and numbers every line it prints.
+"""Run a small training that resumes from its checkpoint, and number every line that it prints.
 
-It ends when there is a file `enough` in the shared folder and every rank knows it. A line is `line K of GENERATION`; rank 0
-prints metrics besides. What is missing between two lines of one rank was lost on the way.
+It ends when the file `enough` is in the shared folder and every rank knows that. A line is `line K of GENERATION`; rank 0 also
+prints metrics. If a number is missing between two lines of one rank, a line was lost.
 """
 
 import json
@@ -47,12 +47,12 @@ def all_know_that_it_is_over():
 
 
 def resume(model):
-    """The step that the checkpoint is of; every rank reads the same one, as rank 0 tells it."""
+    """Return the step of the checkpoint; every rank reads the same one, which rank 0 chooses."""
     step = torch.zeros(1, dtype=torch.int64)
     if dist.get_rank() == 0 and os.path.exists(CHECKPOINT):
         try:
             state = torch.load(CHECKPOINT, weights_only=True)
-        except Exception as error:  # noqa: BLE001 - broken on purpose, in any way: a training begins anew then
+        except Exception as error:  # noqa: BLE001 - broken on purpose, in any way: start the training again
             print(f"checkpoint cannot be read: {type(error).__name__}", flush=True)
         else:
             model.load_state_dict(state["model"])
