@@ -108,7 +108,8 @@ class Soak:
     def events(self, name: str, of: str = "composesim") -> list[dict[str, Any]]:
         """Return the events that a writer added to a run, in order; empty if there are none yet."""
         try:
-            lines = (self.run_folder(name) / "events" / f"{of}.jsonl").read_text().splitlines()
+            folder = "journal" if of == "composesim" else "events"
+            lines = (self.run_folder(name) / folder / f"{of}.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in lines if line.endswith("}")]

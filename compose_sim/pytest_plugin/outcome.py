@@ -164,7 +164,7 @@ def _is_xfailed(data: Mapping[str, Any]) -> bool:
 
 def _diagnosis(folder: Path, *, since: float) -> str:
     """Return why no rank moved, if the run has a diagnosis; a short test ends before that."""
-    lines = _read(folder / "events" / "composesim.jsonl").splitlines()
+    lines = _read(folder / "journal" / "composesim.jsonl").splitlines()
     hangs = [event for event in map(json.loads, lines) if event["kind"] == "hang" and event["t"] >= since]
     return str(hangs[-1]["data"]["message"]) if hangs else ""
 

@@ -110,13 +110,11 @@ def test_a_start_is_ended_before_its_folder_goes(project: Project) -> None:
     folder = RunFolder(runs_folder(project.folder) / name)
     folder.claim()
     down = project.start("down", "--run", name, "--purge")
-    events = folder.path / "events"
-    events.mkdir()
     assert folder.path.is_dir()
 
     with pytest.raises(subprocess.TimeoutExpired):
         down.wait(2)
-    assert (events / "composesim.jsonl").is_file()
+    assert (folder.path / "journal" / "composesim.jsonl").is_file()
     folder.release()
 
     _, said = down.communicate(timeout=PATIENCE_S)

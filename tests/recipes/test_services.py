@@ -288,7 +288,7 @@ def test_ps_tells_programs_where_and_not_the_secret(living: Living) -> None:
 
 def test_a_service_that_ends_ends_nothing_and_is_told(living: Living) -> None:
     docker("kill", f"composesim-{living.run}-tensorboard-1")
-    events = living.folder / "events" / "composesim.jsonl"
+    events = living.folder / "journal" / "composesim.jsonl"
 
     eventually(
         lambda: any(event["kind"] == "service" for event in map(json.loads, events.read_text().splitlines())),

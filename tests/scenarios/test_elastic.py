@@ -49,7 +49,8 @@ dist.destroy_process_group()
 
 def events(project: Project, run: str, kind: str) -> list[dict[str, Any]]:
     """All events of a kind, as they are now."""
-    files = (project.folder / ".composesim" / "runs" / run / "events").glob("*.jsonl")
+    folder = project.folder / ".composesim" / "runs" / run
+    files = (*folder.glob("journal/*.jsonl"), *folder.glob("events/*.jsonl"))
     lines = (line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n"))
     return [event for event in map(json.loads, lines) if event["kind"] == kind]
 

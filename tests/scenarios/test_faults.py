@@ -84,7 +84,7 @@ class Run:
 
     def events(self, kind: str, **data: Any) -> list[dict[str, Any]]:
         """All events of a kind with these values in their data."""
-        files = sorted((self.folder / "events").glob("*.jsonl"))
+        files = sorted((*self.folder.glob("journal/*.jsonl"), *self.folder.glob("events/*.jsonl")))
         lines = (line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n"))
         found = [json.loads(line) for line in lines if f'"kind": "{kind}"' in line]
         return [event for event in found if data.items() <= event["data"].items()]

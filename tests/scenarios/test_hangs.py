@@ -52,7 +52,7 @@ class Finished:
     def told(self) -> str:
         """What composesim itself wrote down of the run."""
         (folder,) = (self.project.folder / ".composesim" / "runs").iterdir()
-        return (folder / "events" / "composesim.jsonl").read_text()
+        return (folder / "journal" / "composesim.jsonl").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 import jinja2
 
 from compose_sim.core.compose.templates import template_environment
 from compose_sim.core.plan.environment import CONTAINER_HOME, SCRATCH
-from compose_sim.core.plan.model import CONTAINER_FOLDER, NOBODY, Mount, Plan, PlannedPort, PlannedService
+from compose_sim.core.plan.model import CONTAINER_FOLDER, HIDDEN, NOBODY, Mount, Plan, PlannedPort, PlannedService
 
 _WRITTEN_TO = ("events", "logs", "observations", "shared", "debug")
 # The run's own folders in every container; sources are relative to the compose file.
@@ -48,6 +49,7 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
     if plan.mps:
         own_mounts = [*own_mounts, Mount(source="./mps", target=f"{CONTAINER_FOLDER}/mps")]
     in_memory = ["/tmp:exec,mode=1777", f"{CONTAINER_HOME}:exec,mode=1777"]
+    in_memory += [f"{path}:ro,mode=0555,size=4k" for path in _runs_in_mounts(plan, folder)]
     if plan.scratch_bytes:
         in_memory.append(f"{SCRATCH}:mode=1777,size={plan.scratch_bytes}")
     template = environment.get_template("docker-compose.yml.j2")
@@ -90,6 +92,17 @@ def render_identity(plan: Plan) -> dict[str, str]:
 def project_name(run: str) -> str:
     """Return the name of a run's Compose project."""
     return f"composesim-{run}"
+
+
+def _runs_in_mounts(plan: Plan, folder: str) -> list[str]:
+    """Return where nodes would see the folder of all runs in the project: they must not replace what composesim reads there."""
+    runs = PurePosixPath(folder).parents[1:2]  # of PROJECT/.composesim/runs/RUN
+    return [
+        str(PurePosixPath(mount.target) / path.relative_to(mount.source))
+        for path in runs
+        for mount in plan.mounts
+        if path.name == HIDDEN and path.is_relative_to(mount.source) and not mount.read_only
+    ]
 
 
 def quote(value: object) -> str:

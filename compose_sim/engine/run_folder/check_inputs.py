@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from compose_sim.core.checks import Case
 from compose_sim.core.events.events import Event, parse_file_event
@@ -13,7 +13,7 @@ from compose_sim.core.state.fold import fold_all
 from compose_sim.core.verdict.hang import standings_of
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.folder import RunFolder, event_files
 from compose_sim.engine.run_folder.safe_files import MOST_BYTES, SafeFolder
 from compose_sim.errors import SpecError
 
@@ -88,11 +88,9 @@ def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
 
 def read_events(folder: Path) -> list[Event]:
     """Return all events of the run, in order of time."""
-    files = SafeFolder(folder / "events")
+    files = SafeFolder(folder)
     parsed = [
-        parse_file_event(line, name.removesuffix(".jsonl"))
-        for name in files.files(suffix=".jsonl")
-        for line in _lines(files, name)
+        parse_file_event(line, PurePath(name).stem) for name in event_files(files) for line in _lines(files, name)
     ]
     return sorted((event for event in parsed if event), key=lambda event: event.t)
 

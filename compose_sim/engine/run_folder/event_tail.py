@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,9 +12,12 @@ from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event, parse_file_event, parse_metric
 from compose_sim.core.state.fold_driver import NODE as DRIVER
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.folder import event_files
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
+_MOST_CHUNKS = 32  # of one event file in one poll: a node may write faster than this process reads
+_LONGEST_LINE = 1 << 20  # bytes; a longer line is cut
 _POLL_S = 0.05
 
 
@@ -26,13 +29,20 @@ class _FileTail:
         self._file = os.fdopen(files.open_file(name), "rb")
         self._rest = b""
         self._at = 0
+        self._end: int | None = None
 
     def read(self) -> list[tuple[int, str]]:
-        data = self._file.read(_CHUNK)
+        left = _CHUNK if self._end is None else self._end - self._file.tell()
+        data = self._file.read(min(_CHUNK, left))
         if not data:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [(self._advance(len(line) + 1), line.decode("utf-8", "replace")) for line in lines]
+        complete = [(self._advance(len(line) + 1), line.decode("utf-8", "replace")) for line in lines]
+        return complete + (self.finish() if len(self._rest) > _LONGEST_LINE else [])
+
+    def stop_at_end(self) -> None:
+        """Read no more than the file holds now."""
+        self._end = max(self._file.tell(), os.fstat(self._file.fileno()).st_size)
 
     def finish(self) -> list[tuple[int, str]]:
         """Return the last line if it has no newline."""
@@ -60,7 +70,9 @@ class EventTail:
     def __init__(self, folder: Path, *, logs: bool = True) -> None:
         self._files = SafeFolder(folder)
         self._logs = logs
-        self._tails: dict[str, _FileTail] = {}
+        self._event_tails: dict[str, _FileTail] = {}
+        self._log_tails: dict[str, _FileTail] = {}
+        self._finishing = False
         self._rounds: dict[str, list[tuple[int, int]]] = {}  # log's stem -> (offset, generation), sorted
 
     def poll(self) -> list[Event]:
@@ -69,26 +81,40 @@ class EventTail:
 
     def finish(self) -> list[Event]:
         """Return what is left once all writers have exited, including incomplete last lines."""
-        events: list[Event] = []
+        events = self.poll()
+        self._finishing = (
+            True  # what a process that outlived its run adds from now on is not read, or this might never end
+        )
+        for tail in self._tails:
+            tail.stop_at_end()
         while new := self.poll():
             events += new
         return events + self._collect(final=True)
 
     def close(self) -> None:
         """Close the files."""
-        for tail in self._tails.values():
+        for tail in self._tails:
             tail.close()
-        self._tails.clear()
+        self._event_tails.clear()
+        self._log_tails.clear()
+
+    @property
+    def _tails(self) -> list[_FileTail]:
+        return [*self._event_tails.values(), *self._log_tails.values()]
 
     def _collect(self, *, final: bool) -> list[Event]:
         # Logs first: the events read afterwards then contain the round of every log line.
-        logs = self._open_tails("logs", ".log") if self._logs else ()
-        printed = [(tail.stem, tail.finish() if final else tail.read()) for tail in logs]
+        if self._logs:
+            self._open(self._log_tails, lambda: [f"logs/{name}" for name in self._files.files("logs", ".log")])
+        printed = [(tail.stem, tail.finish() if final else tail.read()) for tail in self._log_tails.values()]
         now = time.time()
         events: list[Event] = []
-        for tail in self._open_tails("events", ".jsonl"):
-            events += _parsed(tail.stem, tail.finish() if final else tail.read())
-            while not final and (lines := tail.read()):
+        self._open(self._event_tails, lambda: event_files(self._files))
+        for tail in self._event_tails.values():
+            for _ in range(1 if final else _MOST_CHUNKS):
+                lines = tail.finish() if final else tail.read()
+                if not lines:
+                    break
                 events += _parsed(tail.stem, lines)
         self._note_rounds(events)
         for stem, lines in printed:
@@ -104,15 +130,13 @@ class EventTail:
                     rounds.append((int(begins_at), event.generation))
                     rounds.sort()
 
-    def _open_tails(self, folder: str, suffix: str) -> Iterator[_FileTail]:
-        """Yield the tails of all files, also of those that a node has replaced or made unreadable since they were opened."""
+    def _open(self, tails: dict[str, _FileTail], find: Callable[[], list[str]]) -> None:
+        """Open new files. What a node has replaced or made unreadable since it was opened stays open."""
         with suppress(UnsafeFileError, PermissionError):
-            for file in self._files.files(folder, suffix):
-                name = f"{folder}/{file}"
-                if name not in self._tails:
+            for name in () if self._finishing else find():
+                if name not in tails:
                     with suppress(UnsafeFileError, PermissionError, FileNotFoundError):
-                        self._tails[name] = _FileTail(self._files, name)
-        yield from (tail for name, tail in sorted(self._tails.items()) if name.startswith(f"{folder}/"))
+                        tails[name] = _FileTail(self._files, name)
 
 
 def poll_interval(started: float) -> float:

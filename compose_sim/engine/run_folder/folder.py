@@ -13,16 +13,16 @@ from typing import Any
 
 from compose_sim import assets
 from compose_sim.core.events.events import Event, parse_event
-from compose_sim.core.plan.model import SECRET, TOKEN, Plan, plan_from_dict
+from compose_sim.core.plan.model import HIDDEN, SECRET, TOKEN, Plan, plan_from_dict
 from compose_sim.core.report.report import Report
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.safe_files import HIDDEN, SafeFolder
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError, SpecError
 
-OWN_EVENTS = "events/composesim.jsonl"
+OWN_EVENTS = "journal/composesim.jsonl"  # not below `events`, where nodes write
 _WRITTEN_BY_NODES = ("events", "logs", "observations", "shared", "debug", "mps")
 _KEPT = ("shared",)  # until the run's folder is deleted
-_WRITTEN_BY_US = ("node", "control", "requests", "identity", "secrets", "services")
+_WRITTEN_BY_US = ("journal", "node", "control", "requests", "identity", "secrets", "services")
 _OWN_FILES = ("report.json", "plan.json", "docker-compose.yml", ".env")
 _CLAIM_TIMEOUT_S = 0.5  # processes that only check whether a run is claimed also hold its lock for a moment
 _RETRY_S = 0.02
@@ -191,6 +191,13 @@ def try_read_plan(folder: str) -> Plan | None:
         return None
 
 
+def event_files(files: SafeFolder) -> list[str]:
+    """Return the names of a run's event files: that of composesim, then those that nodes and the master write."""
+    own = OWN_EVENTS.rpartition("/")[2]
+    names = [f"events/{name}" for name in files.files("events", ".jsonl") if name != own]
+    return [OWN_EVENTS, *names] if files.status(OWN_EVENTS) else names
+
+
 def last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
     """Return the data of the latest event of a kind in a node's file; empty if there is none."""
     try:
@@ -209,6 +216,7 @@ def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False, byt
     # Bytecode helps only nodes that run this very Python: nodes cannot store bytecode, and each process would compile again.
     files.copy_tree(assets.node_code(), "node", leave_out=() if bytecode else ("__pycache__",))
     _write_secret(files, SECRET, user)
+    files.share_folder("journal", user, private=True)
     for name in _WRITTEN_BY_NODES:
         files.make_folder(name, user)
     if token:

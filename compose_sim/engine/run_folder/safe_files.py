@@ -22,10 +22,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from compose_sim.core.plan.model import HIDDEN
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError, check_owner, refuse_kind, refuse_owner
 from compose_sim.engine.run_folder.file_owner import act_as, act_as_owner_of, give, is_shared, share
 
-HIDDEN = ".composesim"
 _RUN_DEPTH = 3  # of a run's folder: .composesim/runs/NAME
 MOST_BYTES = 64 << 20  # of a file that is read as a whole
 # The Docker daemon may be neither root nor the owner on the file system, and must get through to the folders that nodes mount.

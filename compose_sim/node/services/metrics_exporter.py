@@ -27,7 +27,7 @@ class RunReader:
 
     def catch_up(self) -> None:
         """Read what was added; an incomplete last line is read later."""
-        for path in sorted((self._folder / "events").glob("*.jsonl")):
+        for path in sorted((*self._folder.glob("journal/*.jsonl"), *self._folder.glob("events/*.jsonl"))):
             for line in self._new_lines(path):
                 self.metrics.add_event(line)
         for path in sorted((self._folder / "logs").glob("*.*.log")):

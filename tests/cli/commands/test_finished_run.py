@@ -130,8 +130,7 @@ def test_a_report_from_a_crash_in_midst_of_a_run_is_inconclusive(passed: Project
     copy = tmp_path / ".composesim" / "runs" / "killed"
     shutil.copytree(passed.folder / ".composesim" / "runs" / DONE, copy)
     (copy / "report.json").unlink()
-    for name in ("composesim", "node-1"):
-        path = copy / "events" / f"{name}.jsonl"
+    for path in (copy / "journal" / "composesim.jsonl", copy / "events" / "node-1.jsonl"):
         before = [line for line in path.read_text().splitlines() if "exited" not in line and "node-stopped" not in line]
         path.write_text("\n".join(before) + '\n{"torn": ')
 

@@ -195,3 +195,10 @@ def test_a_thousand_nodes_share_what_is_equal() -> None:
 
     assert text.count("cap_drop") == 1
     assert len(text) < 700 * 1000
+
+
+def test_nodes_do_not_see_the_runs_of_their_project() -> None:
+    services = yaml.safe_load(document(the_plan("services")))["services"]
+
+    hidden = "/home/ada/project/.composesim:ro,mode=0555,size=4k"
+    assert all(hidden in each["tmpfs"] for each in services.values())

@@ -38,7 +38,7 @@ class Run:
 
     def events(self, *kinds: str) -> list[tuple[str, ...]]:
         """Kind, id and phase of composesim's events."""
-        path = self.folder.path / "events" / "composesim.jsonl"
+        path = self.folder.path / "journal" / "composesim.jsonl"
         events = map(parse_event, path.read_text().splitlines() if path.exists() else ())
         told = [(event.kind, event.data["id"], event.data.get("phase", "")) for event in events if event]
         return [each for each in told if each[0] in kinds] if kinds else told

@@ -59,7 +59,7 @@ def started(owner: subprocess.Popen[str]) -> tuple[str, int]:
 
 
 def notes(folder: Path) -> list[str]:
-    path = folder / "events" / "composesim.jsonl"
+    path = folder / "journal" / "composesim.jsonl"
     events = map(parse_event, path.read_text().splitlines() if path.exists() else [])
     return [str(event.data["reason"]) for event in events if event and event.kind == "note"]
 

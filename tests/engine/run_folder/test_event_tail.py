@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
+from compose_sim.core.events.events import Event
+from compose_sim.engine.run_folder.check_inputs import read_events
 from compose_sim.engine.run_folder.event_tail import EventTail
 
 
@@ -68,3 +71,57 @@ def test_a_log_of_which_no_node_says_where_rounds_begin_is_of_no_round(tmp_path:
     tail.close()
 
     assert [(event.kind, event.generation) for event in events] == [("log", None), ("metric", None)]
+
+
+def finished(folder: Path) -> list[Event]:
+    tail = EventTail(folder)
+    events = tail.finish()
+    tail.close()
+    return events
+
+
+def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
+    """So that what a node writes without a newline does not fill the memory."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "node-0.0.log").write_bytes(b"x" * (3 << 20))
+
+    lines = [event.data["line"] for event in finished(tmp_path)]
+
+    assert len(lines) >= 2
+    assert sum(map(len, lines)) == 3 << 20
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_writer_that_goes_on(tmp_path: Path) -> None:
+    """Such as a process that left its node's session."""
+    (tmp_path / "events").mkdir()
+    event = json.dumps({"v": 1, "t": 1.0, "kind": "usage", "node": "node-0", "data": {}}) + "\n"
+    path = tmp_path / "events" / "node-0.jsonl"
+    path.write_text(event)
+    over = threading.Event()
+
+    def write() -> None:
+        with path.open("a") as file:
+            while not over.is_set():
+                file.write(event * 100)
+                file.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        events = finished(tmp_path)
+    finally:
+        over.set()
+        writer.join()
+
+    assert {each.kind for each in events} == {"usage"}
+    assert 0 < len(events) <= path.stat().st_size / len(event)
+
+
+def test_composesim_is_not_believed_where_nodes_write(tmp_path: Path) -> None:
+    line = json.dumps({"v": 1, "t": 1.0, "kind": "verdict", "node": None, "data": {"verdict": "passed"}}) + "\n"
+    for folder in ("events", "journal"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "composesim.jsonl").write_text(line)
+
+    assert len(finished(tmp_path)) == 1
+    assert len(read_events(tmp_path)) == 1

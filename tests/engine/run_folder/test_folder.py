@@ -106,14 +106,14 @@ def test_the_process_of_a_start_is_waited_for(folder: RunFolder) -> None:
 
     assert holder.wait(10) == 0
     holder.stdout.close()
-    assert '"stopping"' in (folder.path / "events" / "composesim.jsonl").read_text()
+    assert '"stopping"' in (folder.path / "journal" / "composesim.jsonl").read_text()
 
 
 def test_events_are_appended_a_line_each(folder: RunFolder) -> None:
     folder.append_event("started", version="1")
     folder.append_event("note", reason="x")
 
-    lines = (folder.path / "events" / "composesim.jsonl").read_text().splitlines()
+    lines = (folder.path / "journal" / "composesim.jsonl").read_text().splitlines()
     assert ['"started"' in lines[0], '"note"' in lines[1], len(lines)] == [True, True, 2]
 
 

@@ -201,7 +201,7 @@ def test_what_replaces_a_file_of_composesim_is_not_read(tmp_path: Path, victim: 
 @plants
 def test_events_are_not_appended_to_what_a_node_plants(tmp_path: Path, victim: Path, plant: Plant) -> None:
     folder, before = a_run(tmp_path), contents(victim)
-    plant(folder.path / "events" / "composesim.jsonl", victim)
+    plant(folder.path / "journal" / "composesim.jsonl", victim)
 
     with pytest.raises(EngineError, match=r"composesim\.jsonl' is "):
         folder.append_event("started")
@@ -350,7 +350,7 @@ def test_a_rendered_folder_belongs_to_the_caller_except_for_what_nodes_write(tmp
     lay_out(tmp_path / "rendered", OWNER, OWNER, token=True)
 
     owners = {path.name: path.stat().st_uid for path in (tmp_path / "rendered").iterdir()}
-    assert {name for name, owner in owners.items() if owner == 0} == {"node", "control", "secrets"}
+    assert {name for name, owner in owners.items() if owner == 0} == {"node", "control", "journal", "secrets"}
     token = tmp_path / "rendered" / "secrets" / "token"
     assert (token.stat().st_gid, stat.S_IMODE(token.stat().st_mode)) == (OWNER, 0o640)
     assert stat.S_IMODE(token.parent.stat().st_mode) == 0o2750

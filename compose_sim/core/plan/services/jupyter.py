@@ -25,7 +25,7 @@ def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
             ),
             environment={"JUPYTER_TOKEN_FILE": f"{context.folder}/{TOKEN}"},
             mounts=(
-                *context.sees("secrets", "events", "logs"),
+                *context.sees("secrets", "journal", "events", "logs"),
                 *context.sees("shared", writable=True),
                 *context.node_mounts,
             ),

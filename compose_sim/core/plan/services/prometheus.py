@@ -29,7 +29,7 @@ def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
                 *("--", *exporter),
             ),
             mounts=(
-                *context.sees("secrets", "node", "events", "logs"),
+                *context.sees("secrets", "node", "journal", "events", "logs"),
                 *(replace(mount, read_only=True) for mount in context.node_mounts),
             ),
             ports=(PlannedPort(name="prometheus", port=PORT, path="/?token={token}"),),
