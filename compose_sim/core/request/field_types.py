@@ -16,6 +16,7 @@ from compose_sim.core.request.service_names import BUILT_IN, check_service
 from compose_sim.core.units import format_bytes, parse_bytes, parse_seconds
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")  # Docker checks the rest; none of these is special in `.env`
 _LEAST_BYTES = 6 << 20  # Docker refuses a memory limit below 6 MiB
 
 
@@ -40,9 +41,15 @@ def _size(value: Any) -> int:
     return size
 
 
+def _image(text: str) -> str:
+    if not _IMAGE.fullmatch(text):
+        raise ValueError(f"{text!r:.80} is not the name of an image: write it like pytorch/pytorch:latest")
+    return text
+
+
 def _range_of_nodes(text: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", text):
-        raise ValueError(f"'{text}' is not MIN:MAX nodes, such as 2:4")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}", text):
+        raise ValueError(f"'{text:.80}' is not MIN:MAX nodes, such as 2:4")
     if int(text.partition(":")[0]) > int(text.partition(":")[2]):
         raise ValueError(f"'{text}' is not MIN:MAX nodes: the first number is the larger one")
     return text
@@ -136,6 +143,7 @@ Text = Annotated[
     WithJsonSchema({"type": ["string", "number", "boolean"]}),
 ]
 Name = Annotated[str, AfterValidator(_printable)]
+Image = Annotated[str, Field(min_length=1), AfterValidator(_image)]
 Argument = Annotated[Text, AfterValidator(_printable)]
 Environment = Annotated[dict[str, Text], AfterValidator(check_environment)]
 Mount = Annotated[str, AfterValidator(_mount)]

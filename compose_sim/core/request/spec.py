@@ -20,6 +20,7 @@ from compose_sim.core.request.field_types import (
     DurationOrNever,
     Environment,
     Gpus,
+    Image,
     Links,
     Mount,
     Name,
@@ -69,8 +70,8 @@ class CheckSpec(BaseModel):
 
 
 def _number_of_nodes(nodes: Any) -> Any:
-    if isinstance(nodes, str) and not re.fullmatch(r"[+-]?[0-9]+", nodes.strip()):
-        raise ValueError(f"'{nodes}' is not a number of nodes")
+    if isinstance(nodes, str) and not re.fullmatch(r"[+-]?[0-9]{1,9}", nodes.strip()):
+        raise ValueError(f"'{nodes:.80}' is not a number of nodes")
     return int(nodes) if isinstance(nodes, str) else nodes
 
 
@@ -94,8 +95,8 @@ class ClusterSpec(BaseModel):
     engine: Annotated[Literal["auto", "docker", "local"], Flag()] = Field(
         "auto", description="Run nodes as containers (docker) or as plain processes (local)."
     )
-    image: Annotated[str, Flag("auto|host|TAG")] = Field(
-        "auto", min_length=1, description="Image of the nodes; host stands for this machine's Python environment."
+    image: Annotated[Image, Flag("auto|host|TAG")] = Field(
+        "auto", description="Image of the nodes; host stands for this machine's Python environment."
     )
     python: Annotated[str | None, Flag("PATH")] = Field(
         None, description="Python interpreter of the nodes.", examples=[".venv/bin/python"]

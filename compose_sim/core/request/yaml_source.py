@@ -22,7 +22,7 @@ _REFERENCE = re.compile(
     re.DOTALL,
 )
 _DEEPEST = 8  # a spec has three levels; an alias that contains itself has no end
-_MOST = 1_000_000  # values; with aliases of aliases, a small text can expand to any size
+_MOST = 100_000  # values; with aliases of aliases, a small text can expand to any size
 _ABSENT = object()
 
 

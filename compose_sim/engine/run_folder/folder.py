@@ -21,6 +21,7 @@ from compose_sim.errors import EngineError, SpecError
 
 OWN_EVENTS = "journal/composesim.jsonl"  # not below `events`, where nodes write
 _WRITTEN_BY_NODES = ("events", "logs", "observations", "shared", "debug", "mps")
+_WITH_SOCKETS = ("debug", "mps")  # whoever can open these controls a rank
 _KEPT = ("shared",)  # until the run's folder is deleted
 _WRITTEN_BY_US = ("journal", "node", "control", "requests", "identity", "secrets", "services")
 _OWN_FILES = ("report.json", "plan.json", "docker-compose.yml", ".env")
@@ -218,7 +219,7 @@ def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False, byt
     _write_secret(files, SECRET, user)
     files.share_folder("journal", user, private=True)
     for name in _WRITTEN_BY_NODES:
-        files.make_folder(name, user)
+        files.make_folder(name, user, private=name in _WITH_SOCKETS)
     if token:
         _write_secret(files, TOKEN, user)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from compose_sim.core.plan.model import SECRET, TOKEN
 from compose_sim.engine.lifetime.orphans import interrupt_until_over, state_of
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, lay_out, runs_folder
 from compose_sim.engine.run_folder.record import delete
@@ -26,6 +28,9 @@ folder.claim()
 print("held", flush=True)
 sys.stdin.read()
 """
+
+
+_FOLDERS = ("control", "secrets", "debug", "mps")
 
 
 @pytest.fixture
@@ -107,6 +112,18 @@ def test_the_process_of_a_start_is_waited_for(folder: RunFolder) -> None:
     assert holder.wait(10) == 0
     holder.stdout.close()
     assert '"stopping"' in (folder.path / "journal" / "composesim.jsonl").read_text()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_only_the_owner_gets_at_secrets_and_sockets(umask: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        lay_out(tmp_path / "rendered", os.getuid(), os.getgid(), token=True)
+    finally:
+        os.umask(before)
+
+    modes = {name: stat.S_IMODE((tmp_path / "rendered" / name).stat().st_mode) for name in (*_FOLDERS, SECRET, TOKEN)}
+    assert modes == {**dict.fromkeys(_FOLDERS, 0o700), SECRET: 0o600, TOKEN: 0o600}
 
 
 def test_events_are_appended_a_line_each(folder: RunFolder) -> None:

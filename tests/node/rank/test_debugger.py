@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Callable
 
 from tests.builders import PATIENCE_S
@@ -44,6 +45,7 @@ def test_a_breakpoint_waits_for_a_terminal(cluster: MakeCluster) -> None:
     run = cluster(SCRIPT, launcher="env").start(1)
     place = run.wait_for_event("node-0", "breakpoint", phase="waiting")["data"]
     assert (place["file"], place["line"]) == (run.program[0], 4)
+    run.wait_for(lambda: stat.S_IMODE((run.folder / "debug" / place["socket"]).stat().st_mode) == 0o600)
     with attach(run, place["socket"]) as link:
         assert "secret += 1" in until(link, "(Pdb) ")
         link.sendall(b"secret = 99\np secret\n")

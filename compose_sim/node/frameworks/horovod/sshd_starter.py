@@ -248,6 +248,7 @@ def _serve(agent: int, descriptor: int) -> dict[str, str] | None:
     folder = tempfile.mkdtemp(prefix="composesim-ssh-")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"{folder}/socket")
+    Path(folder, "socket").chmod(0o600)
     listener.listen(1024)
     server = start_sshd(Path(folder))
     instrument.install()
