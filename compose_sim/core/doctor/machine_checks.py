@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from compose_sim.core.host.host import Host
@@ -12,6 +13,8 @@ from compose_sim.core.plan.gpus.request import label
 from compose_sim.core.plan.gpus.sharing import why_no_mps
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import EnvironmentMissingError
+
+_Finding = tuple[str, str, str]  # status, detail and hint of a check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +45,12 @@ class Check:
 
 def diagnose(machine: Machine) -> tuple[Check, ...]:
     """Return all checks, in the order in which to fix them."""
-    checks = [_python(machine), _docker(machine)]
+    judges: dict[str, Callable[[Machine], _Finding]] = {"python": _python, "docker": _docker}
     if machine.host.docker.available:
-        checks += [_bridge(machine), _image(machine)]
-    return (*checks, _gpu(machine), _memory(machine), _disk(machine), _leftovers(machine))
+        judges |= {"bridge": _bridge, "image": _image}
+    judges |= {"gpu": _gpu, "memory": _memory, "disk": _disk, "leftovers": _leftovers}
+    found = {name: judge(machine) for name, judge in judges.items()}
+    return tuple(Check(id=name, status=each[0], detail=each[1], hint=each[2]) for name, each in found.items())
 
 
 def is_fit(checks: tuple[Check, ...]) -> bool:
@@ -53,106 +58,96 @@ def is_fit(checks: tuple[Check, ...]) -> bool:
     return all(check.status != "failed" for check in checks)
 
 
-def _python(machine: Machine) -> Check:
+def _python(machine: Machine) -> _Finding:
     python = machine.host.python
     if python and python.has_torch:
-        return _passed(
-            "python", f"nodes run {python.executable} with torch {python.packages['torch']}: {machine.python_why}"
-        )
+        return _passed(f"nodes run {python.executable} with torch {python.packages['torch']}: {machine.python_why}")
     found = f"'{python.executable}' has no torch" if python else "no python3 was found"
     if machine.host.docker.available:
         detail = f"no Python with torch for nodes: {found}; they need an image"
-        return Check(id="python", status="warned", detail=detail, hint="composesim image build, or pip install torch")
-    return Check(
-        id="python", status="failed", detail=f"no Python with torch for nodes: {found}", hint="pip install torch"
-    )
+        return "warned", detail, "composesim image build, or pip install torch"
+    return "failed", f"no Python with torch for nodes: {found}", "pip install torch"
 
 
-def _docker(machine: Machine) -> Check:
+def _docker(machine: Machine) -> _Finding:
     docker, python = machine.host.docker, machine.host.python
     if docker.available:
-        return _passed("docker", docker.reason)
+        return _passed(docker.reason)
     if python and python.has_torch:
         detail = f"{docker.reason}; runs use the local engine"
-        return Check(id="docker", status="warned", detail=detail, hint=docker.hint)
-    return Check(id="docker", status="failed", detail=docker.reason, hint=docker.hint)
+        return "warned", detail, docker.hint
+    return "failed", docker.reason, docker.hint
 
 
-def _bridge(machine: Machine) -> Check:
+def _bridge(machine: Machine) -> _Finding:
     if machine.bridge is False:
         detail = "the kernel has no bridge networks, which connect nodes"
-        return Check(id="bridge", status="warned", detail=detail, hint="sudo modprobe bridge")
-    return _passed(
-        "bridge",
-        "the kernel has bridge networks"
-        if machine.bridge
-        else "the kernel does not show whether it has bridge networks",
-    )
+        return "warned", detail, "sudo modprobe bridge"
+    known = "has" if machine.bridge else "does not show whether it has"
+    return _passed(f"the kernel {known} bridge networks")
 
 
-def _image(machine: Machine) -> Check:
+def _image(machine: Machine) -> _Finding:
     if machine.default_image:
-        return _passed("image", "composesim:latest is built")
+        return _passed("composesim:latest is built")
     if _has_torch(machine):
-        return _passed("image", "composesim:latest is not built, and not needed: nodes run this machine's Python")
-    return Check(id="image", status="warned", detail="composesim:latest is not built", hint="composesim image build")
+        return _passed("composesim:latest is not built, and not needed: nodes run this machine's Python")
+    return "warned", "composesim:latest is not built", "composesim image build"
 
 
-def _gpu(machine: Machine) -> Check:
+def _gpu(machine: Machine) -> _Finding:
     """List the GPUs, how containers get them and how ranks share one; warn if nodes cannot use them."""
     host, inventory = machine.host, machine.host.gpus
     if inventory.problem:
         detail = f"{inventory.problem}; nodes train on the CPU, with CUDA emulated"
-        return Check(id="gpu", status="warned", detail=detail, hint=inventory.hint)
+        return "warned", detail, inventory.hint
     if not inventory.gpus:
-        return _passed("gpu", "no NVIDIA GPU: nodes train on the CPU, with CUDA emulated and gloo")
+        return _passed("no NVIDIA GPU: nodes train on the CPU, with CUDA emulated and gloo")
     names = ", ".join(f"{label(gpu)} {gpu.model} ({format_bytes(gpu.memory_bytes)})" for gpu in inventory.gpus)
     cuda = host.python.torch_cuda if host.python else None
     too_old = why_too_old(inventory, cuda)
     if too_old:
-        return Check(
-            id="gpu", status="warned", detail=f"{names}: {too_old}", hint="update the driver, or install an older torch"
-        )
+        return "warned", f"{names}: {too_old}", "update the driver, or install an older torch"
     if cuda == "":
         detail = f"{names}, but the nodes' torch is built without CUDA"
-        return Check(id="gpu", status="warned", detail=detail, hint="install torch with CUDA")
+        return "warned", detail, "install torch with CUDA"
     try:
         _, how = choose_binding(
             inventory, contained=host.docker.available, needed=inventory.gpus, own_driver=_has_torch(machine)
         )
     except EnvironmentMissingError as error:
-        return Check(id="gpu", status="warned", detail=f"{names}: {error.message}", hint=error.hint)
+        return "warned", f"{names}: {error.message}", error.hint
     no_mps = why_no_mps(inventory.gpus[0], inventory)
     shared = f"by time-slicing, because {no_mps}" if no_mps else "through MPS"
-    return _passed("gpu", f"{names}, driver {inventory.driver}; nodes get them {how} and share one {shared}")
+    return _passed(f"{names}, driver {inventory.driver}; nodes get them {how} and share one {shared}")
 
 
-def _memory(machine: Machine) -> Check:
+def _memory(machine: Machine) -> _Finding:
     host = machine.host
     free = host.memory_bytes if host.free_memory_bytes is None else host.free_memory_bytes
     room = room_for_ranks(free)
     detail = f"{host.cpus} CPUs; {format_bytes(free)} of {format_bytes(host.memory_bytes)} memory free, room for about {room} ranks"
     if room >= 2:
-        return _passed("memory", detail)
-    return Check(id="memory", status="warned", detail=detail, hint="ps aux --sort -rss | head")
+        return _passed(detail)
+    return "warned", detail, "ps aux --sort -rss | head"
 
 
-def _disk(machine: Machine) -> Check:
+def _disk(machine: Machine) -> _Finding:
     free = machine.host.free_disk_bytes
     if free is None:
-        return _passed("disk", f"the free space on the disk of {machine.host.folder} is unknown")
+        return _passed(f"the free space on the disk of {machine.host.folder} is unknown")
     detail = f"{format_bytes(free)} free on the disk of {machine.host.folder}"
     if free >= RUN_BYTES:
-        return _passed("disk", detail)
-    return Check(id="disk", status="warned", detail=detail, hint="composesim prune --finished")
+        return _passed(detail)
+    return "warned", detail, "composesim prune --finished"
 
 
-def _leftovers(machine: Machine) -> Check:
+def _leftovers(machine: Machine) -> _Finding:
     if not machine.crashed_runs:
-        return _passed("leftovers", "no crashed run has left nodes or networks")
+        return _passed("no crashed run has left nodes or networks")
     detail = f"crashed runs have left nodes or networks: {', '.join(machine.crashed_runs)}"
     hint = "composesim prune --everywhere" if machine.crashed_elsewhere else "composesim prune"
-    return Check(id="leftovers", status="warned", detail=detail, hint=hint)
+    return "warned", detail, hint
 
 
 def _has_torch(machine: Machine) -> bool:
@@ -160,5 +155,5 @@ def _has_torch(machine: Machine) -> bool:
     return python is not None and python.has_torch
 
 
-def _passed(name: str, detail: str) -> Check:
-    return Check(id=name, status="passed", detail=detail)
+def _passed(detail: str) -> _Finding:
+    return "passed", detail, ""

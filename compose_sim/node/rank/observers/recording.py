@@ -39,53 +39,43 @@ def _recorder() -> Any:
 class _Hooks(training.Hooks):
     """Pass everything on to the recorder, until it has seen enough or has failed."""
 
-    def loader_made(self, loader: Any) -> None:
-        _call(lambda recorder: recorder.loaders.created(loader))
+    def call(self, what: Callable[[Any], Any]) -> None:
+        """Call the recorder, if there is one; an error ends the recording, never the script."""
+        recorder = _recorder()
+        if recorder is None:
+            return
+        try:
+            what(recorder)
+        except Exception:  # noqa: BLE001 - this runs inside somebody's training
+            recorder.is_over = True
+            recorder.context.note(RecordingStopped("failed", traceback.format_exc(), recorder.steps))
 
     def iterate(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        _call(lambda recorder: recorder.rng_usage.close())
+        self.call(lambda recorder: recorder.rng_usage.close())
         iterator = original(loader)
-        _call(lambda recorder: recorder.began(loader, iterator))
+        self.call(lambda recorder: recorder.began(loader, iterator))
         return iterator
 
     def next_batch(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
-        _call(lambda recorder: recorder.rng_usage.close())
+        self.call(lambda recorder: recorder.rng_usage.close())
         try:
             batch = original(iterator)
         except StopIteration:
-            _call(lambda recorder: recorder.ended(iterator))
+            self.call(lambda recorder: recorder.ended(iterator))
             raise
-        _call(lambda recorder: recorder.got(iterator, batch))
-        _call(lambda recorder: recorder.may_draw())
+        self.call(lambda recorder: recorder.got(iterator, batch))
+        self.call(lambda recorder: recorder.may_draw())
         return batch
-
-    def optimizer_made(self, optimizer: Any) -> None:
-        _call(lambda recorder: recorder.index_of(optimizer))
-
-    def before_step(self, optimizer: Any) -> None:
-        _call(lambda recorder: recorder.before_step(optimizer))
 
     def after_step(self, optimizer: Any) -> None:
         recorder = _recorder()
         if recorder is None:
             return
-        _call(lambda recorder: recorder.after_step(optimizer))
+        self.call(lambda recorder: recorder.after_step(optimizer))
         if recorder.is_over and recorder.ends_script and recorder.steps >= recorder.steps_wanted:
             recorder.context.flush()
             raise SystemExit(0)
-        _call(lambda recorder: recorder.rng_usage.open())
+        self.call(lambda recorder: recorder.rng_usage.open())
 
     def computes_again(self) -> None:
-        _call(lambda recorder: recorder.closed_over())
-
-
-def _call(what: Callable[[Any], Any]) -> None:
-    """Call the recorder, if there is one; an error ends the recording, never the script."""
-    recorder = _recorder()
-    if recorder is None:
-        return
-    try:
-        what(recorder)
-    except Exception:  # noqa: BLE001 - this runs inside somebody's training
-        recorder.is_over = True
-        recorder.context.note(RecordingStopped("failed", traceback.format_exc(), recorder.steps))
+        self.call(lambda recorder: recorder.closed_over())

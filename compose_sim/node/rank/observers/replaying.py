@@ -41,8 +41,18 @@ def _replayer() -> Any:
 class _Hooks(training.Hooks):
     """Take batches from the record, and compare steps with it."""
 
-    def loader_made(self, loader: Any) -> None:
-        _call(lambda replayer: replayer.loaders.created(loader))
+    def call(self, what: Callable[[Any], Any]) -> Any:
+        """Call the replayer, if there is one; an error ends the run, which has no other purpose."""
+        replayer = _replayer()
+        if replayer is None:
+            return None
+        try:
+            return what(replayer)
+        except StopIteration:
+            raise
+        except Exception:  # noqa: BLE001 - it is recorded, whatever it is
+            replayer.context.note(ReplayFailed(traceback.format_exc()))
+            replayer.end("the replay failed")
 
     def iterate(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         replayer = _replayer()
@@ -51,7 +61,7 @@ class _Hooks(training.Hooks):
         torch = sys.modules["torch"]
         # A loader draws this for its workers; the script's next draw must be the same as in the recorded run.
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        return _call(lambda replayer: replayer.passage(loader))
+        return self.call(lambda replayer: replayer.passage(loader))
 
     def length(self, loader: Any, original: Callable[[Any], int]) -> int:
         if _replayer() is None:
@@ -60,20 +70,14 @@ class _Hooks(training.Hooks):
             natural = original(loader)
         except (TypeError, NotImplementedError):
             natural = None
-        length = _call(lambda replayer: replayer.length(loader, natural))
+        length = self.call(lambda replayer: replayer.length(loader, natural))
         return original(loader) if length is None else length
 
-    def optimizer_made(self, optimizer: Any) -> None:
-        _call(lambda replayer: replayer.index_of(optimizer))
-
-    def before_step(self, optimizer: Any) -> None:
-        _call(lambda replayer: replayer.before_step(optimizer))
-
     def after_step(self, optimizer: Any) -> None:
-        _call(lambda replayer: replayer.after_step(optimizer))
+        self.call(lambda replayer: replayer.after_step(optimizer))
 
     def computes_again(self) -> None:
-        _call(lambda replayer: replayer.end("the optimizer computes gradients several times a step"))
+        self.call(lambda replayer: replayer.end("the optimizer computes gradients several times a step"))
 
     def autograd(self, module: ModuleType) -> None:
         @wrap(module, "backward")  # what Tensor.backward calls
@@ -93,17 +97,3 @@ def _notice_autocast(module: ModuleType) -> None:
         if replayer is not None and getattr(self, "_enabled", True):
             replayer.low = True
         return original(self)
-
-
-def _call(what: Callable[[Any], Any]) -> Any:
-    """Call the replayer, if there is one; an error ends the run, which has no other purpose."""
-    replayer = _replayer()
-    if replayer is None:
-        return None
-    try:
-        return what(replayer)
-    except StopIteration:
-        raise
-    except Exception:  # noqa: BLE001 - it is recorded, whatever it is
-        replayer.context.note(ReplayFailed(traceback.format_exc()))
-        replayer.end("the replay failed")

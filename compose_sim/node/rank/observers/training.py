@@ -14,9 +14,13 @@ from ...shared.import_hooks import after_import, wrap
 
 
 class Hooks:
-    """What to do at each call; the base class lets everything happen as it would."""
+    """What to do at each call. A subclass calls a recorder or a replayer, if there is one."""
 
-    def loader_made(self, loader: Any) -> None: ...
+    def call(self, what: Callable[[Any], Any]) -> Any:
+        raise NotImplementedError
+
+    def loader_made(self, loader: Any) -> None:
+        self.call(lambda session: session.loaders.created(loader))
 
     def iterate(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         return original(loader)
@@ -27,10 +31,12 @@ class Hooks:
     def length(self, loader: Any, original: Callable[[Any], int]) -> int:
         return original(loader)
 
-    def optimizer_made(self, optimizer: Any) -> None: ...
+    def optimizer_made(self, optimizer: Any) -> None:
+        self.call(lambda session: session.index_of(optimizer))
 
     def before_step(self, optimizer: Any) -> None:
         """The gradients are complete."""
+        self.call(lambda session: session.before_step(optimizer))
 
     def after_step(self, optimizer: Any) -> None: ...
 
