@@ -1,4 +1,4 @@
-"""Values for tests, valid by default: a test names only what it is about."""
+"""Build values for tests, valid by default: a test only names the fields that matter to it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 120.0  # what a test waits for comes in a second; it may take so long where many share the machine
+PATIENCE_S = 120.0  # what a test waits for normally takes a second; it may take this long on a shared machine
 
 
 def a_host(**changes: Any) -> Host:
-    """A workstation with two cores, Docker, and torch in a virtual environment."""
+    """Return a workstation with two cores, Docker, and torch in a virtual environment."""
     values: dict[str, Any] = {
         "name": "workstation",
         "system": "Linux",
@@ -42,12 +42,12 @@ def a_host(**changes: Any) -> Host:
 
 
 def no_docker(reason: str = "the docker command is not installed") -> DockerFacts:
-    """A machine without an engine."""
+    """Return a machine without an engine."""
     return DockerFacts(available=False, reason=reason, hint="make engine")
 
 
 def a_plan(host: Host | None = None, *, run: str = "demo", portable: bool = False, **spec: Any) -> Plan:
-    """The plan of `up --nodes 2 train.py` with changes to the spec."""
+    """Return the plan of `up --nodes 2 train.py` with changes to the spec."""
     host = host or a_host()
     own = Mount(source=host.folder, target=host.folder)
     cluster = ClusterSpec.model_validate({"script": "train.py", **spec})
@@ -73,7 +73,7 @@ def a_report(**changes: Any) -> Report:
 
 
 def an_event(kind: str, t: float = 0.0, *, rank: int | None = None, node: str | None = None, **data: Any) -> Event:
-    """An event of rank `rank`, on the node of that number unless another is named."""
+    """Return an event of rank `rank`, on the node of the same number unless another is named."""
     if node is None and rank is not None:
         node = f"node-{rank}"
     return Event(t=t, kind=kind, node=node, rank=rank, generation=0, data=data)

@@ -1,4 +1,4 @@
-"""What all tests share: the flag that rewrites golden files, and how xdist's workers share the tests."""
+"""Configure all tests: the flag that rewrites golden files, and how tests are distributed to xdist's workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-LONGEST = "tests/zoo/test_zoo.py"  # minutes: begun last, it would keep one worker busy when the others are done
+LONGEST = "tests/zoo/test_zoo.py"  # takes minutes: if it began last, one worker would be busy when the others are done
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,9 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(
     wrapper=True, tryfirst=True
-)  # around pytest-timeout: waiting for another worker costs no test its time
+)  # around pytest-timeout, so that waiting for another worker does not count
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Let one worker at a time run the container tests of a file: they share a daemon, and choose free subnets."""
+    """Let one worker at a time run the container tests of a file: workers share a daemon, and choose free subnets."""
     if _starts_containers(item):
         fcntl.flock(_containers(item.config), fcntl.LOCK_EX)
     try:
@@ -44,7 +44,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @cache
 def _containers(config: pytest.Config) -> int:
-    """The descriptor of the lock that the workers of this run share."""
+    """Return the descriptor of the lock that the workers of this run share."""
     run = getattr(config, "workerinput", {}).get("testrunuid", "alone")
     return os.open(
         Path(tempfile.gettempdir()) / f"composesim-tests-{run}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600

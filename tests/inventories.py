@@ -1,4 +1,4 @@
-"""Inventories of machines with GPUs, as `engine/host/gpus.py` gathers them: what the planner is tested on where there is no GPU."""
+"""Inventories of machines with GPUs, as `engine/host/gpus.py` gathers them, to test the planner on machines without GPUs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ CDI = Toolkit(
 
 
 def uuid(number: int, kind: str = "GPU") -> str:
-    """A UUID that tells which GPU it is."""
+    """Return a UUID that contains the number of the GPU."""
     return f"{kind}-{number}e5e63e1-0cb4-4b3c-9f3a-00000000000{number}"
 
 
 def a_gpu(number: int = 0, **changes: Any) -> Gpu:
-    """An H200 that nobody uses."""
+    """Return an H200 that nobody uses."""
     values: dict[str, Any] = {
         "uuid": uuid(number),
         "index": str(number),
@@ -52,18 +52,18 @@ def a_gpu(number: int = 0, **changes: Any) -> Gpu:
 
 
 def an_inventory(*gpus: Gpu, **changes: Any) -> Inventory:
-    """A machine with these GPUs, whose Docker has NVIDIA's runtime."""
+    """Return a machine with these GPUs, and Docker with NVIDIA's runtime."""
     values: dict[str, Any] = {"gpus": gpus, "driver": "580.65.06", "cuda": (13, 0), "toolkit": RUNTIME}
     return Inventory(**{**values, **changes})
 
 
 def h200s(count: int, **changes: Any) -> Inventory:
-    """`count` equal GPUs."""
+    """Return `count` equal GPUs."""
     return an_inventory(*(a_gpu(number) for number in range(count)), **changes)
 
 
 def a_slice(place: int) -> Gpu:
-    """One of the slices of an A100 that is cut into MIG slices."""
+    """Return one of the MIG slices of an A100."""
     return Gpu(
         uuid=uuid(place, "MIG"),
         index=f"0:{place}",

@@ -17,8 +17,8 @@ PACKAGE = ROOT / "compose_sim"
 FILES = sorted(PACKAGE.rglob("*.py"))
 NODE = sorted((PACKAGE / "node").rglob("*.py"))
 
-# Folder -> the folders of the package that its modules may import, besides their own. "" is the package itself: errors and
-# assets. A folder covers those below it that have no row.
+# Folder -> the folders of the package that its modules may import, besides the folder itself. "" is the package: errors and assets.
+# A folder covers those below it that have no row.
 MAY_IMPORT = {
     "core": {""},
     "core/host": {"", "core"},
@@ -95,7 +95,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Every module that a file imports, anywhere in it, by name or with `import_module`."""
+    """Return every module that a file imports, anywhere in it, by name or with `import_module`."""
     found: set[str] = set()
     package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
     for node in ast.walk(tree_of(path)):
@@ -111,14 +111,14 @@ def imports(path: Path) -> frozenset[str]:
 
 
 def _module_named(argument: ast.expr) -> str:
-    """The package in `import_module(f"package.{name}")`; a relative one is of the file's own folder."""
+    """Return the package in `import_module(f"package.{name}")`; a relative name belongs to the folder of the file."""
     parts = argument.values if isinstance(argument, ast.JoinedStr) else [argument]
     first = parts[0].value if isinstance(parts[0], ast.Constant) else ""
     return str(first).rstrip(".") if str(first).startswith("compose_sim") else ""
 
 
 def rule_of(folder: str) -> tuple[str, set[str]] | None:
-    """The row of MAY_IMPORT that covers a folder: its own, or that of the nearest folder above."""
+    """Return the row of MAY_IMPORT that covers a folder: that of the folder itself, or of the nearest folder above."""
     while folder not in MAY_IMPORT:
         folder, slash, _ = folder.rpartition("/")
         if not slash:
@@ -127,7 +127,7 @@ def rule_of(folder: str) -> tuple[str, set[str]] | None:
 
 
 def covers(allowed: set[str], folder: str) -> bool:
-    """Whether an allowed folder is this one or has it below; `core/*` allows every folder of core."""
+    """Return whether an allowed folder is this one or contains it; `core/*` allows every folder of core."""
     row = rule_of(folder)
     own = row[0] if row else folder
     return own in allowed or f"{own.split('/')[0]}/*" in allowed
@@ -155,7 +155,7 @@ def test_every_folder_has_a_row() -> None:
     "path", sorted((PACKAGE / "core").rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
 )
 def test_core_touches_nothing(path: Path) -> None:
-    """Decisions are made from values alone. PurePosixPath is a value; Path is the file system."""
+    """Decisions only use values. PurePosixPath is a value; Path is the file system."""
     modules = {module.split(".")[0] for module in imports(path)}
     names = {alias.name for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom) for alias in node.names}
 
@@ -165,7 +165,7 @@ def test_core_touches_nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NODE, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_node_code_needs_only_torch_and_its_framework(path: Path) -> None:
-    """Inside nodes there is neither composesim nor its libraries."""
+    """Inside nodes there is neither composesim nor the libraries that it uses."""
     parts = path.relative_to(PACKAGE / "node").parts
     framework = {"ray", "paddle", "horovod"} if parts[0] == "frameworks" or "observers" in parts else set()
     found = {module.split(".")[0] for module in imports(path)} - set(sys.stdlib_module_names)
@@ -193,7 +193,7 @@ def test_a_folder_is_seen_at_a_glance() -> None:
 
 
 def test_no_two_public_classes_share_a_name() -> None:
-    """A private class is a detail of its file; a public one is a word of the project, and one word means one thing."""
+    """A private class is a detail of one file; a public one is a term of the project, and a term has one meaning."""
     places: dict[str, list[str]] = {}
     for path in FILES:
         for node in tree_of(path).body:

@@ -1,4 +1,4 @@
-"""The documents: what they print is what the commands print, links lead somewhere, and every page is short and can be found.
+"""Documents show the real output of commands, links lead somewhere, and every page is short and can be found.
 
 `<!-- run: NAME -->` before a code block writes the block to the file NAME. `<!-- run -->` before a block runs the commands in it
 and compares what they print. `--update-golden` writes the new output into the document.
@@ -137,7 +137,7 @@ def test_every_check_has_a_page_and_every_page_a_check() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_a_page_says_the_same_things_as_the_others(page: Path) -> None:
-    """What, why, how it is detected, the code to write and false alarms, on one screen."""
+    """Each page has what, why, how it is detected, the code to write and false alarms, on one screen."""
     text = page.read_text()
 
     assert text.startswith(f"# {page.stem}\n\n**{question(page.stem)}** ")
@@ -182,7 +182,7 @@ def test_a_job_to_copy_is_valid_yaml_and_runs_words_that_there_are(name: str) ->
 
 
 def _anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub creates them."""
     headings = re.findall(r"^#+ (.*)$", _CODE.sub(lambda code: code[0].strip("`"), page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

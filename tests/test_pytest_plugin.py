@@ -1,4 +1,4 @@
-"""Does a marked test run on every rank of a cluster, with pytest's own words for what went wrong, and nothing left behind?"""
+"""A marked test runs on every rank of a cluster, reports failures in pytest's own words, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ COMMAND = (sys.executable, "-m", "pytest", "--composesim-engine", "local", "-p",
 
 
 def run(pytester: pytest.Pytester, text: str, *options: str) -> pytest.RunResult:
-    """A pytest run of this one file, in a process of its own."""
+    """Run pytest on this one file in a separate process."""
     pytester.makepyfile(test_it=HEAD + text)
     return pytester.run(*COMMAND, *options)
 
 
 def runs_of(pytester: pytest.Pytester) -> list[Path]:
-    """The folders of the runs that are still there."""
+    """Return the folders of the runs that still exist."""
     return sorted((pytester.path / ".composesim" / "runs").glob("pytest-*"))
 
 

@@ -1,4 +1,4 @@
-"""Does the default workload keep its promises: it learns, at any world size the same, and goes on where it stopped?"""
+"""The default workload learns, gives the same result at any world size, and resumes from a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.train
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What one finished training left: its metrics, what it said beside them, and its weights."""
+    """The results of one training: metrics, other output, and weights."""
 
     metrics: list[dict[str, Any]]
     stderr: str
@@ -60,7 +60,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def farthest(some: dict[str, Any], others: dict[str, Any]) -> float:
-    """The largest difference between two sets of weights, element by element."""
+    """Return the largest difference between two sets of weights, element by element."""
     assert some.keys() == others.keys()
     return max(float((some[name] - others[name]).abs().max()) for name in some)
 
@@ -72,7 +72,7 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Training:
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Two epochs on two ranks, without a stop."""
+    """Train two epochs on two ranks, without a stop."""
     return train(tmp_path_factory.mktemp("straight"), "--epochs", "2", ranks=2)
 
 
@@ -81,7 +81,7 @@ def test_one_rank_reads_95_percent_of_the_test_images(one_rank: Training) -> Non
 
 
 def test_more_ranks_learn_the_same(one_rank: Training, tmp_path: Path) -> None:
-    """The ranks share out the same batches, so the weights differ by rounding alone."""
+    """The ranks divide the same batches, so the weights differ by rounding only."""
     several = train(tmp_path, ranks=2)
 
     assert several.accuracy >= 0.95
@@ -116,7 +116,7 @@ def test_resume_ends_with_the_weights_of_a_training_that_never_stopped(straight:
 
 
 def test_after_a_killed_rank_fewer_go_on_in_the_middle_of_the_epoch(straight: Training, tmp_path: Path) -> None:
-    """An elastic launcher starts the same command again, without --resume, and says so in the environment."""
+    """An elastic launcher starts the same command again, without --resume, and sets a variable."""
     dying = tmp_path / "dying.py"
     dying.write_text(
         "import os, runpy, signal, sys\n"
@@ -145,7 +145,7 @@ def test_after_a_killed_rank_fewer_go_on_in_the_middle_of_the_epoch(straight: Tr
 
 
 def test_a_plain_process_starts_anew_beside_an_old_checkpoint_and_says_nothing_but_its_metrics(tmp_path: Path) -> None:
-    """Started with the environment alone, without a launcher: no warning reaches the person. The run's folder gets its checkpoint."""
+    """With the environment only and no launcher, no warning is printed. The run's folder gets the checkpoint."""
     old = tmp_path / "checkpoint.pt"
     old.write_bytes(b"of another training")
     done = run_python(str(SCRIPT), "--epochs", "1", **ALONE, COMPOSESIM_SHARED=str(tmp_path))

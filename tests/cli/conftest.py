@@ -1,4 +1,4 @@
-"""The real command in a folder of its own, with runs that need no torch: bare processes on the local engine."""
+"""Run the real command in a separate folder, with runs that need no torch: bare processes on the local engine."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Project:
     folder: Path
 
     def write(self, name: str, text: str) -> str:
-        """A file of the project."""
+        """Write a file of the project."""
         (self.folder / name).write_text(text)
         return name
 
     def run(
         self, *argv: str, stdin: str = "", timeout: float = PATIENCE_S, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """The command, to its end."""
+        """Run the command to the end."""
         return subprocess.run(
             [*COMMAND, *argv], cwd=self.folder, input=stdin, capture_output=True, text=True, timeout=timeout, env=env
         )
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
-        """The command, still going on."""
+        """Start the command."""
         pipe = subprocess.PIPE
         return subprocess.Popen([*COMMAND, *argv], cwd=self.folder, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
@@ -61,7 +61,7 @@ def run_finished(folder: Path, script: str, *options: str) -> Project:
     return project
 
 
-# Each rank says a line, then waits for a word from its FIFO and ends with it as its status.
+# Each rank prints a line, then waits for a number from the FIFO and exits with that status.
 WAITING = """
 import os, sys
 rank = os.environ["RANK"]
@@ -75,28 +75,28 @@ sys.exit(int(word))
 
 @dataclass(frozen=True)
 class Live:
-    """A run in the background, named after its project's folder, whose two ranks wait for a word."""
+    """Start a run in the background, named after the project folder, with two ranks that wait for a number."""
 
     project: Project
     run: str
 
     @property
     def folder(self) -> Path:
-        """The run's folder."""
+        """Return the run's folder."""
         return self.project.folder / ".composesim" / "runs" / self.run
 
     def tell(self, rank: int, word: str) -> None:
-        """Let a rank end with that status; returns when it has begun and read the word."""
+        """Let a rank exit with that status; returns when it has started and read the number."""
         (self.project.folder / f"word.{rank}").write_text(word)
 
 
 @pytest.fixture
 def live(project: Project) -> Iterator[Live]:
-    """Nothing of the run is left when the test ends, however it ends."""
+    """Remove everything of the run when the test ends, however it ends."""
     for rank in (0, 1):
         os.mkfifo(project.folder / f"word.{rank}")
     project.write("train.py", WAITING)
-    run = f"live-{secrets.token_hex(3)}"  # others may use this machine's engines now
+    run = f"live-{secrets.token_hex(3)}"  # others may be using the engines of this machine
     started = project.run(*UP, "--detach", "--name", run, "train.py")
     assert started.stdout == f"{run}\n", started.stderr
     yield Live(project, run)

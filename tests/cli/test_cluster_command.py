@@ -1,4 +1,4 @@
-"""Where our options end and the script's words begin."""
+"""The options of composesim end where the arguments of the script begin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.cli.conftest import Project
 
 
 def test_words_behind_two_dashes_belong_to_the_default_script_or_are_the_command(project: Project) -> None:
-    """Also where the verb has a word of its own, which options may follow."""
+    """This also applies to verbs with an argument of their own, after which options may follow."""
     (project.folder / "train_ddp.py").write_text("print('here')\n")
 
     project.run("render", "one", "--image", "an-image", "--", "--epochs", "3")
@@ -18,7 +18,7 @@ def test_words_behind_two_dashes_belong_to_the_default_script_or_are_the_command
 
 
 def test_an_example_that_ships_is_run_by_its_name_unless_the_folder_has_a_script_of_that_name(project: Project) -> None:
-    """So that each can be tried from any folder."""
+    """Examples can be run from any folder."""
     words = ("--recipe", "ray", "--image", "an-image", "ray_faults.py")
     project.run("render", "shipped", *words)
     (project.folder / "ray_faults.py").write_text("print('here')\n")
@@ -30,7 +30,7 @@ def test_an_example_that_ships_is_run_by_its_name_unless_the_folder_has_a_script
 
 
 def test_a_rendered_example_brings_its_data_and_none_of_the_other_examples(project: Project) -> None:
-    """It reads them in the first folder above it that has any."""
+    """An example reads data in the first folder above it that has any."""
     project.run("render", "out", "--recipe", "paddle", "--image", "an-image")
 
     code = project.folder / "out" / "code"

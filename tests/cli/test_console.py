@@ -1,4 +1,4 @@
-"""What `cli` prints acts neither on a terminal nor on the runner of a job."""
+"""The output of `cli` acts neither on a terminal nor on the runner of a CI job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a verb act on the run that is meant, and on no other project's and no other folder?"""
+"""A verb acts on the run that is meant, and on no other project or folder."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_start_is_ended_before_its_folder_goes(project: Project) -> None:
 
 
 def test_what_was_rendered_is_no_crash(project: Project) -> None:
-    """Labelled as such a run's processes are: with a folder that is the person's own."""
+    """The labels are those of such a run's processes, with a folder that belongs to the user."""
     name = f"rendered-{secrets.token_hex(3)}"
     folder = project.folder / "rendered"
     folder.mkdir()

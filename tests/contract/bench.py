@@ -1,4 +1,4 @@
-"""How does a test start a run on an engine? With small Python programs in place of the nodes' agents, so that no torch is needed."""
+"""Start runs on an engine for tests, with small Python programs in place of the nodes' agents, so that no torch is needed."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ class Bench:
         return self._start(self._plan(host, folder, **spec), host, folder)
 
     def do(self, plan: Plan, *acts: Action) -> None:
-        """Have the engine do these, one after another."""
+        """Have the engine perform these, one after another."""
         for act in acts:
             self.engine.perform(plan, RunFolder(runs_folder(self.project) / plan.run), act)
 
     def counted(self, plan: Plan, node: str) -> int:
-        """How far a node that counts has come."""
+        """Return how far a counting node has come."""
         path = runs_folder(self.project) / plan.run / "shared" / node
         return path.stat().st_size if path.exists() else 0
 
     def ended(self, plan: Plan, *nodes: str) -> dict[str, NodeStatus]:
-        """These nodes, else all nodes of a run, once they have ended; the master goes on until it is stopped."""
+        """Wait for these nodes, else for all nodes of a run; the master continues until it is stopped."""
         names = set(nodes or (node.name for node in plan.nodes))
         statuses: dict[str, NodeStatus] = {}
         for status in self.engine.exits(plan):
@@ -95,7 +95,7 @@ class Bench:
         return [status.node for status in self.engine.statuses(plan.run) if status.running]
 
     def _host(self) -> Host:
-        """This machine now: each run takes a subnet."""
+        """Inspect this machine now: each run takes a subnet."""
         host = inspect_host(self.project, python=sys.executable, with_docker=self.engine.name == "docker")
         assert host.python is not None
         return replace(
@@ -122,7 +122,7 @@ class Bench:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Return as soon as the condition holds; fail when it has not come for long."""
+    """Return as soon as the condition holds; fail if it does not for a long time."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it never came true"

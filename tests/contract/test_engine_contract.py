@@ -1,4 +1,4 @@
-"""What does composesim rely on in every engine? The nodes here are small Python programs, so no torch is needed."""
+"""What composesim relies on in every engine. The nodes here are small Python programs, so no torch is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_nodes_are_found_by_their_labels(bench: Bench) -> None:
-    """A second engine object stands for another shell."""
+    """A second engine object acts as another shell."""
     plan = bench.start(WAITS, WAITS)
 
     statuses = make_engine(bench.engine.name).statuses(plan.run)
@@ -146,7 +146,7 @@ def test_a_node_that_is_started_again_is_watched_again(bench: Bench) -> None:
     ids=["stopped", "paused"],
 )
 def test_a_node_that_is_held_stands_still_until_it_is_let_go(bench: Bench, hold: Action, let_go: Action) -> None:
-    """The other one counts on meanwhile. What is done twice changes nothing; what is held when a run ends is removed with it."""
+    """The other one keeps counting. Repeating an action changes nothing; frozen nodes are removed when a run ends."""
     plan = bench.start(COUNTS, COUNTS)
     until(lambda: bench.counted(plan, "node-0") > 0)
 

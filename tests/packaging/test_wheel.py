@@ -1,4 +1,4 @@
-"""The wheel holds all that composesim needs without a checkout, and `import composesim` works in every kind of install."""
+"""The wheel contains all that composesim needs without a checkout, and `import composesim` works in every kind of install."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel made from the sdist, as the package index would see it: what the sdist lacks is missing here too."""
+    """Build the wheel from the sdist, as the package index would: what the sdist lacks is missing here too."""
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, text=True)
@@ -41,7 +41,7 @@ def test_the_wheel_carries_the_licence_and_nothing_beside_the_package(wheel: Pat
 
 
 def imported(*folders: Path) -> list[str]:
-    """Import composesim in a fresh interpreter that looks into these folders first; return where it and its assets are."""
+    """Import composesim in a fresh interpreter that searches these folders first; return the paths of it and its assets."""
     code = (
         f"import sys; sys.path[:0] = {[str(folder) for folder in folders]}\n"
         "import composesim, compose_sim\n"
@@ -66,7 +66,7 @@ def test_a_wheel_can_be_imported_and_finds_its_own_assets(wheel: Path, tmp_path:
 
 
 def test_an_editable_install_can_be_imported_and_finds_the_checkout(tmp_path: Path) -> None:
-    """It also copies the assets into site-packages, where they would go stale."""
+    """An editable install also copies the assets into site-packages, and those copies go stale."""
     build = "import sys; from hatchling.build import build_editable; print(build_editable(sys.argv[1]))"
     made = subprocess.run(
         [sys.executable, "-c", build, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, text=True

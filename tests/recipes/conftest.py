@@ -1,4 +1,4 @@
-"""What do the recipes' tests run on? `.venv-recipes`, where the real frameworks are: scripts/recipes.sh makes it."""
+"""Provide `.venv-recipes`, which has the real frameworks: scripts/recipes.sh creates it."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def recipes_python() -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
-    """An empty project, of whose runs nothing may be left when the test ends."""
+    """An empty project; when the test ends, nothing of its runs may be left."""
     yield from project_in(tmp_path)

@@ -1,4 +1,4 @@
-"""Are the real frameworks there, of the versions that images are made with, and do they live together in one Python?"""
+"""The real frameworks are installed in the versions that images are built with, and work together in one Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_it_has_what_images_are_pinned_to(recipes_python: Path) -> None:
 
 
 def test_all_are_imported_in_one_process(recipes_python: Path) -> None:
-    """Each brings a protobuf, a gRPC or an OpenMP of its own: that they install side by side does not say that they load."""
+    """Each brings a separate protobuf, gRPC or OpenMP: installing side by side does not mean that they can be loaded."""
     code = "import ray.rllib, ray.train.torch, ray.tune, gymnasium, paddle, horovod.torch; print('loaded')"
 
     assert run(recipes_python, "-W", "ignore", "-c", code).splitlines()[-1] == "loaded"
@@ -46,7 +46,7 @@ def test_horovod_is_built_for_torch_and_gloo(recipes_python: Path) -> None:
 
 
 def test_ray_starts_without_the_grammar_that_jupyter_brings(recipes_python: Path) -> None:
-    """Every process of Ray imports jsonschema, which imports it where it is: most of the CPU of its start."""
+    """Every process of Ray imports jsonschema, which imports this if it is installed: most of the CPU time of the start."""
     code = "import sys, ray; print('rfc3987_syntax' in sys.modules, 'jsonschema' in sys.modules)"
 
     assert run(recipes_python, "-c", code).split() == ["False", "True"]

@@ -1,4 +1,4 @@
-"""Horovod for real: horovodrun on the master reaches the nodes by ssh, and composesim sees what its ranks do."""
+"""Horovod for real: horovodrun on the master reaches the nodes by ssh, and composesim sees what the ranks do."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ train()
 
 @pytest.fixture
 def folder(project: Project) -> Project:
-    """A project that ordinary users may read, as any but a test's is: nodes run as one."""
+    """A project that ordinary users may read, as nodes run as one; folders of tests are private."""
     project.folder.chmod(0o755)
     return project
 
 
 def words(python: Path, run: str, *more: str, nodes: int = 2) -> tuple[str, ...]:
-    """The words of `up` for a run of this recipe."""
+    """Return the arguments of `up` for a run of this recipe."""
     own = ("--recipe", "horovod", "--engine", "docker", "--python", str(python), "--nodes", str(nodes))
     return ("up", "--json", *own, "--name", run, "--timeout", "120s", *more)
 
 
 def log_of(project: Project, run: str, name: str) -> str:
-    """What the driver or a rank printed."""
+    """Return what the driver or a rank printed."""
     return (project.folder / ".composesim" / "runs" / run / "logs" / f"{name}.log").read_text()
 
 
 def metrics_of(project: Project, run: str) -> list[dict[str, Any]]:
-    """The metrics that all ranks printed, in no order between ranks."""
+    """Return the metrics that all ranks printed, in no order between ranks."""
     files = (project.folder / ".composesim" / "runs" / run / "logs").glob("node-*.*.log")
     lines = [
         line for file in files for line in file.read_text().splitlines() if line.startswith("{") and line.endswith("}")
@@ -65,7 +65,7 @@ def metrics_of(project: Project, run: str) -> list[dict[str, Any]]:
 
 
 def test_the_example_learns_and_its_time_is_told(folder: Project, recipes_python: Path) -> None:
-    """With Horovod's own knobs; every rank has a log of its own, and nothing of the keys is left outside of memory."""
+    """With Horovod's own options; every rank has a log, and keys exist in memory only."""
     run = folder.named("digits")
     knobs = ("--timeline", "--fusion-threshold", "1m", "--cycle-time", "2")
 
@@ -93,7 +93,7 @@ def test_the_example_learns_and_its_time_is_told(folder: Project, recipes_python
 
 
 def test_mpi_drives_the_same_ranks(folder: Project, recipes_python: Path) -> None:
-    """The daemons of mpirun are started over the same ssh; two ranks a node."""
+    """The daemons of mpirun are started over the same ssh; two ranks per node."""
     run = folder.named("mpi")
     script = folder.write(
         "train.py", STEPS.replace("FAULT", "print(hvd.size(), hvd.local_rank(), hvd.mpi_enabled()); return")
@@ -108,7 +108,7 @@ def test_mpi_drives_the_same_ranks(folder: Project, recipes_python: Path) -> Non
 
 
 def test_what_a_rank_raises_is_the_cause(folder: Project, recipes_python: Path) -> None:
-    """Not what the others say when it has gone, nor what horovodrun makes of it."""
+    """The cause is not what other ranks report when the rank is gone, nor what horovodrun reports."""
     run = folder.named("raises")
     script = folder.write("train.py", STEPS.replace("FAULT", "raise ValueError('no more data')"))
 
@@ -201,7 +201,7 @@ def test_a_python_without_horovod_is_refused_before_anything_starts(folder: Proj
 
 
 def test_the_same_script_runs_under_horovodrun_alone(recipes_python: Path) -> None:
-    """As a person would start it without composesim."""
+    """Run it as a user would without composesim."""
     command = [recipes_python.with_name("horovodrun"), "--gloo", "-np", "2", recipes_python]
     script = ROOT / "templates" / "examples" / "horovod_digits.py"
 

@@ -1,4 +1,4 @@
-"""Does `image build --recipe` make images in which the real frameworks run, with nothing in them that was only needed to build?"""
+"""`image build --recipe` makes images in which the real frameworks run, without what was only needed to build them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*argv: str | Path, timeout: float = 10 * PATIENCE_S) -> str:
 
 @pytest.fixture(scope="module")
 def build() -> Iterator[Callable[..., str]]:
-    """Build the image of a recipe on this distribution's own Python; its tag, which is there until the last test."""
+    """Build the image of a recipe on this distribution's Python; return the tag, which exists until the last test."""
     tags: list[str] = []
     base = run(ROOT / "scripts" / "base_image.sh").splitlines()[-1]
     certificates = ["--ca-certificate", str(CERTIFICATES)] if CERTIFICATES.is_file() else []

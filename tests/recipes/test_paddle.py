@@ -1,4 +1,4 @@
-"""Do Paddle's recipes do on real nodes what their page says, and does all else work for them as for torch's ranks?"""
+"""Paddle's recipes do on real nodes what their page says, and everything else works as for torch's ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.scenarios.conftest import Project, eventually
 pytestmark = pytest.mark.recipes
 
 EXAMPLE = ROOT / "templates" / "examples" / "paddle_digits.py"
-# Tells how many ranks there are, until a file is there.
+# Prints how many ranks there are, until a file exists.
 COUNTS = """
 import json, os, time
 import paddle, paddle.distributed as dist
@@ -33,7 +33,7 @@ for step in range(100000):
         break
     time.sleep(0.05)
 """
-# What goes wrong is the first argument.
+# The first argument selects the failure.
 FAULTY = """
 import sys, time
 import paddle, paddle.distributed as dist
@@ -62,7 +62,7 @@ def logs(project: Project, run: str) -> Path:
 
 @pytest.mark.docker
 def test_the_example_comes_to_its_end_on_two_nodes(project: Project, recipes_python: Path) -> None:
-    """Ranks' output, steps and versions are where they are for torch; nothing of Paddle's own lies about."""
+    """Output, steps and versions of ranks are in the same places as for torch; nothing of Paddle's is left behind."""
     run = project.named("digits")
 
     done = project.run(*words(recipes_python, run, engine="docker"))
@@ -94,13 +94,13 @@ def test_the_same_script_runs_under_paddles_launcher_alone(tmp_path: Path, recip
 
 @pytest.mark.docker
 def test_training_goes_on_without_a_node_and_with_it_again(project: Project, recipes_python: Path) -> None:
-    """The node that is killed is the first: Paddle's master, and rank 0, are on the other one then."""
+    """The killed node is the first: afterwards, Paddle's master and rank 0 are on the other one."""
     script, run = project.write("counts.py", COUNTS), project.named("elastic")
     more = ("--elastic", "1:2", script)
     process = project.start(*words(recipes_python, run, *more, engine="docker"))
 
     def says(ranks: int, since: dict[str, int]) -> bool:
-        """Whether a rank 0 counted so many, in what it has printed since then."""
+        """Return whether a rank 0 has counted this many ranks in its output since then."""
         return any(
             f'"ranks": {ranks}}}' in path.read_text()[since.get(path.name, 0) :]
             for path in logs(project, run).glob("*.0.log")
@@ -125,7 +125,7 @@ def test_training_goes_on_without_a_node_and_with_it_again(project: Project, rec
 
 
 def test_what_a_rank_raises_is_the_cause(project: Project, recipes_python: Path) -> None:
-    """Also for those who only hear that it has gone; and its traceback is the script's own."""
+    """Other ranks only notice that it has gone; the traceback is that of the script."""
     script, run = project.write("faulty.py", FAULTY), project.named("raises")
 
     done = project.run(*words(recipes_python, run, script, "raise", engine="local"))
@@ -137,7 +137,7 @@ def test_what_a_rank_raises_is_the_cause(project: Project, recipes_python: Path)
 
 
 def test_a_rank_that_others_wait_for_is_found(project: Project, recipes_python: Path) -> None:
-    """They stand in the all-reduce of Paddle's backward pass."""
+    """They wait in the all-reduce of Paddle's backward pass."""
     script, run = project.write("faulty.py", FAULTY), project.named("hangs")
 
     done = project.run(*words(recipes_python, run, "--hang-timeout", "3s", script, "hang", engine="local"))
@@ -151,7 +151,7 @@ def test_a_rank_that_others_wait_for_is_found(project: Project, recipes_python: 
 
 @pytest.mark.docker
 def test_an_image_without_paddle(project: Project) -> None:
-    """It may hold torch, which does not help."""
+    """The Python may have torch, which does not help."""
     script, run = project.write("train.py", "import paddle"), project.named("image")
     more = ("--image", "composesim-test-image:1", script)
 
@@ -164,7 +164,7 @@ def test_an_image_without_paddle(project: Project) -> None:
 
 
 def test_a_port_that_is_taken(project: Project, recipes_python: Path) -> None:
-    """Paddle's launcher would take whoever listens there for its master, and wait for ever."""
+    """Paddle's launcher would take any listener for its master, and wait forever."""
     script, run = project.write("train.py", "import paddle"), project.named("port")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -176,7 +176,7 @@ def test_a_port_that_is_taken(project: Project, recipes_python: Path) -> None:
 
 
 def test_a_paddle_that_is_too_old(project: Project, recipes_python: Path) -> None:
-    """Told by what is installed, before a rank starts; here a folder of the person's own comes first."""
+    """The check reads installed versions before a rank starts; here a folder of the user comes first."""
     old = project.folder / "site"
     (old / "paddle").mkdir(parents=True)
     (old / "paddle" / "__init__.py").touch()
@@ -192,7 +192,7 @@ def test_a_paddle_that_is_too_old(project: Project, recipes_python: Path) -> Non
 
 @pytest.mark.docker
 def test_paddle_in_rays_actors(project: Project, recipes_python: Path) -> None:
-    """One model per learning rate; one of them dies and goes on from what it had saved; the best is exported and loaded elsewhere."""
+    """One model per learning rate; one dies and resumes from a checkpoint; the best is exported and loaded elsewhere."""
     run = project.named("search")
     common = ("--recipe", "paddle-ray", "--engine", "docker", "--nodes", "2", "--option", "dashboard=off")
 

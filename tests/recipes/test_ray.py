@@ -1,4 +1,4 @@
-"""Ray clusters of the real command: who is in them, what a loss costs, who is refused, and what is left behind."""
+"""Ray clusters of the real command: which nodes join, the effect of a loss, who is refused, and what is left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.scenarios.conftest import Project, eventually, wait_for_line
 
 pytestmark = pytest.mark.recipes
 
-# Waits until one that has gone is back, then for work that was given out before; and tries to come in with another token.
+# Waits until a lost node is back, then for work that was assigned before, and tries to join with another token.
 CLUSTER = """
 import json, os, subprocess, sys, time
 import ray
@@ -52,18 +52,18 @@ FOREVER = HELLO + "import time\nprint('begun', flush=True)\nwhile True:\n    tim
 
 
 def up(python: Path, engine: str, run: str, *more: str) -> tuple[str, ...]:
-    """The command, with the Python that has Ray."""
+    """Run the command with the Python that has Ray."""
     return ("up", "--recipe", "ray", "--engine", engine, "--python", str(python), "--name", run, *more)
 
 
 def printed(project: Project, run: str, log: str = "driver.0.log") -> str:
-    """What the driver, or another, printed."""
+    """Return what the driver, or another writer, printed."""
     return (project.folder / ".composesim" / "runs" / run / "logs" / log).read_text()
 
 
 @pytest.mark.docker
 def test_a_cluster_of_unequal_nodes_goes_on_after_a_loss(project: Project, recipes_python: Path) -> None:
-    """Ray gives the lost work to others; a node that comes back is one of Ray's again; nobody comes in with another token."""
+    """Ray reassigns lost work; a node that comes back rejoins Ray; nobody can join with another token."""
     run = project.named("ray")
     nodes = [{"cpus": 1, "memory": "3g"}, {"cpus": 2}]
     project.write("composesim.yaml", yaml.safe_dump({"nodes": nodes, "options": {"dashboard": "off"}}))
@@ -88,7 +88,7 @@ def test_a_cluster_of_unequal_nodes_goes_on_after_a_loss(project: Project, recip
 
 
 def test_bare_processes_leave_nothing(project: Project, recipes_python: Path) -> None:
-    """Also after kill -9: no process, no folder in /tmp; and what Ray has of sockets is open to no other user meanwhile."""
+    """After kill -9, too: no process, no folder in /tmp; and meanwhile no other user can open Ray's sockets."""
     run = project.named("bare")
     folder = Path(short_folder(run))
     cluster = project.start(*up(recipes_python, "local", run, "--nodes", "2"), project.write("train.py", FOREVER))
@@ -104,7 +104,7 @@ def test_bare_processes_leave_nothing(project: Project, recipes_python: Path) ->
 
 
 def test_a_node_that_never_registers_is_named(project: Project, recipes_python: Path) -> None:
-    """Here one that has another token: Ray's head refuses it."""
+    """This node has another token: Ray's head refuses it."""
     run = project.named("stranger")
     nodes = [{}, {"env": {"RAY_AUTH_TOKEN": "0" * 64}}]
     project.write("composesim.yaml", yaml.safe_dump({"nodes": nodes, "options": {"dashboard": "off"}}))
@@ -122,7 +122,7 @@ def test_a_node_that_never_registers_is_named(project: Project, recipes_python: 
 
 @pytest.mark.docker
 def test_an_image_without_ray_is_told_so(project: Project) -> None:
-    """At once, and by the command that makes one that has it."""
+    """The error comes at once, with the command that builds an image with Ray."""
     words = ("up", "--json", "--recipe", "ray", "--engine", "docker", "--image", "composesim-test-base:1")
 
     done = project.run(*words, "--name", project.named("none"), project.write("train.py", HELLO))
@@ -134,7 +134,7 @@ def test_an_image_without_ray_is_told_so(project: Project) -> None:
 
 
 def test_a_port_that_is_taken_is_named(project: Project, recipes_python: Path) -> None:
-    """The one for Ray's head on this machine's own address."""
+    """The port of Ray's head on this machine's address."""
     with socket.create_server(("", 0)) as taken:
         port = str(taken.getsockname()[1])
         words = up(recipes_python, "local", project.named("taken"), "--json", "--master-port", port)

@@ -1,4 +1,4 @@
-"""Do Ray's examples come to their end, on two nodes, with a node killed, with a node added, and by Ray alone?"""
+"""Ray's examples run to the end: on two nodes, with a node killed, with a node added, and with Ray alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.scenarios.conftest import Project
 pytestmark = pytest.mark.recipes
 
 EXAMPLES = ROOT / "templates" / "examples"
-# Small: what they learn is not in question here, but that all of them is carried out. Each takes the cluster as it finds it.
+# Small: the tests check that everything runs, not what is learned. Each uses the cluster as it finds it.
 SMALL = {
     "ray_faults.py": "--tasks 6 --seconds 0",
     "ray_data.py": "--images 4000 --blocks 4 --readers 1",
@@ -23,7 +23,7 @@ SMALL = {
     "ray_rllib.py": "--samplers 2 --batch 500 --goal 22 --iterations 20",
     "ray_environment.py": "--samplers 1 --batch 200 --iterations 2 --together 1 --lr 1e-3 3e-3",
 }
-# One after another in one cluster, which takes longer to start than most of them run.
+# All in one cluster, which takes longer to start than most of them run.
 ALL = f"""
 import runpy, sys, ray
 
@@ -47,7 +47,7 @@ steps:
 - at: {step: 3}
   scale: 2
 """
-# Goes on until the node that is added has done some of the work.
+# Continues until the added node has done some of the work.
 SPREADING = """
 import json, ray
 
@@ -69,12 +69,12 @@ def words(python: Path, run: str) -> tuple[str, ...]:
 
 
 def printed(project: Project, run: str) -> list[str]:
-    """What the driver printed."""
+    """Return what the driver printed."""
     return (project.folder / ".composesim" / "runs" / run / "logs" / "driver.0.log").read_text().splitlines()
 
 
 def metrics(lines: list[str]) -> list[dict[str, float]]:
-    """The JSON lines."""
+    """Return the JSON lines."""
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 

@@ -1,4 +1,4 @@
-"""What does `scripts/recipes.sh` say in a checkout where nothing has been made yet?"""
+"""The output of `scripts/recipes.sh` in a checkout in which nothing has been built yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services beside the nodes, for real: who may open them, what they show, that no file tells the token, that they end with the run."""
+"""Services beside the nodes, for real: who may open them, what they show, that no file has the token, they end with the run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ dist.destroy_process_group()
 STAND_IN = """FROM composesim-test-base:1
 ENTRYPOINT ["python3", "-m", "http.server", "3000", "--directory", "/composesim"]
 """
-# What a notebook does in the browser: it starts a kernel, and speaks to it through a web socket. Arguments: host, token, code.
+# What a notebook does in the browser: start a kernel, and talk to it through a web socket. Arguments: host, token, code.
 NOTEBOOK = """
 import json, sys, urllib.request, uuid
 import websocket
@@ -83,7 +83,7 @@ while True:
 
 @dataclass(frozen=True)
 class Living:
-    """A run with services that is under way."""
+    """A running run with services."""
 
     project: Project
     run: str
@@ -101,13 +101,13 @@ class Living:
         return port
 
     def ask(self, name: str, path: str, *, token: str = "") -> tuple[int, str]:
-        """Status and text of an answer, as a program gets it."""
+        """Return status and text of an answer, as a program gets it."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port(name)}{path}", headers=headers)
         return answer_to(request)
 
     def query(self, expression: str) -> list[Any]:
-        """What Prometheus answers to a query."""
+        """Return what Prometheus answers to a query."""
         path = f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         status, text = self.ask("prometheus", path, token=self.token)
         assert status == 200, text
@@ -116,7 +116,7 @@ class Living:
 
 
 def answer_to(request: urllib.request.Request | str) -> tuple[int, str]:
-    """As a browser gets it that was never there before; 0 where nobody answers."""
+    """Request it as a browser without cookies; return 0 if nobody answers."""
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
     try:
         with browser.open(request, timeout=30) as answer:
@@ -143,7 +143,7 @@ def prometheus() -> str:
 
 @pytest.fixture(scope="module")
 def living(tmp_path_factory: pytest.TempPathFactory, recipes_python: Path, prometheus: str) -> Iterator[Living]:
-    """Two nodes of the recipe ddp, and everything beside them."""
+    """Two nodes of the recipe ddp, and all services."""
     subprocess.run([ROOT / "scripts" / "base_image.sh"], capture_output=True, check=True)
     docker("build", "--quiet", "--tag", "composesim-test-grafana:1", "-", feed=STAND_IN)
     for project in project_in(tmp_path_factory.mktemp("services")):
@@ -161,7 +161,7 @@ def living(tmp_path_factory: pytest.TempPathFactory, recipes_python: Path, prome
 
 
 def printed_links(project: Project, run: str) -> dict[str, str]:
-    """Name -> link, of those that `ps` prints for this run; others may be on the machine."""
+    """Return name -> link of those that `ps` prints for this run; others may exist on the machine."""
     _, _, own = project.run("ps").stdout.partition(f"{run} publishes on this machine:\n")
     lines = (line.split() for line in own.partition("\n\n")[0].splitlines())
     return {words[0]: words[1] for words in lines if "://" in words[1]}
@@ -201,7 +201,7 @@ def test_tensorboard_shows_what_the_script_wrote(living: Living) -> None:
 
 
 def test_every_panel_asks_what_prometheus_knows(living: Living) -> None:
-    """The dashboard's own queries, by Prometheus' own word; of GPUs and of Ray there is nothing here to know."""
+    """Prometheus accepts the dashboard's queries; there are no metrics of GPUs or Ray here."""
     board = json.loads((living.folder / "services/grafana/dashboards/composesim.json").read_text())
     asked = {
         (panel["title"], target["expr"].replace("$run", living.run).replace("$metric", ".*"))
@@ -225,7 +225,7 @@ def test_every_panel_asks_what_prometheus_knows(living: Living) -> None:
 
 
 def test_grafanas_place_has_what_it_needs(living: Living) -> None:
-    """Its port, its provisioning and its password are where its image looks for them, readable to its user."""
+    """The port, the provisioning and the password are where the image looks for them, readable for its user."""
     eventually(lambda: living.ask("grafana", "/")[0] == 200, within=PATIENCE_S, what="what stands for Grafana answers")
     inside = "/services/grafana"
 
@@ -256,7 +256,7 @@ def test_no_other_address_of_this_machine_has_their_ports(living: Living) -> Non
 
 
 def test_the_token_is_in_no_file_but_its_own(living: Living) -> None:
-    """Nor in what Docker tells of the containers, or keeps of their words."""
+    """Nor in what Docker reports about containers, or stores of their commands."""
     ids = containers_of(living.run)
     assert len(ids) == 8
     told = docker("inspect", *ids) + docker("network", "inspect", f"composesim-{living.run}_cluster")
@@ -299,7 +299,7 @@ def test_a_service_that_ends_ends_nothing_and_is_told(living: Living) -> None:
 
 
 def test_all_of_it_goes_with_the_run(living: Living) -> None:
-    """The last test: it ends the run."""
+    """This is the last test: it ends the run."""
     (living.project.folder / "done").touch()
     _, said = living.process.communicate(timeout=PATIENCE_S)
 
@@ -354,7 +354,7 @@ def test_services_go_where_composesim_was_killed(project: Project, recipes_pytho
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that this process has, though it does not listen yet: planning cannot see that."""
+    """This process has the port, but does not listen yet, so planning cannot see it."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield int(holder.getsockname()[1])
@@ -375,7 +375,7 @@ def test_a_port_that_is_lost_at_the_start_is_an_error_and_leaves_nothing(
     assert containers_of(run) == []
 
 
-# The docker command, before whose first `compose up` somebody takes the port that TensorBoard was to open on.
+# A docker command before whose first `compose up` the port of TensorBoard gets taken.
 THIEF = """#!{python}
 import os, re, socket, subprocess, sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Real runs of the real command. Each scenario says what must come out, and that nothing is left behind."""
+"""Run the real command. Each scenario checks the result, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.builders import PATIENCE_S
 from tests.report_schema import validate_reports_in
 
 COMMAND = [sys.executable, "-m", "compose_sim"]
-# A rank that goes on until it is stopped, and tells when it has begun.
+# A rank that continues until it is stopped, and reports when it has begun.
 FOREVER = """
 import time
 import torch.distributed as dist
@@ -30,14 +30,14 @@ while True:
 """
 
 
-# The same for what is not about training: a run of bare processes, in which nothing imports torch, takes a second.
+# The same for tests that are not about training: a run of bare processes, in which nothing imports torch, takes a second.
 BARE = ("--launcher", "env")
 PAUSES = "import signal; print('begun', flush=True); signal.pause()"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended, and what it said."""
+    """How a command ended, and its output."""
 
     status: int
     stdout: str
@@ -58,21 +58,21 @@ class Project:
     token: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def named(self, name: str) -> str:
-        """A run name that no other test on this engine has."""
+        """Return a run name that no other test on this engine has."""
         return f"{name}-{self.token}"
 
     def report_of(self, run: str) -> dict[str, Any]:
-        """The report that a run left."""
+        """Return the report that a run left."""
         report: dict[str, Any] = json.loads((self.folder / ".composesim" / "runs" / run / "report.json").read_text())
         return report
 
     def write(self, name: str, text: str) -> str:
-        """A file of the project."""
+        """Write a file of the project."""
         (self.folder / name).write_text(text)
         return name
 
     def run(self, *argv: str, timeout: float = 2 * PATIENCE_S) -> Outcome:
-        """The command, to its end."""
+        """Run the command to the end."""
         done = subprocess.run(
             [*COMMAND, *argv],
             cwd=self.folder,
@@ -85,7 +85,7 @@ class Project:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
-        """The command, under way."""
+        """Start the command."""
         return subprocess.Popen(
             [*COMMAND, *argv],
             cwd=self.folder,
@@ -98,7 +98,7 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
-    """An empty project, of whose runs nothing may be left when the test ends."""
+    """An empty project; when the test ends, nothing of its runs may be left."""
     yield from project_in(tmp_path)
 
 
@@ -121,17 +121,17 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def containers_of(run: str) -> list[str]:
-    """Containers of a run, in any state."""
+    """Return the containers of a run, in any state."""
     return _docker("ps", "--all", "--quiet", "--filter", f"label=composesim.run={run}")
 
 
 def networks_of(run: str) -> list[str]:
-    """Networks of a run."""
+    """Return the networks of a run."""
     return _docker("network", "ls", "--quiet", "--filter", f"label=composesim.run={run}")
 
 
 def eventually(check: Callable[[], bool], *, within: float, what: str) -> None:
-    """Wait until something is so; fail with its name where it does not come about in time."""
+    """Wait until a condition holds; fail with its name if it does not in time."""
     import time
 
     deadline = time.monotonic() + within
@@ -141,7 +141,7 @@ def eventually(check: Callable[[], bool], *, within: float, what: str) -> None:
 
 
 def wait_for_line(process: subprocess.Popen[str], text: str) -> None:
-    """Read the command's output up to the line that holds a text."""
+    """Read the command's output up to the line that contains a text."""
     assert process.stdout is not None
     for line in process.stdout:
         if text in line:

@@ -1,4 +1,4 @@
-"""A Docker daemon that goes away during a run: the verdict, and what is left once it is back."""
+"""A Docker daemon that is down during a run: the verdict, and what is left once it is back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def daemon(running: PrivateDaemon, monkeypatch: pytest.MonkeyPatch) -> PrivateDa
 
 
 def started(project: Project, name: str) -> subprocess.Popen[str]:
-    """A run of two nodes under way."""
+    """A running run of two nodes."""
     words = (*BARE, "--engine", "docker", "--image", "host", "--nodes", "2", "--name", name)
     process = project.start("up", *words, project.write("train.py", PAUSES))
     for _ in range(2):

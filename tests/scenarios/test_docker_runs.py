@@ -90,7 +90,7 @@ def test_an_interrupt_ends_the_run_and_is_reported(
 
 @pytest.mark.parametrize("phase", ["containers", "begun"])
 def test_kill_9_of_composesim_leaves_nothing(project: Project, phase: str) -> None:
-    """The run's supervisor cleans up, also where the containers were still being made."""
+    """The run's supervisor cleans up, even if the containers were still being created."""
     script = project.write("train.py", PAUSES)
     name = project.named("crashed")
     with project.start("up", *BARE, "--nodes", "2", "--name", name, script) as process:
@@ -138,7 +138,7 @@ def test_two_runs_with_one_name_are_refused(project: Project) -> None:
 def test_a_taken_subnet_is_refused(project: Project) -> None:
     script = project.write("ok.py", "print('ok')\n")
     network = project.named("composesim-test-taken")
-    third = 128 + secrets.randbelow(100)  # others may be running this test now
+    third = 128 + secrets.randbelow(100)  # others may be running this test at the same time
     create = ["docker", "network", "create", "--subnet", f"10.213.{third}.0/24", network]
     subprocess.run(create, check=True, capture_output=True)
     try:
@@ -187,7 +187,7 @@ def test_a_rendered_folder_runs_without_composesim(project: Project, tmp_path: P
 
 @pytest.mark.parametrize(("last", "code"), [("", 0), ("assert os.environ['RANK'] == '0'", 1)], ids=["passes", "fails"])
 def test_a_rendered_folder_gives_ci_its_exit_code(project: Project, tmp_path: Path, last: str, code: int) -> None:
-    """The master's exit code is the run's, for those who have Compose and nothing else."""
+    """The master's exit code is that of the run, for users who have Compose and nothing else."""
     script = project.write("train.py", f"import os\n{last}\n")
     project.run("render", "out", *BARE, "--nodes", "2", "--name", project.named("ci"), script)
     try:

@@ -1,4 +1,4 @@
-"""A run that nodes leave and come back to, on each engine: node 0 is killed, the others go on, and all train together again."""
+"""Nodes leave a run and come back, on each engine: node 0 is killed, the others continue, and all train together again."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.scenarios.conftest import Project, eventually
 
 pytestmark = pytest.mark.train
 
-PATIENCE_S = 180.0  # torch alone takes a minute to import on a machine that others share
-# Counts steps across rounds, keeps a checkpoint at every fifth, and ends when a file says so.
+PATIENCE_S = 180.0  # importing torch alone takes a minute on a shared machine
+# Counts steps across rounds, writes a checkpoint at every fifth, and ends when a file exists.
 SCRIPT = """
 import json, os, time
 from pathlib import Path
@@ -48,7 +48,7 @@ dist.destroy_process_group()
 
 
 def events(project: Project, run: str, kind: str) -> list[dict[str, Any]]:
-    """All events of a kind, as they are now."""
+    """Return all events of a kind so far."""
     folder = project.folder / ".composesim" / "runs" / run
     files = (*folder.glob("journal/*.jsonl"), *folder.glob("events/*.jsonl"))
     lines = (line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n"))
@@ -56,12 +56,12 @@ def events(project: Project, run: str, kind: str) -> list[dict[str, Any]]:
 
 
 def is_at(project: Project, run: str, step: int) -> bool:
-    """Whether the first round has made so many steps."""
+    """Return whether the first round has made this many steps."""
     return any(event["data"]["step"] >= step for event in events(project, run, "step"))
 
 
 def trains(project: Project, run: str, world_size: int, rounds: int) -> bool:
-    """Whether a round of this size, the n-th at least, has made a step."""
+    """Return whether a round of this size, at least the n-th, has made a step."""
     began = [event for event in events(project, run, "round") if event["data"]["world_size"] == world_size]
     stepped = {event["generation"] for event in events(project, run, "step")}
     return any(event["generation"] in stepped and event["generation"] >= rounds - 1 for event in began)
@@ -69,7 +69,7 @@ def trains(project: Project, run: str, world_size: int, rounds: int) -> bool:
 
 @contextmanager
 def under_way(project: Project, *argv: str) -> Iterator[subprocess.Popen[str]]:
-    """A run that has begun; it is ended where the test fails. With --json it prints nothing before its report."""
+    """Start a run; it is ended if the test fails. With --json it prints nothing before the report."""
     up = project.start("up", "--json", *argv)
     try:
         yield up

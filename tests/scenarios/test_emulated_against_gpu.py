@@ -1,6 +1,6 @@
-"""Do emulated GPUs show what real ones show? The same scripts on both: their losses, and the errors of their device bugs.
+"""Emulated GPUs show what real ones show. The same scripts run on both, and their losses and errors are compared.
 
-Random numbers are drawn on the CPU in all of them, since a GPU's generator draws others.
+Random numbers are drawn on the CPU in all of them, since the generator of a GPU draws others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scripts written for CUDA and NCCL train where there is no GPU, and fail there as they would on one."""
+"""Scripts written for CUDA and NCCL train without a GPU, and fail there as they would on one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_script_for_cuda_trains(project: Project, words: tuple[str, ...]) -> N
 
 
 def assert_it_trained(outcome: Outcome) -> None:
-    """On every node, on GPUs that are emulated because that was asked for."""
+    """On every node, on GPUs that are emulated on request."""
     report = outcome.report
     assert outcome.status == 0, report["cause"]
     assert [node["exit_code"] for node in report["nodes"]] == [0, 0]
@@ -110,7 +110,7 @@ def test_weights_are_those_of_the_script_on_the_cpu(project: Project) -> None:
 
 @pytest.mark.parametrize("duplicate", [code for code, message in BUGS.items() if "Duplicate" in message])
 def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
-    """Those that a script survives on every rank that has them; the last one, which nothing catches, is the cause."""
+    """Those that a script survives, on every rank that has them; the last one, which nothing catches, is the cause."""
     bugs = {code: message for code, message in BUGS.items() if code == duplicate or "Duplicate" not in message}
     *_, last = bugs
     tried = "".join(f"try:\n    {code}\nexcept Exception as error:\n    seen.append(str(error))\n" for code in bugs)

@@ -13,7 +13,7 @@ exit $((RANK * 3))
 
 
 def test_a_command_knows_all_nodes_and_its_status_is_the_verdict(project: Project, engine: str) -> None:
-    """Each node has its name, the list of all, and a host file; the first status that is not 0 is the cause."""
+    """Each node has its name, the list of all, and a host file; the first status other than 0 is the cause."""
     project.write("hello.sh", SCRIPT)
     run = project.named("exec")
 
@@ -31,7 +31,7 @@ def test_a_command_knows_all_nodes_and_its_status_is_the_verdict(project: Projec
 
 
 def test_a_command_that_is_not_there(project: Project) -> None:
-    """As a shell says it: 127, and which word it was."""
+    """As in a shell: 127, and the name of the command."""
     run = project.named("missing")
 
     done = project.run(

@@ -1,6 +1,6 @@
-"""Each kind of fault bites a real run, and the run is whole again afterwards: all of them in a row, in one run on each engine.
+"""Each kind of fault takes effect in a real run, and the run recovers: all of them in a row, in one run per engine.
 
-A kind is one line of FAULTS: how it is asked for, how it shows that it bit, and how it shows that it is over.
+A kind is one line of FAULTS: the command, how its effect shows, and how its end shows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.scenarios.conftest import Outcome, Project, eventually, project_in
 
 pytestmark = pytest.mark.train
 
-PATIENCE_S = 180.0  # torch alone takes a minute to import on a machine that ten others share
+PATIENCE_S = 180.0  # importing torch alone takes a minute on a shared machine
 # Says at every step how far it is, and what of the ordinary things that a script does it could not do.
 SCRIPT = """
 import json, os, threading, time
@@ -66,7 +66,7 @@ dist.destroy_process_group()
 
 @dataclass
 class Run:
-    """A run of SCRIPT on three nodes that is under way."""
+    """A running run of SCRIPT on three nodes."""
 
     project: Project
     name: str
@@ -83,14 +83,14 @@ class Run:
         return self.project.run(*argv, "--run", self.name)
 
     def events(self, kind: str, **data: Any) -> list[dict[str, Any]]:
-        """All events of a kind with these values in their data."""
+        """Return all events of a kind with these values in the data."""
         files = sorted((*self.folder.glob("journal/*.jsonl"), *self.folder.glob("events/*.jsonl")))
         lines = (line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n"))
         found = [json.loads(line) for line in lines if f'"kind": "{kind}"' in line]
         return [event for event in found if data.items() <= event["data"].items()]
 
     def turns(self, failed: str = "") -> int:
-        """How many steps all ranks have made, or how many in which this could not be done."""
+        """Return how many steps all ranks have made, or in how many this could not be done."""
         logs = (file.read_text(errors="replace") for file in (self.folder / "logs").glob("node-*.*.log"))
         return sum(
             f'"failed": ["{failed}' in line if failed else '"failed"' in line
@@ -99,12 +99,12 @@ class Run:
         )
 
     def goes_on(self) -> None:
-        """Wait until all ranks make steps, and can do all that they try."""
+        """Wait until all ranks make steps, and everything that they try succeeds."""
         known = self.turns("")
         eventually(lambda: self.turns() > known + 9, within=PATIENCE_S, what=f"{self.name} goes on")
 
     def stands_still(self) -> bool:
-        """Whether no rank makes a step for as long as it would take for many."""
+        """Return whether no rank makes a step for as long as many steps would take."""
         known = self.turns()
         time.sleep(0.5)
         return self.turns() == known
@@ -115,12 +115,12 @@ Check = Callable[[Run, dict[str, Any]], bool]  # of the fault's first event
 
 @dataclass(frozen=True)
 class Case:
-    """One kind: the words after `fault`, and whether it can be seen that it bit and that it is over."""
+    """One kind: the arguments of `fault`, and how to see its effect and its end."""
 
     words: str
     bit: Check
     over: Check
-    healed: bool = False  # by `heal`, since it lasts
+    healed: bool = False  # with `heal`, because it lasts
     engines: tuple[str, ...] = ("local", "docker")
 
     @property
@@ -129,23 +129,23 @@ class Case:
 
 
 def told_since(kind: str, run: Run, fault: dict[str, Any], **data: Any) -> bool:
-    """Whether an event of this kind came from the node that the fault names, after it."""
+    """Return whether an event of this kind came from the node that the fault names, after it."""
     found = run.events(kind, **data)
     return any(each["t"] >= fault["t"] and each["node"] in fault["data"]["loses"] for each in found)
 
 
 def recovered(run: Run, fault: dict[str, Any]) -> bool:
-    """Whether it was told that training has gone on after this fault."""
+    """Return whether training was reported to have continued after this fault."""
     return bool(run.events("recovered", id=fault["data"]["id"]))
 
 
 def two_take_part(run: Run, fault: dict[str, Any]) -> bool:
-    """Whether the others have begun a round without the node: it was silent for too long."""
+    """Return whether the others have begun a round without the node, which was silent for too long."""
     return _nodes_since(run, fault)[-1:] == [2]
 
 
 def all_take_part(run: Run, fault: dict[str, Any]) -> bool:
-    """Whether the last round is one of all nodes, and began after the fault."""
+    """Return whether the last round has all nodes, and began after the fault."""
     return _nodes_since(run, fault)[-1:] == [3]
 
 
@@ -158,12 +158,12 @@ def stands_still(run: Run, _: dict[str, Any]) -> bool:
 
 
 def cannot(what: str, run: Run, _: dict[str, Any]) -> bool:
-    """Whether a rank has said since that it could not do something."""
+    """Return whether a rank has reported since then that it could not do something."""
     return run.turns(what) > 0
 
 
 def checkpoint_is_broken(run: Run, _: dict[str, Any]) -> bool:
-    """Whether half of it is left."""
+    """Return whether half of it is left."""
     return (run.shared / "checkpoint.pt").stat().st_size == (run.project.folder / "whole").stat().st_size // 2
 
 
@@ -207,18 +207,18 @@ FAULTS = [
 
 @pytest.fixture(scope="module")
 def local_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A run that all faults are done to, of plain processes."""
+    """A run of plain processes for all faults."""
     yield from run_in(tmp_path_factory.mktemp("local"), "--engine", "local")
 
 
 @pytest.fixture(scope="module")
 def docker_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """The same in containers, with memory and a disk of their own."""
+    """The same in containers, with limited memory and a separate disk."""
     yield from run_in(tmp_path_factory.mktemp("docker"), "--engine", "docker", "--memory", "1g", "--scratch", "16m")
 
 
 def run_in(folder: Path, *options: str) -> Iterator[Run]:
-    """A run under way; in the end it passes as if nothing had been."""
+    """A running run; in the end it passes as if nothing had happened."""
     for project in project_in(folder):
         script = project.write("train.py", SCRIPT)
         run = Run(project, project.named("faults"))
@@ -236,7 +236,7 @@ def run_in(folder: Path, *options: str) -> Iterator[Run]:
 
 
 def faults_of(engine: str) -> list[Any]:
-    """Each kind that the engine can do."""
+    """Each kind that the engine supports."""
     return [pytest.param(case, id=case.kind) for case in FAULTS if engine in case.engines]
 
 
@@ -252,7 +252,7 @@ def test_a_fault_bites_and_is_over_in_containers(docker_run: Run, case: Case) ->
 
 
 def bite_and_be_over(run: Run, case: Case) -> None:
-    """Break it, see that it is broken, heal what lasts, and see that all goes on."""
+    """Inject the fault, see the effect, heal it if it lasts, and see that everything continues."""
     kind, *words = case.words.split()
     told = run.composesim("fault", kind, *words, "--json")
     assert told.status == 0, told.stderr
@@ -267,7 +267,7 @@ def bite_and_be_over(run: Run, case: Case) -> None:
 
 
 def test_a_hang_on_purpose_is_found_like_any_other(project: Project) -> None:
-    """The rank and its line, and what it has to do with: the fault."""
+    """The report names the rank, its line, and the fault that caused it."""
     name, script = project.named("hangs"), project.write("train.py", SCRIPT)
     options = ("--engine", "local", "--nodes", "2", "--hang-timeout", "15s")
     begun = project.run("up", "--name", name, "--detach", *options, script)

@@ -1,6 +1,6 @@
-"""Do nodes get this machine's GPUs, share them and meet by NCCL? On a machine with a GPU: `scripts/gpu_test.sh` runs these.
+"""Nodes get this machine's GPUs, share them and connect through NCCL. On a machine with a GPU: `scripts/gpu_test.sh` runs these.
 
-What is expected follows from the machine's own inventory, so one machine with one GPU and one with eight run the same tests.
+Expected values follow from the machine's inventory, so machines with one GPU and with eight run the same tests.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SMALL = ("--steps", "5", "--megabytes", "4")
 
 
 def engines() -> list[str]:
-    """The engines of this machine: containers where Docker answers."""
+    """The engines of this machine: containers if Docker responds."""
     return ["local", *(["docker"] if docker_facts().available else [])]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_nodes_see_the_gpus_of_the_plan_and_meet_by_nccl(project: Project, nodes: int) -> None:
-    """Every node proves its UUIDs; where there are more nodes than GPUs, each rank is a client of MPS."""
+    """Every node proves its UUIDs; if there are more nodes than GPUs, each rank is a client of MPS."""
     inventory = inspect_gpus()
     for engine in engines():
         outcome = project.run(*UP, "--engine", engine, "--nodes", str(nodes), BENCH, *SMALL)
@@ -79,7 +79,7 @@ def test_a_rank_that_takes_more_than_its_share_runs_out_of_memory_and_the_others
 
 @pytest.mark.gpu
 def test_a_node_that_sees_another_gpu_than_planned_stops_the_run(project: Project) -> None:
-    """As where a file of variables hides the GPU behind our back."""
+    """As if a file of variables hid the GPU."""
     planned = inspect_gpus().gpus[0].uuid
     spec = project.folder / "composesim.yaml"
     spec.write_text("nodes: [{env: {CUDA_VISIBLE_DEVICES: ''}}]\n")
@@ -101,7 +101,7 @@ def test_doctor_proves_it(project: Project) -> None:
 
 @pytest.mark.train
 def test_the_script_of_doctor_and_bench_runs_without_a_gpu(project: Project) -> None:
-    """What it measures there is the CPU; what is shown is that the script is right."""
+    """The numbers are those of the CPU; the test shows that the script works."""
     outcome = project.run(
         *UP,
         "--engine",

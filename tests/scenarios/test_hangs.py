@@ -1,4 +1,4 @@
-"""Whatever a run hangs in is named: the rank, its line, and what the others wait in. What is only slow is left alone."""
+"""The cause of every hang is named: the rank, its line, and what the others wait in. What is only slow is left alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Finished:
 
     @property
     def told(self) -> str:
-        """What composesim itself wrote down of the run."""
+        """Return what composesim itself recorded about the run."""
         (folder,) = (self.project.folder / ".composesim" / "runs").iterdir()
         return (folder / "journal" / "composesim.jsonl").read_text()
 
@@ -59,7 +59,7 @@ class Finished:
 def finished(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Finished]]:
-    """The run of each script that the chosen tests name. They wait more than they compute, so two go on at a time."""
+    """The run of each script that the chosen tests name. They wait more than they compute, so two run at a time."""
     params = [getattr(test, "callspec", None) for test in request.session.items if test.path == request.path]
     scripts = [str(each.params["script"]) for each in params if each and "script" in each.params]
     with ExitStack() as projects, ThreadPoolExecutor(2) as pool:
@@ -76,7 +76,7 @@ def finished(
 
 
 def hang_of(report: dict[str, Any]) -> dict[str, Any]:
-    """What the check of this name said."""
+    """Return the result of the check of this name."""
     (check,) = (check for check in report["checks"] if check["id"] == "hang")
     found: dict[str, Any] = check
     return found
@@ -109,7 +109,7 @@ def test_what_is_only_slow_goes_on(finished: Callable[[str], Finished], script: 
 
 
 def test_a_rank_that_only_waits_for_itself_is_told_on_every_engine(project: Project, engine: str) -> None:
-    """Told while the run goes on, then the run is stopped."""
+    """It is reported while the run continues, then the run is stopped."""
     script = project.write("train.py", (ZOO / "broken_asleep.py").read_text())
     outcome = project.run("up", "--engine", engine, *TWO_BY_TWO, script)
     told = [

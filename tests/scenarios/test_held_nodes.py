@@ -1,4 +1,4 @@
-"""A run that ends while nodes of it are held: nothing of it is left, however it ends."""
+"""A run that ends while nodes of it are stopped or frozen leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.scenarios.conftest import BARE, PAUSES, Project, eventually, wait_for
 
 
 def with_held_nodes(project: Project, engine: str, run: str) -> subprocess.Popen[str]:
-    """A run whose two nodes are held, one by signals and one by the kernel's freezer. Elastic: it does not end of that by itself."""
+    """A run whose two nodes are stopped, one by signals and one by the kernel's freezer. It is elastic, so this does not end it."""
     project.write("train.py", PAUSES)
     up = project.start("up", "--engine", engine, *BARE, "--elastic", "1:2", "--name", run, "train.py")
     wait_for_line(up, "begun")

@@ -1,4 +1,4 @@
-"""Do links and network faults bite, and are they gone when they are healed? Real packets between real nodes."""
+"""Links and network faults take effect, and end when they are healed. Real packets between real nodes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.scenarios.conftest import BARE, Project, containers_of
 pytestmark = [pytest.mark.docker, pytest.mark.train]
 
 BYTES = 500_000
-DATAGRAMS = 200  # fewer than a socket holds: none is lost because the receiver is slow
-# Rank 1 sends so many bytes and datagrams to rank 0 again and again; it prints when it began, how long it took and what arrived.
+DATAGRAMS = 200  # fewer than fit into a socket, so none is lost because the receiver is slow
+# Rank 1 sends bytes and datagrams to rank 0 repeatedly; it prints when it began, how long it took and what arrived.
 SENDS = f"""
 import os, socket, time
 
@@ -55,7 +55,7 @@ else:
         arrived = int(connection.recv(10, socket.MSG_WAITALL))
         print("turn", began, time.time() - began, arrived, flush=True)
 """
-# Ranks that go on until they are told to stop, in as many rounds as it takes.
+# Ranks that continue until they are asked to stop, in as many rounds as necessary.
 GOES_ON = """
 import os, time
 
@@ -66,12 +66,12 @@ while not os.path.exists(os.environ["COMPOSESIM_SHARED"] + "/stop"):
 
 
 def stop(project: Project, run: str) -> None:
-    """What the scripts above wait for."""
+    """Return what the scripts above wait for."""
     (project.folder / ".composesim" / "runs" / run / "shared" / "stop").touch()
 
 
 def next_turn(process: subprocess.Popen[str]) -> tuple[float, int]:
-    """Seconds and datagrams of the first turn that begins after now."""
+    """Return seconds and datagrams of the first turn that begins after now."""
     assert process.stdout is not None
     now = time.time()
     for line in process.stdout:
@@ -82,7 +82,7 @@ def next_turn(process: subprocess.Popen[str]) -> tuple[float, int]:
 
 
 def test_links_bite_change_and_are_plain_again_while_a_run_goes_on(project: Project) -> None:
-    """How slow a link is at least, no busy machine can change; and a busy one takes no 3 seconds for half a megabyte."""
+    """A busy machine cannot make a link faster than its limit, nor take 3 seconds for half a megabyte."""
     script, run = project.write("train.py", SENDS), project.named("links")
     words = ["up", "--nodes", "2", *BARE, "--link", "10mbit", "--timeout", "10m", "--name", run, script]
     with project.start(*words) as process:
@@ -150,7 +150,7 @@ def test_a_delay_that_cannot_be_had_is_refused_before_anything_starts(project: P
 
 
 def test_what_bench_measures_is_no_more_than_what_was_asked_for(project: Project) -> None:
-    """That it is no less either, only a quiet machine can show."""
+    """Only an idle machine can show that it is not slower either."""
     done = project.run("bench", "--link", "20mbit,loss=2%", "--json")
     measured = {each["what"]: each["measured"] for each in done.report["measured"]}
 

@@ -1,4 +1,4 @@
-"""A recipe of another package, as docs/recipe-plugins.md shows it, found by its entry point: on both engines, in every kind of run."""
+"""A recipe of another package, as in docs/recipe-plugins.md, found by its entry point: on both engines, in every kind of run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENTRIES = "[composesim.recipes]\ngreet = greetings.recipe\nbroken = json\n" + ""
     f"{name.removesuffix('.py')} = greetings.{name.removesuffix('.py')}\n" for name in WRONG
 )
 
-# What nodes run is the framework's business, and this one does not wait for them to have said it.
+# The framework decides what nodes run, and this one does not wait until they have reported it.
 TRAIN = """
 import os, time
 from pathlib import Path
@@ -35,7 +35,7 @@ print("trained")
 
 @pytest.fixture
 def outside(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project beside which another package has been installed, with a recipe named `greet`."""
+    """A project with another package installed, with a recipe named `greet`."""
     site = project.folder / "site"
     info = site / "greetings-1.0.dist-info"
     info.mkdir(parents=True)
@@ -54,7 +54,7 @@ def _words(project: Project, engine: str, run: str) -> tuple[str, ...]:
 
 
 def test_the_driver_hears_of_the_nodes_and_its_end_is_the_runs(outside: Project, engine: str) -> None:
-    """Two nodes join, the driver runs the script, its metrics and its status are the report's."""
+    """Two nodes join, the driver runs the script, and the report has its metrics and its status."""
     run = outside.named("greet")
     script = outside.write("train.py", TRAIN)
 
@@ -75,7 +75,7 @@ def test_the_driver_hears_of_the_nodes_and_its_end_is_the_runs(outside: Project,
 
 
 def test_what_the_script_raises_is_the_cause(outside: Project, engine: str) -> None:
-    """With its own traceback, and none of our frames."""
+    """With the script's traceback, and none of our frames."""
     script = outside.write("train.py", "def train():\n    raise ValueError('no data')\ntrain()")
 
     done = outside.run(*_words(outside, engine, outside.named("raises")), script)
@@ -87,7 +87,7 @@ def test_what_the_script_raises_is_the_cause(outside: Project, engine: str) -> N
 
 
 def test_what_an_exit_code_means_is_the_recipes_to_say(outside: Project) -> None:
-    """The driver's own failures have codes of their own."""
+    """The driver's own failures have separate codes."""
     script = outside.write("train.py", "import os; os._exit(7)")
 
     done = outside.run(*_words(outside, "local", outside.named("seven")), script)

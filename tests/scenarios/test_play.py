@@ -1,4 +1,4 @@
-"""Does `play` do to a real run what the scenario says, and end as what it expects came about or did not?"""
+"""`play` does to a real run what the scenario says, and exits according to the expectations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.scenarios.conftest import Project
 
 pytestmark = pytest.mark.train
 
-# Goes on until it has been in three rounds: one with all nodes, one without the killed one, one with all of them again.
+# Continues until it has been in three rounds: one with all nodes, one without the killed one, one with all of them again.
 SCRIPT = """
 import json, os, time, torch, torch.distributed as dist
 

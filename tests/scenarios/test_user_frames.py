@@ -43,12 +43,12 @@ expect:
 
 
 def files_of(traceback: str) -> list[str]:
-    """The file of each frame."""
+    """Return the file of each frame."""
     return re.findall(r'File "([^"]+)"', traceback)
 
 
 def ours(files: list[str], project: Project) -> list[str]:
-    """Those that are composesim's: its package, or the copy of the node's code in the run's folder."""
+    """Return those of composesim: the package, or the copy of the node's code in the run's folder."""
     folders = (str(ROOT / "compose_sim"), str(project.folder / ".composesim"))
     return [file for file in files if file.startswith(folders)]
 

@@ -1,4 +1,4 @@
-"""What went wrong first is what the report says, on every engine."""
+"""The report names what went wrong first, on every engine."""
 
 from __future__ import annotations
 

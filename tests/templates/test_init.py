@@ -1,4 +1,4 @@
-"""Does what `composesim init` writes work as it stands, and does each commented line hold what it shows?"""
+"""The files that `composesim init` writes work unchanged, and each commented line is valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = (INIT / "composesim.yaml").read_text()
 
 
 def uncommented(text: str) -> str:
-    """The same document with every commented key in force; `nodes` is then its second form, the list."""
+    """Return the same document with every commented key enabled; `nodes` then has the second form, a list."""
     body = text.split("\n\n", 1)[1].replace("nodes: 2 ", "# one number: ")
     return re.sub(r"^# (?=\w+: |\w+:$|  )", "", body.replace("# one number:", "## one number:"), flags=re.MULTILINE)
 
@@ -43,7 +43,7 @@ def test_with_every_comment_removed_it_is_still_a_spec() -> None:
 
 
 def test_commented_defaults_are_the_defaults() -> None:
-    """A person who removes a `#` and changes nothing should get what ran before."""
+    """Removing a `#` without changing anything must give the same run as before."""
     shown = yaml.safe_load(uncommented(TEXT))
 
     for key in ("nproc_per_node", "engine", "image", "backend", "launcher"):

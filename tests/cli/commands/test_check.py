@@ -1,4 +1,4 @@
-"""Is a check asked for in every way that is written down, and are its words, files and exit code those of what it found?"""
+"""A check accepts every documented form of the command; output, files and exit code match the result."""
 
 from __future__ import annotations
 

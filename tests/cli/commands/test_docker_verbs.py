@@ -1,4 +1,4 @@
-"""Do the verbs do with real containers what they do with processes?"""
+"""The verbs do the same with real containers as with processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOREVER = "import signal\nprint('begun', flush=True)\nsignal.pause()\n"
 
 @pytest.fixture
 def run(project: Project) -> Iterator[str]:
-    """Two nodes that never end by themselves."""
+    """Start two nodes that never end by themselves."""
     name = f"verbs-{secrets.token_hex(3)}"
     project.write("train.py", FOREVER)
     started = project.run("up", "--engine", "docker", "--launcher", "env", "--detach", "--name", name, "train.py")

@@ -1,4 +1,4 @@
-"""What can be learned of a run that is over? Everything, from its folder, with no engine asked."""
+"""Everything about a finished run can be read from the run folder, without querying an engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ open("never").read()
 
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Two nodes with two ranks each."""
+    """Return a run of two nodes with two ranks each."""
     return run_finished(tmp_path_factory.mktemp("passed"), SCRIPT, "--nodes", "2", "--nproc-per-node", "2")
 
 

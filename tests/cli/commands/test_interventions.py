@@ -1,4 +1,4 @@
-"""What do the verbs that intervene in a run say, and with which status do they end?"""
+"""The output and exit status of the verbs that intervene in a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.bench import until
 
 
 def test_a_fault_is_told_in_one_line_or_as_json_and_healed(live: Live) -> None:
-    """Of a rank: a node that is held is lost soon, and this run with it."""
+    """Use a rank: a node that is frozen is soon lost, and this run with it."""
     log = live.folder / "logs" / "node-1.1.log"
     until(lambda: log.exists() and "begun" in log.read_text())
     told = json.loads(live.project.run("fault", "rank-stop", "1", "--json", "--run", live.run).stdout)
@@ -36,7 +36,7 @@ def test_a_fault_is_told_in_one_line_or_as_json_and_healed(live: Live) -> None:
 
 
 def test_requests_that_make_no_sense_are_refused(live: Live) -> None:
-    """By the verb itself, or by the process of the run."""
+    """The error comes from the verb itself, or from the process of the run."""
     wrong = {
         ("fault", "kill", "node-7"): "there is no node 'node-7' in the run",
         ("fault", "cpu", "1", "--limit", "0.5"): "'cpu' is not supported on the local engine",

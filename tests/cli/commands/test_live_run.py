@@ -1,4 +1,4 @@
-"""What can be done with a run that is under way, from another shell?"""
+"""Verbs that act on a running run from another shell."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_prune_removes_what_has_no_composesim_any_more_and_nothing_else(live: Li
 
 @pytest.mark.train
 def test_a_debugger_is_reached_with_commands_from_a_pipe(project: Project) -> None:
-    """Two breakpoints, one pipe: the value set at the first one is what the script goes on with."""
+    """Two breakpoints, one pipe: the script continues with the value that was set at the first one."""
     run = f"debug-{secrets.token_hex(3)}"
     script = "import os\nanswer = 41\nif os.environ['RANK'] == '1':\n    breakpoint()\n    breakpoint()\nprint('answer', answer)\n"
     project.write("train.py", script)

@@ -1,4 +1,4 @@
-"""Do the verbs that need no run do what they say: init, completion, doctor?"""
+"""The verbs that need no run: init, completion, doctor."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_doctor_finds_the_python_that_tests_run_in(project: Project) -> None:
 
 
 def test_doctor_fails_where_no_engine_can_run_anything(project: Project, tmp_path: Path) -> None:
-    """No docker on PATH, and an active environment without torch is all that composesim could find."""
+    """There is no docker on PATH, and composesim can only find an active environment without torch."""
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""Are faults, rounds and recoveries told so that a person understands them, and do report and live view agree?"""
+"""Faults, rounds and recoveries are described clearly, and the report agrees with the live view."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_node_is_called_what_somebody_made_of_it() -> None:
     assert phase_of(story.state, "node-1") == "paused"
 
     story.heals(8.0, "fault-1").fault(9.0, "fault-2", "kill", 1)
-    assert phase_of(story.state, "node-1") == "running"  # the blow has not landed yet
+    assert phase_of(story.state, "node-1") == "running"  # the fault has not taken effect yet
 
     assert phase_of(story.stopped(9.1, {1: 137}).state, "node-1") == "killed"
     assert phase_of(story.state, "node-0") == "running"

@@ -1,4 +1,4 @@
-"""Is a report short, whatever happened, and does its last line say it all?"""
+"""A report is short, whatever happened, and the last line has the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.builders import a_plan, a_report, an_event
 
 
 def report_of(nodes: int = 2, *, codes: dict[int, int] | None = None) -> Report:
-    """A run whose nodes ended with these codes, 0 where none is named."""
+    """Return the report of a run with these exit codes of nodes, 0 by default."""
     plan = a_plan(nodes=nodes)
     codes = {node: (codes or {}).get(node, 0) for node in range(nodes)}
     events = [

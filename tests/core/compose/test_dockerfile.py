@@ -1,4 +1,4 @@
-"""Does an image hold what was asked for and nothing that was only needed to build it?"""
+"""An image contains what was requested, and nothing that was only needed to build it."""
 
 from __future__ import annotations
 

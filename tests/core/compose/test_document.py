@@ -1,4 +1,4 @@
-"""How plans read as Compose documents: golden files, quoting that loses nothing, and the published schema."""
+"""Plans as Compose documents: golden files, lossless quoting, and the published schema."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def the_plan(case: str) -> Plan:
-    """Of a machine without GPUs, unless the case is of one with."""
+    """The machine has no GPUs, unless the case is about GPUs."""
     spec = dict(CASES[case])
     inventory = spec.pop("gpus_of", NO_GPUS)
     return a_plan(a_host(gpus=inventory), **spec)
@@ -83,7 +83,7 @@ def document(plan: Plan) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_document_is_as_reviewed(case: str, update_golden: bool) -> None:
-    """The file is the product: every change to it is read as a diff."""
+    """The file is the product: every change to it is reviewed as a diff."""
     text = document(the_plan(case))
     golden = GOLDEN / case / "docker-compose.yml"
     if update_golden:
@@ -130,7 +130,7 @@ def test_quoted_text_comes_back_from_yaml(text: str) -> None:
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=40, max_size=40))
 def test_values_come_back_from_docker_compose(tmp_path: Path, values: list[str]) -> None:
-    """What goes in as environment or argument comes back from `docker compose config`, character for character."""
+    """Environment variables and arguments come back from `docker compose config` unchanged, character for character."""
     values += [
         "on",
         "no",
@@ -162,7 +162,7 @@ def test_values_come_back_from_docker_compose(tmp_path: Path, values: list[str])
     assert done.returncode == 0, done.stderr
     node = json.loads(done.stdout)["services"]["node-0"]
 
-    # `config` prints a document again, in which every dollar sign is doubled once more.
+    # `config` prints a document again, with every dollar sign doubled once more.
     assert {name: node["environment"][name].replace("$$", "$") for name in environment} == environment
     assert [word.replace("$$", "$") for word in node["command"][-len(values) :]] == values
 
@@ -170,7 +170,7 @@ def test_values_come_back_from_docker_compose(tmp_path: Path, values: list[str])
 @pytest.mark.docker
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("gpus-")])
 def test_docker_compose_takes_every_way_to_bind_gpus(case: str, tmp_path: Path) -> None:
-    """Named devices come back as they were written; a count never stands beside them."""
+    """Named devices come back as they were written; a count never appears next to them."""
     plan = the_plan(case)
     (tmp_path / "docker-compose.yml").write_text(document(plan))
     (tmp_path / ".env").write_text(render_settings(plan, image="torch:1"))
@@ -190,7 +190,7 @@ def test_docker_compose_takes_every_way_to_bind_gpus(case: str, tmp_path: Path) 
 
 
 def test_a_thousand_nodes_share_what_is_equal() -> None:
-    """The part that every node has in common stands in the file once."""
+    """The part that all nodes have in common occurs once in the file."""
     text = document(a_plan(a_host(), nodes=1000))
 
     assert text.count("cap_drop") == 1

@@ -1,4 +1,4 @@
-"""What do a run's words and numbers prove about its GPUs, and how do sharing modes compare? From recorded output."""
+"""What the output of a run proves about the run's GPUs, and how sharing modes compare; from recorded output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does `doctor` tell what mends a machine, and does it fail only where no run is possible?"""
+"""`doctor` reports how to fix a machine, and fails only if no run is possible."""
 
 from __future__ import annotations
 

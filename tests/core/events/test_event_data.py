@@ -1,4 +1,4 @@
-"""Whatever a rank writes into an event file or prints is an event, or ignored: it never raises, and never acts on a terminal."""
+"""Whatever a rank writes into an event file or prints is an event or ignored: it raises nothing, and never acts on a terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def of_type(wanted: Any) -> st.SearchStrategy[Any]:
-    """Values that pass for the type."""
+    """Values that are valid for the type."""
     if isinstance(wanted, tuple) and wanted[0] == "list":
         return st.lists(of_type(wanted[1]), max_size=3)
     if isinstance(wanted, tuple) and wanted[0] == "row":
@@ -51,7 +51,7 @@ def of_type(wanted: Any) -> st.SearchStrategy[Any]:
 
 @st.composite
 def lines(draw: st.DrawFn) -> str:
-    """An event of a known kind, most of its fields of the right type."""
+    """An event of a known kind, with most fields of the right type."""
     kind = draw(st.sampled_from(sorted(KINDS)))
     fields = DATA.get(kind, {})
     data = {

@@ -1,4 +1,4 @@
-"""What is no record is dropped and counted; what older and newer writers wrote is read as far as it goes."""
+"""Lines that are no record are dropped and counted; records of older and newer writers are read as far as possible."""
 
 from __future__ import annotations
 

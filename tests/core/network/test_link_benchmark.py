@@ -1,4 +1,4 @@
-"""Is what was measured of a link judged rightly, each thing by what its own measuring can tell?"""
+"""Each measurement of a link is judged by what that measurement can show."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_was_not_asked_for_is_only_shown() -> None:
 @pytest.mark.parametrize(
     ("shape", "changes", "near"),
     [
-        ("100us", {"round_trip_s": 0.0004}, True),  # this machine's own delay is no fault of the link's
+        ("100us", {"round_trip_s": 0.0004}, True),  # the delay of this machine does not count against the link
         ("20ms", {"round_trip_s": 0.0464}, False),
         ("loss=1%", {"lost_share": 0.0}, False),
         ("loss=1%", {"lost_share": 0.014}, False),

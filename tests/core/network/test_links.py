@@ -1,4 +1,4 @@
-"""Do link texts mean what they say, is every wrong one told with its text, and which link holds between two nodes?"""
+"""Link texts are parsed, errors quote the text, and the right link applies between two nodes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_links_are_checked_together() -> None:
 
 
 def test_the_most_specific_link_holds_both_ways() -> None:
-    """Two racks: fast inside, slow across, one bad cable, one node that is as it was."""
+    """Two racks: fast inside, slow across, one bad cable, and one plain node."""
     racks = ["1gbit", "node-0,node-1:node-2,node-3=100mbit", "node-0:node-3=10mbit", "node-2=50mbit", "node-4=plain"]
     holding = [parse_link(text) for text in racks]
     rates = {
@@ -151,7 +151,7 @@ def test_the_most_specific_link_holds_both_ways() -> None:
         (1, 4): 0,
         (1, 5): 1000,
         (2, 3): 50,
-        (2, 4): 50,  # neither of node-2 and node-4 is more specific: the slower holds
+        (2, 4): 50,  # neither link is more specific: the slower one applies
         (2, 5): 50,
         (3, 4): 0,
         (3, 5): 1000,

@@ -1,4 +1,4 @@
-"""Is the network of a node decided rightly from links and faults, and do the network faults lower to what they say?"""
+"""The network of a node follows from links and faults, and network faults compile to the intended changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def decided(*links: str, faults: tuple[Effect, ...] = ()) -> dict[str, NodeNetwo
 
 
 def dropped(faults: tuple[Effect, ...]) -> set[tuple[str, str]]:
-    """(from, to) of all packets that do not arrive."""
+    """Return (from, to) of all packets that do not arrive."""
     networks = decided(faults=faults).values()
     arriving = {(other, network.node) for network in networks for other in network.deaf_to}
     return arriving | {(network.node, other) for network in networks for other in network.mute_to}

@@ -1,4 +1,4 @@
-"""Which commands give a node its network: whole texts for given links, what each kernel gets, and what is refused by name."""
+"""The commands that give a node its network: whole texts for given links, per kernel, and refusals by name."""
 
 from __future__ import annotations
 

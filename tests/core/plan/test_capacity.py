@@ -1,4 +1,4 @@
-"""Is a request refused that this machine has no room for, with a number of nodes that fit?"""
+"""A request that is too large for this machine is refused, with a number of nodes that fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def a_machine(**changes: Any) -> Host:
-    """A machine with 24 GiB of memory, of which 20 GiB are available, and a Docker engine that sets limits."""
+    """Return a machine with 24 GiB of memory, of which 20 GiB are available, and a Docker engine that supports limits."""
     free = {"free_memory_bytes": 20 * GIB, "free_disk_bytes": 100 * GIB, "free_process_ids": 30_000}
     docker = replace(a_host().docker, cpus=2, memory_bytes=24 * GIB)
     return a_host(**{"memory_bytes": 24 * GIB, "docker": docker, **free, **changes})

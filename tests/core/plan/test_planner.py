@@ -1,4 +1,4 @@
-"""Which nodes, ranks and environments a spec leads to."""
+"""The nodes, ranks and environments that follow from a spec."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_auto_falls_back_to_the_local_engine_and_says_why() -> None:
     ],
 )
 def test_the_local_engine_refuses_what_it_cannot_simulate(option: dict[str, Any]) -> None:
-    """Plain processes have no limits, mounts or network of their own."""
+    """Plain processes have no separate limits, mounts or network."""
     with pytest.raises(SpecError, match="the local engine does not support --"):
         a_plan(engine="local", **option)
 
@@ -102,7 +102,7 @@ def test_more_memory_than_the_machine_has_is_refused() -> None:
 
 
 def test_a_disk_in_memory_must_fit_into_memory() -> None:
-    """--scratch lies in memory: in the machine's, and in the node's where that has a limit."""
+    """--scratch is in memory: in the machine's, and in the node's if that has a limit."""
     with pytest.raises(SpecError, match="4 disks of 8 GiB exceed this machine's 16 GiB of memory"):
         a_plan(nodes=4, scratch="8g")
     with pytest.raises(
@@ -149,7 +149,7 @@ def test_every_node_is_a_host_of_its_own_for_nccl() -> None:
 
 
 def test_mounts_inside_other_mounts_of_the_environment_are_left_out() -> None:
-    """A virtual environment under /usr is seen with /usr."""
+    """A virtual environment under /usr is visible through /usr."""
     python = PythonFacts(executable="/usr/v/bin/python", prefixes=("/usr/v", "/usr"), packages={"torch": "2.13.0"})
     targets = [mount.target for mount in a_plan(a_host(python=python)).mounts]
 
@@ -192,14 +192,14 @@ def test_a_wrong_value_is_quoted(values: dict[str, Any], word: str) -> None:
     ],
 )
 def test_a_copied_script_has_one_name(script: str, name: str) -> None:
-    """The file and the command of a rendered document agree, wherever the script lay."""
+    """The file and the command of a rendered document agree, wherever the script was."""
     program = portable_program(Program(target=script, folder="/home/ada/project"))
 
     assert (program.target, program.folder) == (name, "/workspace")
 
 
 def test_dotenv_stays_in_its_file_where_compose_reads_it() -> None:
-    """Changing `.env` beside the document must change what nodes get."""
+    """Changing `.env` next to the document must change what nodes get."""
     own = Program(target="t.py", folder="/home/ada/project")
     told = {"dotenv": {"OMP_NUM_THREADS": "9", "EPOCHS": "3"}, "program": own, "run": "r", "run_folder": "/r"}
     docker = make_plan(ClusterSpec(), a_host(), **told)

@@ -1,4 +1,4 @@
-"""What held a training back, from what its nodes used? And are the columns of GPUs there where any node has one?"""
+"""The bottleneck of a training follows from the usage of nodes, and GPU columns appear if any node has a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.builders import a_plan, an_event
 
 
 def a_load(*, cpus: float, gpu: float | None = None, sent: int | None = 0, seconds: float = 20.0) -> Load:
-    """So many seconds of training with these means."""
+    """Return this many seconds of training with these means."""
     load = Load()
     for _ in range(int(seconds)):
         load = load.after(seconds=1.0, cpu_seconds=cpus, sent_bytes=sent, gpu_use=gpu)
@@ -50,11 +50,11 @@ RUNNING = an_event("init", 1.0, rank=0, phase="done")
 
 
 def test_samples_count_while_ranks_train() -> None:
-    """A node that was started again begins anew: what was used in between is not known."""
+    """A node that was restarted begins again: what was used in between is unknown."""
     events = [
         an_event("started", 0.0, cpus=2),
         a_usage(0.0, cpu_s=0.0, sent_bytes=0),
-        a_usage(0.9, cpu_s=100.0, sent_bytes=0),  # before its ranks were ready
+        a_usage(0.9, cpu_s=100.0, sent_bytes=0),  # before the ranks were ready
         RUNNING,
         a_usage(10.0, cpu_s=105.0, sent_bytes=1000, gpu_use=0.5, gpu_memory_bytes=3 << 30),
         a_usage(20.0, cpu_s=110.0, sent_bytes=3000, gpu_use=0.7, gpu_memory_bytes=2 << 30),

@@ -1,4 +1,4 @@
-"""Is what CI systems and GitHub are given valid, whatever stands in it?"""
+"""Output for CI systems and GitHub is valid, whatever the report contains."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def a_cause(**changes: Any) -> Cause:
 
 
 def cases_of(text: str) -> dict[str, ElementTree.Element]:
-    """The test cases, by name."""
+    """Return the test cases, by name."""
     SCHEMA.validate(text)
     return {case.get("name", ""): case for case in ElementTree.fromstring(text).iter("testcase")}
 

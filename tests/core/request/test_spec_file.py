@@ -1,4 +1,4 @@
-"""Does a spec file mean what it says, is every mistake named with file, line and key, and do flags win?"""
+"""A spec file is parsed, every mistake is reported with file, line and key, and flags win."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parse(text: str, **variables: str) -> dict[str, Any]:
 
 
 BAD = [
-    # text, line, what is said of it, what to type instead
+    # text, line, message, what to type instead
     ("nodes: 0", 1, "nodes: '0' is too small: at least 1", ""),
     ("nodes: abc", 1, "nodes: 'abc' is not a number of nodes", ""),
     ("nodes: {a: 1}", 1, "nodes: a mapping is not a whole number or a list of nodes", ""),
@@ -213,7 +213,7 @@ def test_a_project_file_says_the_same_in_its_own_table() -> None:
 
 
 BAD_PROJECT = [
-    # text, line, what is said of it
+    # text, line, message
     ("[tool.composesim]\nnodes = 0", 2, "nodes: '0' is too small: at least 1"),
     ("[a]\nb = 1\n\n[tool.composesim]\n# c\nnods = 2", 6, "unknown key 'nods'; did you mean 'nodes'?"),
     ("[tool.composesim.check]\nstep = 2", 2, "unknown key 'step'; did you mean 'steps'?"),

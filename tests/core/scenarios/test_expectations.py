@@ -1,4 +1,4 @@
-"""Is each expectation passed, failed and left open when it should be?"""
+"""Each expectation passes, fails and is inconclusive when it should be."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rounds(*sizes: int) -> list[Event]:
 
 
 def speeds(*values: float, links: tuple[str, ...] | None = None) -> list[Event]:
-    """Metrics that a driver prints, after a change of links."""
+    """Return metrics that a driver prints after a change of links."""
     change = [] if links is None else [happened("link", links=[*links])]
     return [*change, *(happened("metric", step=1, speed=value) for value in values)]
 
@@ -103,7 +103,7 @@ def test_an_expectation_is_judged(
 
 
 def judge(wanted: dict[str, Any], **run: Any) -> ExpectationResult:
-    """What becomes of one expectation."""
+    """Return the result of one expectation."""
     values = {"events": (), "report": PASSED, "left": (), **run}
     scenario = Scenario.model_validate({"expect": [wanted]})
     return judge_scenario(scenario, FinishedRun(**{**values, "events": tuple(values["events"])}), ())[0]
@@ -120,7 +120,7 @@ def test_what_is_left_is_named_and_what_nobody_looked_for_is_open() -> None:
 def concluded(
     expect: list[dict[str, Any]], report: Report, *played: StepOutcome, events: list[Event] | None = None
 ) -> Any:
-    """(verdict, exit code, kind of the cause) of a scenario."""
+    """Return (verdict, exit code, kind of the cause) of a scenario."""
     run = FinishedRun(events=tuple(events or ()), report=report, left=())
     end = conclude(report, judge_scenario(Scenario.model_validate({"expect": expect}), run, played))
     return end.verdict, end.exit_code, end.cause and end.cause.kind

@@ -1,4 +1,4 @@
-"""Do steps become due at their moments, once, and is what chance chooses the same for the same seed?"""
+"""Steps become due at the right moments, once, and random choices are the same for the same seed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SHIPPED = sorted((ROOT / "templates" / "scenarios").glob("*.yaml"))
 
 
 def a_player(*steps: dict[str, Any], seed: int = 0, **spec: Any) -> Run:
-    """A player of these steps, with the run it plays in."""
+    """A player of these steps, and the run that it plays in."""
     plan = a_plan(**{"nodes": NODES, "elastic": "2:4", **spec})
     scenario = Scenario.model_validate({"steps": steps})
     return Run(plan, ScenarioPlayer(scenario, plan, seed=seed))
 
 
 class Run:
-    """A run in which all ranks train from the beginning; `at` says what is due after some seconds, and what happened then."""
+    """A run in which all ranks train from the beginning; `at` returns what is due after some seconds, and what happened then."""
 
     def __init__(self, plan: Plan, player: ScenarioPlayer) -> None:
         self.player = player
@@ -43,7 +43,7 @@ class Run:
         self.at(0, Event(t=0, kind="started"), *started, *began, *inside)
 
     def at(self, now: float, *events: Event) -> list[tuple[str, Intervention]]:
-        """What is due."""
+        """Return what is due."""
         for event in events:
             self.state = fold(self.state, event)
         return self.player.due(list(events), self.state, now=now)
@@ -165,7 +165,7 @@ SOAK = {"at": {"every": "1s"}, "pick": "any", "fault": {"kind": ["kill", "pause"
 
 
 def _course(seed: int, turns: int = 30) -> list[str]:
-    """What a soak does, where each fault is healed before the next turn."""
+    """A soak does this; each fault is healed before the next turn."""
     run, all_of_them = a_player(SOAK, seed=seed), []
     for now in range(1, turns + 1):
         handed = run.at(now)
@@ -199,7 +199,7 @@ def test_chance_takes_no_node_that_bears_a_fault_and_waits_where_none_is_left() 
 
 
 def test_chance_takes_nothing_that_is_not_there() -> None:
-    """Two groups need two nodes, a rank one that has begun: a moment at which there is none passes."""
+    """Two groups need two nodes, and a rank fault needs a started rank: without these, the turn is skipped."""
     groups = {"at": {"every": "1s"}, "pick": "any", "fault": {"kind": "partition"}}
     run = a_player(
         {**SOAK, "at": {"time": "1s"}}, {**SOAK, "at": {"time": "1s"}}, {**SOAK, "at": {"time": "1s"}}, groups
@@ -284,7 +284,7 @@ def test_what_cannot_be_done_to_the_run_is_said_before_it_begins(step: dict[str,
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_each_scenario_that_ships_makes_sense(path: Path) -> None:
-    """Its steps can be done in the cluster that it asks for, and it says what it shows, above and in one line."""
+    """The steps are possible in the cluster that the scenario requests, and it has a description and a summary."""
     text = path.read_text()
     scenario = parse_scenario(text, path.name, {})
     plan = a_plan(**{"script": "train_ddp.py", **scenario.cluster})

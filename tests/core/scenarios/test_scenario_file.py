@@ -1,4 +1,4 @@
-"""Does a scenario file mean what it says, and is every mistake named with file, line and key?"""
+"""A scenario file is parsed, and every mistake is reported with file, line and key."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ expect:
 """
 
 BAD = [
-    # text, line, what is said of it
+    # text, line, message
     ("steps:\n- at: {tim: 3s}\n  fault: {kind: kill}", 2, "unknown key 'tim'; did you mean 'time'?"),
     ("steps:\n- at: {time: 3s, every: 2s}\n  scale: 1", 2, "at: time and every exclude each other"),
     ("steps:\n- at: {}\n  scale: 1", 2, "at: one of time, step, event and every is required"),
@@ -91,7 +91,7 @@ def test_a_file_says_what_is_done_when_and_what_is_expected() -> None:
 
 
 def test_the_published_schema_is_that_of_the_code(update_golden: bool) -> None:
-    """After a change to scenarios: pytest --update-golden writes it anew."""
+    """After a change to scenarios: pytest --update-golden rewrites it."""
     published = ROOT / "templates" / "scenario.schema.json"
     schema = Scenario.model_json_schema(by_alias=True)
     if update_golden:

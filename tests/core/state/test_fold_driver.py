@@ -1,4 +1,4 @@
-"""What a driver's events say of a run, and how such a run is judged."""
+"""What a driver's events show about a run, and how such a run is judged."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PLAN: Plan = replace(a_plan(nodes=2), is_driven=True, exit_codes={"93": "no node
 
 
 def driver(kind: str, t: float, **data: Any) -> Event:
-    """An event of the driver."""
+    """Return an event of the driver."""
     return Event(t=t, kind=kind, node="driver", data=data)
 
 
 def state_of(*events: Event) -> ClusterState:
-    """The state after these, and after both nodes have started."""
+    """Return the state after these events, and after both nodes have started."""
     begun = [
         an_event("started", 0.0),
         an_event("node-started", 0.5, node="node-0"),
@@ -34,13 +34,13 @@ def state_of(*events: Event) -> ClusterState:
 
 
 def ended(t: float, code: int) -> Event:
-    """The master's word on the driver's end."""
+    """Return the master's report on the end of the driver."""
     how = f"the driver ended with exit code {code}"
     return an_event("ended", t, node="master", passed=code == 0, reason=how, exit_code=code)
 
 
 def stopped(t: float, number: int, code: int) -> Event:
-    """The engine's word on a node's end."""
+    """Return the engine's report on the end of a node."""
     return an_event("node-stopped", t, node=f"node-{number}", exit_code=code)
 
 
@@ -69,7 +69,7 @@ def test_what_it_raised_is_the_cause() -> None:
 
 
 def test_what_a_driver_would_type_next_stands_with_the_cause() -> None:
-    """It has no traceback: it ended with its own words."""
+    """There is no traceback: the driver ended with its own message."""
     raised = driver("exception", 4.0, type="", message="there is no ray", traceback="", hint="composesim image build")
     cause = judge(state_of(raised, ended(4.2, 90), stopped(4.3, 0, 143), stopped(4.3, 1, 143))).cause
 
@@ -99,7 +99,7 @@ def test_a_node_lost_just_before_is_to_blame_rather_than_what_followed() -> None
 
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_run_goes_on_with_the_nodes_that_are_left(left: int) -> None:
-    """Only where none is left, and none comes back, there is nothing to wait for."""
+    """The wait ends only if no node is left and none comes back."""
     losses = [stopped(3.0, number, 137) for number in range(2 - left)]
 
     stop = reason_to_stop(state_of(*losses), PLAN, now=100.0)
@@ -127,7 +127,7 @@ def test_what_a_node_runs_may_begin_again_in_the_same_round() -> None:
 
 
 def test_a_rank_that_raised_before_the_driver_ended_it_is_the_cause() -> None:
-    """Horovod ends the sessions of all ranks when one has exited, and that one may only follow another."""
+    """Horovod ends the sessions of all ranks when one has exited, and that exit may itself be a consequence."""
 
     def rank(number: int, kind: str, t: float, **data: Any) -> Event:
         return Event(t=t, kind=kind, node=f"node-{number}", rank=number, data=data)

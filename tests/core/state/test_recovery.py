@@ -11,7 +11,7 @@ ELASTIC = a_plan(nodes=3, elastic="2:3")
 
 
 def tell(story: Story) -> list[Recovery]:
-    """Write down all recoveries, as `up` does; those that were new."""
+    """Record all recoveries, as `up` does, and return the new ones."""
     found = []
     while recovery := newly_recovered(story.state):
         found.append(recovery)
@@ -24,7 +24,7 @@ def tell(story: Story) -> list[Recovery]:
 
 
 def lost(last: int = 20, every: int = 1) -> Story:
-    """Three nodes train, and node-1 is killed at second 5."""
+    """Return a run in which three nodes train and node-1 is killed at second 5."""
     story = Story(ELASTIC).starts(0.5, 0, 1, 2).round(1.0, 0, 1, 2).trains(2.0, every, last, every=every)
     return story.fault(5.0, "fault-1", "kill", 1).lost(5.1, 1).stopped(5.2, {1: 137})
 
@@ -42,14 +42,14 @@ def test_the_first_new_step_of_a_later_round_is_the_recovery() -> None:
 
 
 def test_a_step_of_the_round_that_was_lost_is_none() -> None:
-    """A rank may tell of its last step when the loss is known already."""
+    """A rank may report its last step when the loss is already known."""
     story = lost().tell(5.3, "step", 0, step=21)
 
     assert tell(story) == []
 
 
 def test_lines_at_every_fifth_step_tell_of_the_steps_between() -> None:
-    """It went on from the checkpoint of step 12: the first line of the new round is that of step 15."""
+    """It continued from the checkpoint of step 12: the first line of the new round is that of step 15."""
     [recovery] = tell(lost(last=20, every=5).round(6.0, 0, 2).trains(6.4, 15, 40, every=5))
 
     assert recovery.steps_lost == 10

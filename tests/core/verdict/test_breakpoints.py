@@ -1,4 +1,4 @@
-"""Is it known at any moment whether a rank waits for a debugger?"""
+"""It is always known whether a rank waits for a debugger."""
 
 from __future__ import annotations
 

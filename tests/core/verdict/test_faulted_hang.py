@@ -1,4 +1,4 @@
-"""What is no hang: nodes that stand still because somebody wished it for a while, and ranks of a round that is over."""
+"""What does not count as a hang: nodes that are stopped on purpose for a while, and ranks of earlier rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def running() -> Story:
 
 
 def all_stand(story: Story, *, since: float, told: float) -> Story:
-    """No rank of the present round moves."""
+    """No rank of the current round makes progress."""
     for node in story.nodes:
         place = ["/home/ada/project/train.py", 40, "main", "x()"]
         data = {"since_s": told - since, "doing": "locked", "steps": 6, "place": place, "waiting_in": "all_reduce #7"}
@@ -24,7 +24,7 @@ def all_stand(story: Story, *, since: float, told: float) -> Story:
 
 
 def test_a_fault_that_heals_itself_is_no_hang_until_it_has() -> None:
-    """Ranks on both sides of a cut wait for one another; they go on when it is gone, or then they hang."""
+    """Ranks on both sides of a partition wait for each other; they continue when it is healed, or else they hang."""
     story = running().fault(5.0, "fault-1", "partition", 1, for_s=100.0)
     all_stand(story, since=6.0, told=22.0)
     assert find_hang(story.state, PLAN, now=90.0) is None
@@ -56,13 +56,13 @@ def test_those_that_go_on_without_a_killed_node_may_hang() -> None:
 
 
 def test_ranks_of_a_round_that_is_over_hold_up_nobody() -> None:
-    """All stood still because a node was cut off; then the others began anew, and have not spoken yet."""
+    """All stood still because a node was cut off; then the others started again, and have reported nothing yet."""
     story = all_stand(running().fault(5.0, "fault-1", "isolate", 1), since=5.0, told=21.0)
     story.lost(21.1, 1, "no sign of life for 5 s")
     story.round(22.0, 0, 2)
 
     assert find_hang(story.state, PLAN, now=500.0) is None
-    story.generation = 0  # the node that was cut off writes of its own round
+    story.generation = 0  # the node that was cut off reports its earlier round
     story.nodes = [0, 1, 2]
     all_stand(story, since=5.0, told=30.0)
     assert find_hang(story.state, PLAN, now=500.0) is None
@@ -76,7 +76,7 @@ def test_a_run_that_waits_for_nodes_is_no_hang() -> None:
 
 
 def test_a_rank_that_was_stopped_while_others_meet_is_no_deadlock() -> None:
-    """A script may end with status 0 on SIGTERM; it did not leave of its own."""
+    """A script may end with status 0 on SIGTERM; that does not mean that it left by itself."""
     story = running().round(5.0, 0, 1, 2).tell(6.0, "init", 0, phase="started")
     stopped = story.tell(6.5, "rank-exited", 1, exit_code=0, stopped=True)
     assert find_deadlock(stopped.state) is None

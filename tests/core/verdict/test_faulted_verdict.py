@@ -1,4 +1,4 @@
-"""What the verdict says of runs that were broken on purpose, and when such a run is over or has to be stopped."""
+"""The verdict on runs that were broken on purpose, and when such a run is over or must be stopped."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ELASTIC = a_plan(nodes=3, elastic="2:3")
 
 
 def running(plan: Plan = ELASTIC) -> Story:
-    """Three nodes that train."""
+    """Return a run in which three nodes train."""
     return Story(plan).starts(0.5, 0, 1, 2).round(1.0, 0, 1, 2).trains(2.0, 1, 20)
 
 
 def killed(story: Story, *, node: int = 1, for_s: float | None = None) -> Story:
-    """One of them is killed on purpose, and its peers stumble."""
+    """One of them is killed on purpose, and its peers fail as a consequence."""
     story.fault(5.0, "fault-1", "kill", node, for_s=for_s).lost(5.1, node)
     peer = next(each for each in story.nodes if each != node)
     story.tell(5.2, "exception", peer, type="RuntimeError", message="Connection closed by peer")
@@ -52,7 +52,7 @@ def test_a_rank_that_was_made_to_fail_is_named_with_its_fault() -> None:
 
 
 def test_the_fault_is_the_cause_of_what_only_peers_told() -> None:
-    """A paused node is lost seconds later, when its peers have complained already."""
+    """A paused node is lost seconds later, when other ranks have already failed."""
     story = running(RIGID).fault(5.0, "fault-1", "pause", 1)
     story.tell(6.0, "exception", 0, type="RuntimeError", message="timed out in the script's own words")
     story.tell(6.1, "rank-exited", 0, exit_code=1).lost(10.1, 1, "no sign of life for 5 s")
@@ -72,7 +72,7 @@ def test_a_failure_before_the_fault_is_nobodys() -> None:
 
 
 def test_under_elastic_an_injected_death_does_not_fail_the_run() -> None:
-    """The others go on; the dead node does not count at the end, nor does it stop the run on the way."""
+    """The others continue; the dead node does not count at the end, and does not stop the run before."""
     story = killed(running())
     assert reason_to_stop(story.state, ELASTIC, now=60.0) is None
 
@@ -103,7 +103,7 @@ def test_a_paused_node_is_not_waited_for_once_the_others_are_done() -> None:
 
 
 def test_a_node_that_died_on_purpose_when_the_others_were_done_is_not_missed() -> None:
-    """There is no next round to show that it was done without: the master ends the run."""
+    """There is no next round to show that the node was not needed: the master ends the run."""
     story = running().fault(5.0, "fault-1", "memory", 1, lasts=False).lost(5.5, 1).ended(5.6, passed=True)
     story.stopped(6.0, {0: 0, 1: 137, 2: 0})
 
@@ -138,7 +138,7 @@ def test_a_run_of_one_node_is_not_over_while_it_is_due_back() -> None:
     assert not is_over(story.state)
     assert reason_to_stop(story.state, plan, now=500.0) is None
 
-    story.heals(10.0, "fault-1")  # it has been started, and has not spoken yet
+    story.heals(10.0, "fault-1")  # it has been started, and has reported nothing yet
     assert not is_over(story.state)
     story.tell(11.0, "node-stopped", exit_code=0)  # of no node
     story.starts(12.0, 0)
@@ -184,7 +184,7 @@ def test_too_few_nodes_wait_for_one_that_is_due_back() -> None:
 
 
 def test_a_node_that_was_started_again_has_a_minute_to_come() -> None:
-    """It may have been gone for long; and it may never speak."""
+    """It may have been gone for long, and may never report anything."""
     story = killed(running(), for_s=100.0).fault(8.0, "fault-2", "kill", 0, for_s=200.0).lost(8.1, 0)
     story.stopped(8.2, {0: 137}).heals(105.0, "fault-1").heals(208.0, "fault-2")
 
@@ -193,7 +193,7 @@ def test_a_node_that_was_started_again_has_a_minute_to_come() -> None:
 
 
 def test_a_node_whose_fault_brings_nobody_back_is_not_waited_for_for_ever() -> None:
-    """Its memory ran out: nobody starts it again."""
+    """The node ran out of memory: nobody starts it again."""
     plan = a_plan(nodes=1, elastic="1:1")
     story = Story(plan).starts(0.5, 0).round(1.0, 0).fault(5.0, "fault-1", "memory", 0, lasts=False)
     story.lost(5.5, 0).stopped(5.6, {0: 137})
@@ -215,7 +215,7 @@ def test_a_node_that_died_by_itself_is_not_waited_for_for_ever() -> None:
 
 
 def test_a_node_that_is_started_again_before_its_end_was_told_is_alive() -> None:
-    """The engine's word on the old one may be written when the new one has spoken already."""
+    """The engine's report on the old process may arrive after the new one has reported something."""
     story = running().fault(5.0, "fault-1", "restart", 1, lasts=False).lost(5.1, 1).starts(5.6, 1)
     story.stopped(5.7, {1: 137}).tell(6.5, "usage", 1, cpu_s=0.1)
 
@@ -248,7 +248,7 @@ def test_a_fault_that_is_done_at_once_accounts_for_nothing_in_the_next_round() -
 
 
 def test_a_fault_accounts_for_what_its_node_tells_only_in_the_next_round() -> None:
-    """An agent whose memory is short writes late that it has done what it was ordered to, and what came of it."""
+    """An agent that is short of memory reports late that it has executed a command, and what happened then."""
     story = running()
     data = {"id": "fault-1", "kind": "memory", "nodes": ["node-1"], "loses": ["node-1"], "lasts": False}
     story.tell(5.0, "fault", phase="begun", **data).round(7.0, 0, 1, 2)
@@ -269,7 +269,7 @@ def test_what_was_refused_never_was() -> None:
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(4))])
 def test_files_may_be_read_in_any_order(order: tuple[int, ...]) -> None:
-    """What belongs to a fault is told by when it happened, not by when it was read."""
+    """Events are assigned to a fault by when they happened, not by when they were read."""
     story = killed(running(RIGID)).stopped(6.0, {0: 1, 2: 143})
     first = next(index for index, event in enumerate(story.events) if event.kind == "fault")
     last = list(range(first, len(story.events)))

@@ -1,4 +1,4 @@
-"""When is a run one that hangs, and which rank is it that the others wait for?"""
+"""When a run hangs, and which rank the others wait for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL_REDUCE = "all_reduce #7 (train.py, line 50)"
 
 
 def running(ranks: int = 3) -> list[Event]:
-    """Ranks that have stepped."""
+    """Return ranks that have made steps."""
     events = [an_event("started", 0.0)]
     for rank in range(ranks):
         events += [
@@ -34,7 +34,7 @@ def running(ranks: int = 3) -> list[Event]:
 
 
 def stalled(rank: int, t: float = 118.0, **data: Any) -> Event:
-    """A rank that has not moved since second 100."""
+    """Return a rank that has made no progress since second 100."""
     told = {
         "since_s": t - 100.0,
         "doing": "locked",
@@ -49,7 +49,7 @@ def waits(rank: int, what: str = ALL_REDUCE) -> Event:
 
 
 def message_of(*events: Event) -> str:
-    """What is said when these ranks stand so."""
+    """Return the diagnosis when these ranks stand still like this."""
     found = find_hang(fold_all(PLAN, [*running(), *events]), PLAN, now=120.0)
     assert found is not None
     return found.message
@@ -199,7 +199,7 @@ def test_the_check_fails_with_the_message_of_the_run_and_a_fix() -> None:
     assert result.at == ("/home/ada/project/train.py", 40)
     assert result.fix == diagnose(standings_of(state)).fix
 
-    assert judge_hang(of_case(state, "timeout")).status == "failed"  # its time limit came before that of a hang
+    assert judge_hang(of_case(state, "timeout")).status == "failed"  # the time limit came first
     assert judge_hang(of_case(state, "interrupted")).status == "not-applicable"
 
 

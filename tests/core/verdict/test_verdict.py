@@ -1,4 +1,4 @@
-"""What the verdict says: the first failure is the cause, not the peers that fell over it."""
+"""The verdict: the first failure is the cause, not the ranks that failed because of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAN = a_plan(nodes=3)
 
 
 def started() -> list[Event]:
-    """Three nodes whose ranks run."""
+    """Return a run of three nodes with running ranks."""
     events = [an_event("started", 0.0)]
     for rank in range(3):
         events += [
@@ -26,7 +26,7 @@ def started() -> list[Event]:
 
 
 def ended(codes: dict[int, int], t: float = 9.0) -> list[Event]:
-    """The engine's word on each node."""
+    """Return the engine's report on each node."""
     return [an_event("node-stopped", t, node=f"node-{number}", exit_code=code) for number, code in codes.items()]
 
 
@@ -39,7 +39,7 @@ def test_all_nodes_ending_with_0_is_passed() -> None:
 
 
 def test_the_first_exception_is_the_cause() -> None:
-    """Its peers' 'connection closed' is a consequence, even where it was written first."""
+    """The 'connection closed' of other ranks is a consequence, even if it was written first."""
     events = started() + [
         an_event("exception", 5.00, rank=0, type="RuntimeError", message="Connection closed by peer [10.0.0.3]:5"),
         an_event("rank-exited", 5.01, rank=0, exit_code=1),
@@ -111,7 +111,7 @@ def test_a_failure_that_a_restart_healed_does_not_fail_the_run() -> None:
 
 
 def test_a_rank_gone_before_the_others_meet_is_a_deadlock() -> None:
-    """The others wait in init_process_group for one that has ended; no time-out is needed to know that."""
+    """The others wait in init_process_group for one that has ended; no timeout is needed to detect that."""
     events = started() + [
         an_event("init", 4.0, rank=0, phase="started"),
         an_event("rank-exited", 5.0, rank=1, exit_code=0),
@@ -125,7 +125,7 @@ def test_a_rank_gone_before_the_others_meet_is_a_deadlock() -> None:
 
 
 def test_a_rank_that_speaks_before_its_agent_is_heard() -> None:
-    """The agent says that a rank has started a moment after the rank itself may have begun to wait."""
+    """The agent reports the start of a rank a moment after the rank itself may have begun to wait."""
     events = [an_event("init", 2.9, rank=0, phase="started"), an_event("rank-started", 3.0, rank=0)]
 
     assert fold_all(PLAN, events).ranks[0].in_init
@@ -144,7 +144,7 @@ def test_the_timeout_stops_the_run() -> None:
 
 
 def test_the_cause_of_a_stop_is_kept_from_the_moment_of_the_decision() -> None:
-    """Once everything has been stopped, nobody can tell any more who waited for whom."""
+    """Once everything has been stopped, it is unknown who waited for whom."""
     stop = Event(
         t=5.0,
         kind="stopping",
@@ -190,7 +190,7 @@ def test_an_engine_that_went_away_is_inconclusive() -> None:
 
 
 def test_a_smaller_group_waits_for_nobody_who_has_left() -> None:
-    """Two of three ranks may make a group of their own."""
+    """Two of three ranks may create a group."""
     waiting = [
         Event(
             t=4.0, kind="init", node=f"node-{rank}", rank=rank, generation=0, data={"phase": "started", "world_size": 2}
@@ -242,7 +242,7 @@ def lost_and_stopped(reason: str) -> Failure | None:
 
 
 def test_composesim_says_that_it_stopped_a_silent_node() -> None:
-    """Its own SIGKILL is not the cause, neither of that node's end nor of another's."""
+    """The SIGKILL of composesim itself is not the cause of any node's end."""
     cause = lost_and_stopped("no sign of life for 30 s")
 
     assert cause is not None

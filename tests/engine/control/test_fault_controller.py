@@ -1,4 +1,4 @@
-"""Is what any shell asks for done, once and in order, told, and undone in time? Real nodes of the local engine, no torch."""
+"""Requests from any shell are executed once and in order, reported, and undone in time. Real nodes of the local engine, no torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.contract.bench import COUNTS, WAITS, Bench, until
 
 
 class Run:
-    """A run whose interventions are performed; `ask` is another shell."""
+    """A run with a fault controller; `ask` acts as another shell."""
 
     def __init__(self, bench: Bench, plan: Plan) -> None:
         self.bench, self.plan = bench, plan
@@ -37,7 +37,7 @@ class Run:
         return send_request(self.folder, intervention, request)
 
     def events(self, *kinds: str) -> list[tuple[str, ...]]:
-        """Kind, id and phase of composesim's events."""
+        """Return kind, id and phase of composesim's events."""
         path = self.folder.path / "journal" / "composesim.jsonl"
         events = map(parse_event, path.read_text().splitlines() if path.exists() else ())
         told = [(event.kind, event.data["id"], event.data.get("phase", "")) for event in events if event]
@@ -157,7 +157,7 @@ def test_a_restart_heals_what_killed_the_node(bench: Bench) -> None:
 
 
 def test_the_end_of_a_run_lets_held_nodes_go_and_refuses_what_waits(bench: Bench) -> None:
-    """The agents here are deaf to orders, so the second fault waits for an answer until the end."""
+    """The agents here ignore commands, so the second fault waits for an answer until the end."""
     run = started(bench, COUNTS, WAITS)
     run.ask(Fault(kind="pause", nodes=("node-0",)), "fault-1")
     held = bench.counted(run.plan, "node-0")
@@ -201,7 +201,7 @@ def test_an_order_is_done_when_the_node_says_so(bench: Bench) -> None:
 
 
 def test_what_a_node_is_to_undo_waits_for_it_or_was_undone_when_it_left(bench: Bench) -> None:
-    """The agents here are deaf to orders: nobody answers but the test."""
+    """The agents here ignore commands: only the test answers."""
     run = started(bench, WAITS, WAITS)
     for rank, request in enumerate(("fault-0", "fault-1")):
         order = run.folder.path / "control" / f"node-{rank}" / f"{request}.json"

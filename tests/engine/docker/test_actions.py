@@ -1,4 +1,4 @@
-"""What is particular to acts on containers: limits of the kernel's control groups."""
+"""Acts on containers: limits of the kernel's control groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.contract.bench import WAITS, Bench, until
 
 pytestmark = pytest.mark.docker
-# Quota and period, as a control group of either version tells them.
+# Quota and period, as reported by control groups of either version.
 LIMIT = """
 from pathlib import Path
 group = Path("/sys/fs/cgroup")
@@ -43,7 +43,7 @@ def cpus_of(bench: Bench, plan: Plan, node: str) -> float:
 
 
 def test_a_straggler_gets_little_cpu_until_it_is_healed(bench: Bench) -> None:
-    """Docker takes no limit back: what a node may use without one is all there is. A dead node is healed of it too."""
+    """Docker cannot remove a limit, so without one a node may use all CPUs. A dead node can be healed too."""
     plan = bench.start(WAITS)
     all_there_is = float(subprocess.check_output(["docker", "info", "--format", "{{.NCPU}}"], text=True))
 

@@ -1,4 +1,4 @@
-"""Does `composesim image build` make an image that runs training, from a base with Python and from nothing secret?"""
+"""`composesim image build` makes an image that runs training, from a base with Python, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which command makes the image that a plan needs?"""
+"""The command that builds the image for a plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.builders import a_plan
 
 
 def test_an_image_that_is_not_there_yet_is_to_be_built_with_all_that_runs_on_it() -> None:
-    """Services with an image of their own need nothing in it."""
+    """Services with a separate image need nothing in the nodes' image."""
     services = (
         PlannedService(name="jupyter", packages=("jupyterlab",)),
         PlannedService(name="tensorboard", packages=("tensorboard",)),

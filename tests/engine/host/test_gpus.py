@@ -1,4 +1,4 @@
-"""Is the inventory what the driver and Docker say? On answers of NVML as they were recorded, since most machines have no GPU."""
+"""The inventory matches what the driver and Docker report. Uses recorded answers of NVML, since most machines have no GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.inventories import H200_BYTES, RAW, h200s, uuid
 
 
 class Recorded:
-    """NVML's answers on a machine whose first GPU is whole and in use, and whose second is cut into two slices."""
+    """Return NVML's answers on a machine whose first GPU is whole and in use, and whose second has two MIG slices."""
 
     NVMLError = pynvml.NVMLError
 
@@ -81,7 +81,7 @@ def test_a_whole_gpu_and_the_slices_of_one_that_is_cut_are_listed() -> None:
 
 
 def test_what_the_driver_itself_does_not_answer_is_a_fact_and_no_crash() -> None:
-    """Whatever this machine is, there is an inventory; without a driver it is the empty one."""
+    """Every machine has an inventory; without a driver it is empty."""
     found = gpus.inspect_gpus()
 
     assert found == NO_GPUS or found.gpus or found.problem
@@ -121,7 +121,7 @@ def test_cdi_devices_are_those_that_the_engine_takes(tmp_path: Path, info: dict[
 def test_a_run_whose_nodes_do_not_see_their_gpu_ends_before_the_script_with_its_mps_stopped_in_order(
     tmp_path: Path,
 ) -> None:
-    """On plain processes: the plan is of a machine with a GPU, and this one may have none, or another one."""
+    """The plan is for plain processes on a machine with a GPU; this machine may have none, or another one."""
     control = tmp_path / "nvidia-cuda-mps-control"
     stub = Path(__file__).parents[2] / "node" / "stub_mps_control.py"
     control.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{stub}" "$@"\n')

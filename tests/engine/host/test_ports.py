@@ -1,4 +1,4 @@
-"""Who has which port of this machine, and when does Docker complain of one?"""
+"""Which process or container uses a port of this machine, and how Docker's error about a port is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from compose_sim.engine.host.ports import listening_ports, port_in_use
 
-# As docker compose 2.26 with Engine 26.1 says it, for a port that a container has, and for one that a process has.
+# The errors of docker compose 2.26 with Engine 26.1, for a port of a container and for one of a process.
 ALLOCATED = (
     "Error response from daemon: driver failed programming external connectivity on endpoint composesim-a-jupyter-1 (5b1a): "
     "Bind for 127.0.0.1:8888 failed: port is already allocated"

@@ -1,4 +1,4 @@
-"""Does a signal end a run at whatever moment it comes, and tear nothing?"""
+"""A signal ends a run at any moment, and corrupts nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_news_that_end_nothing_are_no_wish_to_end() -> None:
 
 
 def test_no_signal_is_lost_and_none_stops_what_is_told_later() -> None:
-    """Hundreds of moments: a threading.Event in place of WakeUps kept its lock within the first hundreds."""
+    """Try hundreds of moments: a threading.Event in place of WakeUps kept the lock within the first hundreds."""
     told = 0
     wake_ups = WakeUps()
     before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))

@@ -1,4 +1,4 @@
-"""Is a run removed when its composesim is killed, and only then? Real processes, on the local engine."""
+"""A run is removed when its composesim is killed, and only then. Real processes on the local engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.builders import ROOT
 from tests.contract.bench import DEAF, WAITS, Bench, until
 
-# A composesim in miniature: it starts a run, and waits to be killed.
+# A minimal composesim: it starts a run, and waits to be killed.
 OWNER = """
 import signal, sys
 from pathlib import Path
@@ -52,7 +52,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def started(owner: subprocess.Popen[str]) -> tuple[str, int]:
-    """The run, and the process id of its supervisor."""
+    """Return the run, and the process id of its supervisor."""
     assert owner.stdout is not None
     run, supervisor = owner.stdout.readline().split()
     return run, int(supervisor)
@@ -128,7 +128,7 @@ def test_a_run_that_was_removed_before_an_error_is_not_looked_after(bench: Bench
 
 
 def test_a_run_that_another_composesim_has_taken_over_is_left_alone(bench: Bench) -> None:
-    """The bench holds the run's folder, as a new run of the same name would."""
+    """The test holds the run's folder, as a new run of the same name would."""
     plan = bench.start(DEAF)
     folder = runs_folder(bench.project) / plan.run
     argv = [sys.executable, "-m", "compose_sim.engine.lifetime.supervisor", "local", plan.run, str(folder)]

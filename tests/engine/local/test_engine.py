@@ -1,4 +1,4 @@
-"""What is particular to processes: they can leave their session, be stopped by a signal, and contain composesim itself."""
+"""Plain processes can leave their session, be stopped by a signal, and contain composesim itself."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_folder_of_a_run_may_be_gone(bench: Bench) -> None:
 
 
 def test_nodes_fork_their_ranks_from_one_python_unless_they_have_variables_of_their_own(bench: Bench) -> None:
-    """Forked from one process, they share its hash seed."""
+    """Nodes forked from one process share a hash seed."""
     nodes = [{}, {}, {"env": {"OMP_NUM_THREADS": "2"}}]
     plan = bench.start_script("print(hash('seed'))", nodes=nodes, master="node-0")
     ended = bench.ended(plan)

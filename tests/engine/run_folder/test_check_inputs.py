@@ -1,4 +1,4 @@
-"""What checks are given of a run of several rounds: that of the last one, wherever its ranks were before."""
+"""In a run of several rounds, checks get the last one, wherever the ranks ran before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tell_round(folder: Path, node: str, generation: int, logs: dict[str, int]) -
 
 
 def test_checks_see_the_last_round_alone(tmp_path: Path) -> None:
-    """Node-0 was lost and rank 0 went to node-1, then came back: what node-1 printed as rank 0 is of an earlier round."""
+    """Node-0 was lost and rank 0 moved to node-1, then back: what node-1 printed as rank 0 belongs to an earlier round."""
     for name in ("events", "logs", "observations"):
         (tmp_path / name).mkdir()
     for node, rank, generation in (("node-0", 0, 0), ("node-1", 1, 0), ("node-1", 0, 1), ("node-0", 0, 2)):

@@ -1,4 +1,4 @@
-"""What does a shell hear that asks for an intervention of a run which is over, or comes to its end meanwhile?"""
+"""The answer to a request for an intervention if the run is over, or ends in the meantime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 class Shell(threading.Thread):
-    """Asks, and keeps what became of it."""
+    """Send a request, and keep the outcome."""
 
     def __init__(self, folder: RunFolder, intervention: Intervention) -> None:
         super().__init__()

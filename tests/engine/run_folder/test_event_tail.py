@@ -1,4 +1,4 @@
-"""What the tail of a run's folder makes of its files: the round in which each line was printed, whenever it is read."""
+"""The tail of a run folder assigns each line to the round in which it was printed, whenever it is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compose_sim.engine.run_folder.event_tail import EventTail
 
 
 def tell_round(folder: Path, generation: int, logs: dict[str, int]) -> None:
-    """What a node's agent writes as a round begins."""
+    """Return what a node's agent writes when a round begins."""
     event = {"v": 1, "t": 1.0 + generation, "node": "node-0", "rank": None, "generation": generation}
     (folder / "events").mkdir(exist_ok=True)
     with (folder / "events" / "node-0.jsonl").open("a") as file:
@@ -20,7 +20,7 @@ def tell_round(folder: Path, generation: int, logs: dict[str, int]) -> None:
 
 
 def rank_prints(folder: Path, text: str) -> int:
-    """Add to the log of rank 0. Bytes in it before."""
+    """Append to the log of rank 0, and return the number of bytes before."""
     (folder / "logs").mkdir(exist_ok=True)
     path = folder / "logs" / "node-0.0.log"
     size = path.stat().st_size if path.exists() else 0
@@ -30,7 +30,7 @@ def rank_prints(folder: Path, text: str) -> int:
 
 
 def test_a_line_counts_to_the_round_in_which_it_was_printed(tmp_path: Path) -> None:
-    """A log goes on through all rounds, and is read when they are long over."""
+    """A log continues through all rounds, and is read when they are long over."""
     tell_round(tmp_path, 0, {"0": 0})
     rank_prints(tmp_path, '{"step": 1, "loss": 0.5}\nwörds\n{"step": 2}\n')
     tell_round(tmp_path, 1, {"0": (tmp_path / "logs" / "node-0.0.log").stat().st_size})

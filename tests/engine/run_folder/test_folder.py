@@ -1,4 +1,4 @@
-"""Does a run's folder stay whole, and does nothing else get deleted or written, whatever paths and links point at it?"""
+"""A run's folder stays intact, and nothing else is deleted or written, whatever paths and links point to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, lay_o
 from compose_sim.engine.run_folder.record import delete
 from compose_sim.errors import SpecError
 
-# Another process that holds a run's folder until it is told to end.
+# Another process that claims a run's folder until it is asked to end.
 HOLDER = """
 import sys
 from pathlib import Path
@@ -35,7 +35,7 @@ _FOLDERS = ("control", "secrets", "debug", "mps")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """A run's folder that nobody holds."""
+    """A run's folder that nobody has claimed."""
     folder = RunFolder(runs_folder(tmp_path) / "one")
     folder.claim()
     lay_out(folder.path, os.getuid(), os.getgid())

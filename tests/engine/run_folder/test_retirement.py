@@ -1,4 +1,4 @@
-"""Are the oldest finished runs deleted, and no run that lives or is kept?"""
+"""The oldest finished runs are deleted, but no run that is running or kept."""
 
 from __future__ import annotations
 

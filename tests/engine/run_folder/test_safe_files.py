@@ -1,4 +1,4 @@
-"""What other users and the code of nodes plant below `.composesim` is neither followed nor read, and does not end a run."""
+"""Files that other users and the code of nodes plant below `.composesim` are neither followed nor read, and do not end a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A private folder with one file under every name that composesim writes, reads or deletes."""
+    """A private folder with a file under every name that composesim writes, reads or deletes."""
     folder = tmp_path / "victim"
     folder.mkdir(mode=0o700)
     for name in (
@@ -49,7 +49,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """Mode, owner and text of a folder and of everything in it."""
+    """Return mode, owner and text of a folder and everything in it."""
     paths = [folder, *sorted(folder.rglob("*"))]
     return {
         str(path.relative_to(folder)): (
@@ -75,7 +75,7 @@ def owner_of(project: Path) -> tuple[int, int]:
 
 
 def start_again(folder: RunFolder) -> None:
-    """What `up` does before it starts nodes."""
+    """Do what `up` does before it starts nodes."""
     folder.claim()
     try:
         folder.clear(*owner_of(folder.path.parents[2]), token=True)
@@ -120,7 +120,7 @@ def test_a_linked_folder_in_a_run_is_replaced_by_a_real_one(tmp_path: Path, vict
 
 
 def test_linked_shared_storage_is_refused(tmp_path: Path, victim: Path) -> None:
-    """It is kept from run to run, so that it is not simply replaced."""
+    """The file is kept from run to run, so it is not simply replaced."""
     folder, before = a_run(tmp_path), contents(victim)
     (folder.path / "shared").rmdir()
     (folder.path / "shared").symlink_to(victim)
@@ -239,7 +239,7 @@ def test_only_the_owner_can_enter_what_nodes_write_to(tmp_path: Path) -> None:
     assert {name for name, mode in modes.items() if (tmp_path / name).is_dir() and mode & 0o066} == set()
     for name in ("events", "logs", "observations", "shared", "debug", "mps", "control", "secrets"):
         assert modes[f"{run}/{name}"] == 0o700
-    assert modes[run] == 0o711  # the Docker daemon may have to get through
+    assert modes[run] == 0o711  # the Docker daemon may need to traverse it
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "logs//x", "."])
@@ -253,7 +253,7 @@ def test_a_name_does_not_lead_out_of_its_folder(tmp_path: Path, name: str) -> No
     "level", [".composesim", ".composesim/runs", ".composesim/runs/demo", ".composesim/runs/demo/logs"]
 )
 def test_a_folder_that_a_stranger_made_is_refused(tmp_path: Path, level: str) -> None:
-    """Two users share a project folder; one made folders under the name that the other is going to use."""
+    """Two users share a project folder; one created folders under the name that the other will use."""
     folder = a_run(tmp_path)
     (tmp_path / level).parent.chmod(0o1777)
     os.chown(tmp_path / level, STRANGER, STRANGER)

@@ -1,4 +1,4 @@
-"""What a script may do, one case a process, chosen by the variable CASE. What Python makes of it, every launcher must make of it."""
+"""What a script may do, one case per process, chosen by the variable CASE. Every launcher must behave like plain Python."""
 
 import atexit
 import json

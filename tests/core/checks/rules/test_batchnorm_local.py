@@ -1,4 +1,4 @@
-"""BatchNorm is warned of where several ranks train it together, each by its own batch."""
+"""BatchNorm warns if several ranks train it together, each with its own batch."""
 
 from __future__ import annotations
 

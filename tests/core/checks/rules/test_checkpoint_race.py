@@ -1,4 +1,4 @@
-"""Files that two ranks write at once, or read unfinished, fail; what collectives, locks or names keep apart passes."""
+"""Files that two ranks write at once, or read unfinished, fail; files that collectives, locks or names separate pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that issue other collectives than their group fail, each kind of difference named; what differs rightly passes."""
+"""Ranks that issue other collectives than their group fail, with the kind of difference; legitimate differences pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A meeting place on this host, and files that only one node has, fail; what the launcher gave passes."""
+"""A rendezvous address on this host, and files that only one node has, fail; what the launcher provides passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A constant factor between world sizes is a wrong scale, and a learning rate grows by the world size at most."""
+"""A constant factor between world sizes is a wrong scale, and a learning rate may grow by the world size at most."""
 
 from __future__ import annotations
 

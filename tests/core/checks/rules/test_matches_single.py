@@ -1,4 +1,4 @@
-"""Gradients of many ranks must be those of one with the same batches, unless there is a good reason why not."""
+"""Gradients of many ranks must equal those of one rank with the same batches, unless there is a good reason."""
 
 from __future__ import annotations
 

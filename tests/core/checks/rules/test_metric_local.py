@@ -1,4 +1,4 @@
-"""Numbers that are one rank's own warn, and lines that every node prints; reduced, labelled and full ones pass."""
+"""Numbers of one rank only, and lines that every node prints, warn; reduced, labelled and complete ones pass."""
 
 from __future__ import annotations
 

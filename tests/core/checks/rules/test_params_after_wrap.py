@@ -1,4 +1,4 @@
-"""Parameters that came after the wrap are wrong where ranks part in them."""
+"""Parameters that were added after the wrap are wrong if ranks differ in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples doubled or left out at the end of a data set are warned of, where that changes what is learned or measured."""
+"""Samples repeated or left out at the end of a data set warn, if that changes what is learned or measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shuffled order that comes again in the next epoch fails; one that is not shuffled does not."""
+"""A shuffled order that is repeated in the next epoch fails; one that is not shuffled does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that has no batch left while others train on fails, unless join() or the script itself provides for it."""
+"""A rank that has no batch left while others train fails, unless join() or the script itself handles that."""
 
 from __future__ import annotations
 

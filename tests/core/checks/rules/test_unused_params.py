@@ -1,4 +1,4 @@
-"""A parameter that DDP waits for and no backward pass reached is named, from the pass itself or from DDP's own complaint."""
+"""A parameter that DDP waits for and no backward pass reached is named, from the pass itself or from DDP's error."""
 
 from __future__ import annotations
 

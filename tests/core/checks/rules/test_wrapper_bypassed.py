@@ -1,4 +1,4 @@
-"""A step whose gradients no call of the wrapper prepared is wrong where ranks part after it, and only there."""
+"""A step whose gradients no call of the wrapper prepared is wrong only if ranks differ afterwards."""
 
 from __future__ import annotations
 

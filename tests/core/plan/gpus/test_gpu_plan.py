@@ -1,4 +1,4 @@
-"""Does every node get its GPUs by name, and is what does not fit refused with the numbers? On recorded inventories."""
+"""Every node gets GPUs by name, and what does not fit is refused with numbers. Uses recorded inventories."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CUDA_TORCH = replace(a_host().python, torch_cuda="12.8")  # type: ignore[type-va
 
 
 def plan(inventory: Inventory, **spec: Any) -> Plan:
-    """A plan for a machine with these GPUs, whose torch is built for CUDA 12.8."""
+    """Return a plan for a machine with these GPUs and a torch built for CUDA 12.8."""
     return a_plan(a_host(gpus=inventory, python=CUDA_TORCH), **spec)
 
 
 def seen(made: Plan) -> list[list[int]]:
-    """Which GPU each node sees, by the number that its UUID tells."""
+    """Return which GPU each node sees, by the number in the UUID."""
     return [[int(each[-1]) for each in node.gpus.uuids] if node.gpus else [] for node in made.nodes]
 
 
@@ -78,7 +78,7 @@ def test_nodes_get_their_gpus(
     assert seen(made) == expected
     assert words in the("gpus", made)[1]
     assert the("backend", made) == ("nccl", "nodes have NVIDIA GPUs")
-    for node in made.nodes:  # what the launcher proves before the script is what CUDA is told to show
+    for node in made.nodes:  # the launcher verifies the same GPUs that CUDA is configured to show
         assert node.gpus
         assert node.environment["CUDA_VISIBLE_DEVICES"] == ",".join(node.gpus.uuids)
         assert node.environment["COMPOSESIM_GPUS"] == ",".join(node.gpus.uuids)
@@ -156,7 +156,7 @@ def test_ranks_that_share_a_gpu_share_its_memory() -> None:
     assert {"COMPOSESIM_GPU_FRACTION", "COMPOSESIM_MPS"}.isdisjoint(alone.nodes[0].environment)
     assert (alone.mps, eight.mps is not None) == (None, True)
 
-    # A limit names devices as their client sees them: MPS (driver 580) takes no notice of one that names any other as well.
+    # A limit names devices as the client numbers them: MPS (driver 580) ignores one that names any other device.
     two_a_gpu, two_each = plan(FOUR, nodes=8), plan(FOUR, nodes=4, gpus_per_node=2)
     assert {node.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for node in two_a_gpu.nodes} == {"0=71885M"}
     assert two_each.nodes[3].environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=71885M,1=71885M"
@@ -170,7 +170,7 @@ def test_ranks_that_share_a_gpu_share_its_memory() -> None:
         (FOUR, 16, {"nodes": 8}, "3/8", "1"),
         (FOUR, 16, {"nodes": 5, "nproc_per_node": 2}, "6/10", None),  # a node's own GPUs have better ways than sockets
         (FOUR, 4, {"nodes": 4}, None, None),  # no GPU is shared
-        (ONE, 16, {"nodes": 8, "env": {"NCCL_MAX_CTAS": "4"}}, "3/8", "4"),  # what a person says goes
+        (ONE, 16, {"nodes": 8, "env": {"NCCL_MAX_CTAS": "4"}}, "3/8", "4"),  # the user's setting wins
     ],
 )
 def test_many_ranks_that_share_gpus_spare_the_cpus(

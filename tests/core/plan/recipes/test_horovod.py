@@ -1,4 +1,4 @@
-"""What `--recipe horovod` starts, and what Horovod's timeline says of the ranks' time."""
+"""What `--recipe horovod` starts, and what Horovod's timeline shows about the ranks' time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOST = a_host()
 
 
 def a_plan(**spec: object) -> Plan:
-    """The plan of `up --recipe horovod --nodes 4 train.py` with changes to the spec."""
+    """Return the plan of `up --recipe horovod --nodes 4 train.py` with changes to the spec."""
     values = {"recipe": "horovod", "nodes": 4, "image": "lab/horovod:1", **spec}
     cluster = ClusterSpec.model_validate(values)
     recipe = load_recipe("horovod")
@@ -78,7 +78,7 @@ def test_what_makes_no_sense_is_refused(spec: dict[str, object], message: str) -
 
 
 def test_nodes_run_as_an_ordinary_user_whom_they_know_by_name() -> None:
-    """An sshd of root's would want capabilities; and ssh asks for the names of users in any image."""
+    """The sshd of root would need capabilities, and ssh looks up user names in any image."""
     roots = make_plan(
         ClusterSpec.model_validate({"recipe": "horovod", "image": "lab/horovod:1"}),
         a_host(user_id=0, group_id=0, user_name="root"),
@@ -94,7 +94,7 @@ def test_nodes_run_as_an_ordinary_user_whom_they_know_by_name() -> None:
 
 
 def a_timeline(*tensors: tuple[dict[int, int], int, int]) -> str:
-    """The timeline of some reductions: when each rank was ready, when it began and ended, in milliseconds."""
+    """Return the timeline of some reductions: when each rank was ready, and when it began and ended, in milliseconds."""
     events: list[dict[str, object]] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "weight"}}]
     for ready, begun, ended in tensors:
         at = [milliseconds * 1000 for milliseconds in (min(ready.values()), begun, ended)]

@@ -1,4 +1,4 @@
-"""What Paddle's recipes start, what they refuse, and how what their nodes tell is understood."""
+"""What Paddle's recipes start, what they refuse, and how messages from the nodes are interpreted."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_is_torchs_is_refused(asked: dict[str, object], message: str) -> No
     [({"torch": "2.13.0"}, "has no paddlepaddle"), ({"paddlepaddle": "2.6.2"}, r"paddlepaddle 3.0 \(it has 2.6.2\)")],
 )
 def test_a_python_without_a_paddle_that_will_do(packages: dict[str, str], message: str) -> None:
-    """On the local engine there is nothing else to take; on Docker the image that composesim makes is."""
+    """With the local engine there is no other Python; with Docker, the image that composesim builds is used."""
     with pytest.raises(EnvironmentMissingError, match=message) as raised:
         the_plan(a_host_with(packages, docker=no_docker()), engine="local")
 
@@ -86,7 +86,7 @@ def test_nodes_ask_for_the_same_paddle_as_the_plan() -> None:
 
 
 def test_a_paddle_for_cpus_is_given_no_gpu_whatever_torch_there_is() -> None:
-    """What torch's CUDA is says nothing of Paddle's."""
+    """The CUDA version of torch is irrelevant for Paddle."""
     for_cpus = the_plan(a_host_with(CPU_BUILD, gpus=FOUR))
     for_gpus = the_plan(a_host_with({**CPU_BUILD, "paddlepaddle-gpu": "3.3.1"}, gpus=FOUR))
 
@@ -107,7 +107,7 @@ def test_paddle_in_ray_is_rays_cluster_with_a_look_for_paddle_first() -> None:
 
 
 def test_a_node_that_cannot_start_its_ranks_says_why() -> None:
-    """What it says is the cause, not that it ended; and what to type stands below."""
+    """The cause is the message, not the exit code, and the hint has a command."""
     story = Story(the_plan()).starts(0.5, 0, 1).round(1.0, 0, 1)
     told = {"message": "port 29500 cannot be had: Address already in use", "hint": "ss -ltnp sport = :29500"}
     story.tell(2.0, "start-failed", 0, **told).ended(
@@ -154,7 +154,7 @@ def test_a_rank_that_never_joins_is_told_in_paddles_words() -> None:
 
 
 def test_checks_of_torchs_scripts_are_not_applicable() -> None:
-    """All but the one that asks whether every rank goes on, which holds for any program."""
+    """All checks except that for hangs, which applies to any program."""
     case = Case(observed=Observed(ranks={}), verdict="passed", why_not=why_no_check("paddle"))
 
     results = {result.id: result for result in run_checks(case)}

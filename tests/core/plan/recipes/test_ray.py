@@ -1,4 +1,4 @@
-"""What a Ray cluster is started with, and what is refused before anything starts."""
+"""The commands that start a Ray cluster, and what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.builders import a_host, a_plan
 
 
 def a_ray_plan(**spec: Any) -> Plan:
-    """The plan of `up --recipe ray --nodes 2 --image ray:1 train.py` with changes to the spec."""
+    """Return the plan of `up --recipe ray --nodes 2 --image ray:1 train.py` with changes to the spec."""
     return a_plan(**{"recipe": "ray", "image": "ray:1", **spec})
 
 
 def words_after(command: tuple[str, ...], option: str) -> str:
-    """The value of an option."""
+    """Return the value of an option."""
     return command[command.index(option) + 1]
 
 
 def test_each_node_is_told_the_sizes_of_all() -> None:
-    """Nodes run one command, and each takes its own place of the lists: 0 where nothing was said."""
+    """All nodes run the same command, and each uses its entry of the lists: 0 if nothing was set."""
     plan = a_ray_plan(nodes=[{"cpus": 1.5, "memory": "2g"}, {"cpus": 0.5}, {}])
 
     assert words_after(plan.nodes[2].command, "--cpus") == "1,1,0"
@@ -44,7 +44,7 @@ def test_what_ray_counts_may_differ_from_what_nodes_may_use() -> None:
 
 
 def test_an_elastic_cluster_begins_with_the_nodes_that_were_asked_for() -> None:
-    """Those that may be added later are told their sizes too."""
+    """Nodes that may be added later get sizes too."""
     plan = a_ray_plan(nodes=2, elastic="2:4")
 
     assert words_after(plan.master.command, "--nodes") == "2"
@@ -63,7 +63,7 @@ def test_every_client_must_show_the_token_and_finds_it_in_a_file() -> None:
 
 
 def test_nodes_of_one_machine_take_free_ports_and_a_short_folder() -> None:
-    """Ray's sockets would not fit below the run's own folder."""
+    """Ray's sockets would not fit below the run's folder."""
     python = PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",), packages={"ray": "2.60.0"})
     host = a_host(python=python)
     plan = a_ray_plan(engine="local", image="auto", host=host)
@@ -76,7 +76,7 @@ def test_nodes_of_one_machine_take_free_ports_and_a_short_folder() -> None:
 
 
 def test_a_socket_of_ray_fits_into_the_kernels_107_characters() -> None:
-    """Below the longest folder of a node: what Ray adds was taken from a session of Ray 2.60."""
+    """Below the longest folder of a node: what Ray appends was taken from a session of Ray 2.60."""
     deepest = f"{short_folder('a' * 48)}/node-999/session_2026-11-22_10-48-00_123456_4194304/sockets/plasma_store.1"
 
     assert len(deepest) <= 107
@@ -103,5 +103,5 @@ def test_what_ray_does_not_have_is_refused(spec: dict[str, Any], message: str) -
 
 
 def test_what_is_refused_before_the_run_is_refused_on_a_node_too() -> None:
-    """The oldest Ray that will do is told in two places, since nodes cannot import the recipe."""
+    """The oldest supported Ray is defined twice, since nodes cannot import the recipe."""
     assert ray.PACKAGES == {"ray": start.OLDEST}

@@ -15,7 +15,7 @@ COMMAND = Program(target="mpirun", arguments=("-n", "2"), is_command=True, folde
 
 
 def a_command_plan(**spec: object) -> Plan:
-    """The plan of `up --recipe exec -- mpirun -n 2` with changes to the spec."""
+    """Return the plan of `up --recipe exec -- mpirun -n 2` with changes to the spec."""
     cluster = ClusterSpec.model_validate({"recipe": "exec", "args": ("mpirun", "-n", "2"), **spec})
     return make_plan(cluster, a_host(), run="demo", run_folder="/runs/demo", program=COMMAND)
 
@@ -52,7 +52,7 @@ def test_a_launcher_of_python_scripts_is_refused_for_commands() -> None:
 
 
 def test_a_command_keeps_its_name_in_a_rendered_folder() -> None:
-    """It is looked up on the node; only the files around it are copied."""
+    """The command is looked up on the node; only the files around it are copied."""
     assert portable_program(COMMAND).target == "mpirun"
 
 
@@ -65,6 +65,6 @@ def test_a_command_keeps_its_name_in_a_rendered_folder() -> None:
     ],
 )
 def test_what_a_recipe_would_not_do_is_refused(recipe: str, asked: dict[str, object], message: str) -> None:
-    """Rather than passed over in silence."""
+    """They are not ignored silently."""
     with pytest.raises(SpecError, match=message):
         a_plan(recipe=recipe, image="composesim-any:1", **asked)

@@ -1,4 +1,4 @@
-"""What runs beside the nodes: what is asked for, what each may do, on which ports it opens, and how a person gets there."""
+"""Services beside the nodes: which are requested, what each may do, which ports they publish, and how users reach them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_services_are_beside_the_nodes_and_none_of_them() -> None:
 
 
 def test_every_service_is_held_as_nodes_are() -> None:
-    """No capability, no new privilege, a read-only root; and found by labels, as what is no node."""
+    """No capability, no new privilege, a read-only root; labels mark them as services, not nodes."""
     services = services_of(a_plan(**ALL))
 
     for name in set(services) - {"master", "node-0", "node-1"}:
@@ -66,7 +66,7 @@ def test_only_loopback_is_published_and_only_by_who_was_asked_for() -> None:
     assert published == {
         "jupyter": ["127.0.0.1:8888:8888"],
         "tensorboard": ["127.0.0.1:6006:6006"],
-        # Grafana lives in the network of Prometheus, whose owner alone can publish.
+        # Grafana shares the network of Prometheus, so only Prometheus can publish ports.
         "prometheus": ["127.0.0.1:9090:9090", "127.0.0.1:3000:3000"],
     }
 
@@ -263,7 +263,7 @@ def test_a_framework_with_metrics_of_its_own_is_asked_for_them() -> None:
 
 
 def test_what_services_read_is_what_they_can_read() -> None:
-    """YAML and JSON; Prometheus asks the exporter, Grafana asks Prometheus, and every panel asks that."""
+    """YAML and JSON; Prometheus queries the exporter, Grafana and every panel query Prometheus."""
     plan = a_plan(**ALL)
     files = render_service_files(plan, loader=jinja2.FileSystemLoader(ROOT))
 

@@ -1,4 +1,4 @@
-"""Does one rank, given what many had, compute the same? Batches joined, passages matched, gradients compared, two real runs."""
+"""One rank computes what many did when it gets their batches: joined batches, matched passages, compared gradients, two real runs."""
 
 from __future__ import annotations
 
