@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from compose_sim.cli.console import echo_workflow_command, in_github_job, say
+from compose_sim.cli.views.checks import relative
 from compose_sim.cli.views.report import verdict_text
 from compose_sim.core.report.github import summary, workflow_commands
 from compose_sim.core.report.report import Report
@@ -16,7 +17,7 @@ def annotate(report: Report, *, folder: Path, err: bool) -> None:
     if not in_github_job():
         return
     workspace = Path(os.environ.get("GITHUB_WORKSPACE") or folder)
-    for command in workflow_commands(report, path_of=lambda file: _within(folder / file, workspace)):
+    for command in workflow_commands(report, path_of=lambda file: relative(folder / file, workspace)):
         echo_workflow_command(command, err=err)
     target = os.environ.get("GITHUB_STEP_SUMMARY")
     if target:
@@ -25,7 +26,3 @@ def annotate(report: Report, *, folder: Path, err: bool) -> None:
                 file.write(summary(report, verdict_text(report)) + "\n")
         except OSError as error:
             say(f"the step summary '{target}' cannot be written: {error.strerror}")
-
-
-def _within(file: Path, workspace: Path) -> str:
-    return str(file.relative_to(workspace)) if file.is_relative_to(workspace) else str(file)

@@ -34,14 +34,13 @@ def result_lines(result: CheckResult, width: int) -> Iterable[str]:
     if result.fix:
         yield from _labelled("fix", result.fix)
     if result.place:
-        yield from _labelled("at", f"{near(result.place.file)}:{result.place.line}")
+        yield from _labelled("at", f"{relative(Path(result.place.file), Path.cwd())}:{result.place.line}")
     yield from _labelled("page", f"composesim check --explain {result.id}")
 
 
-def near(file: str) -> str:
-    """Return a path relative to the current folder if it lies below it."""
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+def relative(file: Path, folder: Path) -> str:
+    """Return a path relative to a folder if the file is below it."""
+    return str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
 
 
 def _labelled(label: str, text: str) -> Iterable[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from ...records.models import DdpModel, LocalBatchNorm, UnusedParameters
 from ...records.process_groups import DdpForward
 from ...records.record import Place
-from ...shared.import_hooks import after_import
+from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place, where
 
 PENDING, FLUSHED = "models.pending", "models.flushed"
@@ -73,7 +73,7 @@ def clean(name: str) -> str:
 
 def _after_ddp(module: ModuleType) -> None:
     ddp = module.DistributedDataParallel
-    ddp.__init__ = _wrap_constructor(ddp.__init__)
+    wrap(ddp, "__init__")(_make)
     ddp.forward = _wrap_forward(ddp.forward)
     if hasattr(ddp, "_sync_buffers"):  # not public, but the only part of a forward pass that waits for other ranks
         ddp._sync_buffers = _wrap_buffers(ddp._sync_buffers)
@@ -92,24 +92,20 @@ def _after_dynamo(_: ModuleType) -> None:
                 setattr(ddp, name, disable(getattr(ddp, name), recursive=False))
 
 
-def _wrap_constructor(original: Any) -> Any:
-    @functools.wraps(original)
-    def __init__(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807 - it takes the place of one
-        context = here()
-        if context is None:
-            original(self, *arguments, **options)
-            return
-        at = place()
-        context.synchronisations += 1
-        context.wait_in(f"DistributedDataParallel(…){where(at)}")
-        context.flush()
-        try:
-            original(self, *arguments, **options)
-        finally:
-            context.wait_in("")
-        context.guard(__name__, _wrapped, self, at)
-
-    return __init__
+def _make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
+    context = here()
+    if context is None:
+        original(self, *arguments, **options)
+        return
+    at = place()
+    context.synchronisations += 1
+    context.wait_in(f"DistributedDataParallel(…){where(at)}")
+    context.flush()
+    try:
+        original(self, *arguments, **options)
+    finally:
+        context.wait_in("")
+    context.guard(__name__, _wrapped, self, at)
 
 
 def _wrap_forward(original: Any) -> Any:
