@@ -5,7 +5,7 @@ A check is a module `core/checks/rules/<id with underscores>.py` with
     QUESTION   what it asks, as one short sentence
     judge      a pure function of a Case that returns the Result
 
-Its page is `docs/checks/<id>.md`. Causes are listed before their consequences.
+Each check has a page `docs/checks/<id>.md`. Causes are listed before their consequences.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a check found: `detail` is the evidence on one line, `fix` what to change, `at` a line of the user's code."""
+    """What a check found: `detail` is the evidence on one line, `fix` is what to change, `at` is a line of the user's code."""
 
     status: CheckStatus
     detail: str
@@ -115,7 +115,7 @@ def question(name: str) -> str:
 
 
 def why_no_check(launcher: str) -> str:
-    """Return why the checks, except that of hangs, cannot judge what a launcher starts; "" if they can."""
+    """Return why the checks, except the one for hangs, cannot judge what a launcher starts; "" if they can."""
     judges = "checks judge scripts that use torch.distributed"
     return f"{judges}; this one ran under paddle.distributed.launch" if launcher == "paddle" else ""
 

@@ -1,1 +1,1 @@
-"""Render a plan as a Compose document and an image recipe as a Dockerfile."""
+"""Render a plan as a Compose document, and an image recipe as a Dockerfile."""

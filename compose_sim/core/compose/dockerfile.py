@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """Packages that an image gets if its base lacks them, as listed in `requirements/NAME.txt`."""
+    """Packages that an image gets if the base lacks them, as listed in `requirements/NAME.txt`."""
 
     name: str
     module: str = ""  # nothing is installed if the base can import it; empty: pip decides
@@ -37,7 +37,7 @@ class Contents:
     torch: bool = True
     frameworks: tuple[Framework, ...] = ()
     system_packages: tuple[str, ...] = ()  # of Debian or Ubuntu
-    compiled: str = ""  # the framework to compile in a build stage with compilers, which the image does not keep
+    compiled: str = ""  # the framework to compile in a separate build stage with compilers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,7 @@ class Image:
     )
     frameworks: tuple[Framework, ...] = ()
     system_packages: tuple[str, ...] = ()
-    compiled_on: str = (
-        ""  # the image with compilers for the framework that comes from no wheel; empty: none is compiled
-    )
+    compiled_on: str = ""  # the image with compilers, for a framework without a wheel; empty: nothing is compiled
     requirements: bool = False  # requirements.txt
     wheels: bool = False  # a build context named `wheels`
     ca_certificate: bool = False  # build-ca.crt, trusted by pip while building
@@ -67,7 +65,7 @@ class Image:
 
 _RAY = Framework(name="ray", module="ray.rllib")
 _PADDLE = Framework(name="paddle", module="paddle")
-_FOR_PADDLE = ("libgomp1",)  # unlike torch's, its wheel has no OpenMP
+_FOR_PADDLE = ("libgomp1",)  # unlike torch's, Paddle's wheel has no OpenMP
 RECIPES: Mapping[str, Contents] = {
     "ddp": Contents(),
     "exec": Contents(),

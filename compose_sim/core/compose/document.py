@@ -22,7 +22,7 @@ _OWN_MOUNTS = [
     *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}", read_only=True) for name in ("node", "control")),
     *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}") for name in _WRITTEN_TO),
 ]
-IDENTITY_FILES = "identity"  # their folder in the run's folder
+IDENTITY_FILES = "identity"  # a folder in the run's folder
 _IDENTITY = [
     Mount(source=f"./{IDENTITY_FILES}/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")
 ]
@@ -122,7 +122,7 @@ def published(ports: Iterable[PlannedPort]) -> str:
 
 
 def ports_of(service: PlannedService, plan: Plan) -> tuple[PlannedPort, ...]:
-    """Return the ports to publish on a service: its own, and those of services that share its network."""
+    """Return the ports to publish on a service: the service's own, and those of services that share the network."""
     if service.network_of:
         return ()
     inside = (each for each in plan.services if service.name in (each.name, each.network_of))

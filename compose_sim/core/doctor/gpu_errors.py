@@ -1,4 +1,4 @@
-"""Explain known GPU errors, which have their own causes and remedies when a cluster runs on one machine."""
+"""Explain known GPU errors, which have different causes and remedies when a cluster runs on one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check that a run used its GPUs as planned, from the output of `templates/bench/gpu.py`: the findings of `doctor --gpu`."""
+"""Check that a run used the GPUs as planned, from the output of `templates/bench/gpu.py`: the findings of `doctor --gpu`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Define the data of each kind of event, and reject what no node of ours would write.
+"""Define the data of each kind of event, and reject what no node of composesim would write.
 
-A training script can append to the event files of its node, so every line is untrusted: a field of the wrong type would
+A training script can append to the event files of the node, so every line is untrusted: a field of the wrong type would
 otherwise break the state, the report or the terminal of whoever reads the run.
 """
 
@@ -88,7 +88,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "log": {"line": str},
 }
 
-# Fields without which an event says nothing.
+# Fields without which an event is useless.
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "round": ("world_size", "nodes"),
     "node-lost": ("node",),
@@ -140,7 +140,7 @@ def printable(text: str) -> str:
     """
     Return text that cannot act on a terminal: of all control characters only newlines, tabs and colours (SGR) remain.
 
-    Of a line that a progress bar has rewritten with carriage returns the last state remains, as on a terminal.
+    If a progress bar has rewritten a line with carriage returns, the last state of the line remains, as on a terminal.
     """
     if not _UNSAFE.search(text):
         return text

@@ -12,7 +12,7 @@ from typing import Any
 
 from compose_sim.core.events.event_data import is_valid, read_object
 
-# Writer -> the kinds that its event file may hold. A node's agent and ranks share a file, NODE.jsonl.
+# Writer -> the kinds of events that the file may hold. A node's agent and ranks share a file, NODE.jsonl.
 KINDS_OF: Mapping[str, frozenset[str]] = {
     "composesim": frozenset(
         {
@@ -37,7 +37,7 @@ KINDS_OF: Mapping[str, frozenset[str]] = {
                 "resumed",
             ),
             *("gpus", "start-failed", "command"),
-            *("environment", "init", "step", "waited", "breakpoint", "exception", "script-ended"),  # by its ranks
+            *("environment", "init", "step", "waited", "breakpoint", "exception", "script-ended"),  # by the ranks
         }
     ),
 }
@@ -81,7 +81,7 @@ def parse_file_event(line: str, writer: str) -> Event | None:
     """
     Return the event on a line of `writer`.jsonl; None as well if that writer may not report it.
 
-    Nodes report only about themselves: a rank that writes another node's end into a file of its own is not believed.
+    Nodes report only about themselves: if a rank writes another node's end into its node's file, the event is ignored.
     """
     event = parse_event(line)
     if event is None or event.kind not in KINDS_OF.get(writer, KINDS_OF["node"]):

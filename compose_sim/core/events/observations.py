@@ -20,7 +20,7 @@ Reader = Callable[[Any], Any]  # takes a value of JSON, returns that of a field;
 
 
 class _Records:
-    """Look up records by their type."""
+    """Look up records by type."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class _Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankObserved(_Records):
-    """Everything that one rank observed in the last round of its run."""
+    """Everything that one rank observed in the last round of the run."""
 
     rank: int
     node: str

@@ -75,7 +75,7 @@ def _is_on(effect: Effect, node: str) -> bool:
 
 
 def healed_by_start(node: str, active: ActiveFaults, running: Iterable[str]) -> tuple[str, ...]:
-    """Return the ids of the faults that the start of a node heals: all that they need is nodes that are running now."""
+    """Return the ids of the faults that the start of a node heals: they need nothing but nodes that are running now."""
     up = {node, *running}
     healed = []
     for identity, effect in active.items():
@@ -89,7 +89,7 @@ def scaled_nodes(scale: Scale, plan: Plan, wanted: Sequence[str]) -> tuple[str, 
     """
     Return the nodes that take part after scaling, in node order.
 
-    The last nodes leave, and the first absent ones join. SpecError if the run is not elastic, or outside its range.
+    The last nodes leave, and the first absent ones join. SpecError if the run is not elastic, or for a number outside the range.
     """
     if plan.elastic is None:
         raise SpecError(

@@ -12,7 +12,7 @@ from compose_sim.core.network.node_network import NetworkFault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Send a signal (`KILL`, `TERM`, `STOP`, `CONT`) to a node: KILL and TERM to the node, STOP and CONT to all its processes."""
+    """Send a signal (`KILL`, `TERM`, `STOP`, `CONT`) to a node: KILL and TERM to the node, STOP and CONT to all processes in it."""
 
     node: str
     name: str

@@ -1,4 +1,4 @@
-"""Define what a kind of fault consists of: how it is written, where it works, and how it compiles to an effect."""
+"""Define what a kind of fault consists of: the syntax, the requirements, and the compilation to an effect."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class RunSnapshot:
 
     plan: Plan
     running: tuple[str, ...]  # names of the nodes that are running
-    ranks: Mapping[int, str] = field(default_factory=dict)  # rank -> its node in the current round
+    ranks: Mapping[int, str] = field(default_factory=dict)  # rank -> node in the current round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultOption:
-    """An option of a kind. Its key in `Fault.options` is the flag with underscores: `one_way` is `--one-way`."""
+    """An option of a kind. The key in `Fault.options` is the flag with underscores: `one_way` is `--one-way`."""
 
     help: str
     metavar: str = ""  # "" for a flag

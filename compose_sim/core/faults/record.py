@@ -21,7 +21,7 @@ class FaultRecord:
     for_s: float | None = None
     loses: tuple[str, ...] = ()  # the fault explains the loss of these nodes, and the end of ranks on them
     lasts: bool = True
-    begun_at: float = 0.0  # just before its first action
+    begun_at: float = 0.0  # just before the first action
     done_at: float | None = None
     heal_begun_at: float | None = None
     healed_at: float | None = None

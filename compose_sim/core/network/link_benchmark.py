@@ -1,4 +1,4 @@
-"""Is a link what was asked for? What was measured between two nodes, beside what was wanted."""
+"""Compare what was measured between two nodes with the shape of the link between them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from math import sqrt
 from compose_sim.core.network.links import Shape, rate_text, time_text
 
 TOLERANCE = 0.1
-_OWN_DELAY_S = 0.0005  # what a round trip takes on this machine itself, at most, when it is quiet
+_OWN_DELAY_S = 0.0005  # the maximum round trip on this machine itself, without load
 SECONDS = 3.0  # of each direction
 _DATAGRAMS = 20000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One thing that was measured, as numbers and in words. `wanted` is None where nothing was said of it."""
+    """One thing that was measured, as numbers and as text. `wanted` is None if nothing was requested."""
 
     what: str
     unit: str  # "bit/s", "s" or "share"
     wanted: float | None
     measured: float
-    gives_way: bool = False  # TCP sends less where packets are lost: all that can be told is that it is not more
+    gives_way: bool = False  # TCP sends less if packets are lost, so only a higher rate is an error
 
     @property
     def is_near(self) -> bool:
-        """Whether it is within 10 % of what was wanted; of loss, within what chance makes of so many packets besides."""
+        """Whether it is within 10 % of the requested value; for loss, also within the random spread of this many packets."""
         if self.wanted is None:
             return True
         room = TOLERANCE * self.wanted
@@ -38,7 +38,7 @@ class Measurement:
 
     @property
     def row(self) -> tuple[str, str, str, str]:
-        """What, wanted, measured, and how near that is, for a table."""
+        """Return the property, the requested and the measured value, and the deviation, as a row."""
         wanted = "-" if self.wanted is None else _words(self.wanted, self.unit)
         share = f"{self.measured / self.wanted:.0%}" if self.wanted else "-"
         if not self.is_near:
@@ -49,12 +49,12 @@ class Measurement:
 
 
 def arguments(shape: Shape) -> tuple[str, ...]:
-    """What `templates/bench/link.py` is told: seconds for each direction, and datagrams to lose."""
+    """Return the arguments of `templates/bench/link.py`: seconds for each direction, and datagrams to lose."""
     return (f"{SECONDS:g}", str(_DATAGRAMS if shape.loss_ppm else 0))
 
 
 def compare(shape: Shape, metrics: Mapping[str, float]) -> tuple[Measurement, ...]:
-    """What `templates/bench/link.py` printed, beside the shape that the link had; KeyError where it did not get so far."""
+    """Compare what `templates/bench/link.py` printed with the shape of the link; KeyError if it did not get that far."""
     rate = float(shape.rate_bits) if shape.rate_bits else None
     found = [
         Measurement(

@@ -1,10 +1,10 @@
-"""What shape does each link between nodes have? `--link` texts in, values out, and which of them holds between two nodes.
+"""Parse `--link` texts, and decide which shape each link between nodes has.
 
     [SCOPE=]SHAPE
     SCOPE   nothing: every link · node-0,node-1: all links of these nodes · node-0,node-1:node-2: those between the two groups
     SHAPE   1gbit,20ms,jitter=2ms,loss=0.1% in any order, or the name of a profile
 
-Links to the master keep their full speed: it belongs to the simulation, not to the cluster that is simulated.
+Links to the master keep their full speed, because the master belongs to the simulation and not to the simulated cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import reduce
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _MICROSECONDS = {"us": 1, "ms": 10**3, "s": 10**6}
 _NUMBER, _PREFIX, _TIME = "([0-9]+(?:[.][0-9]+)?)", "([kmgt]?)", "(us|ms|s)"
-# Field of a Shape -> how it is written, what its units are worth, and which values it may have, in words too.
+# Field of a Shape -> how it is written, the factors of its units, and the allowed values, also as text.
 _FIELDS = {
     "rate_bits": (re.compile(f"(?:rate=)?{_NUMBER}{_PREFIX}bit"), _UNITS, 10**4, 10**12, "from 10kbit to 1tbit"),
     "delay_us": (re.compile(f"(?:delay=)?{_NUMBER}{_TIME}"), _MICROSECONDS, 0, 60 * 10**6, "at most 60s"),
@@ -29,12 +29,12 @@ _NODE = re.compile(r"node-(?:0|[1-9][0-9]*)")
 _LIKE_A_NODE = re.compile("no|rank|master|[*]")
 _EXAMPLE = "write it like 1gbit,20ms,jitter=2ms,loss=0.1%"
 
-# Bandwidths and one-way delays as they are commonly found; a delay below 0.1 ms is less than the bridge itself adds.
+# Common bandwidths and one-way delays; a delay below 0.1 ms is less than the bridge itself adds.
 PROFILES = {
     "plain": "",
     "ethernet-1g": "1gbit",
     "ethernet-10g": "10gbit",
-    "cross-rack": "2.5gbit",  # a share of uplinks that are oversubscribed 4 to 1
+    "cross-rack": "2.5gbit",  # a share of uplinks with an oversubscription of 4:1
     "cross-zone": "5gbit,500us",
     "cross-region": "1gbit,30ms,jitter=1ms,loss=0.01%",
     "wifi": "100mbit,3ms,jitter=1ms,loss=0.5%",
@@ -44,15 +44,15 @@ _NOT_PACKETS = ("rdma", "infiniband", "roce", "nvlink")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a link does to packets in each direction; what is None or 0 is left as this machine does it."""
+    """What a link does to packets in each direction; None or 0 leaves a property as it is on this machine."""
 
-    rate_bits: int | None = None  # bits a second
-    delay_us: int = 0  # microseconds that each packet takes longer, one way
+    rate_bits: int | None = None  # bits per second
+    delay_us: int = 0  # additional microseconds per packet, one way
     jitter_us: int = 0
     loss_ppm: int = 0  # packets lost out of a million
 
     def __str__(self) -> str:
-        """As `--link` takes it."""
+        """Return the shape as `--link` takes it."""
         parts = [rate_text(self.rate_bits)] if self.rate_bits else []
         parts += [time_text(self.delay_us)] if self.delay_us else []
         parts += [f"jitter={time_text(self.jitter_us)}"] if self.jitter_us else []
@@ -65,37 +65,37 @@ PLAIN = Shape()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A shape, and the links that have it: those between two groups of nodes, all of one group's, or every one."""
+    """A shape, and the links that have it: those between two groups of nodes, all links of one group, or every link."""
 
     shape: Shape
-    nodes: tuple[str, ...] = ()  # nobody: every link
-    others: tuple[str, ...] = ()  # nobody: links to whomever
+    nodes: tuple[str, ...] = ()  # empty: every link
+    others: tuple[str, ...] = ()  # empty: links to any node
 
     def __str__(self) -> str:
-        """As `--link` takes it."""
+        """Return the link as `--link` takes it."""
         scope = ":".join(",".join(group) for group in (self.nodes, self.others) if group)
         return f"{scope}={self.shape}" if scope else str(self.shape)
 
     @property
     def scope(self) -> frozenset[frozenset[str]]:
-        """Equal for equal scopes, however they were written."""
+        """Return a value that is equal for equal scopes, however they were written."""
         return frozenset({frozenset(self.nodes), frozenset(self.others)})
 
     def holds_between(self, one: str, other: str) -> bool:
-        """Whether it says anything of the link between two nodes."""
+        """Return whether this applies to the link between two nodes."""
         if not self.others:
             return not self.nodes or one in self.nodes or other in self.nodes
         return (one in self.nodes and other in self.others) or (other in self.nodes and one in self.others)
 
     @property
     def breadth(self) -> tuple[int, int]:
-        """Less is more specific: between groups, then of nodes, then everywhere; fewer nodes before more."""
+        """Return a sort key, smaller for a more specific scope: between groups, of nodes, everywhere; then by number of nodes."""
         kind = 0 if self.others else 1 if self.nodes else 2
         return kind, len(self.nodes) * max(1, len(self.others))
 
 
 def parse_link(text: str) -> Link:
-    """One `--link` text as a value; ValueError says what of it is wrong, with the text quoted."""
+    """Parse one `--link` text; raise ValueError with the text quoted if it is invalid."""
     head, separator, tail = text.partition("=")
     words = [word.strip() for word in re.split("[,:]", head)]
     if not separator or not any(map(_LIKE_A_NODE.match, words)):
@@ -113,7 +113,7 @@ def parse_link(text: str) -> Link:
 
 
 def parse_shape(text: str) -> Shape:
-    """`1gbit,20ms,jitter=2ms,loss=0.1%` or a profile's name as a value; ValueError with the text quoted."""
+    """Parse `1gbit,20ms,jitter=2ms,loss=0.1%` or the name of a profile; raise ValueError with the text quoted."""
     name = text.strip().lower()
     if name in PROFILES:
         return parse_shape(PROFILES[name]) if PROFILES[name] else PLAIN
@@ -135,14 +135,14 @@ def parse_shape(text: str) -> Shape:
 
 
 def parse_one(what: str, text: str) -> Shape:
-    """A shape of which one thing is said: its `rate`, `delay` or `loss`; ValueError with the text quoted."""
+    """Return a shape with a single property, `rate`, `delay` or `loss`; raise ValueError with the text quoted."""
     if "," in text:
         raise ValueError(f"'{text}' says more than one thing of a link")
     return parse_shape(f"{what}={text}")
 
 
 def _field(part: str, text: str) -> tuple[str, int]:
-    """Which field of a Shape a part of its text is, and its value."""
+    """Return the field of a Shape that a part of the text sets, and the value."""
     for field, (form, units, least, most, range_in_words) in _FIELDS.items():
         if match := form.fullmatch(part):
             value = round(float(match[1]) * units[match[2]])
@@ -162,7 +162,7 @@ def _nearest(part: str) -> str:
 
 
 def check_links(texts: Sequence[str], nodes: Sequence[str] = ()) -> None:
-    """ValueError where a text is wrong, says the same scope again, or names a node that is not among `nodes`, if there are any."""
+    """Raise ValueError if a text is invalid, repeats a scope, or names a node that is not in `nodes` (if there are any)."""
     seen: dict[frozenset[frozenset[str]], str] = {}
     for text in texts:
         link = parse_link(text)
@@ -175,7 +175,7 @@ def check_links(texts: Sequence[str], nodes: Sequence[str] = ()) -> None:
 
 
 def merged(texts: Sequence[str], changes: Sequence[str]) -> tuple[str, ...]:
-    """The links in force once these changes have been made: each replaces what its scope had; no change at all clears them."""
+    """Return the links after these changes: each replaces the link with the same scope; without changes, all links are cleared."""
     if not changes:
         return ()
     links = {link.scope: link for link in map(parse_link, (*texts, *changes))}
@@ -183,14 +183,14 @@ def merged(texts: Sequence[str], changes: Sequence[str]) -> tuple[str, ...]:
 
 
 def shape_between(links: Iterable[Link], one: str, other: str) -> Shape:
-    """The shape of the link between two nodes, the same both ways: the most specific link's, the worst of equally specific ones."""
+    """Return the shape of the link between two nodes, the same in both directions: the most specific link wins, then the worst."""
     holding = [link for link in links if link.holds_between(one, other)]
     least = min((link.breadth for link in holding), default=None)
     return worst(link.shape for link in holding if link.breadth == least)
 
 
 def worst(shapes: Iterable[Shape]) -> Shape:
-    """Slowest, longest, most lost: what comes through where all of them hold at once."""
+    """Return the combination of shapes that apply at once: the lowest rate, the longest delay, the highest loss."""
     return reduce(_worse, shapes, PLAIN)
 
 
@@ -208,7 +208,7 @@ HEADER = ("links", "bandwidth", "delay", "jitter", "loss")
 
 
 def link_row(text: str) -> tuple[str, ...]:
-    """One link as words below `HEADER`; what it leaves as it is shows as a dash."""
+    """Return one link as a row below `HEADER`, with a dash for each property that it does not change."""
     link = parse_link(text)
     shape, between = link.shape, " and ".join(", ".join(group) for group in (link.nodes, link.others) if group)
     scope = f"between {between}" if link.others else f"of {between}" if link.nodes else "all"
@@ -218,17 +218,17 @@ def link_row(text: str) -> tuple[str, ...]:
 
 
 def rate_text(bits: int) -> str:
-    """`10mbit`, as `--link` takes it."""
+    """Return `10mbit`, as `--link` takes it."""
     return _text_in(bits, {f"{prefix}bit": factor for prefix, factor in _UNITS.items()})
 
 
 def time_text(microseconds: int) -> str:
-    """`20ms`, as `--link` takes it."""
+    """Return `20ms`, as `--link` takes it."""
     return _text_in(microseconds, _MICROSECONDS)
 
 
 def _text_in(value: int, units: dict[str, int]) -> str:
-    """In the largest unit that is not larger than the value, without losing a digit."""
+    """Return the value in the largest unit that does not exceed it, without losing a digit."""
     unit, factor = max((pair for pair in units.items() if pair[1] <= value), key=lambda pair: pair[1])
     digits = len(str(factor)) - 1
     return (f"{value / factor:.{digits}f}".rstrip("0").rstrip(".") if digits else str(value)) + unit

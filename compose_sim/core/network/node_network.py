@@ -1,7 +1,7 @@
-"""What must the network of one node be like, given the links and the faults in force? Decided here and nowhere else.
+"""Decide what the network of one node must be like, given the links and the active faults.
 
-It is always the whole state, never a change: applying it twice is applying it once, and a fault is healed by deciding again
-without it.
+The result is always the whole state, never a change. So applying it twice has no further effect, and a fault is healed by
+deciding again without the fault.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFault:
-    """What a fault adds to the network while it is in force."""
+    """What a fault adds to the network while it is active."""
 
     cuts: tuple[Cut, ...] = ()
-    links: tuple[Link, ...] = ()  # on top of the links in force: the worst of both holds
+    links: tuple[Link, ...] = ()  # on top of the current links: the worst of both applies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNetwork:
-    """The network of one node, as its own side of it must be: what leaves is shaped, what arrives may be dropped."""
+    """The network of one node, as seen from the node: outgoing packets are shaped, incoming ones may be dropped."""
 
     node: str
     shapes: tuple[tuple[Shape, tuple[str, ...]], ...] = field(
         default=()
-    )  # neighbours that share one shape, one bandwidth
-    deaf_to: tuple[str, ...] = ()  # whose packets are dropped where they arrive
-    mute_to: tuple[str, ...] = ()  # to whom no packet leaves
+    )  # neighbours that share one shape and one bandwidth
+    deaf_to: tuple[str, ...] = ()  # whose packets are dropped on arrival
+    mute_to: tuple[str, ...] = ()  # to which no packet is sent
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to do."""
+        """Return whether there is nothing to do."""
         return not (self.shapes or self.deaf_to or self.mute_to)
 
 
@@ -51,9 +51,9 @@ def decide_network(
     node: str, nodes: Sequence[str], links: Sequence[Link], faults: Sequence[NetworkFault]
 ) -> NodeNetwork:
     """
-    The network of one of the nodes.
+    Return the network of one node.
 
-    Nothing is ever done in the master's own network, so what it must not hear does not leave the node.
+    The network of the master itself is never changed, so packets that must not reach the master are dropped on the node.
     """
     shapes: dict[Shape, list[str]] = {}
     for other in nodes:

@@ -1,4 +1,4 @@
-"""Which commands give a node the network that was decided, on a kernel that has these means and not those?"""
+"""Render the commands that give a node the decided network, with the means that this kernel has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compose_sim.core.network.links import PLAIN, Shape, parse_link
 from compose_sim.core.network.node_network import NetworkFault, NodeNetwork
 from compose_sim.errors import EnvironmentMissingError
 
-INTERFACE = "eth0"  # the one that Docker gives a container on one network
+INTERFACE = "eth0"  # the name that Docker uses in a container on one network
 _ONE_BY_ONE_BITS = (
     10**8
 )  # up to this rate packets are sent one by one: 64 KiB at once would be a burst of 5 ms and more
@@ -20,19 +20,19 @@ _PACKET_BYTES = 1500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What this machine can do to packets, found by trying; the names are those of the kernel's parts."""
+    """What this machine can do to packets, found by trying; the names are those of kernel modules and programs."""
 
     tc: bool  # the program
     htb: bool  # a rate for each group of neighbours
-    tbf: bool  # one rate for all that leaves
+    tbf: bool  # one rate for all outgoing packets
     netem: bool  # delay and jitter
-    iptables: str  # the program that restores a table, "" where there is none that works
+    iptables: str  # the program that restores a table, "" if none works
     statistic: bool  # loss by the packet filter
-    said: Mapping[str, str]  # the complaint, by part that is missing
+    said: Mapping[str, str]  # the error message of each missing part
 
 
 def check_means(links: Iterable[str], faults: Sequence[NetworkFault], means: Means) -> None:
-    """EnvironmentMissingError where links or faults ask for what cannot be had here: the part by name, and the fix."""
+    """Raise EnvironmentMissingError if links or faults need a part that this machine lacks, with the name of the part and the fix."""
     for text in (*links, *(str(link) for fault in faults for link in fault.links)):
         link = parse_link(text)
         shape = link.shape
@@ -48,7 +48,7 @@ def check_means(links: Iterable[str], faults: Sequence[NetworkFault], means: Mea
         raise _missing("a partition drops packets", "iptables", means, "")
 
 
-# Each line it prints is a part that works, or `no PART` and the complaint. It is run in a network namespace of its own.
+# Each line of output is a part that works, or `no PART` and the error message. It runs in a separate network namespace.
 PROBE = """
 try() { part=$1; shift; if said=$("$@" 2>&1); then echo "$part"; else echo "no $part $(echo "$said" | tail -n 1)"; fi; }
 rate() { tc qdisc add dev lo root handle 1: htb && tc class add dev lo parent 1: classid 1:1 htb rate 1mbit &&
@@ -71,7 +71,7 @@ echo "no iptables $said"
 
 
 def means_found(printed: str) -> Means:
-    """What `PROBE` printed, as a value."""
+    """Parse the output of `PROBE`."""
     found: dict[str, str] = {}
     said: dict[str, str] = {}
     for line in printed.splitlines():
@@ -110,14 +110,14 @@ def _missing(wish: str, part: str, means: Means, way_out: str) -> EnvironmentMis
 
 
 def _first_missing(part: str, means: Means) -> str:
-    """What must be mended first: a part of the kernel is not seen without the program that asks for it."""
+    """Return what to fix first: a part of the kernel cannot be detected without the program that uses it."""
     if part in ("netem", "htb") and not means.tc:
         return "tc"
     return "iptables" if part == "statistic" and not means.iptables else part
 
 
 def lacking(part: str, means: Means) -> str:
-    """Why a fault that needs this part (`tc`, `netem`, `netfilter`, `loss`) cannot be had here; "" where it can."""
+    """Return why a fault that needs this part (`tc`, `netem`, `netfilter`, `loss`) is not possible here; "" if it is."""
     has = {"tc": means.htb, "netem": means.netem and means.htb, "netfilter": means.iptables, "loss": means.statistic}
     named = {"tc": "htb", "netem": "netem", "netfilter": "iptables", "loss": "statistic"}[part]
     return "" if has[part] else _WORDS[_first_missing(named, means)]
@@ -125,9 +125,9 @@ def lacking(part: str, means: Means) -> str:
 
 def render_script(network: NodeNetwork, addresses: Mapping[str, str], means: Means) -> str:
     """
-    A shell script that makes the network of a node what it must be, whatever it was before.
+    Return a shell script that sets up the network of a node, whatever it was before.
 
-    `addresses` are the IPv4 addresses of nodes and of `master`; who has none is not running, and is left out.
+    `addresses` are the IPv4 addresses of nodes and of `master`; nodes without one are not running, and are left out.
     """
     lines = ["set -e"]
     if means.iptables:
@@ -141,7 +141,7 @@ def render_script(network: NodeNetwork, addresses: Mapping[str, str], means: Mea
 
 
 def _filter_table(network: NodeNetwork, addresses: Mapping[str, str], means: Means) -> list[str]:
-    """The whole filter table: it is this node's own, and loaded at once."""
+    """Return the whole filter table, which belongs to this node alone and is loaded at once."""
     rules = [f"-A INPUT -s {addresses[other]}/32 -j DROP" for other in network.deaf_to if other in addresses]
     rules += [f"-A OUTPUT -d {addresses[other]}/32 -j DROP" for other in network.mute_to if other in addresses]
     for shape, others in network.shapes if means.statistic else ():
@@ -156,14 +156,14 @@ def _filter_table(network: NodeNetwork, addresses: Mapping[str, str], means: Mea
 
 
 def _offload(network: NodeNetwork) -> list[str]:
-    """How many packets the kernel may hand to the link as one; an old `ip` does not know the word, and does without."""
+    """Return commands that limit how many packets the kernel passes to the link as one; an old `ip` does not support this."""
     slowest = min((shape.rate_bits for shape, _ in network.shapes if shape.rate_bits), default=_ANY_RATE_BITS)
     most = 1 if slowest <= _ONE_BY_ONE_BITS else 65535
     return [f"ip link set dev {INTERFACE} gso_max_segs {most} 2>/dev/null || :"]
 
 
 def _queues(network: NodeNetwork, addresses: Mapping[str, str], means: Means) -> list[str]:
-    """Lines for `tc -batch`: a class for each group of neighbours, all else undisturbed."""
+    """Return lines for `tc -batch`: a class for each group of neighbours; other traffic is unaffected."""
     shaped = [(shape, others) for shape, others in network.shapes if _needs_queue(shape, means)]
     if not shaped:
         return []
@@ -190,12 +190,12 @@ def _needs_queue(shape: Shape, means: Means) -> bool:
 
 
 def _burst(rate_bits: int) -> int:
-    """Bytes that may leave at once: what is sent in a millisecond, so that a late timer costs no bandwidth."""
+    """Return how many bytes may leave at once: what is sent in a millisecond, so that a late timer costs no bandwidth."""
     return max(16384, rate_bits // 8 // 1000)
 
 
 def _netem(shape: Shape, means: Means) -> str:
-    """The words behind `netem`; loss only where the packet filter cannot do it: there it is nearer to a real link's."""
+    """Return the arguments of `netem`; it only drops packets if the packet filter cannot, which is closer to a real link."""
     words = [f"delay {shape.delay_us}us {shape.jitter_us}us"] if shape.delay_us else []
     words += [f"loss {shape.loss_ppm / 10**4:.4f}%"] if shape.loss_ppm and not means.statistic else []
     seconds = (shape.delay_us + shape.jitter_us) / 10**6

@@ -63,7 +63,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedNode:
-    """One node: its ranks, limits, environment and command."""
+    """One node: ranks, limits, environment and command."""
 
     name: str
     node_rank: int
@@ -74,7 +74,7 @@ class PlannedNode:
     environment: Mapping[str, str]  # in addition to that of all nodes
     command: tuple[str, ...]
     gpus: Bound | None = None  # GPUs of this machine; None if it emulates GPUs or has none
-    joins_mps: bool = False  # its ranks are clients of the run's MPS daemon
+    joins_mps: bool = False  # the ranks are clients of the run's MPS daemon
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class PlannedPort:
     host_port: int = 0  # on this machine; 0 until it is chosen
     path: str = "/"  # of the link; {token} stands for the run's token
     scheme: str = "http"
-    login: str = ""  # tells the user how to log in; {token} as above
+    login: str = ""  # how to log in, for the user; {token} as above
     discovery: str = ""  # path of an HTTP service discovery for Prometheus
 
 
@@ -125,9 +125,9 @@ class PlannedService:
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)  # with the nodes' image: in addition to theirs
     mounts: tuple[Mount, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict)  # path in the run's `services` folder -> its template
+    files: Mapping[str, str] = field(default_factory=dict)  # path in the run's `services` folder -> template
     ports: tuple[PlannedPort, ...] = ()
-    network_of: str = ""  # the service whose network (and loopback) it shares, or "" for its own
+    network_of: str = ""  # the service whose network (and loopback) it shares, or "" for a separate one
     packages: tuple[str, ...] = ()  # distributions that the nodes' image must have
 
 
@@ -164,7 +164,7 @@ class Plan:
     master: PlannedMaster
     mps: PlannedMps | None = None
     services: tuple[PlannedService, ...] = ()
-    is_driven: bool = False  # one program on the master drives the nodes, and its exit code is that of the run
+    is_driven: bool = False  # one program on the master drives the nodes, and the run has the same exit code
     has_token: bool = False  # the run has a token (the file TOKEN)
     exit_codes: Mapping[str, str] = field(default_factory=dict)  # meanings of the framework's exit codes
     nodes: tuple[PlannedNode, ...]

@@ -1,6 +1,6 @@
 """Plan a run: turn a request, a host and a recipe into nodes, commands, GPUs, ports and environment.
 
-Each decision that the user left to composesim is made here, and recorded with its reason.
+Each decision that the user left to composesim is made here, and recorded with the reason.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from compose_sim.core.plan.services import needed_packages
 from compose_sim.core.plan.services_plan import plan_services
 from compose_sim.core.request.spec import ClusterSpec
 
-RENDEZVOUS_PORT = 29400  # torchrun's default for its own rendezvous
+RENDEZVOUS_PORT = 29400  # torchrun's default port for a rendezvous
 STORE_PORT = 29500  # torch's default MASTER_PORT
 _LONGEST_SOCKET_FOLDER = 80  # a socket's path has at most 107 characters, and MPS appends to the folder
 

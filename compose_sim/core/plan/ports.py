@@ -15,7 +15,7 @@ def choose_ports(
     ports: Sequence[PlannedPort], *, requested: Mapping[str, int], listening: Mapping[int, str], shared: bool
 ) -> tuple[dict[str, PlannedPort], tuple[Choice, ...]]:
     """
-    Return each port with its port on this machine, by name, and a Choice for each that is not the usual one.
+    Return each port with the port on this machine, by name, and a Choice for each that is not the usual one.
 
     `listening` maps the ports that are in use to their users. If services share this machine's network (`shared`), they listen on the
     chosen port. Raises SpecError for an unknown name, and for a requested port that is in use.

@@ -1,1 +1,1 @@
-"""Build the report of a run, and its other formats."""
+"""Build the report of a run, and convert it to other formats."""

@@ -1,4 +1,4 @@
-"""Report what happened to a run: its faults, its rounds and its recoveries."""
+"""Report what happened to a run: faults, rounds and recoveries."""
 
 from __future__ import annotations
 

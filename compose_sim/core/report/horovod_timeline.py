@@ -1,4 +1,4 @@
-"""Break down the time of a Horovod run into computing, reducing and idling, from its timeline.
+"""Break down the time of a Horovod run into computing, reducing and idling, from Horovod's timeline.
 
 The timeline is a list of trace events in microseconds with one `pid` per tensor. NEGOTIATE_ALLREDUCE lasts from the first rank that
 is ready to the last, with a mark named after each; ALLREDUCE follows. A rank computes until it is ready. Once it has handed in every
@@ -52,7 +52,7 @@ class _Tensor:
 
 
 def parse_timeline(text: str, *, file: str) -> HorovodTimeline | None:
-    """Return what a timeline shows, even if its end was never written; None if no rank was ready for any reduction."""
+    """Return what a timeline shows, even if the end was never written; None if no rank was ready for any reduction."""
     reductions, busy = _read(_events_of(text))
     ranks = sorted(busy)
     if not reductions or not ranks:

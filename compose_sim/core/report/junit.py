@@ -1,6 +1,6 @@
 """Write a report as JUnit XML for CI systems: a test case for each check, each expectation of a scenario, and each rank.
 
-The format is that of Jenkins' schema (tests/core/junit-10.xsd), which GitLab, GitHub's actions and pytest follow.
+The format follows Jenkins' schema (tests/core/junit-10.xsd), which GitLab, GitHub's actions and pytest use as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def junit(report: Report) -> str:
-    """Return the report as one test suite. A warning is a test that passed, with the warning as its output."""
+    """Return the report as one test suite. A warning is a test that passed, with the warning as the output."""
     name = f"composesim.{_class_name(report.program)}"
     suite = Element("testsuite", name=_text(f"composesim {report.program}"))
     for check in report.checks:
@@ -70,7 +70,7 @@ def _expectation(suite: Element, class_name: str, result: ExpectationResult) -> 
 
 
 def _ranks(suite: Element, class_name: str, report: Report) -> None:
-    """Add a case for each rank. The cause of a failed run is the failure of its rank, or an error of the run."""
+    """Add a case for each rank. The cause of a failed run is the failure of a rank, or an error of the run."""
     cause = report.cause if report.run_failed else None
     for node in report.nodes:
         for rank in node.ranks:

@@ -1,4 +1,4 @@
-"""Make the report of a run from its plan and its last state. Every command gets its report from here, also after a crash."""
+"""Make the report of a run from the plan and the last state. Every command gets the report from here, even after a crash."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Define the report of a run: one frozen value that every command writes, reads, prints and returns.
 
-`templates/report.schema.json` is generated from these classes. Fields are added within a schema version; their meaning never changes.
+`templates/report.schema.json` is generated from these classes. Fields are added within a schema version; existing ones never change.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultReport:
-    """One fault that was injected, and what became of it; null for what did not happen."""
+    """One fault that was injected, and the outcome; null for what did not happen."""
 
     id: Annotated[str, "fault-1, fault-2, …, in the order of injection"]
     kind: Annotated[str, "A kind of `composesim fault list`"]
@@ -236,7 +236,7 @@ class Report:
 
     @property
     def run_failed(self) -> bool:
-        """Whether the run itself did not pass, whatever its checks and expectations say."""
+        """Whether the run itself did not pass, whatever checks and expectations found."""
         by_judges = self.cause is not None and self.cause.kind in ("check", "expectation")
         return self.verdict != "passed" and not by_judges
 

@@ -1,4 +1,4 @@
-"""Parse and check the values of a spec: types for its fields, each with its JSON schema."""
+"""Parse and check the values of a spec: types for the fields, each with a JSON schema."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _KINDS: dict[Any, Kind] = {tuple: "list", dict: "mapping"}
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Mark a field that has a flag. The marker stands in the field's `Annotated` type."""
+    """Mark a field that has a flag. The marker is part of the field's `Annotated` type."""
 
     metavar: str = ""  # of the value; a Literal shows its choices, a switch has no value
     names: tuple[str, ...] = ()  # if the flag is not named after the field

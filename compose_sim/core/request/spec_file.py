@@ -1,4 +1,4 @@
-"""Read a spec file and merge it with flags, which win.
+"""Read a spec file and merge it with flags, which take precedence.
 
 A spec file is a `composesim.yaml`, or a pyproject.toml with a table `[tool.composesim]`. Every error names the file, line and key
 of the value, or the flag.

@@ -1,4 +1,4 @@
-"""Turn the errors of pydantic into messages that quote the value and name its line."""
+"""Turn the errors of pydantic into messages that quote the value and name the line."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Problem:
 
     @property
     def with_key(self) -> str:
-        """Return the message after its key: `memory: 'lots' is not a size`."""
+        """Return the message after the key: `memory: 'lots' is not a size`."""
         keys = [part for part in self.path if isinstance(part, str)]
         return f"{keys[-1]}: {self.text}" if keys and not self.text.startswith("unknown key") else self.text
 
     def inside(self, key: str) -> Problem:
-        """Return the problem with its path below a key."""
+        """Return the problem with the path below a key."""
         return replace(self, path=(key, *self.path))
 
 

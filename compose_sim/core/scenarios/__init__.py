@@ -1,6 +1,6 @@
 """Play scenarios: files whose steps are interventions in a run, and whose expectations are evaluated when the run is over.
 
-A player is pure. It decides from events and time what to do next; the process that runs the cluster executes it.
+A player is pure. It decides from events and time what to do next; the process that runs the cluster executes the decisions.
 """
 
 from __future__ import annotations

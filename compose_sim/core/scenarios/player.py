@@ -30,13 +30,13 @@ class _PlayedStep:
     number: int  # from 1
     step: Step
     trigger: Trigger
-    ids: list[str] = field(default_factory=list)  # of its interventions
-    why_not: str = ""  # why it could not be played when its trigger fired
+    ids: list[str] = field(default_factory=list)  # of the interventions
+    why_not: str = ""  # why it could not be played when the trigger fired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What became of one step."""
+    """The outcome of one step."""
 
     number: int  # from 1
     times: int  # how often it was played

@@ -105,7 +105,7 @@ class TriggerSpec(BaseModel):
 
 
 class FaultSpec(BaseModel):
-    """The fault of a step. All other keys are options of its kind."""
+    """The fault of a step. All other keys are options of the kind."""
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 

@@ -22,7 +22,7 @@ class FaultChooser:
     """Makes faults of steps, for one plan and one seed."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
-        """Create a chooser. Its choices depend only on the seed and on which nodes are up at the time."""
+        """Create a chooser. The choices depend only on the seed and on which nodes are up at the time."""
         self._plan, self._seed = plan, seed
         ranks = {rank.rank: rank.node for rank in initial_state(plan).ranks.values()}
         # A run without failures: a fault that is invalid here is always invalid.

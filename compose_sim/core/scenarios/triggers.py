@@ -12,7 +12,7 @@ def steps_made(state: ClusterState, rank: int) -> int:
     Return how many steps training has made: the largest step that any rank has printed, or that this rank has counted.
 
     All ranks make the same steps, so a line of one rank holds for all. A rank starts counting again in each round. If one
-    program drives all nodes, its lines count.
+    program drives all nodes, the lines of that program count.
     """
     of_rank = state.ranks.get(rank)
     printed = [value.metric.get("step") for value in state.ranks.values()]

@@ -67,7 +67,7 @@ def _is_being_started(state: ClusterState, name: str) -> bool:
 
 
 def _has_just_started(fault: FaultRecord, gone_at: float) -> bool:
-    """Whether a node that went at this time was taken by the fault, which is over, so that the node is starting again."""
+    """Whether the fault took a node that went at this time; the fault is over, so the node is starting again."""
     ended_at = fault.healed_at if fault.lasts else fault.done_at
     return ended_at is not None and fault.begun_at <= gone_at <= ended_at + _REPORTED_LATE_S
 

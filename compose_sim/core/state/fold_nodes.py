@@ -27,7 +27,7 @@ def _on_node_joined(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_round(state: ClusterState, event: Event) -> ClusterState:
-    """A round begins, as reported by the master and then by the agent of each of its nodes."""
+    """A round begins: the master reports it, and then the agent of each node."""
     data, generation = event.data, event.generation
     if generation is None:
         return state
@@ -114,7 +114,7 @@ def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
 
 def _on_node_exited(state: ClusterState, event: Event) -> ClusterState:
     node = state.nodes.get(event.node or "")
-    # The node itself reports its end; it is "exited" only when the engine reports that a moment later.
+    # The node itself reports the end; it is "exited" only when the engine reports that a moment later.
     return state.with_node(replace(node, phase="ended", exit_code=event.data.get("exit_code"))) if node else state
 
 
@@ -156,7 +156,7 @@ def _on_usage(state: ClusterState, event: Event) -> ClusterState:
     )
     load = _loaded(node.load, before, usage) if before and node.phase == "running" else node.load
     state = state.with_node(replace(node, usage=usage, load=load))
-    # The engine may report the end of a node after it was started again. A node that reports its usage is alive.
+    # The engine may report the end of a node after it was started again. A node that still reports usage is alive.
     return _alive(state, state.nodes[node.name], event.t) if node.phase == "exited" else state
 
 

@@ -89,9 +89,9 @@ def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
     changes = {"exit_code": exit_code, "signal": signal, "exited_at": event.t, "stopped": stopped}
     state = _update_rank(state, event, phase="exited", in_init=False, **changes)
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
-    if not _is_now(state, event):  # reported late, after the end of its round: a failure nevertheless
+    if not _is_now(state, event):  # reported after the end of the round, but still a failure
         rank = RankState(rank=event.rank or 0, node=event.node or "") if known else None
-    # A driver ends all ranks when one has failed: also a rank that has raised the first exception, and is about to exit.
+    # A driver ends all ranks when one has failed, even the rank that raised the first exception and is about to exit.
     if rank and (not stopped or (state.driver and rank.exception)) and (signal or exit_code):
         state = replace(state, failures=(*state.failures, _failure_of(rank, event, state.nodes.get(rank.node))))
     return state
@@ -144,7 +144,7 @@ def _update_rank(state: ClusterState, event: Event, **changes: Any) -> ClusterSt
     """
     Return the state with these changes to the rank of the event. An event of an earlier round changes nothing.
 
-    The first event of a new round, of whatever kind, resets the rank: events of a rank may come before its agent reports the start.
+    The first event of a new round, of whatever kind, resets the rank: events of a rank may come before the agent reports the start.
     """
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
     known = rank.generation if rank and rank.generation is not None else -1

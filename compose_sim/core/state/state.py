@@ -64,7 +64,7 @@ class RankState:
     exit_code: int | None = None
     signal: int | None = None
     exited_at: float | None = None
-    stopped: bool = False  # composesim stopped it because of other ranks, so its exit code means nothing
+    stopped: bool = False  # composesim stopped it because of other ranks, so the exit code means nothing
     joined_group: bool = False  # it has called init_process_group
     in_init: bool = False
     init_world_size: int | None = None  # as passed by the script, if it was
@@ -92,7 +92,7 @@ class DriverState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """One node: its phase, and what its agent reported."""
+    """One node: the phase, and what the agent reported."""
 
     name: str
     nproc: int = 1
@@ -100,16 +100,16 @@ class NodeState:
     attempts: int = 0
     exit_code: int | None = None
     oom_killed: bool = False
-    was_stopped: bool = False  # by composesim, so its exit code explains nothing
+    was_stopped: bool = False  # by composesim, so the exit code explains nothing
     has_memory_limit: bool = False  # requested; the default limit is nearly all memory of the machine
     gone_at: float | None = None  # when it was lost or exited
     steps: int = 0  # of the fastest rank, in the last round in which the node took part
     usage: Usage | None = None
-    load: Load = NO_LOAD  # while its ranks trained
+    load: Load = NO_LOAD  # while ranks trained
 
     @property
     def is_gone(self) -> bool:
-        """Whether it no longer takes part: it exited, or the master lost it."""
+        """Whether the node no longer takes part: it exited, or the master lost it."""
         return self.phase in ("exited", "lost")
 
 
@@ -148,7 +148,7 @@ class ClusterState:
     exit_codes: Mapping[str, str] = field(default_factory=dict)  # the meaning of the exit codes of a framework
     failures: tuple[Failure, ...] = ()
     started_at: float | None = None
-    host: Mapping[str, Any] = field(default_factory=dict)  # this machine and its engine, as the report names them
+    host: Mapping[str, Any] = field(default_factory=dict)  # this machine and the engine, as the report names them
     first_node_at: float | None = None
     rendezvous_at: float | None = None  # of the first round
     round_at: float = 0.0  # when the current round began

@@ -19,7 +19,7 @@ class Breakpoint:
 
 
 def breakpoint_after(before: Breakpoint | None, event: Event, *, rank: int) -> Breakpoint | None:
-    """Return the breakpoint of a rank after one more event; None once its process has exited or was started again."""
+    """Return the breakpoint of a rank after one more event; None once the process has exited or was started again."""
     if event.rank != rank:
         return before
     if event.kind in ("rank-started", "rank-exited"):

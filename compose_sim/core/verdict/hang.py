@@ -9,7 +9,7 @@ from compose_sim.core.state.fault_attribution import active_faults
 from compose_sim.core.state.state import ClusterState, Failure, RankState
 from compose_sim.core.verdict.stalled_rank import Standing, place_of, standing_of
 
-# Before the first step, ranks may wait for things that are not observed; and if all ranks only sleep, they may wake up by themselves.
+# Before the first step, ranks may wait for things that are not observed. If all ranks only sleep, they may wake up by themselves.
 _PATIENCE_FACTOR = 4
 _MOST_RANKS = 16
 _FIXES = {

@@ -111,7 +111,7 @@ def _early_leaver(state: ClusterState, consequence: Failure) -> Failure | None:
 
 
 def _silent_nodes(state: ClusterState, known: list[Failure], outputs: Mapping[str, str]) -> list[Failure]:
-    """Return nodes that failed without an event of their own: their agent never started, or was killed."""
+    """Return nodes that failed without any event: the agent never started, or was killed."""
     reported = {failure.node for failure in (*known, *state.failures)}
     never_started = failed_at_start(state)
     failures = []

@@ -75,7 +75,7 @@ def too_few_nodes_message(state: ClusterState) -> str:
 
 
 def _failed_peers(state: ClusterState, plan: Plan, *, now: float) -> StopReason | None:
-    """Return a reason if nodes keep running after a failure. The master normally stops them; it may be gone itself."""
+    """Return a reason if nodes keep running after a failure. The master normally stops them, but may itself be gone."""
     if state.outcome is False and now - state.outcome_at > _PEERS_MUST_END_WITHIN_S:
         return StopReason(reason="failure")
     # An elastic run, or one with restarts left, may begin another round. Injected failures use up no restarts.

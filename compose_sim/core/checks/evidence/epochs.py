@@ -1,4 +1,4 @@
-"""Put together what each rank recorded about its loaders and their epochs."""
+"""Combine what each rank recorded about its loaders and their epochs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Pair = tuple[int, int]
 
 @dataclass(slots=True)
 class Epoch:
-    """One pass of a rank over a loader; `last` is the latest record of its progress."""
+    """One pass of a rank over a loader; `last` is the latest progress record."""
 
     number: int
     last: EpochProgress
-    marks: tuple[int, ...] | None  # the epoch numbers that samplers and data set held when it began
+    marks: tuple[int, ...] | None  # the epoch numbers that samplers and data set held at the beginning
     closed: bool = False
     batches: list[Batch] = field(default_factory=list)
 
@@ -156,6 +156,6 @@ def pairs_text(found: list[Pair]) -> str:
 
 
 def shared_epochs(left: Loader, right: Loader) -> Iterator[tuple[Epoch, Epoch]]:
-    """Yield the epochs that both saw."""
+    """Yield the epochs that both ranks saw."""
     for number in sorted(left.epochs.keys() & right.epochs.keys()):
         yield left.epochs[number], right.epochs[number]

@@ -1,4 +1,4 @@
-"""Order what two ranks did by the collectives between them; nothing else is taken to order ranks."""
+"""Order what two ranks did by the collectives between them; nothing else orders ranks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Key = tuple[tuple[int, ...], str]
 
 class HappensBefore:
     """
-    What each rank knew about the others' progress, by its collectives: a vector clock.
+    What each rank knew about the progress of the others through collectives: a vector clock.
 
-    After a collective, each of its ranks is later than everything that any of them did before it. Beyond the point at which the
-    ranks' collectives no longer match, nothing is known.
+    After a collective, each participating rank is later than everything that any of them did before. Beyond the point at which
+    the ranks' collectives no longer match, nothing is known.
     """
 
     def __init__(self, observed: Observed) -> None:

@@ -1,4 +1,4 @@
-"""Tell whether a printed number is a rank's own loss or the mean over all ranks, by computing both in all usual ways."""
+"""Decide whether a printed number is a rank's own loss or the mean over all ranks, by computing both in all usual ways."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Losses:
     """The losses of one rank and the means over all ranks, as a script may print them."""
 
     def __init__(self, observed: Observed, rank: int) -> None:
-        """Pair the losses of all ranks by their order."""
+        """Pair the losses of all ranks by position."""
         values = {each.rank: [seen.value for seen in each.of(LossValue)][:_MOST] for each in observed}
         length = min((len(each) for each in values.values()), default=0)
         own = values.get(rank, [])[:length]
@@ -44,7 +44,7 @@ class Losses:
         self._means = sorted([*_printed(mean, starts, per_step), *_smoothed(mean)])
 
     def match(self, number: str) -> Match | None:
-        """Return what a number is, judging by its digits; None if it is neither, if it may be both, or if anything would match."""
+        """Return what a number is, judging by its digits; None if it is neither, may be both, or if anything would match."""
         mantissa, _, exponent = number.lower().partition("e")
         decimals = len(mantissa.partition(".")[2])
         if len(mantissa.replace(".", "").strip("+-0")) < _DIGITS:
@@ -58,7 +58,7 @@ class Losses:
             return None if last > first else Match(is_own=False, mean=value)
         low, high = self._near(value, _AROUND * slack)
         if high - low > _AROUND * _CHANCE + (last - first):
-            return None  # there are so many numbers around it that any would match one
+            return None  # so many numbers are close that any would match one
         return next((Match(True, mean) for own, mean in self._own[first:last] if abs(own - mean) > 2 * slack), None)
 
     def _near(self, value: float, slack: float) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Compare the steps that one rank repeated with those of all ranks, and find the reasons for which they may rightly differ."""
+"""Compare the steps that one rank repeated with those of all ranks, and find legitimate reasons for a difference."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _reason_against_models(models: Sequence[RecordedModels], world_size: int) ->
 
 
 def noise(observed: Observed) -> str:
-    """Return why one rank with all batches rightly computes something else; "" if it should not."""
+    """Return why one rank with all batches legitimately computes something else; "" if it should not."""
     drew = sorted({name for step in observed.of(RecordedStep) for name in step.drew})
     if drew:
         return f"the training draws random numbers ({', '.join(drew)}), as dropout does"
@@ -104,7 +104,7 @@ def _has_gradient(step: ReplayedStep) -> bool:
 
 
 def tolerance_of(step: ReplayedStep, case: Case) -> float:
-    """Return how far a step may differ: the user's tolerance, looser if numbers are computed with fewer digits."""
+    """Return how far a step may differ: the user's tolerance, or more if numbers are computed with fewer digits."""
     return case.tolerance * _LOOSER[step.precision]
 
 
@@ -114,7 +114,7 @@ def beyond_tolerance(steps: Sequence[ReplayedStep], case: Case) -> list[Replayed
 
 
 def constant_factor(steps: Sequence[ReplayedStep], case: Case) -> Factor | None:
-    """Return the factor between both runs if it is the same for all gradients of an optimizer, at every step, and is not 1."""
+    """Return the factor between both runs if it is the same for all gradients of an optimizer at every step, and is not 1."""
     for own in _by_optimizer(steps):
         ratios = [step.ratio or 0.0 for step in own]
         if min(ratios) <= 0:
@@ -129,7 +129,7 @@ def constant_factor(steps: Sequence[ReplayedStep], case: Case) -> Factor | None:
 
 
 def factor_in_noise(steps: Sequence[ReplayedStep], world_size: int) -> Factor | None:
-    """Return the factor if dropout or BatchNorm blur each step: only a factor of the world size itself can be made out."""
+    """Return the factor if dropout or BatchNorm blurs each step: then only a factor equal to the world size can be detected."""
     if world_size < 3 or len(steps) < 3:
         return None
     for own in _by_optimizer(steps):
@@ -151,7 +151,7 @@ def _by_optimizer(steps: Sequence[ReplayedStep]) -> list[list[ReplayedStep]]:
 
 
 def explained(factor: Factor) -> str:
-    """Return why a factor is no error of the ranks: the loss is a sum divided by the fixed size of one rank's batch."""
+    """Return why a factor is no error of the ranks: the loss is a sum divided by the fixed batch size of one rank."""
     size, several = float(factor.step.batch_size), factor.step.batches_per_step
     if factor.value < 1 or not size:
         return ""
@@ -162,7 +162,7 @@ def explained(factor: Factor) -> str:
 
 
 def needs_alone(case: Case) -> bool:
-    """Return whether to repeat each rank's batches alone: with all of them together the steps differ, for no simple reason."""
+    """Return whether to repeat each rank's batches alone: with all of them together, the steps differ for no simple reason."""
     world_size = case.observed.world_size
     steps = comparable(steps_of(case.single))
     if not steps_of(case.single) or world_size > MOST_RANKS_ALONE or noise(case.observed):

@@ -2,7 +2,7 @@
 
 Ranks are compared at equal steps of an optimizer, by the tensors that all of them have with the same name, shape and type. A tensor
 that differed and was equal again later is averaged now and then, as in local SGD: it does not count as different. With `join()`, ranks
-may take different numbers of steps until it ends; they are then compared by their steps within it.
+may take different numbers of steps until the join ends; they are then compared by their steps within the join.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compose_sim.node.records.record import Shape
 Key = tuple[str, int | None, str]  # kind, number of the DDP model, name
 Value = tuple[Shape, str | None, str | None, str | None]  # shape, type, device, hash
 Values = Mapping[Key, Value]
-Groups = Mapping[int, Mapping[int, tuple[int, ...]]]  # rank -> DDP model -> its ranks
+Groups = Mapping[int, Mapping[int, tuple[int, ...]]]  # rank -> DDP model -> the ranks of the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +165,8 @@ def _compare(optimizer: int, samples: Mapping[int, Samples], groups: Groups) -> 
     }
     mine = {rank: held for rank, held in mine.items() if held}
     moments = sorted({moment for held in mine.values() for moment in held})
-    # The end of a script may rightly differ, for example if one rank loads the best weights again. Unless nothing else is known,
-    # it only shows what became equal.
+    # The end of a script may legitimately differ, for example if one rank loads the best weights again. Unless nothing else is
+    # known, it only shows what became equal.
     between = any(nth > 0 and not moment.final for held in mine.values() for moment, (nth, _) in held.items())
     first: dict[tuple[Key, tuple[int, ...]], Difference] = {}
     equal_again: set[str] = set()
@@ -205,7 +205,7 @@ def _compare(optimizer: int, samples: Mapping[int, Samples], groups: Groups) -> 
 def _differences(
     here: Mapping[int, Values], groups: Groups
 ) -> Iterator[tuple[Key, tuple[int, ...], tuple[tuple[int, ...], ...]]]:
-    """Yield each tensor at one moment, with its ranks and those of them that agree. The ranks are those of its DDP model, or all."""
+    """Yield each tensor at one moment, with the ranks of its DDP model (or all) and those of them that agree."""
     for peers in sorted(
         {_peers(rank, model, groups, here) for rank in here for model in {key[1] for key in here[rank]}}
     ):

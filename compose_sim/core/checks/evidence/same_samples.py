@@ -38,8 +38,8 @@ def overlap(left: Sequence[object], right: Sequence[object], *, unique: bool = F
     """
     Return how many of how many samples are in both; none if that may be chance.
 
-    Independent draws from one pool have about twice as much in common as each has repetitions, with a spread of about its root. So do
-    rows that are equal by nature. If samples are `unique` and neither side repeats one, nothing in common is chance.
+    Independent draws from one pool have about twice as much in common as each has repetitions, with a spread of about the square root.
+    So do rows that are equal by nature. If samples are `unique` and neither side repeats one, nothing in common is chance.
     """
     ours, theirs = set(left), set(right)
     fewer = min(len(ours), len(theirs))
@@ -68,14 +68,14 @@ def _compare_epoch(case: Case, left: Loader, right: Loader, ours: Epoch, theirs:
     else:
         return None
     if lone and common < 0.5 * of:
-        common = 0  # padding is all of a small data set's second round
+        common = 0  # the second round of a small data set is nothing but padding
     if common and same_order and _sliced(case, left, right, ours, theirs):
         common = 0
     return CommonSamples(common=common, of=of, epoch=ours.number, by=by)
 
 
 def _draws_once(loader: Loader, count: int) -> bool:
-    """Return whether a sampler that has repeated nothing in `count` draws is one that never does."""
+    """Return whether a sampler that has repeated nothing in `count` draws never repeats anything."""
     sampling, length = loader.info.sampling, loader.info.length or 0
     if sampling.replacement:
         return False
@@ -115,7 +115,7 @@ def _by_index(batches: Sequence[Batch]) -> dict[int, tuple[int, int | None]]:
 
 
 def _sliced(case: Case, left: Loader, right: Loader, ours: Epoch, theirs: Epoch) -> bool:
-    """Return whether both load the same batches, but each trains only on its part of them."""
+    """Return whether both load the same batches, but each trains on a part of them only."""
     mine, others = _fed(case, left, ours), _fed(case, right, theirs)
     if not mine or not others:
         return False

@@ -1,4 +1,4 @@
-"""Judge whether BatchNorm takes its statistics from the whole batch."""
+"""Judge whether BatchNorm computes statistics over the whole batch."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _written_twice(observed: Observed, order: HappensBefore, path: str, uses: Se
 
 
 def _awaited_and_read(observed: Observed, path: str, uses: Sequence[FileUse]) -> Result | None:
-    """Find a rank that waits until a file exists, and reads what another has only begun to write under this very name."""
+    """Find a rank that waits until a file exists, and reads it while another rank is still writing under the final name."""
     if any(each.to == path for each in observed.of(FileUse) if each.op == "rename"):
         return None
     for write, read in _pairs(observed, uses, _WRITERS, ("read",)):

@@ -32,7 +32,7 @@ _EQUAL_SHAPES = (
 )
 _AGREED = {"op": "collective", "root": "root rank", "reduce": "reduction", "dtype": "dtype", "ranks": "ranks"}
 _POSITION = "position in the training loop"
-# What a rank's error says if the end, or the data, of another rank broke a collective.
+# What a rank's error contains if the end, or the data, of another rank broke a collective.
 _NETWORK = re.compile(r"gloo|c10d|nccl|NCCL|closed by peer|reset by peer|[Tt]imed? ?out|preamble|Dist[A-Z]\w*Error")
 
 
@@ -80,7 +80,7 @@ def judge(case: Case) -> Result:
 
 
 def _groups(observed: Observed) -> list[_Group]:
-    """Return the groups of at least two ranks; groups of the same ranks are told apart by their names."""
+    """Return the groups of at least two ranks; groups of the same ranks are distinguished by name."""
     found: dict[tuple[tuple[int, ...], str], dict[int, list[_Issued]]] = {}
     forwards = dict.fromkeys(observed.ranks, 0)
     for rank in observed:
@@ -172,7 +172,7 @@ def _value(seen: Collective, what: str) -> str:
 
 
 def _missing(case: Case, group: _Group) -> Result | None:
-    """Find a member that issued fewer than another, if it would never have issued more: it has ended, or waits in something else."""
+    """Find a member that issued fewer than another, and would not have issued more: it has ended, or waits in something else."""
     counts = {rank: len(issued) for rank, issued in group.issued.items()}
     shortest, longest = min(counts.values()), max(counts.values())
     if shortest == longest or any(rank.last(LaterCollectives) for rank in case.observed):
@@ -200,7 +200,7 @@ def _is_missed(case: Case, group: _Group, behind: Sequence[int], ahead: Sequence
         return case.verdict == "passed"
     cause = case.cause
     if cause and cause.kind == "exit" and cause.rank in behind:
-        return True  # it ended without an error, and too early
+        return True  # the rank ended without an error, and too early
     ranks = case.observed.ranks
     if case.verdict == "failed" and not any(_died_in(ranks[rank], cause) for rank in ahead):
         return False  # something else ended the run before the ranks behind could come
@@ -208,7 +208,7 @@ def _is_missed(case: Case, group: _Group, behind: Sequence[int], ahead: Sequence
 
 
 def _died_in(rank: RankObserved, cause: Cause | None) -> bool:
-    """Return whether a rank ended in a collective: it raised there, or its process was killed there."""
+    """Return whether a rank ended in a collective: it raised there, or the process was killed there."""
     last = rank.last(Collective, DdpForward, CollectiveFailed, Batch, FileUse)
     killed = cause is not None and (cause.rank, cause.kind) == (rank.rank, "signal")
     return isinstance(last, CollectiveFailed) or (killed and isinstance(last, (Collective, DdpForward)))
@@ -225,7 +225,7 @@ def _waits_elsewhere(rank: RankObserved, group: _Group) -> bool:
 
 
 def _is_uneven(case: Case, group: _Group, one: _Issued, other: _Issued | None) -> bool:
-    """Return whether some ranks had fewer batches than others, and have left their loop for what comes after it."""
+    """Return whether some ranks had fewer batches than others, and have left the loop for what comes after it."""
     least = min(group.forwards.values())
     if least == max(group.forwards.values()):
         return False
@@ -256,7 +256,7 @@ def _left_to_uneven_inputs(group: _Group) -> Result:
 
 
 def _later_ones(observed: Observed) -> Result | None:
-    """Compare the hashes of those that were too many to be recorded one by one."""
+    """Compare the hashes of the collectives that were too many to be recorded one by one."""
     ends = {rank.rank: rank.last(LaterCollectives) for rank in observed}
     later = {rank: (end.count, end.hashes) for rank, end in ends.items() if end}
     if len(later) < len(ends) or not later:

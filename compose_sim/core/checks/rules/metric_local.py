@@ -91,7 +91,7 @@ def _every_node(observed: Observed, lines: Mapping[int, Sequence[MetricLine]]) -
     if len(observed.nodes) < 2 or len(first) == observed.world_size or len(first) != len(observed.nodes):
         return None
     if any("transformers" in each.names and not each.asks_for_node for each in observed.of(TrainerLibraries)):
-        return None  # its Trainer logs once per node, and the user's own code never asks for that
+        return None  # the library's Trainer logs once per node, and the user's code never asks for that
     speakers: dict[str, set[int]] = {}
     for rank, printed in lines.items():
         for line in printed:
@@ -108,7 +108,7 @@ def _every_node(observed: Observed, lines: Mapping[int, Sequence[MetricLine]]) -
 
 
 def _own_loss(observed: Observed, printed: Sequence[MetricLine]) -> Result | None:
-    """Find lines of the only rank that reports with numbers that are its own loss, not the mean over all ranks."""
+    """Find lines of the only reporting rank whose numbers are the rank's own loss, not the mean over all ranks."""
     rank = printed[0].rank
     losses = Losses(observed, rank)
     if not losses.differ:
@@ -156,7 +156,7 @@ def _never_reduced(observed: Observed, of_training: Sequence[MetricLine]) -> Res
 
 
 def _exchanges(each: Record) -> bool:
-    """Return whether a rank may have learned something from others; what it broadcasts itself is nothing new to it."""
+    """Return whether a rank may have learned something from others; what it broadcasts itself is not new to it."""
     if isinstance(each, Collective):
         own = each.root == each.rank and each.op.startswith(("broadcast", "scatter"))
         return not own and bool(_REDUCING.search(each.op))
@@ -190,8 +190,8 @@ def _own_evaluation(observed: Observed, printed: Sequence[MetricLine]) -> Result
 def _evaluations(rank: RankObserved) -> Iterator[tuple[EpochProgress, bool]]:
     """Yield each finished epoch without training, and whether nothing was exchanged in it and until training continued."""
     finished: list[EpochProgress] = []
-    begun: dict[int, EpochProgress] = {}  # by loader: its epoch that was not seen to be exhausted
-    exchanged: dict[int, bool] = {}  # by loader: whether anything was since its epoch began
+    begun: dict[int, EpochProgress] = {}  # by loader: the epoch that was not seen to be exhausted
+    exchanged: dict[int, bool] = {}  # by loader: whether anything was since the epoch began
     counted = _counted(rank)
     for each in rank.records:
         if _exchanges(each):
@@ -230,7 +230,7 @@ def _key(each: EpochProgress | Batch) -> tuple[int, int]:
 
 
 def _is_sharded(observed: Observed, loader: LoaderInfo | None) -> bool:
-    """Return whether each rank's loader, made on the same line, has its own samples."""
+    """Return whether the loaders of the ranks, made on the same line, have different samples."""
     if loader is None:
         return False
     if (loader.sampling.num_replicas or 1) > 1:

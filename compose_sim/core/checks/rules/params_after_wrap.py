@@ -21,7 +21,7 @@ Change = tuple[
 
 
 def judge(case: Case) -> Result:
-    """Look for parameters that are trained under a DDP model but were not in it, or not as such, when it was made."""
+    """Look for parameters that are trained under a DDP model but were not in the model, or not as such, when it was wrapped."""
     if not case.observed.first(DdpModel):
         return not_applicable("no model was wrapped in DistributedDataParallel")
     if not any(step.models for step in case.observed.of(OptimizerStep)):

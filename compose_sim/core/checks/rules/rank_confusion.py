@@ -71,7 +71,7 @@ def _init(observed: Observed) -> Result | None:
 
 
 def _devices(case: Case, apart: Iterable[RankObserved]) -> Result | None:
-    """Find devices with the number of the rank, on every rank whose LOCAL_RANK is another."""
+    """Find devices with the number of the rank, on every rank whose LOCAL_RANK is another number."""
     chosen = [each for rank in apart for each in _chosen(rank)]
     if not chosen:
         return _no_such_device(case)
@@ -98,7 +98,7 @@ def _chosen(rank: RankObserved) -> Iterator[_Device]:
 
 
 def _no_such_device(case: Case) -> Result | None:
-    """Find ranks to which CUDA refused a device: those whose RANK is beyond their node's GPUs, and no others."""
+    """Find ranks to which CUDA refused a device: those whose RANK exceeds the node's GPUs, and no others."""
     observed, cause = case.observed, case.cause
     ends = (rank.last(ScriptEnd) for rank in observed)
     refused = {end.rank for end in ends if end and _ORDINAL in (end.raised or "")}
@@ -154,7 +154,7 @@ def _one_data_set(observed: Observed, seen: Mapping[int, LoaderInfo]) -> bool:
 
 
 def _shards(observed: Observed) -> Result | None:
-    """Find samples that are divided by hand: the ranks that share a LOCAL_RANK, and no others, train on the same ones."""
+    """Find samples that are divided by hand: the ranks that share a LOCAL_RANK, and no others, train on the same samples."""
     if any(each.sub_group for each in observed.of(DdpModel)) or len(observed.nodes) < 2:
         return None
     by_local: dict[int, list[int]] = {}
@@ -185,6 +185,6 @@ def _shards(observed: Observed) -> Result | None:
 
 
 def _rows(rank: RankObserved, kind: type[TrainingForward | Batch]) -> tuple[tuple[int, ...], ...] | None:
-    """Return hashes of the first samples; None if they are not known, or tell nothing because they are all the same."""
+    """Return hashes of the first samples; None if they are unknown, or useless because they are all the same."""
     seen = [each.rows for each in rank.of(kind) if each.rows][:_MOST_BATCHES]
     return tuple(seen) if len({row for rows in seen for row in rows}) > 1 else None

@@ -1,4 +1,4 @@
-"""Judge whether each rank draws its own random numbers."""
+"""Judge whether each rank draws different random numbers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _both(draws: Mapping[int, _Draws], pair: Pair) -> list[tuple[int, int]]:
 
 
 def _is_many(drew: int | None, forward: TrainingForward) -> bool:
-    """Return whether this is more than a decision, which all ranks may have to make alike."""
+    """Return whether this is more than a single decision, which all ranks may have to make alike."""
     return (drew or 0) >= max(_FEW, len(forward.rows or ()))
 
 
@@ -90,7 +90,7 @@ def _in_fetches(case: Case, loader: Loader) -> _Draws:
     iterable = loader.info.iterable
     for each in case.observed.ranks[loader.rank].of(RandomDraws):
         if each.loader != loader.info.loader or (iterable and not each.fetch):
-            continue  # an iterable data set's first fetch begins its epoch: what it draws may be an order for all ranks
+            continue  # the first fetch of an iterable data set begins the epoch: it may draw an order for all ranks
         for name, (state, count) in each.states.items():
             if iterable and not name.startswith(("torch", "numpy")):
                 continue  # buffers that shuffle

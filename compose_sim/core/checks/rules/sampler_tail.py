@@ -85,7 +85,7 @@ def _judge_epoch(case: Case, members: dict[int, Loader], number: int, drawn: dic
 
 
 def _is_gathered(case: Case, members: dict[int, Loader], number: int) -> bool:
-    """Return whether results are gathered after the epoch: then the script can cut off those of repeated samples."""
+    """Return whether results are gathered after the epoch: then the script can drop those of repeated samples."""
     for rank, loader in members.items():
         batches = loader.epochs[number].batches
         begun = batches[0].index if batches else 0

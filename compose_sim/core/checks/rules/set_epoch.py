@@ -59,7 +59,7 @@ def _starts_over(steps: Sequence[OptimizerStep], before: Epoch, after: Epoch) ->
 def _is_repeated(loader: Loader, before: Epoch, after: Epoch) -> bool:
     """Return whether an order that is meant to change did not."""
     info = loader.info
-    if info.iterable:  # whether it shuffles cannot be seen, only that it has a set_epoch that is never called
+    if info.iterable:  # shuffling cannot be seen, only that set_epoch exists and is never called
         called = before.marks != after.marks or not after.marks
         same = rows_of(before.batches) == rows_of(after.batches)
         return info.data_set_epoch and info.data_shuffles and not called and same

@@ -1,4 +1,4 @@
-"""Judge whether every rank ends cleanly after its training."""
+"""Judge whether every rank ends cleanly after the training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIX_RAISED = (
 
 
 def judge(case: Case) -> Result:
-    """Look at how the run ended, if the training itself had."""
+    """Look at how the run ended, if the training itself had ended."""
     cause, rank = case.cause, case.failing_rank
     message = (cause.first_line if cause else "") or "no message"
     ends = (each.last(ScriptEnd) for each in case.observed)
@@ -33,7 +33,7 @@ def judge(case: Case) -> Result:
             ranks=() if rank is None else (rank,),
         )
     raised = next((each for each in case.observed.of(RaisedAfterTraining) if each.rank == rank), None)
-    # If a rank dies because another one is gone, that shows nothing about its own end.
+    # If a rank dies because another one is gone, that shows nothing about the rank itself.
     if raised and case.verdict != "passed" and not is_consequence(cause.message if cause else ""):
         return warned(
             f"rank {rank} raised after its training had ended: {message}",

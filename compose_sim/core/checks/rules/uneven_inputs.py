@@ -25,14 +25,14 @@ _BY_OTHERS = re.compile(r"gloo|c10d|[Nn][Cc][Cc][Ll]|closed by peer|reset by pee
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """How far a rank has come in its training loaders."""
+    """How far a rank has come in the training loaders."""
 
     fetched: int
     synchronised: int
     left: bool  # whether it exhausted the last epoch that it began
     closed: bool  # whether all of it was recorded
     last: tuple[Loader, Epoch]
-    epochs: dict[tuple[int, int], Epoch]  # by the loader's position among all, and number
+    epochs: dict[tuple[int, int], Epoch]  # by the position of the loader among all, and by number
 
 
 def judge(case: Case) -> Result:
@@ -90,7 +90,7 @@ def _is_uneven(case: Case, ended: _Way, other: _Way) -> bool:
         return False
     if case.verdict == "passed" or (ended.closed and other.closed):
         return other.synchronised > ended.synchronised
-    # The run broke off, so what the other rank did with its last batch may not be recorded. That one rank had come further than
+    # The run broke off, so what the other rank did with the last batch may not be recorded. That one rank had come further than
     # another means nothing, unless it was by the batches of one epoch.
     further = other.fetched > ended.fetched and other.synchronised >= ended.synchronised
     return further and any(
@@ -114,7 +114,7 @@ def _uneven(members: dict[int, _Way], ended: int, further: list[int]) -> Result:
 
 
 def _judge_by_hand(case: Case) -> Result | None:
-    """Without a loader, find ranks that have left their loop while others wait in one more forward or backward pass."""
+    """Without a loader, find ranks that have left the loop while others wait in one more forward or backward pass."""
     if case.verdict not in ("hung", "failed") or _joins(case):
         return None
     for group in groups(case):
@@ -146,7 +146,7 @@ def _waits_in_model(rank: RankObserved) -> bool:
 
 
 def _has_left(rank: RankObserved, known: int) -> bool:
-    """Return whether a rank waits after its last step in a collective that others have not reached, or has ended."""
+    """Return whether a rank, after its last step, waits in a collective that others have not reached, or has ended."""
     end = rank.last(ScriptEnd)
     if end is not None and not end.raised:
         return True

@@ -1,4 +1,4 @@
-"""Judge whether the model is called through its DDP wrapper."""
+"""Judge whether the model is called through the DDP wrapper."""
 
 from __future__ import annotations
 

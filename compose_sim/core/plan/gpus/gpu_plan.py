@@ -21,12 +21,12 @@ from compose_sim.core.plan.gpus.request import label
 from compose_sim.core.plan.gpus.sharing import CONTEXT_BYTES, MPS, OWN, Sharing, crowds_cpus, decide_sharing
 from compose_sim.core.units import format_bytes
 
-MPS_NAME = "mps"  # of the service, and the node in its events
+MPS_NAME = "mps"  # of the service, and of the node in the events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGpus:
-    """The GPUs of one node, and whether its ranks are clients of the run's MPS daemon."""
+    """The GPUs of one node, and whether ranks on it are clients of the run's MPS daemon."""
 
     bound: Bound
     environment: dict[str, str]
@@ -93,7 +93,7 @@ def plan_gpus(
 
 
 def _crowds(ranks: Sequence[int], sharing: Sharing, *, cpus: int) -> list[str]:
-    """Return `FIRST/ALL` for each node (its first rank, and all ranks) if ranks must divide the CPUs among them, else ""."""
+    """Return `FIRST/ALL` for each node (the first rank on it, and all ranks) if ranks must divide the CPUs among them, else ""."""
     if not crowds_cpus(sharing, ranks=sum(ranks), cpus=cpus):
         return [""] * len(ranks)
     return [f"{sum(ranks[:node])}/{sum(ranks)}" for node in range(len(ranks))]

@@ -1,4 +1,4 @@
-"""Decide how ranks share a GPU (MPS or time slicing) and how much of its memory each may use."""
+"""Decide how ranks share a GPU (MPS or time slicing) and how much memory each may use."""
 
 from __future__ import annotations
 

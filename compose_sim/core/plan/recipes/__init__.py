@@ -22,7 +22,7 @@ class ClusterLayout:
     program: Program
     python: str
     folder: str  # of the run
-    contained: bool  # nodes are containers, with their own names and addresses
+    contained: bool  # nodes are containers, with separate names and addresses
     host: str  # the master's name or address
     port: int  # nodes join here; 0: any free port
     store_port: int  # MASTER_PORT of the ranks; 0: any free port
@@ -36,7 +36,7 @@ class Recipe(Protocol):
 
     EMULATES_GPUS: bool  # whether composesim can emulate GPUs in the ranks
     RUNS_COMMANDS: bool  # whether the program is any command instead of a Python script
-    DRIVEN: bool  # whether one program on the master drives the nodes (driver_commands.py); its exit code is that of the run
+    DRIVEN: bool  # whether one program on the master drives the nodes (driver_commands.py); the run exits with the same code
     PACKAGES: Mapping[str, str]  # distributions that nodes need -> the oldest version that works
     EXAMPLE: str  # the default script, in composesim's assets; "" for none
     OPTIONS: Mapping[str, str]  # of `--option NAME=VALUE` -> description

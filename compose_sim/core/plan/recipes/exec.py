@@ -1,4 +1,4 @@
-"""Start any command on every node, with the names of all nodes in its environment and in a host file.
+"""Start any command on every node, with the names of all nodes in the environment and in a host file.
 
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as for torch.distributed. Nothing listens at MASTER_PORT until the command
 itself does so on the first node. MPI, DeepSpeed, JAX and others can start from there.

@@ -1,7 +1,7 @@
 """Start Horovod: horovodrun on the master reaches each node by ssh, as on real hosts.
 
-The ssh keys are made for the run and stay in memory (`node/frameworks/horovod/ssh.py`). Horovod is a legacy project: its last
-release dates from 2023.
+The ssh keys are made for the run and stay in memory (`node/frameworks/horovod/ssh.py`). Horovod is a legacy project: the
+last release dates from 2023.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
 
 
 def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
-    """Start the node's agent, which starts a Ray node when the head is up. It picks its entry of --cpus and --memory."""
+    """Start the node's agent, which starts a Ray node when the head is up, and picks an entry of --cpus and --memory."""
     spec = cluster.spec
     asked = whole_number(spec, "cpus", 0, least=1)
     limits = [node.cpus or spec.cpus for node in spec.node_specs]

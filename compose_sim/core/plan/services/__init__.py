@@ -16,7 +16,7 @@ FILES = "services"  # folder of the configuration files, in the run's folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceContext:
-    """What a service is planned from. Paths are those in its container."""
+    """What a service is planned from. Paths are those in the container."""
 
     run: str
     value: str  # of `--with NAME=VALUE`, or ""

@@ -38,7 +38,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A fault that took a node or a rank from the run, and what came after it."""
+    """A fault that took a node or a rank from the run, and the recovery from it."""
 
     text: str
     recovered: Mapping[str, Any] | None  # the data of the `recovered` event

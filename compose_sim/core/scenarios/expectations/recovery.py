@@ -8,7 +8,7 @@ from statistics import median
 from compose_sim.core.scenarios.expectations import Evaluation, FinishedRun, inconclusive, losses_of, measured
 from compose_sim.core.units import format_seconds
 
-_LOSSES_COMPARED = 3  # after a restart: one alone may be an odd batch
+_LOSSES_COMPARED = 3  # after a restart, because a single batch may be unusual
 
 
 def recovered_within(limit: float, run: FinishedRun) -> Evaluation:

@@ -37,7 +37,7 @@ _JUDGES: dict[str, Callable[[Any, FinishedRun], Evaluation]] = {
     "nothing_left": nothing_left,
 }
 _OF_THE_END = ("exit_code", "verdict")  # a scenario with one of these says what a good end is
-_THE_RUN = "run"  # else it must pass
+_THE_RUN = "run"  # otherwise the run must pass
 
 
 def judge_scenario(scenario: Scenario, run: FinishedRun, played: Iterable[StepOutcome]) -> list[ExpectationResult]:
