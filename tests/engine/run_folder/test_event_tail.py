@@ -101,7 +101,7 @@ def test_the_end_of_a_run_does_not_wait_for_a_writer_that_goes_on(tmp_path: Path
 
     def write() -> None:
         with path.open("a") as file:
-            while not over.is_set():
+            while not over.wait(0.001):
                 file.write(event * 100)
                 file.flush()
 
