@@ -37,6 +37,9 @@ def cli_page() -> str:
         "`composesim VERB --help` prints the same. `--help` and `--version` are left out below.",
         "",
         *_table(("verb", ""), [(f"[`{name}`](#composesim-{name})", text) for name, text in VERBS.items()]),
+        "Options before the verb:",
+        "",
+        *_table(("option", ""), [(f"`{_usage(param)}`", _cell(param.help or "")) for param in _own_options(group)]),
         "## Cluster options",
         "",
         f"{', '.join(f'`{verb}`' for verb in _CLUSTER_VERBS)} take these options. A key of `composesim.yaml` or of",
@@ -62,6 +65,11 @@ def cli_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _own_options(command: click.Command) -> list[click.Option]:
+    options = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+    return [option for option in options if option.name != "version"]
+
+
 def _section(command: click.Command, path: str) -> Iterator[str]:
     listed = {option.key: option.help for option in options_of(ClusterSpec) if option.key != "keep"}
     for recipe in map(load_recipe, BUILT_IN):
@@ -73,8 +81,7 @@ def _section(command: click.Command, path: str) -> Iterator[str]:
     yield from (f"{'#' * len(path.split())} {path}", "")
     yield from ("```", " ".join(words), "```", "")
     yield from (*_paragraphs(command.help or ""), "")
-    options = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
-    own = [param for param in options if not (is_cluster and listed.get(str(param.name)) == param.help)]
+    own = [param for param in _own_options(command) if not (is_cluster and listed.get(str(param.name)) == param.help)]
     if is_cluster:
         yield from ("Takes the [cluster options](#cluster-options)" + (", and:" if own else "."), "")
     yield from _table(("option", ""), [(f"`{_usage(param)}`", _cell(param.help or "")) for param in own])

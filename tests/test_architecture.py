@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "engine/lifetime": {"", "core/*", "engine", "engine/docker", "engine/host", "engine/run_folder"},
     "app": {"", "core/*", "engine/*"},
     "cli": {"", "app", "core/*", "engine/*"},
-    "pytest_plugin": {"", "app", "core/*"},
+    "pytest_plugin": {"", "app", "core/*", "engine/run_folder"},
     "node": set(),
     "node/records": set(),
     "node/shared": set(),

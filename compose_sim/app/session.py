@@ -28,7 +28,8 @@ from compose_sim.engine.lifetime.orphans import remove_crashed
 from compose_sim.engine.lifetime.supervisor import Supervisor, start_supervisor
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
-from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.location import location_choice, runs_folder
 from compose_sim.engine.run_folder.record import build_report, last_output
 from compose_sim.engine.run_folder.retirement import retire
 from compose_sim.errors import ComposesimError, EngineError, SpecError
@@ -100,7 +101,9 @@ class Session:
 
     def _make_plan(self) -> None:
         plan, self.host = self.request.plan(run=self.name, run_folder=self.folder.path, portable=self._portable)
-        self.plan = replace(plan, environment={**plan.environment, **self._environment})
+        location = None if self._portable else location_choice(self.request.folder)
+        choices = (*plan.choices, location) if location else plan.choices
+        self.plan = replace(plan, environment={**plan.environment, **self._environment}, choices=choices)
 
     def _lay_out(self) -> None:
         if self.engine.statuses(self.name):

@@ -73,8 +73,16 @@ composesim up --nodes 2 --nproc-per-node 2 train.py --epochs 3
 
 @click.command(cls=Verbs, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="composesim")
-def group() -> None:
+@click.option(
+    "--runs-dir",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Keep runs in DIR/.composesim instead of the project; COMPOSESIM_RUNS sets the same.",
+)
+def group(runs_dir: str | None) -> None:
     """Collect all verbs; the help text is in _HELP."""
+    if runs_dir is not None:
+        os.environ["COMPOSESIM_RUNS"] = os.path.abspath(runs_dir)
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ from compose_sim.core.request.run_name import RUN_NAME
 from compose_sim.core.units import parse_seconds
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.registry import available_engines
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
+from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.errors import SpecError
 
 

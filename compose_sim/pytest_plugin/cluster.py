@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.pytest_plugin import ClusterShape, MarkArguments
 from compose_sim.pytest_plugin.outcome import RankReports, reports_to_show
 from compose_sim.pytest_plugin.session import arguments_of, options_of
@@ -72,7 +73,7 @@ class RankCluster:
     def __init__(self, config: pytest.Config, shape: ClusterShape, items: Iterable[pytest.Item]) -> None:
         self._shape = shape
         self.name = f"pytest-{secrets.token_hex(4)}"
-        self._folder = Path(config.invocation_params.dir) / ".composesim" / "runs" / self.name
+        self._folder = runs_folder(Path(config.invocation_params.dir)) / self.name
         self._pipes_folder = self._folder / "shared" / "pytest"
         self._pipes_folder.mkdir(parents=True)
         session = {"arguments": arguments_of(config, shape, items), "options": options_of(config), "path": sys.path}

@@ -12,7 +12,8 @@ from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.verdict.stop_reason import StopReason
 from compose_sim.engine.local.engine import LocalEngine
-from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.location import runs_folder
 from tests.builders import PATIENCE_S
 from tests.contract.bench import WAITS, Bench
 

@@ -18,7 +18,8 @@ from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.protocol import Engine, NodeStatus
-from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.location import runs_folder
 from tests.builders import PATIENCE_S
 
 MASTER = """

@@ -18,7 +18,8 @@ from compose_sim.engine.lifetime.orphans import (
     interrupt_until_over,
     starting_runs,
 )
-from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.record import delete, finished_runs
 from compose_sim.errors import ComposesimError, SpecError
 

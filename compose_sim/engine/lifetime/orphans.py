@@ -11,7 +11,8 @@ from pathlib import Path
 from compose_sim.engine.host.facts import docker_endpoint
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
+from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.record import end_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import CommandError, ComposesimError, SpecError

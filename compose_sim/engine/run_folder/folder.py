@@ -16,6 +16,7 @@ from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.plan.model import HIDDEN, SECRET, TOKEN, Plan, plan_from_dict
 from compose_sim.core.report.report import Report
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.location import make_home, runs_folder
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError, SpecError
 
@@ -27,11 +28,6 @@ _WRITTEN_BY_US = ("journal", "node", "control", "requests", "identity", "secrets
 _OWN_FILES = ("report.json", "plan.json", "docker-compose.yml", ".env")
 _CLAIM_TIMEOUT_S = 0.5  # processes that only check whether a run is claimed also hold its lock for a moment
 _RETRY_S = 0.02
-
-
-def runs_folder(project: Path) -> Path:
-    """Return the folder of all runs of a project folder."""
-    return project / HIDDEN / "runs"
 
 
 def is_run_folder(path: Path) -> bool:
@@ -70,6 +66,8 @@ class RunFolder:
 
     def claim(self) -> None:
         """Make the folder and lock it for this process. Raise SpecError if another process holds it, or if it is not safe to use."""
+        if is_run_folder(self.path):
+            make_home(self.path.parent)
         project = SafeFolder(self.path.parent.parent)
         if is_run_folder(self.path) and not project.status(".gitignore"):
             project.replace(".gitignore", "*\n")

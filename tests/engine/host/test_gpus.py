@@ -23,7 +23,8 @@ from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host import gpus
 from compose_sim.engine.host.facts import inspect_host
-from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.location import runs_folder
 from tests.inventories import H200_BYTES, RAW, h200s, uuid
 
 

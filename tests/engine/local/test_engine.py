@@ -13,7 +13,7 @@ import pytest
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.local import process_labels
 from compose_sim.engine.local.engine import LocalEngine
-from compose_sim.engine.run_folder.folder import runs_folder
+from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.errors import EngineError
 from tests.builders import ROOT
 from tests.contract.bench import WAITS, Bench, until

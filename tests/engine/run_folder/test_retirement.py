@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from compose_sim.engine.run_folder.folder import RunFolder, runs_folder, runs_of
+from compose_sim.engine.run_folder.folder import RunFolder, runs_of
+from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.retirement import delete_finished, retire, size_of
 from tests.builders import a_plan, a_report
 
