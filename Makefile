@@ -1,9 +1,9 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup recipes demo engine check lint format docs test gpu fast audit zoo bench soak clean
+.PHONY: help setup recipes demo engine check lint format docs test gpu fast audit lock lowest dist zoo bench soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
-export PYTHON TORCH TORCH_INDEX
+export PYTHON TORCH TORCH_INDEX LOCKED
 
 BIN := .venv/bin
 ARGS :=
@@ -15,6 +15,7 @@ help: ## Say what there is
 	@echo "  TORCH=torch==2.13.0   the torch to install; left out: what .venv has, else this one"
 	@echo "  TORCH_INDEX=URL       one more package index. PyTorch's own has smaller builds for machines without a GPU,"
 	@echo "                        and builds for each CUDA: its address is on PyTorch's page 'Get Started'"
+	@echo "  LOCKED=no             the newest dependencies, instead of those of requirements-dev.txt with their hashes"
 	@echo "  PYTHON=python3.12     the interpreter of .venv, 3.11 or newer"
 	@echo "  MINUTES=10 SEED=1     of make soak; ARGS='--only recovery crashes' for some of its rows"
 	@echo "  Variable of make test and make fast: ARGS='-k digits -x' goes to pytest; of make zoo: its words"
@@ -56,6 +57,17 @@ fast: setup ## The tests that start no training, no engine: seconds
 
 audit: setup ## Attack composesim with scripts and projects, and check that nobody is harmed
 	$(BIN)/python -m pytest --timeout 120 tests/audit $(ARGS)
+
+lock: setup ## Renew requirements-dev.txt, the locked dependencies of development and CI
+	@scripts/dependencies.sh lock
+
+lowest: setup ## Run tests with the oldest versions of dependencies that pyproject.toml accepts
+	@scripts/dependencies.sh lowest
+
+dist: setup ## Build the sdist, the wheel and their SBOM (CycloneDX) in dist
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	@scripts/dependencies.sh sbom
 
 zoo: setup ## Run the checks on scripts that are wrong, and on those that only look so; ARGS=set-epoch for some
 	$(BIN)/python -m tests.zoo $(ARGS)

@@ -4,11 +4,13 @@
 #   PYTHON       the interpreter to make .venv with (default: the first python3 that is 3.11 or newer)
 #   TORCH        what to install as torch (default: what .venv has already, else torch==2.13.0)
 #   TORCH_INDEX  address of one more package index, such as that of PyTorch's CPU builds
+#   LOCKED       no: the newest versions that pyproject.toml accepts, instead of those of requirements-dev.txt with their hashes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=.venv
 STAMP=$VENV/composesim-setup
+LOCK=requirements-dev.txt
 DEFAULT_TORCH=torch==2.13.0
 
 main() {
@@ -17,8 +19,7 @@ main() {
     if [ -x "$VENV/bin/composesim" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$wanted" ]; then compile; return; fi
     make_venv
     echo "Installing composesim and its tools into $VENV ..."
-    pip install 'pip>=25.1' # the first with --group
-    pip install --editable . --group dev
+    install_project
     install_torch
     compile
     echo "$wanted" >"$STAMP"
@@ -31,7 +32,7 @@ compile() { "$VENV/bin/python" -m compileall -q compose_sim; }
 
 # Everything that would make another .venv.
 fingerprint() {
-    { cat pyproject.toml scripts/setup.sh; echo "$PWD ${PYTHON:-} ${TORCH:-} ${TORCH_INDEX:-}"; } | sha256sum | cut -d ' ' -f 1
+    { cat pyproject.toml "$LOCK" scripts/setup.sh; echo "$PWD ${PYTHON:-} ${TORCH:-} ${TORCH_INDEX:-} ${LOCKED:-}"; } | sha256sum | cut -d ' ' -f 1
 }
 
 make_venv() {
@@ -52,6 +53,17 @@ find_python() {
 }
 
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+install_project() {
+    if [ "${LOCKED:-yes}" = no ]; then
+        pip install 'pip>=25.1' # the first with --group
+        pip install --editable . --group dev
+        return
+    fi
+    pip install --require-hashes --requirement "$LOCK" ||
+        fail "the locked dependencies cannot be installed here. For the newest versions, without hashes: make setup LOCKED=no"
+    pip install --no-deps --no-build-isolation --editable . # its build backend is locked too
+}
 
 install_torch() {
     if [ -z "${TORCH:-}" ] && "$VENV/bin/python" -W ignore -c 'import torch' 2>/dev/null; then return; fi
