@@ -46,9 +46,9 @@ def _spec_option(option: SpecOption) -> Decorator:
     )
 
 
-def _cluster_options(defaults: Mapping[str, str]) -> Iterable[Decorator]:
+def _cluster_options(defaults: Mapping[str, str], *, without: str = "") -> Iterable[Decorator]:
     for key, option in _FIELDS.items():
-        if key != "keep":
+        if key not in ("keep", without):
             yield _spec_option(replace(option, default=defaults.get(key, option.default)))
         if key == "options":
             for keyword, (name, metavar, text) in _RECIPE_FLAGS.items():
@@ -67,6 +67,11 @@ def _decorated(function: Callable[..., Any], options: Iterable[Decorator]) -> Ca
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that describe a cluster; the verb gets them as keywords."""
     return _decorated(function, _cluster_options({}))
+
+
+def portable_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the same options without `--force`: a folder that is written for another machine need not fit on this one."""
+    return _decorated(function, _cluster_options({}, without="force"))
 
 
 def check_options(defaults: Mapping[str, str]) -> Decorator:

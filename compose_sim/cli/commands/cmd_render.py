@@ -11,13 +11,13 @@ from compose_sim.app.render import render
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import print_json, say
-from compose_sim.cli.options import cluster_options, request_from_flags
+from compose_sim.cli.options import portable_options, request_from_flags
 from compose_sim.cli.views.service_links import link_lines
 
 
 @click.command("render", cls=OwnWordFirst)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@cluster_options
+@portable_options
 @click.option("--force", is_flag=True, help="Write into a folder that is not empty.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def command(
