@@ -3,6 +3,7 @@
     ComposesimError                     exit code
     ├── SpecError                       2   the request is wrong or cannot be met
     ├── EnvironmentMissingError         4   no engine, no image, no Python with torch
+    │   └── ResourceError               4   no space, no file descriptors, no memory
     ├── RunError                        1   a function failed on a rank, or its run did not pass
     └── EngineError                     3   an engine failed
         └── CommandError                3   a program that an engine started exited with an error
@@ -12,7 +13,11 @@ A message says what happened and quotes the value; the evidence shows why; the h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class ComposesimError(Exception):
@@ -45,6 +50,49 @@ class EnvironmentMissingError(ComposesimError):
     """An engine, an image or a Python with torch is missing, so that the run cannot start."""
 
     exit_code = 4
+
+
+class ResourceError(EnvironmentMissingError):
+    """A disk is full or read-only, or this process can get no more file descriptors or memory."""
+
+
+# What the number of an OSError means, and a command that shows more.
+_RESOURCES = {
+    errno.ENOSPC: ("the disk is full", "df -h {path}; df -i {path}"),
+    errno.EDQUOT: ("the disk quota is used up", "quota -s"),
+    errno.EROFS: ("the file system is read-only", "findmnt -T {path}; composesim --runs-dir FOLDER …"),
+    errno.EMFILE: ("this process can open no more files", "ulimit -n 4096"),
+    errno.ENFILE: ("this machine can open no more files", "sysctl fs.file-nr fs.file-max"),
+    errno.ENOMEM: ("there is no memory left", "free -h; ulimit -v"),
+}
+
+
+def resource_error(error: BaseException) -> ResourceError | None:
+    """Return the ResourceError that an exception stands for; None if it means something else."""
+    number, text = getattr(error, "errno", None), str(error)
+    if isinstance(error, MemoryError) or text == "can't start new thread":
+        number = errno.ENOMEM
+    elif number is None and isinstance(error, OSError | ImportError):  # such as shutil.Error, which lists many errors
+        number = next((each for each in _RESOURCES if os.strerror(each).lower() in text.lower()), None)
+    if number not in _RESOURCES:
+        return None
+    what, hint = _RESOURCES[number]
+    path = str(getattr(error, "filename", None) or "")
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    message = f"{what}: '{path}' cannot be written or opened" if path else what
+    return ResourceError(message, evidence=text[:300], hint=hint.format(path=folder))
+
+
+@contextmanager
+def resource_errors() -> Iterator[None]:
+    """Raise ResourceError in place of an exception that stands for one."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError, ImportError) as error:
+        named = resource_error(error)
+        if named is None:
+            raise
+        raise named from error
 
 
 class EngineError(ComposesimError):

@@ -40,7 +40,7 @@ class RunLoop:
         self.controller = FaultController(plan, engine, folder)
         self.wake_ups = WakeUps()
         self.was_interrupted = False  # by Ctrl-C or SIGTERM, not by another command
-        self._engine_failed = False
+        self._engine_failed = self._has_warned = False
 
     def follow(self) -> ClusterState:
         """Follow the run until every node has ended, and return its last state."""
@@ -51,7 +51,7 @@ class RunLoop:
             with interrupts_wake(self.wake_ups):
                 while not is_over(self._state) and watcher.is_alive() and not self._engine_failed:
                     looked = time.monotonic()
-                    events = tail.poll()
+                    events = self._with_unwritten(tail.poll())
                     self._look(events)
                     self._intervene(events)
                     self._record_hang()
@@ -66,7 +66,7 @@ class RunLoop:
             if judge(self._state).word != "passed" and (problem := self._engine.problem()):
                 self._record_engine_failure(problem)  # nodes ended because of it
             for _ in range(2):  # the last events may complete a recovery, which is an event too
-                last = tail.finish()
+                last = self._with_unwritten(tail.finish())
                 self._look(last)
                 if self._player:
                     self._player.observe(last)
@@ -114,6 +114,14 @@ class RunLoop:
         if recovery := newly_recovered(self._state):
             data = asdict(recovery)
             self._folder.append_event("recovered", {"id": data.pop("fault"), **data})
+
+    def _with_unwritten(self, events: list[Event]) -> list[Event]:
+        """Add events of composesim that could not be written, such as to a full disk, and say so once."""
+        unwritten = self._folder.take_unwritten()
+        if unwritten and not self._has_warned:
+            self._has_warned = True
+            self._listener.progress(f"composesim's own events are not written: {unwritten[0][1].message}")
+        return [*events, *(event for event, _ in unwritten)]
 
     def _intervene(self, events: list[Event]) -> None:
         """Perform what the player wants after these events."""

@@ -32,7 +32,7 @@ from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.location import location_choice, runs_folder
 from compose_sim.engine.run_folder.record import build_report, last_output
 from compose_sim.engine.run_folder.retirement import retire
-from compose_sim.errors import ComposesimError, EngineError, SpecError
+from compose_sim.errors import ComposesimError, EngineError, ResourceError, SpecError, resource_error, resource_errors
 
 _CLEAN_UP_S = 30.0  # for an engine that does not respond; a daemon restarts in less
 _RETRY_S = 1.0
@@ -41,6 +41,7 @@ _RETRY_S = 1.0
 class Session:
     """One run of a request: planned when the session is created, and executed by `run`."""
 
+    @resource_errors()
     def __init__(
         self, request: Request, *, name: str | None = None, folder: Path | None = None, portable: bool = False
     ) -> None:
@@ -70,6 +71,7 @@ class Session:
         self._environment |= variables
         self.plan = replace(self.plan, environment={**self.plan.environment, **variables})
 
+    @resource_errors()
     def run(
         self,
         listener: Listener,
@@ -90,7 +92,8 @@ class Session:
         try:
             self._lay_out()
             report = conclude(self._run(listener, player))
-            self.folder.write_report(report)
+            if unwritten := self._write_report(report):
+                listener.progress(f"report.json was not written: {unwritten.message}. Try: {unwritten.hint}")
             spec = self.request.spec
             retire(self.request.folder, most_runs=spec.keep_runs, most_bytes=spec.keep_runs_size)
         finally:
@@ -124,7 +127,7 @@ class Session:
                 state = loop.follow()
                 self.was_interrupted = loop.was_interrupted
                 report = self._report(state)
-                self.folder.write_report(report)  # before the clean-up, which may be interrupted
+                self._write_report(report)  # before the clean-up, which may be interrupted
             except ComposesimError as error:
                 if problem := self.engine.problem():
                     raise EngineError(problem, evidence=error.message) from error
@@ -154,6 +157,16 @@ class Session:
                 self.folder.write_plan(self.plan)
             else:
                 break
+
+    def _write_report(self, report: Report) -> ResourceError | None:
+        """Write the report; return why that is impossible, which must not cost the user the report that is printed."""
+        try:
+            self.folder.write_report(report)
+        except OSError as error:
+            if named := resource_error(error):
+                return named
+            raise
+        return None
 
     def _clean_up(self, listener: Listener) -> bool:
         """

@@ -13,7 +13,7 @@ import click
 
 from compose_sim import __version__
 from compose_sim.cli.console import echo
-from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError
+from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, resource_errors
 
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
 VERBS = {
@@ -88,7 +88,8 @@ def group(runs_dir: str | None) -> None:
 def main() -> None:
     """Run the `composesim` command. Every error becomes a message and an exit code here, and nowhere else."""
     try:
-        group.main(standalone_mode=False)
+        with resource_errors():
+            group.main(standalone_mode=False)
     except click.exceptions.Exit as leave:
         sys.exit(leave.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -105,8 +106,7 @@ def main() -> None:
         message, hint = f"{error.strerror}: '{error.filename}'", f"ls -ld {error.filename}"
         _exit_with(EnvironmentMissingError(message, hint=hint))
     except BrokenPipeError:
-        # The reader of our output has gone; flushing at exit must not raise another error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # whose reader has gone
         sys.exit(141)
     except Exception:  # noqa: BLE001 - the one place that reports a bug of ours
         bug = ComposesimError("bug in composesim", evidence=traceback.format_exc())
@@ -117,12 +117,22 @@ def main() -> None:
 
 def _exit_with(error: ComposesimError, text: str = "") -> NoReturn:
     """Print an error on stderr, as `text` if there is one, or on stdout as JSON if the user asked for JSON, and exit."""
-    if _wants_json():
-        echo(json.dumps({"schema_version": 1, "error": error.to_dict()}))
-    else:
+    try:
+        as_json = _wants_json()
+        if as_json:
+            echo(json.dumps({"schema_version": 1, "error": error.to_dict()}))
+    except OSError:  # stdout is a file on a full disk
+        as_json = False
+        _discard_output()
+    if not as_json:
         parts = [f"Error: {error.message}", _indented(error.evidence), f"Try: {error.hint}" if error.hint else ""]
         echo(text or "\n".join(filter(None, parts)), err=True)
     sys.exit(error.exit_code)
+
+
+def _discard_output() -> None:
+    """Drop what stdout has buffered: flushing it at exit must not raise another error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _wants_json() -> bool:

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from compose_sim import assets
@@ -18,7 +19,7 @@ from compose_sim.core.report.report import Report
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.location import make_home, runs_folder
 from compose_sim.engine.run_folder.safe_files import SafeFolder
-from compose_sim.errors import EngineError, SpecError
+from compose_sim.errors import EngineError, ResourceError, SpecError, resource_error
 
 OWN_EVENTS = "journal/composesim.jsonl"  # not below `events`, where nodes write
 _WRITTEN_BY_NODES = ("events", "logs", "observations", "shared", "debug", "mps")
@@ -48,6 +49,7 @@ class RunFolder:
         self.path = path
         self.files = SafeFolder(path)
         self._lock: int | None = None
+        self._unwritten: SimpleQueue[tuple[Event, ResourceError]] = SimpleQueue()
 
     @property
     def name(self) -> str:
@@ -148,12 +150,24 @@ class RunFolder:
         rank: int | None = None,
         **more: Any,
     ) -> None:
-        """Append an event of composesim itself, with the data of a mapping and of keyword arguments."""
+        """
+        Append an event of composesim itself, with the data of a mapping and of keyword arguments.
+
+        If there is no space for it, for example, `take_unwritten` returns it: the run goes on without its file.
+        """
         event = Event(t=time.time(), kind=kind, node=node, rank=rank, data={**(data or {}), **more})
         try:
             self.files.append(OWN_EVENTS, event.to_json(self.name) + "\n")
         except UnsafeFileError as error:
             raise EngineError(f"a node has replaced a file of composesim: {error.message}", hint=error.hint) from None
+        except OSError as error:
+            if not (named := resource_error(error)):
+                raise
+            self._unwritten.put((event, named))
+
+    def take_unwritten(self) -> list[tuple[Event, ResourceError]]:
+        """Return, once, the events of this object that could not be written, and why."""
+        return [self._unwritten.get() for _ in range(self._unwritten.qsize())]
 
     def write_report(self, report: Report) -> None:
         """Write `report.json`."""

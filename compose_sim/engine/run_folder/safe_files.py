@@ -161,10 +161,12 @@ class SafeFolder:
             raise ValueError("it is nested too deeply") from None
 
     def append(self, name: str, text: str) -> None:
-        """Append text to a file with one write; make the file if it does not exist."""
-        descriptor = self.open_file(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        """Append text to a file with one write; make the file if it does not exist. Leave no part of it on a full disk."""
+        descriptor, data = self.open_file(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT), text.encode()
         try:
-            os.write(descriptor, text.encode())
+            if (written := os.write(descriptor, data)) < len(data):
+                os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR) - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path / name))
         finally:
             os.close(descriptor)
 
@@ -278,6 +280,6 @@ def _absolute(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error.filename, str):
-            error.filename = str(folder / error.filename)
+        if isinstance(error.filename, str | None):  # a write does not know the name
+            error.filename = str(folder / (error.filename or ""))
         raise

@@ -41,7 +41,7 @@ class ProgressPage:
             self.path.parent.mkdir(exist_ok=True)
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                os.ftruncate(file, _SIZE)
+                os.posix_fallocate(file, 0, _SIZE)  # touching a hole on a full disk would end the rank with SIGBUS
                 self._page = _map(file)
             finally:
                 os.close(file)
