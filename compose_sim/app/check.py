@@ -47,7 +47,7 @@ def check_request(request: Request) -> Request:
         raise SpecError("--only and --skip leave no checks to run", hint="composesim check SCRIPT")
     ours = ClusterSpec.model_validate(DEFAULTS)
     left_out = {name: getattr(ours, name) for name in DEFAULTS if name not in spec.model_fields_set}
-    return request.with_spec(**left_out, services=(), publish={})
+    return replace(request.with_spec(**left_out, services=(), publish={}), isolates=True)
 
 
 def check(session: Session, listener: Listener) -> Report:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import pwd
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from compose_sim.app.program import find_program
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import Plan, Program, portable_program
+from compose_sim.core.plan.mounts import why_dangerous
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.plan.services import needed_packages
 from compose_sim.core.request.field_types import check_environment
@@ -24,6 +26,7 @@ from compose_sim.errors import SpecError
 
 SPEC_FILE = "composesim.yaml"
 PROJECT_FILE = "pyproject.toml"
+_FIRST_PERSON = 1000  # the lowest user id that belongs to a person and not to a service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class Request:
     env_files: Mapping[str, str] = field(default_factory=dict)  # the variables of `--env-file`
     remark: str = ""  # how the request was read, if that may surprise the user
     program: Program | None = None  # what the ranks run, if it is not the spec's script, module or example
+    isolates: bool = False  # nodes reach only one another unless the spec says otherwise
     label: str = ""  # what reports show as the program, if not the command line
 
     def with_spec(self, **changes: Any) -> Request:
@@ -64,17 +68,23 @@ class Request:
             dotenv=self.dotenv_variables,
             env_files=self.env_files,
             portable=portable,
+            isolates=self.isolates,
         )
         return (replace(plan, program=self.label) if self.label else plan), host
 
 
 def read_request(
-    given: Mapping[str, Any], *, file: Path | None = None, defaults: Mapping[str, Any] | None = None
+    given: Mapping[str, Any],
+    *,
+    file: Path | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    allow_mount: Collection[str] = (),
 ) -> Request:
     """
     Merge values that the user gave, by field of ClusterSpec, with the spec file.
 
-    `defaults` replace values of the file; `given` replaces both. Raises SpecError that names the argument, or the file, line and key.
+    `defaults` replace values of the file; `given` replaces both. `allow_mount` names sources of mounts that are refused otherwise; a
+    file cannot, so that a project cannot allow itself a mount. Raises SpecError that names the argument, or the file, line and key.
     """
     folder = Path(os.path.abspath(file.parent if file else "."))
     dotenv_file = folder / ".env"
@@ -90,7 +100,8 @@ def read_request(
                 f"the env file '{name}' does not exist in '{folder}'", hint="leave --env-file out, or create it"
             )
         env_files |= _parse_dotenv(_read(folder / name, folder), name)
-    spec = spec.model_copy(update={"mounts": tuple(_absolute_mount(mount, folder) for mount in spec.mounts)})
+    mounts = tuple(_absolute_mount(mount, folder, allowed=allow_mount) for mount in spec.mounts)
+    spec = spec.model_copy(update={"mounts": mounts})
     return Request(
         spec=spec,
         folder=folder,
@@ -122,12 +133,20 @@ def _read(path: Path, folder: Path) -> str:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
 
 
-def _absolute_mount(mount: str, folder: Path) -> str:
-    """Return the mount with an absolute source; raise SpecError if the source does not exist."""
+def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> str:
+    """Return the mount with an absolute source; raise SpecError if the source does not exist or has to be allowed."""
     named, *rest = mount.split(":")
     source = folder / Path(named).expanduser()
     if not source.exists():
         raise SpecError(f"the source '{source}' of mount '{mount}' does not exist", hint=f"mkdir -p {source}")
+    real = os.path.realpath(source)
+    homes = {user.pw_dir for user in pwd.getpwall() if user.pw_uid == 0 or user.pw_uid >= _FIRST_PERSON}
+    danger = why_dangerous(real, homes={str(Path.home()), *homes})
+    if danger and real not in {os.path.realpath(folder / Path(path).expanduser()) for path in allowed}:
+        raise SpecError(
+            f"'{source}' of mount '{mount}' {danger}",
+            hint=f"mount only the folder that nodes need, or allow it: --allow-mount {source}",
+        )
     return ":".join([os.path.abspath(source), *rest])
 
 

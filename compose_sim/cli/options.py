@@ -57,6 +57,8 @@ def _cluster_options(defaults: Mapping[str, str], *, without: str = "") -> Itera
                 )
     file = click.Path(path_type=Path)
     yield click.option("-f", "--file", "file", metavar="FILE", type=file, help=f"Spec file.  [default: {SPEC_FILE}]")
+    allow = "Allow to mount this path, although its content can give nodes control of the machine."
+    yield click.option("--allow-mount", "allow_mount", multiple=True, metavar="PATH", help=allow)
     yield click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 
 
@@ -91,6 +93,7 @@ def request_from_flags(
 
     `defaults` replace values of the file; flags replace both. Raises SpecError (exit 2) that names the flag, or the line and key.
     """
+    allow_mount = flags.pop("allow_mount")
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     check = {name: given.pop(name) for name in CheckSpec.model_fields if name in given}
     given |= {"check": check} if check else {}
@@ -105,7 +108,7 @@ def request_from_flags(
         # After -m or a leading -- every word is an argument; else the first one is the script.
         only_arguments = "module" in given or click.get_current_context().meta[DEFAULT_SCRIPT]
         given |= {"args": program} if only_arguments else {"script": program[0], "args": program[1:]}
-    return read_request(given, file=file, defaults=defaults)
+    return read_request(given, file=file, defaults=defaults, allow_mount=allow_mount)
 
 
 def _named_value(text: str, option: SpecOption) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -238,3 +239,40 @@ def test_nodes_are_hosts_of_their_own_with_no_privilege(project: Project) -> Non
         == f"node-0 | node-0 0000000000000000 1 {project.folder.stat().st_uid} {project.folder}"
     )
     assert outcome.stdout.splitlines()[1] == "node-0 | Read-only file system"
+
+
+REACHES = """
+import fcntl, os, socket, struct
+def address(of): return fcntl.ioctl(socket.socket(), of, struct.pack("256s", b"eth0"))[20:24]
+def reaches(host, port):
+    with socket.socket() as end:
+        end.settimeout(3)
+        return end.connect_ex((host, port)) == 0
+SIOCGIFADDR = 0x8915
+gateway = socket.inet_ntoa(address(SIOCGIFADDR)[:3] + bytes([1]))
+with socket.create_server(("", 5000)) as server:
+    if os.environ["RANK"] == "0":
+        server.accept()
+    else:
+        while not reaches("node-0", 5000): pass
+        print("gateway", reaches(gateway, int(os.environ["PORT"])), flush=True)
+        print("metadata", reaches("169.254.169.254", 80), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"), [("isolated", ["gateway False", "metadata False"]), ("open", ["gateway True"])]
+)
+def test_isolated_nodes_reach_one_another_and_not_this_machine(
+    project: Project, network: str, expected: list[str]
+) -> None:
+    script = project.write("train.py", REACHES)
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        name = project.named(network)
+        words = ["--network", network, "--name", name, "--env", f"PORT={port}", "--json", script]
+        outcome = project.run("up", *BARE, "--nodes", "2", *words)
+
+    assert outcome.status == 0
+    logs = project.folder / ".composesim" / "runs" / name / "logs"
+    assert (logs / "node-1.1.log").read_text().splitlines()[: len(expected)] == expected

@@ -11,6 +11,7 @@ from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import echo, print_json, print_table
 from compose_sim.cli.options import cluster_options, request_from_flags
+from compose_sim.core.plan.masking import masked
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.units import format_bytes
 
@@ -22,7 +23,7 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     """Show the nodes, ranks and choices of `up` with the same arguments."""
     plan = Session(request_from_flags(file=file, program=program, **flags)).plan
     if as_json:
-        print_json({"schema_version": 1, **plan.to_dict()})
+        print_json({"schema_version": 1, **masked(plan)})
     else:
         _print(plan)
 

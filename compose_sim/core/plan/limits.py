@@ -6,6 +6,7 @@ from ipaddress import IPv4Network, ip_network
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.network.links import check_links
+from compose_sim.core.plan.model import REQUESTED, Choice
 from compose_sim.core.request.spec import MAX_NODES_ON_A_BRIDGE, ClusterSpec
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import SpecError
@@ -61,6 +62,27 @@ def _check_links(spec: ClusterSpec, *, portable: bool) -> None:
         check_links(spec.link, [f"node-{number}" for number in range(len(spec.node_specs))])
     except ValueError as error:
         raise SpecError(f"--link: {error}", hint="composesim up --nodes N --link …") from None
+
+
+def choose_network(spec: ClusterSpec, *, contained: bool, isolates: bool) -> Choice | None:
+    """Return what nodes can reach; None on the local engine, whose nodes use the network of this machine."""
+    if not contained:
+        return None
+    why = REQUESTED if spec.network else "the default of check" if isolates else ""
+    if (spec.network or ("isolated" if isolates else "open")) == "open":
+        return (
+            Choice(what="network", value="open", why=f"{why}; nodes reach whatever this machine can reach")
+            if why
+            else None
+        )
+    option = f"--with {spec.services[0]}" if spec.services else "--publish" if spec.publish else ""
+    if option:
+        raise SpecError(
+            f"{option} needs a port of this machine, which an isolated network does not have",
+            hint="leave it out, or composesim up --network open …",
+        )
+    why += "; nodes reach only one another. For downloads: --network open"
+    return Choice(what="network", value="isolated", why=why)
 
 
 def choose_subnet(spec: ClusterSpec, host: Host) -> str:

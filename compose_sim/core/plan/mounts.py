@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.gpus.gpu_plan import GpuPlan
 from compose_sim.core.plan.model import Mount, Program
 from compose_sim.core.request.spec import ClusterSpec
+
+_SYSTEM_TREES = ("/boot", "/etc", "/proc", "/run", "/sys", "/var/lib/containerd", "/var/lib/docker")
+_CREDENTIALS = (".aws", ".config", ".docker", ".gnupg", ".kube", ".netrc", ".ssh")  # in a home folder
+
+
+def why_dangerous(source: str, *, homes: Collection[str]) -> str:
+    """Return why code that sees this file or folder could take over the machine or an account; "" if it cannot."""
+    if source.endswith("docker.sock"):
+        return "gives nodes control of Docker, and of this machine"
+    private = [f"{home}/{name}" for home in homes for name in _CREDENTIALS]
+    if any(_is_below(source, tree) for tree in _SYSTEM_TREES):
+        return "is a part of the system"
+    if any(_is_below(source, path) for path in private):
+        return "may hold credentials"
+    if any(_is_below(home, source) for home in (*homes, "/root", "/home")):
+        return "contains a home folder"
+    return "contains parts of the system" if any(_is_below(tree, source) for tree in (*_SYSTEM_TREES, "/dev")) else ""
 
 
 def node_mounts(spec: ClusterSpec, host: Host, program: Program, *, image: str) -> tuple[Mount, ...]:

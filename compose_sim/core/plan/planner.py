@@ -21,7 +21,7 @@ from compose_sim.core.plan.defaults import (
 from compose_sim.core.plan.environment import common_environment, gpu_environment, stall_seconds, with_dotenv
 from compose_sim.core.plan.gpus.assignment import gpu_requests
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME, GpuPlan, plan_gpus
-from compose_sim.core.plan.limits import check_limits, choose_subnet
+from compose_sim.core.plan.limits import check_limits, choose_network, choose_subnet
 from compose_sim.core.plan.model import (
     CONTAINER_FOLDER,
     HOSTED,
@@ -79,11 +79,13 @@ def make_plan(
     dotenv: Mapping[str, str] | None = None,
     env_files: Mapping[str, str] | None = None,
     portable: bool = False,
+    isolates: bool = False,
 ) -> Plan:
     """
     Return the plan of a request for this host. `recipe` is needed only for a recipe that composesim does not include.
 
     `dotenv` holds the variables of `.env`, and `env_files` those of `--env-file`; variables of the spec win over both.
+    With `isolates`, nodes reach only one another unless the spec says otherwise.
     A `portable` plan is for another machine (`render`), so nothing is checked against this one.
     Raises SpecError if the request cannot be met, and EnvironmentMissingError if something has to be installed first.
     """
@@ -104,6 +106,8 @@ def make_plan(
     )
     layout = replace(layout, published={port.name: port.port for port in ports})
     plan = _assemble(spec, recipe, layout, runtime, run=run)
+    network = choose_network(spec, contained=runtime.contained, isolates=isolates)
+    is_isolated = network is not None and network.value == "isolated"
     is_limited = runtime.contained and not portable
     common = with_dotenv(plan.environment, dotenv or {}, contained=runtime.contained)
     return replace(
@@ -112,11 +116,12 @@ def make_plan(
         subnet=spec.subnet if portable else choose_subnet(spec, host) if runtime.contained else None,
         default_cpus=host.docker.cpus if is_limited else None,
         default_memory_bytes=default_memory_bytes(host) if is_limited else None,
-        master=replace(plan.master, ports=ports),
+        is_isolated=is_isolated,
+        master=replace(plan.master, ports=() if is_isolated else ports),
         services=services,
         has_token=recipe.DRIVEN or bool(services),
         environment={**common, **(env_files or {}), **spec.env},
-        choices=(*plan.choices, *port_choices),
+        choices=(*plan.choices, *((network,) if network else ()), *(() if is_isolated else port_choices)),
     )
 
 

@@ -166,6 +166,13 @@ class ClusterSpec(BaseModel):
     shm_size: Annotated[Size, Flag("SIZE")] = Field(
         "1g", validate_default=True, description="Size of /dev/shm on each node."
     )
+    network: Annotated[
+        Literal["isolated", "open"] | None, Flag("isolated|open", unset="open; isolated in check", needs_docker=True)
+    ] = Field(
+        None,
+        description="What nodes can reach: one another, or whatever this machine can reach.",
+        examples=["isolated"],
+    )
     subnet: Annotated[Subnet | None, Flag("CIDR", unset="a free one", needs_docker=True)] = Field(
         None, description="Subnet of the run's network.", examples=["10.210.0.0/24"]
     )

@@ -100,3 +100,19 @@ def test_only_what_lasts_is_offered_for_a_time() -> None:
 
     refused = CliRunner().invoke(group, ["fault", "restart", "node-1", "--for", "3s"])
     assert (refused.exit_code, "--for" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize("path", ["/etc", "link"])
+def test_a_dangerous_mount_has_to_be_allowed_on_the_command_line(project: Project, path: str) -> None:
+    project.write("train.py", "")
+    (project.folder / "link").symlink_to("/etc")
+    words = ("plan", "--engine", "docker", "--mount", f"{path}:/x:ro")
+
+    refused = project.run(*words, "train.py")
+    allowed = project.run(*words, "--allow-mount", "/etc", "train.py")
+    project.write("composesim.yaml", "allow_mount: [/etc]\n")
+    by_itself = project.run(*words, "train.py")
+
+    assert (refused.returncode, "--allow-mount" in refused.stderr) == (2, True)
+    assert "--allow-mount" not in allowed.stderr
+    assert (by_itself.returncode, "allow_mount" in by_itself.stderr) == (2, True)

@@ -1,0 +1,35 @@
+"""Hide secrets in a plan that is printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from compose_sim.core.plan.model import Plan
+
+MASK = "***"
+_SECRET_NAME = re.compile(r"secret|token|passw|passphrase|credential|(^|_)(auth|pwd|key)(_|$)|apikey", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+(?=@)")
+
+
+def masked(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON values, without the values of variables whose names look like secrets, and without passwords in URLs."""
+    values: dict[str, Any] = _masked(plan.to_dict())
+    return values
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _environment(inner) if key == "environment" else _masked(inner) for key, inner in value.items()}
+    return [_masked(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: _variable(name, value) for name, value in variables.items()}
+
+
+def _variable(name: str, value: str) -> str:
+    if _SECRET_NAME.search(name) and not name.startswith("COMPOSESIM_"):
+        return MASK
+    return _PASSWORD_IN_URL.sub(rf"\1:{MASK}", value)
