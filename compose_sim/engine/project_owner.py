@@ -26,7 +26,10 @@ class Owner:
 
 def owner_of(project: Path) -> Owner | None:
     """Return the owner of a project if this process is root and the owner is not; else None: programs run as the caller."""
-    return _owner(project.stat().st_uid, project.stat().st_gid) if os.geteuid() == 0 else None
+    if os.geteuid() != 0 or not project.exists():
+        return None
+    status = project.stat()
+    return _owner(status.st_uid, status.st_gid)
 
 
 def owner_of_process(pid: int) -> Owner | None:

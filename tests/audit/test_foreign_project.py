@@ -78,6 +78,13 @@ def test_nodes_of_the_local_engine_run_as_the_owner(project: Path) -> None:
     assert f" {OWNER} {OWNER} {pwd.getpwuid(OWNER).pw_dir}\n" in done.stdout
 
 
+def test_nodes_never_run_as_root_if_the_run_is_kept_elsewhere(project: Path, tmp_path: Path) -> None:
+    done = composesim(project, *UP, "--timeout", "20s", "--", "id", "-u", COMPOSESIM_RUNS=str(tmp_path / "runs"))
+
+    printed = [line.partition(" | ")[2] for line in done.stdout.splitlines() if " | " in line]
+    assert set(printed) <= {str(OWNER)}
+
+
 def test_a_command_in_a_node_runs_as_the_owner(project: Path) -> None:
     run = f"foreign-{secrets.token_hex(3)}"
     composesim(project, *UP, "--detach", "--name", run, "--", "sleep", "600", check=0)

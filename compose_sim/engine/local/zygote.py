@@ -27,7 +27,8 @@ class Zygote:
         If root starts them in the project of another user, they run as that user.
         """
         self._folder, self._working_directory = folder, working_directory
-        self._owner = owner_of(folder.parents[2])  # of PROJECT/.composesim/runs/NAME
+        # The run may be kept outside the project, and the working directory of a run need not be the project.
+        self._owner = owner_of(Path(working_directory)) or owner_of(folder.parents[2])
         log = SafeFolder(folder).open_file("logs/zygote.out", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with os.fdopen(log, "a") as errors:
             try:
