@@ -47,7 +47,7 @@ MAY_IMPORT = {
     },
     "core/doctor": {"", "core", "core/host", "core/plan", "core/report"},
     "engine": {"", "core/*", "engine/*"},
-    "engine/run_folder": {"", "core/*", "engine"},
+    "engine/run_folder": {"", "core/*", "engine", "node/shared"},
     "engine/host": {"", "core/*", "engine"},
     "engine/docker": {"", "core/*", "engine", "engine/host", "engine/run_folder"},
     "engine/local": {"", "core/*", "engine", "engine/host", "engine/run_folder"},

@@ -153,12 +153,12 @@ def _composesim(setting: Setting, recipe: str, nodes: int, script: str, *options
 
 
 def _seconds_until_ready(run: Callable[[], str]) -> float:
-    began = time.time()
+    began = time.monotonic()
     output = run()
     found = re.search(r'"ready": ([0-9.]+)', output)
     if found is None:
         raise RunFailedError(f"no rank said when it was ready: {output[-1000:]}")
-    return float(found[1]) - began
+    return float(found[1]) - began  # by the same clock: that of this machine
 
 
 def _seconds_for_samples(output: str) -> float:

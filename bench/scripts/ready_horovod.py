@@ -7,5 +7,5 @@ import horovod.torch as hvd
 
 hvd.init()
 if hvd.rank() == 0:
-    print(json.dumps({"step": 1, "ready": time.time(), "ranks": hvd.size()}), flush=True)
+    print(json.dumps({"step": 1, "ready": time.monotonic(), "ranks": hvd.size()}), flush=True)
 hvd.shutdown()

@@ -9,4 +9,4 @@ import paddle.distributed as dist
 paddle.device.set_device("cpu")
 dist.init_parallel_env()
 if dist.get_rank() == 0:
-    print(json.dumps({"step": 1, "ready": time.time(), "ranks": dist.get_world_size()}), flush=True)
+    print(json.dumps({"step": 1, "ready": time.monotonic(), "ranks": dist.get_world_size()}), flush=True)

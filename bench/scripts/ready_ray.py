@@ -3,4 +3,4 @@
 import json
 import time
 
-print(json.dumps({"step": 1, "ready": time.time()}), flush=True)
+print(json.dumps({"step": 1, "ready": time.monotonic()}), flush=True)

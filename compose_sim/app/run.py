@@ -13,6 +13,7 @@ from compose_sim.core.scenarios import Player
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.recovery import newly_recovered
 from compose_sim.core.state.state import ClusterState, initial_state
+from compose_sim.core.units import format_seconds
 from compose_sim.core.verdict.hang import find_hang
 from compose_sim.core.verdict.stop_reason import StopReason, reason_to_stop
 from compose_sim.core.verdict.verdict import is_over, judge
@@ -25,6 +26,7 @@ from compose_sim.errors import ComposesimError
 
 STOP_GRACE_S = 3.0
 _LOOK_S = 0.05
+_JUMP_S = 5.0
 
 
 class RunLoop:
@@ -37,6 +39,7 @@ class RunLoop:
         self._plan, self._engine, self._folder = plan, engine, folder
         self._listener, self._player = listener, player
         self._state = initial_state(plan)
+        self._lag = folder.clock.lag()
         self.controller = FaultController(plan, engine, folder)
         self.wake_ups = WakeUps()
         self.was_interrupted = False  # by Ctrl-C or SIGTERM, not by another command
@@ -55,7 +58,12 @@ class RunLoop:
                     self._look(events)
                     self._intervene(events)
                     self._record_hang()
-                    reason = None if self._state.stopping else reason_to_stop(self._state, self._plan, now=time.time())
+                    self._record_jump()
+                    reason = (
+                        None
+                        if self._state.stopping
+                        else reason_to_stop(self._state, self._plan, now=self._folder.clock.now())
+                    )
                     if reason:
                         self.stop(reason)
                     elif not is_over(self._state) and self.wake_ups.wait(poll_interval(looked)):
@@ -126,18 +134,28 @@ class RunLoop:
     def _intervene(self, events: list[Event]) -> None:
         """Perform what the player wants after these events."""
         self.controller.observe(events)
-        due = self._player.due(events, self._state, now=time.time()) if self._player else ()
+        due = self._player.due(events, self._state, now=self._folder.clock.now()) if self._player else ()
         for request, intervention in due:
             self.controller.submit(request, intervention)
 
     def _record_hang(self) -> None:
         """Record once that no rank moves any more, and why."""
         state = self._state
-        hang = find_hang(state, self._plan, now=time.time()) if not (state.hang or state.stopping) else None
+        hang = (
+            find_hang(state, self._plan, now=self._folder.clock.now()) if not (state.hang or state.stopping) else None
+        )
         if hang:
             self._folder.append_event(
                 "hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback
             )
+
+    def _record_jump(self) -> None:
+        """Record that somebody set the machine's clock. The time of the run continues as before."""
+        before, self._lag = self._lag, self._folder.clock.lag()
+        if abs(jump := self._lag - before) > _JUMP_S:
+            how = f"{format_seconds(abs(jump))} {'ahead' if jump > 0 else 'back'}"
+            message = f"the clock of this machine was set {how}, or the machine slept; the times of the run ignore that"
+            self._folder.append_event("note", message=message)
 
     def _watch(self) -> None:
         """Record, in a thread, every node and service that the engine reports as stopped."""

@@ -23,7 +23,7 @@ import pytest
 
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.pytest_plugin import ClusterShape, MarkArguments
-from compose_sim.pytest_plugin.outcome import RankReports, reports_to_show
+from compose_sim.pytest_plugin.outcome import RankReports, now, reports_to_show
 from compose_sim.pytest_plugin.session import arguments_of, options_of
 
 _START_S = 180.0  # an image may have to be built
@@ -44,7 +44,7 @@ class RankClusters:
 
     def run(self, item: pytest.Item, mark: MarkArguments, *, following: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a test on the cluster for it, which starts if it does not run yet, and return the reports to show."""
-        started = time.time()
+        started = now()
         cluster = self._live.get(mark.shape)
         if cluster is None or not cluster.is_running:
             cluster = self._live[mark.shape] = RankCluster(self._config, mark.shape, item.session.items)

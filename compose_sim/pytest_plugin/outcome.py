@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 _TAIL = 30
+_AHEAD = time.time() - time.monotonic()
 
 
 @dataclass(slots=True)
@@ -80,6 +81,11 @@ class RankReports:
             self.problem, self.evidence = "the run ended before the test", output.strip()
 
 
+def now() -> float:
+    """Return Unix time that does not jump when somebody sets the machine's clock."""
+    return _AHEAD + time.monotonic()
+
+
 def reports_to_show(item: pytest.Item, received: RankReports, *, started: float) -> list[pytest.TestReport]:
     """Return the most informative rank's reports, or a report about the run if no rank failed and not all finished."""
     if received.problem and not received.has_failed:
@@ -107,7 +113,7 @@ def _report_of_run(item: pytest.Item, received: RankReports, *, started: float) 
     place = diagnosis or "; ".join(places)
     lines = [f"{received.problem}" + (f": {place}" if place else ""), "", *received.evidence.strip().splitlines()]
     sections.append(("composesim", f"More: composesim logs --run {received.run}, composesim report {received.run}"))
-    now = time.time()
+    stopped = now()
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -116,9 +122,9 @@ def _report_of_run(item: pytest.Item, received: RankReports, *, started: float) 
         longrepr="\n".join(lines).strip(),
         when="call",
         sections=sections,
-        duration=now - started,
+        duration=stopped - started,
         start=started,
-        stop=now,
+        stop=stopped,
     )
 
 

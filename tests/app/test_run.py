@@ -1,9 +1,13 @@
-"""A run that is interrupted twice ends at once."""
+"""How a run is followed: a second interrupt ends it at once, and a clock that somebody sets changes nothing."""
 
 from __future__ import annotations
 
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from compose_sim.app.listener import QuietListener
 from compose_sim.app.run import RunLoop
@@ -14,6 +18,7 @@ from compose_sim.core.verdict.stop_reason import StopReason
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.node.shared.event_log import RunClock
 from tests.builders import PATIENCE_S
 from tests.contract.bench import WAITS, Bench
 
@@ -49,5 +54,26 @@ def test_a_second_interrupt_kills_the_nodes_while_a_fault_is_still_being_perform
 
         assert engine.came_free
         assert bench.running(plan) == []
+    finally:
+        engine.remove(plan.run)
+
+
+@pytest.mark.parametrize("jump", [7200.0, -7200.0])
+def test_a_timeout_comes_in_time_although_the_clock_is_set(tmp_path: Path, jump: float) -> None:
+    engine = LocalEngine()
+    bench = Bench(engine, tmp_path)
+    plan = replace(bench.start(WAITS), timeout_s=2.0)
+    folder, began = RunFolder(runs_folder(bench.project) / plan.run), time.monotonic()
+    folder.clock = RunClock(
+        folder.clock.ahead, wall=lambda: time.time() + (jump if time.monotonic() > began + 0.5 else 0.0)
+    )
+    folder.append_event("started", {"version": "0"})
+    try:
+        state = RunLoop(plan, engine, folder, QuietListener()).follow()
+
+        assert state.stopping == "timeout"
+        assert 2.0 < time.monotonic() - began < PATIENCE_S
+        assert len(state.notes) == 1
+        assert ("ahead" if jump > 0 else "back") in state.notes[0]
     finally:
         engine.remove(plan.run)

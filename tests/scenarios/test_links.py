@@ -48,12 +48,12 @@ else:
             time.sleep(0.05)
     while not os.path.exists(until):
         time.sleep(0.1)
-        began = time.time()
+        began = time.monotonic()
         for _ in range({DATAGRAMS}):
             datagrams.sendto(b"datagram", ("node-0", 5000))
         connection.sendall(bytes({BYTES}))
         arrived = int(connection.recv(10, socket.MSG_WAITALL))
-        print("turn", began, time.time() - began, arrived, flush=True)
+        print("turn", began, time.monotonic() - began, arrived, flush=True)
 """
 # Ranks that continue until they are asked to stop, in as many rounds as necessary.
 GOES_ON = """
@@ -73,7 +73,7 @@ def stop(project: Project, run: str) -> None:
 def next_turn(process: subprocess.Popen[str]) -> tuple[float, int]:
     """Return seconds and datagrams of the first turn that begins after now."""
     assert process.stdout is not None
-    now = time.time()
+    now = time.monotonic()
     for line in process.stdout:
         began, seconds, arrived = line.rpartition("turn ")[2].split() if "turn " in line else ("0", "0", "0")
         if float(began) > now:

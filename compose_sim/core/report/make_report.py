@@ -42,6 +42,7 @@ def make_report(
         metrics=state.metrics,
         bottleneck=_bottleneck(plan, state),
         restarts=state.restarts,
+        notes=state.notes,
         driver=_driver(state),
         timeline=timeline,
         published=published_services(plan, host=str(state.host.get("host", ""))),

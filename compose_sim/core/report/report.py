@@ -217,6 +217,7 @@ class Report:
     restarts: Annotated[
         int, "Failures after which a new round began, except those that were injected under `--elastic`"
     ] = 0
+    notes: Annotated[tuple[str, ...], "What else to know about the run, such as that the clock was set"] = ()
     driver: Annotated[DriverReport | None, "The program that drove all nodes; null if each rank ran a script"] = None
     timeline: Annotated[HorovodTimeline | None, "What Horovod's timeline shows; null without `--timeline`"] = None
     published: Annotated[tuple[PublishedService, ...], "Services that were reachable from this machine"] = ()

@@ -44,6 +44,11 @@ def _on_hang(state: ClusterState, event: Event) -> ClusterState:
     return replace(state, hang=_failure_of(event, "hang"))
 
 
+def _on_note(state: ClusterState, event: Event) -> ClusterState:
+    message = str(event.data.get("message", ""))
+    return state if message in state.notes else replace(state, notes=(*state.notes, message))
+
+
 def _on_ended(state: ClusterState, event: Event) -> ClusterState:
     """Store how the master ended the run; a run that passed needs no reason."""
     passed = bool(event.data.get("passed"))
@@ -72,6 +77,7 @@ _HANDLERS: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
     "started": _on_started,
     "environment": _on_environment,
     "hang": _on_hang,
+    "note": _on_note,
     "ended": _on_ended,
     "ready": fold_driver.on_ready,
     "stopping": _on_stopping,

@@ -165,6 +165,7 @@ class ClusterState:
     metrics: Mapping[str, Any] = field(default_factory=dict)  # the last value of each metric that any rank printed
     stopping: str = ""  # why composesim is stopping the run: interrupted, timeout, hang, failure, engine
     stop_cause: Failure | None = None  # the cause at that moment
+    notes: tuple[str, ...] = ()  # what a reader of the report should know about the run
     hang: Failure | None = None  # reported once, and withdrawn when a rank makes progress again
     elastic: bool = False  # nodes may leave and come back
     least_nodes: int = 1  # a round needs at least this many

@@ -116,7 +116,7 @@ def _remove_until_gone(engine_name: str, run: str, path: Path) -> None:
         time.sleep(pause_s)
     logging.info("nothing is left" if is_ours and checks_without_run else "gave up")
     if removed and folder.files.status("plan.json"):
-        folder.append_event("note", reason=_NOTE)
+        folder.append_event("note", message=_NOTE)
 
 
 def _claim(folder: RunFolder) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event, parse_file_event, parse_metric
 from compose_sim.core.state.fold_driver import NODE as DRIVER
+from compose_sim.engine.run_folder.clock import read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import event_files
 from compose_sim.engine.run_folder.safe_files import SafeFolder
@@ -69,6 +70,7 @@ class EventTail:
 
     def __init__(self, folder: Path, *, logs: bool = True) -> None:
         self._files = SafeFolder(folder)
+        self._clock = read_clock(self._files)
         self._logs = logs
         self._event_tails: dict[str, _FileTail] = {}
         self._log_tails: dict[str, _FileTail] = {}
@@ -107,7 +109,7 @@ class EventTail:
         if self._logs:
             self._open(self._log_tails, lambda: [f"logs/{name}" for name in self._files.files("logs", ".log")])
         printed = [(tail.stem, tail.finish() if final else tail.read()) for tail in self._log_tails.values()]
-        now = time.time()
+        now = self._clock.now()
         events: list[Event] = []
         self._open(self._event_tails, lambda: event_files(self._files))
         for tail in self._event_tails.values():

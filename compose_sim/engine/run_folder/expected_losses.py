@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from compose_sim.core.events.events import Event
+from compose_sim.engine.run_folder.clock import read_clock
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _DETECTED_WITHIN_S = 10.0  # by then the master has noticed any loss that the fault caused; silence takes 5 s
@@ -20,8 +20,9 @@ class ExpectedLosses:
     """The marks of one run. Used by the loop that follows the run and by the thread that executes interventions."""
 
     def __init__(self, folder: Path) -> None:
+        self._clock = read_clock(SafeFolder(folder))
         self._marks = SafeFolder(folder / "control" / "absent")
-        # node -> Unix seconds at which it was healed, and at which the mark expires
+        # node -> time of the run at which it was healed, and at which the mark expires
         self._leaving: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
@@ -45,14 +46,14 @@ class ExpectedLosses:
 
     def returning(self, nodes: Iterable[str], *, started: bool) -> None:
         """Remove the marks of healed nodes once a round begins with them, or after a while if they were not `started` again."""
-        now = time.time()
+        now = self._clock.now()
         with self._lock:
             for node in nodes:
                 self._leaving[node] = (now, math.inf if started else now + _DETECTED_WITHIN_S)
 
     def observe(self, events: Iterable[Event]) -> None:
         """Take note of new events of the run. Must also be called regularly if there are none."""
-        now = time.time()
+        now = self._clock.now()
         with self._lock:
             for event in events:
                 if event.kind == "round":

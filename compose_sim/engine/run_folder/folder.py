@@ -8,6 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -16,10 +17,12 @@ from compose_sim import assets
 from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.plan.model import HIDDEN, SECRET, TOKEN, Plan, plan_from_dict
 from compose_sim.core.report.report import Report
+from compose_sim.engine.run_folder.clock import begin_clock, read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.location import make_home, runs_folder
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError, ResourceError, SpecError, resource_error
+from compose_sim.node.shared.event_log import RunClock
 
 OWN_EVENTS = "journal/composesim.jsonl"  # not below `events`, where nodes write
 _WRITTEN_BY_NODES = ("events", "logs", "observations", "shared", "debug", "mps")
@@ -65,6 +68,11 @@ class RunFolder:
     def report_file(self) -> Path:
         """The report, which is written when the run is over."""
         return self.path / "report.json"
+
+    @cached_property
+    def clock(self) -> RunClock:
+        """The clock of the run."""
+        return read_clock(self.files)
 
     def claim(self) -> None:
         """Make the folder and lock it for this process. Raise SpecError if another process holds it, or if it is not safe to use."""
@@ -121,6 +129,8 @@ class RunFolder:
             if name not in _KEPT:
                 self.files.remove_tree(name)
         lay_out(self.path, user_id, group_id, token=token, bytecode=True)
+        begin_clock(self.files)
+        self.__dict__.pop("clock", None)
 
     def write_plan(self, plan: Plan) -> None:
         """Write `plan.json`."""
@@ -155,7 +165,7 @@ class RunFolder:
 
         If there is no space for it, for example, `take_unwritten` returns it: the run goes on without its file.
         """
-        event = Event(t=time.time(), kind=kind, node=node, rank=rank, data={**(data or {}), **more})
+        event = Event(t=self.clock.now(), kind=kind, node=node, rank=rank, data={**(data or {}), **more})
         try:
             self.files.append(OWN_EVENTS, event.to_json(self.name) + "\n")
         except UnsafeFileError as error:

@@ -205,7 +205,7 @@ class Agent:
 
     def _failed(self, rank: int | None, code: int | None, killed_by: int | None) -> None:
         self._failure_code = 128 + killed_by if killed_by else code or 1
-        self._master.send({"type": "failed", "rank": rank, "exit_code": code, "signal": killed_by, "t": time.time()})
+        self._master.send({"type": "failed", "rank": rank, "exit_code": code, "signal": killed_by})
         self._stop_ranks(f"rank {rank} on {self._events.node} failed")
 
     def _starter_ended(self) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from ..records.record import Record
+from ..shared.event_log import clock_of
 
 _FLUSH_BYTES = 1 << 16
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -29,12 +29,13 @@ class Observations:
         self._bytes = 0
         self._has_warned = False
         self._process = os.getpid()
+        self._clock = clock_of(folder)
 
     def note(self, record: Record) -> None:
         """Keep one record, stamped with the time of this call."""
         if self._process != os.getpid():  # forked by the script: what the parent kept is the parent's to write
             self._process, self._lines, self._bytes = os.getpid(), [], 0
-        line = encode(record, time.time())
+        line = encode(record, self._clock.now())
         self._lines.append(line)
         self._bytes += len(line)
         if self._bytes > _FLUSH_BYTES:
@@ -63,7 +64,7 @@ class Observations:
         """Write one record from a process that the rank forked, at once."""
         file = os.open(self.path, _APPEND, 0o644)
         try:
-            os.write(file, (encode(record, time.time()) + "\n").encode())
+            os.write(file, (encode(record, self._clock.now()) + "\n").encode())
         finally:
             os.close(file)
 

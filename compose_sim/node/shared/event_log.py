@@ -1,4 +1,4 @@
-"""Append the events of a node to its event file, as JSON lines."""
+"""Append the events of a node to its event file, as JSON lines, stamped with the time of the run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,62 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
+
+CLOCK_FILE = "control/clock"  # in the run's folder
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class RunClock:
+    """Unix time at the start of the run, plus the time that has passed since; `ahead` of the machine's monotonic clock."""
+
+    ahead: float
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def begin(cls) -> RunClock:
+        """Return a clock that agrees with the machine's clock at this moment."""
+        return cls(time.time() - time.monotonic())
+
+    @classmethod
+    def parse(cls, text: str) -> RunClock:
+        """Return the clock that `str` described; a new one if the machine has been started since, or it is another machine."""
+        ahead, _, boot = text.strip().partition(" ")
+        try:
+            return cls(float(ahead)) if boot == _boot_id() else cls.begin()
+        except ValueError:
+            return cls.begin()
+
+    def __str__(self) -> str:
+        return f"{self.ahead!r} {_boot_id()}"
+
+    def now(self) -> float:
+        """Return the time of the run, in Unix seconds."""
+        return self.ahead + self.monotonic()
+
+    def lag(self) -> float:
+        """Return by how many seconds the machine's clock is ahead of this one."""
+        return self.wall() - self.now()
+
+
+@cache
+def clock_of(folder: Path) -> RunClock:
+    """Return the clock of the run in this folder; without one, as in a rendered folder, a clock of this process."""
+    try:
+        return RunClock.parse((folder / CLOCK_FILE).read_text())
+    except OSError:
+        return RunClock.begin()
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:  # not Linux
+        return ""
 
 
 @dataclass(frozen=True)
@@ -33,8 +87,8 @@ class EventLog:
         return replace(self, rank=rank, generation=generation)
 
     def emit(self, kind: str, /, **data: Any) -> None:
-        """Append one event with the current time."""
-        event = {"v": 1, "t": time.time(), "run": self.run, "node": self.node, "rank": self.rank}
+        """Append one event with the current time of the run."""
+        event = {"v": 1, "t": clock_of(self.folder).now(), "run": self.run, "node": self.node, "rank": self.rank}
         line = json.dumps({**event, "generation": self.generation, "kind": kind, "data": data}, default=str) + "\n"
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
