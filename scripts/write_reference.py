@@ -14,8 +14,8 @@ import click
 
 from compose_sim.app.request import SPEC_FILE
 from compose_sim.cli import VERBS, group
+from compose_sim.core.json_values import json_schema
 from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
-from compose_sim.core.report.json_values import json_schema
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.flags import SpecOption, options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec

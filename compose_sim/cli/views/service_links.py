@@ -6,8 +6,8 @@ import platform
 from typing import Any
 
 from compose_sim.core.events.events import Event
+from compose_sim.core.json_values import to_json
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.report.json_values import to_json
 from compose_sim.core.report.service_links import link, login, published_services, tunnel
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import SpecError

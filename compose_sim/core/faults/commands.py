@@ -6,9 +6,11 @@ cluster executes them in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from compose_sim.core.json_values import from_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +55,9 @@ def intervention_to_dict(intervention: Intervention) -> dict[str, Any]:
     return {"verb": verb, **asdict(intervention)}
 
 
-def intervention_from_dict(values: Mapping[str, Any]) -> Intervention:
-    """Return the intervention that `intervention_to_dict` serialised; KeyError or TypeError for anything else."""
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
-    made: Callable[..., Intervention] = _BY_VERB[fields.pop("verb")]
-    return made(**fields)
+def intervention_from_dict(values: Any) -> Intervention:
+    """Return the intervention that `intervention_to_dict` serialised; raise ValueError for anything else."""
+    verb = values.get("verb") if isinstance(values, Mapping) else None
+    if not isinstance(verb, str) or verb not in _BY_VERB:
+        raise ValueError(f"{verb!r:.80} is not a verb")
+    return from_json(_BY_VERB[verb], values)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import PurePosixPath
 from posixpath import normpath
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
+from compose_sim.core.json_values import from_json
 from compose_sim.core.plan.gpus.binding import Bound
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder in containers
@@ -199,27 +199,9 @@ class Plan:
         return asdict(self)
 
 
-def plan_from_dict(values: Mapping[str, Any]) -> Plan:
-    """Return the plan that `to_dict` made these values from; raise KeyError or TypeError for other values."""
-    return cast(Plan, _from_json(Plan, values))
-
-
-def _from_json(kind: Any, value: Any) -> Any:
-    """Return a value of a dataclass field's type from its JSON form."""
-    arguments = get_args(kind)
-    if value is None:
-        return None
-    if type(None) in arguments:  # X | None
-        return _from_json(arguments[0], value)
-    if isinstance(kind, type) and is_dataclass(kind):
-        hints = _hints(kind)
-        return kind(**{name: _from_json(hints[name], inner) for name, inner in value.items()})
-    if get_origin(kind) is tuple:
-        return tuple(_from_json(arguments[0], inner) for inner in value)
-    return value
-
-
-_hints = cache(get_type_hints)
+def plan_from_dict(values: Any) -> Plan:
+    """Return the plan that `to_dict` made these values from; raise ValueError for other values."""
+    return from_json(Plan, values)
 
 
 def portable_program(program: Program) -> Program:

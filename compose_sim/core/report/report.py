@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from compose_sim.core.json_values import from_json, to_json
 from compose_sim.core.plan.model import Choice
 from compose_sim.core.report.bottleneck import Bottleneck
 from compose_sim.core.report.horovod_timeline import HorovodTimeline
-from compose_sim.core.report.json_values import from_json, to_json
 from compose_sim.core.report.service_links import PublishedService
 from compose_sim.core.verdict.verdict import VerdictWord
 

@@ -89,10 +89,8 @@ class ControlRequests:
 def _read(files: SafeFolder, name: str) -> Intervention | None:
     """Return the intervention in a file, or None if it is invalid; FileNotFoundError if the file is gone."""
     try:
-        values = files.read_json(name)
-        values.pop("id", None)
-        return intervention_from_dict(values)
+        return intervention_from_dict(files.read_json(name))
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError):
+    except (OSError, ValueError, SpecError):
         return None

@@ -140,7 +140,7 @@ class RunFolder:
         """Return the plan of this run; raise SpecError if the folder does not contain one."""
         try:
             return plan_from_dict(self.files.read_json("plan.json"))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError) as error:
             raise SpecError(f"'{self.path}' is not the folder of a run: {error}", hint="composesim ps --all") from None
 
     def read_token(self) -> str:

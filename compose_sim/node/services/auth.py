@@ -102,4 +102,4 @@ def _in_header(text: str) -> str | None:
 
 def _same(given: str | None, wanted: str) -> bool:
     """Compare in constant time."""
-    return bool(wanted) and given is not None and hmac.compare_digest(given.encode(), wanted.encode())
+    return bool(wanted) and given is not None and hmac.compare_digest(given.encode(errors="replace"), wanted.encode())

@@ -92,7 +92,9 @@ def parse(text: str) -> tuple[Stack, ...]:
         thread = _THREAD.match(head)
         if thread:
             frames = tuple(
-                Frame(_file(m[1]), int(m[2]), m[3]) for m in map(_FRAME.match, lines) if m and m[2].isdigit()
+                Frame(_file(m[1]), int(m[2]), m[3])
+                for m in map(_FRAME.match, lines)
+                if m and m[2].isdigit() and len(m[2]) < 10
             )
             stacks.append(Stack(int(thread[2], 16), thread[1] == "Current thread", frames))
     return tuple(stack for stack in stacks if stack.frames and not _is_helper(stack))

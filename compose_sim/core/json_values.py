@@ -6,13 +6,17 @@ dataclasses. `Annotated[X, "text"]` gives a field its description in the schema.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
+_MOST = 1 << 63  # a larger number cannot be formatted as a float
+_SURROGATE = re.compile("[\ud800-\udfff]")  # cannot be printed
 _SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
     str: ("string", (str,)),
     bool: ("boolean", (bool,)),
@@ -77,7 +81,12 @@ def _read(kind: Any, value: Any, path: str) -> Any:
 
 def _is_scalar(kind: Any, value: Any) -> bool:
     _, classes = _SCALARS.get(kind, ("", ()))
-    return isinstance(value, classes) and (kind is bool or not isinstance(value, bool))
+    if not isinstance(value, classes) or (kind is not bool and isinstance(value, bool)):
+        return False
+    if isinstance(value, str):
+        return not _SURROGATE.search(value)
+    number: Any = value
+    return number is None or (abs(number) <= _MOST and isfinite(number))
 
 
 def _read_object(cls: Any, value: Mapping[str, Any], path: str) -> Any:
