@@ -75,3 +75,4 @@ def private_daemon() -> Iterator[PrivateDaemon]:
                 daemon.start()  # only a daemon can unmount what one that was killed has mounted
             daemon.docker("rm", "--force", *daemon.docker("ps", "--all", "--quiet").stdout.split())
             daemon.end()
+            subprocess.run(["umount", Path(folder) / "data"], capture_output=True)  # the daemon mounts it on itself
