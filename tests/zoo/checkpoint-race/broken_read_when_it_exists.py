@@ -1,7 +1,7 @@
 """Other ranks read the weights as soon as the file exists, which is before rank 0 has filled it."""
 
 # expects: checkpoint-race
-# also: hang, uneven-inputs, collective-mismatch
+# also: hang, uneven-inputs, collective-mismatch, teardown
 
 import time
 from pathlib import Path

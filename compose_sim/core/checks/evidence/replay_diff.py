@@ -73,6 +73,12 @@ def noise(observed: Observed) -> str:
     return f"BatchNorm ({local[0].removeprefix('module.')}) sees the batch of one rank only" if local else ""
 
 
+def trains_apart(observed: Observed) -> bool:
+    """Return whether no sampled step was preceded by a reduction, as in local SGD, which averages parameters now and then."""
+    models = [model for step in observed.of(OptimizerStep) for model in step.models if model.forwards]
+    return bool(models) and not any(model.reduced for model in models)
+
+
 def hooks(observed: Observed) -> tuple[str, ...]:
     """Return the communication hooks that do more than DDP's own averaging."""
     names = {name for each in observed.of(RecordedModels) for name in each.hooks}

@@ -18,6 +18,7 @@ from compose_sim.core.checks.evidence.replay_diff import (
     step_place,
     steps_of,
     tolerance_of,
+    trains_apart,
     why_not_joined,
 )
 from compose_sim.core.units import format_count
@@ -42,6 +43,10 @@ def judge(case: Case) -> Result:
     why = why_not(case)
     if why:
         return not_applicable(why)
+    if trains_apart(case.observed):
+        return not_applicable(
+            "every forward pass before a step ran in no_sync(), so each rank steps with its own gradient"
+        )
     different = noise(case.observed)
     if different:
         return not_applicable(f"{different}, so one rank with all batches rightly computes something else")

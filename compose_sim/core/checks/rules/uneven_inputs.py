@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
@@ -31,6 +32,7 @@ class _Way:
     synchronised: int
     left: bool  # whether it exhausted the last epoch that it began
     closed: bool  # whether all of it was recorded
+    raised: bool  # whether an exception ended the script, maybe between two epochs
     last: tuple[Loader, Epoch]
     epochs: dict[tuple[int, int], Epoch]  # by the position of the loader among all, and by number
 
@@ -41,7 +43,9 @@ def judge(case: Case) -> Result:
     for by_rank in training_loaders(case):
         for group in groups(case, by_rank):
             by_group.setdefault(group, []).append(by_rank)
-    ways = {group: _ways(group, its) for group, its in by_group.items()}
+    ends = case.observed.of(ScriptEnd)
+    raised = {each.rank for each in ends if each.raised and not _BY_OTHERS.search(each.raised)}
+    ways = {group: _ways(group, training, raised) for group, training in by_group.items()}
     if not any(len(members) > 1 for members in ways.values()):
         return _judge_by_hand(case) or not_applicable("fewer than two ranks train one model from a DataLoader")
     counts = sorted({way.synchronised for members in ways.values() for way in members.values()})
@@ -61,7 +65,7 @@ def _joins(case: Case) -> bool:
     return any(each.enabled for each in case.observed.of(Join))
 
 
-def _ways(group: tuple[int, ...], training: list[dict[int, Loader]]) -> dict[int, _Way]:
+def _ways(group: tuple[int, ...], training: list[dict[int, Loader]], raised: Collection[int]) -> dict[int, _Way]:
     ways = {}
     for rank in group:
         epochs = [
@@ -78,6 +82,7 @@ def _ways(group: tuple[int, ...], training: list[dict[int, Loader]]) -> dict[int
                 synchronised=sum(epoch.synchronised for _, _, epoch in epochs),
                 left=epoch.exhausted,
                 closed=all(epoch.closed for _, _, epoch in epochs),
+                raised=rank in raised,
                 last=(loader, epoch),
                 epochs={(position, epoch.number): epoch for position, _, epoch in epochs},
             )
@@ -88,7 +93,7 @@ def _is_uneven(case: Case, ended: _Way, other: _Way) -> bool:
     """Return whether a rank had no batch left while the other continued."""
     if not ended.left:
         return False
-    if case.verdict == "passed" or (ended.closed and other.closed):
+    if case.verdict == "passed" or (ended.closed and other.closed and not ended.raised):
         return other.synchronised > ended.synchronised
     # The run broke off, so what the other rank did with the last batch may not be recorded. That one rank had come further than
     # another means nothing, unless it was by the batches of one epoch.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.uneven_inputs import judge
 from compose_sim.node.records.data import EpochProgress, Join
@@ -46,6 +48,16 @@ def test_a_run_that_broke_off_between_epochs_of_equal_length_passes() -> None:
     begun = epoch(range(2), number=1)[:-1]
     notes = {0: [ddp(), loader(), *epoch(range(6))], 1: [ddp(), loader(), *epoch(range(6)), *begun]}
     assert judge(case(notes, verdict="failed")).status == PASSED
+
+
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [("EOFError: Ran out of input", PASSED), ("RuntimeError: [gloo] Connection closed by peer", FAILED)],
+)
+def test_a_rank_that_raised_between_epochs_is_no_lack_of_batches(raised: str, status: str) -> None:
+    again = epoch(range(2), number=1)
+    notes = {0: [ddp(), loader(), *epoch(range(6)), *again], 1: [ddp(), loader(), *epoch(range(6)), ScriptEnd(raised)]}
+    assert judge(case(notes, verdict="failed")).status == status
 
 
 def test_without_a_loader_the_calls_of_the_model_are_counted() -> None:
