@@ -115,10 +115,8 @@ def _replay(
     replay = None
     try:
         replay = Session(request, name=f"{session.name}-{name}")
-        # The record is below the project, which nodes see under the same path on both engines.
-        replay.add_environment(
-            COMPOSESIM_CHECK="replay", COMPOSESIM_RECORD=str(session.folder.path / _RECORD), **variables
-        )
+        record = replay.add_mount(session.folder.path / _RECORD, "record")
+        replay.add_environment(COMPOSESIM_CHECK="replay", COMPOSESIM_RECORD=record, **variables)
         result = replay.run(ProgressListener(listener))
         observed = read_observed(replay.folder.path)
     except ComposesimError as error:

@@ -16,7 +16,7 @@ from compose_sim.app.program import new_name
 from compose_sim.app.request import Request
 from compose_sim.app.run import RunLoop
 from compose_sim.core.host.host import Host
-from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.model import CONTAINER_FOLDER, Mount, Plan
 from compose_sim.core.report.report import Report
 from compose_sim.core.scenarios import Player
 from compose_sim.core.state.state import ClusterState
@@ -56,6 +56,7 @@ class Session:
         self.was_interrupted = False  # whether Ctrl-C or SIGTERM ended the run
         self._portable = portable
         self._environment: dict[str, str] = {}
+        self._mounts: tuple[Mount, ...] = ()
         self._supervisor: Supervisor | None = None
         self.plan: Plan
         self.host: Host
@@ -70,6 +71,15 @@ class Session:
         """Set variables on all nodes that the user cannot set: those that composesim's own code in the nodes reads."""
         self._environment |= variables
         self.plan = replace(self.plan, environment={**self.plan.environment, **variables})
+
+    def add_mount(self, source: Path, name: str) -> str:
+        """Let nodes read a folder of this machine, and return its path in the nodes."""
+        if self.plan.engine == "local":
+            return str(source)
+        mount = Mount(source=str(source), target=f"{CONTAINER_FOLDER}/{name}", read_only=True)
+        self._mounts += (mount,)
+        self.plan = replace(self.plan, mounts=(*self.plan.mounts, mount))
+        return mount.target
 
     @resource_errors()
     def run(
@@ -106,7 +116,8 @@ class Session:
         plan, self.host = self.request.plan(run=self.name, run_folder=self.folder.path, portable=self._portable)
         location = None if self._portable else location_choice(self.request.folder)
         choices = (*plan.choices, location) if location else plan.choices
-        self.plan = replace(plan, environment={**plan.environment, **self._environment}, choices=choices)
+        environment, mounts = {**plan.environment, **self._environment}, (*plan.mounts, *self._mounts)
+        self.plan = replace(plan, environment=environment, mounts=mounts, choices=choices)
 
     def _lay_out(self) -> None:
         if self.engine.statuses(self.name):

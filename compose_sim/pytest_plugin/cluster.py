@@ -159,7 +159,7 @@ class RankCluster:
             **{"name": self.name, "engine": shape.engine, "backend": shape.backend, "launcher": "warm"},
             **{"nodes": shape.nodes, "nproc_per_node": shape.nproc_per_node, "max_restarts": 0},
             "hang_timeout": "never",  # between two tests nothing moves; each test has a timeout
-            **{"script": str(_RANK), "args": [str(self._pipes_folder)]},
+            **{"script": str(_RANK), "args": [self._pipes_folder.name]},
         }
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "compose_sim.app.session_process", json.dumps(fields)],

@@ -132,4 +132,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(os.environ["COMPOSESIM_SHARED"], sys.argv[1]))
