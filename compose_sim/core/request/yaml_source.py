@@ -123,6 +123,8 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             return self.sequence(node, path)
         assert isinstance(node, yaml.ScalarNode)
+        if any("\ud800" <= character <= "\udfff" for character in node.value):
+            raise self.error(node, f"{_dotted(path)}: half of a surrogate pair is not a character")
         text = fill_in(node.value, path, self.variables, lambda problem, hint: self.error(node, problem, hint=hint))
         return _ABSENT if not text and node.style is None else text
 

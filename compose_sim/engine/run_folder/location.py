@@ -9,7 +9,7 @@ from pathlib import Path
 from compose_sim.core.plan.model import HIDDEN, Choice
 
 VARIABLE = "COMPOSESIM_RUNS"
-_PRIVATE = 0o700
+_PRIVATE, _PASSABLE = 0o700, 0o711
 
 
 def runs_folder(project: Path) -> Path:
@@ -18,8 +18,8 @@ def runs_folder(project: Path) -> Path:
 
 
 def make_home(runs: Path) -> None:
-    """Make the folder above `.composesim`, if it does not exist, for this user only."""
-    runs.parents[1].mkdir(_PRIVATE, parents=True, exist_ok=True)
+    """Make the folder above `.composesim`, if it does not exist, for this user only. Nodes of root may belong to another user."""
+    runs.parents[1].mkdir(_PRIVATE if os.geteuid() else _PASSABLE, parents=True, exist_ok=True)
 
 
 def location_choice(project: Path) -> Choice | None:

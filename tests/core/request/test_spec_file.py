@@ -67,6 +67,7 @@ BAD = [
     ("env:\n\tA: 1", 2, "not valid YAML: found character '\\t' that cannot start any token", "indent with spaces, not tabs"),
     ("nodes: 2\n---\nnodes: 3", 2, "not valid YAML: but found another document", ""),
     ("nodes: 2\nscript: \x01", 2, "not valid YAML: character #x01 is not allowed", ""),
+    ('nodes: 2\nelastic: "\\ud800"', 2, "elastic: half of a surrogate pair is not a character", ""),
     ("- nodes", 1, "a spec is a mapping such as 'nodes: 2'", ""),
     ("? [a]\n: b", 1, "a key must be a word", ""),
     ("args: &a [*a]", 1, "args[0] is nested too deeply", ""),
