@@ -7,32 +7,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compose_sim import __version__
-from compose_sim.app.documents import write_documents
 from compose_sim.app.listener import Listener
 from compose_sim.app.program import new_name
 from compose_sim.app.request import Request
-from compose_sim.app.run import RunLoop
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import CONTAINER_FOLDER, Mount, Plan
 from compose_sim.core.report.report import Report
 from compose_sim.core.scenarios import Player
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.verdict import judge
-from compose_sim.engine.docker.network import Networks
 from compose_sim.engine.host.ports import port_in_use, port_in_use_error
 from compose_sim.engine.lifetime.interrupts import interrupts_raise
-from compose_sim.engine.lifetime.orphans import remove_crashed
-from compose_sim.engine.lifetime.supervisor import Supervisor, start_supervisor
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.location import location_choice, runs_folder
 from compose_sim.engine.run_folder.record import build_report, last_output
-from compose_sim.engine.run_folder.retirement import retire
 from compose_sim.errors import ComposesimError, EngineError, ResourceError, SpecError, resource_error, resource_errors
+
+if TYPE_CHECKING:
+    from compose_sim.engine.lifetime.supervisor import Supervisor
 
 _CLEAN_UP_S = 30.0  # for an engine that does not respond; a daemon restarts in less
 _RETRY_S = 1.0
@@ -95,6 +92,10 @@ class Session:
         `player` injects faults during the run. `conclude` may extend the report once the nodes are gone.
         Raises ComposesimError if the run could not be started.
         """
+        from compose_sim.engine.docker.network import Networks  # here, because `plan` needs none of this
+        from compose_sim.engine.lifetime.orphans import remove_crashed
+        from compose_sim.engine.run_folder.retirement import retire
+
         Networks(self.plan, self.engine).check(self.plan.links)
         for crashed in remove_crashed(self.request.folder):
             listener.progress(f"removed what the crashed run '{crashed.run}' had left on {crashed.engine.name}")
@@ -129,6 +130,9 @@ class Session:
         self.folder.write_plan(self.plan)
 
     def _run(self, listener: Listener, player: Player | None) -> Report:
+        from compose_sim.app.run import RunLoop
+        from compose_sim.engine.lifetime.supervisor import start_supervisor
+
         with interrupts_raise():
             self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
             try:
@@ -150,6 +154,8 @@ class Session:
 
     def _start(self, image: str) -> None:
         """Start the nodes; plan again if another run has taken the subnet or a published port since the plan was made."""
+        from compose_sim.app.documents import write_documents
+
         facts = self._facts(image)
         for attempts_left in (2, 1, 0):
             if self.engine.name == "docker":

@@ -18,7 +18,6 @@ from typing import Any
 import click
 
 from compose_sim.core.events.event_data import printable
-from compose_sim.core.report.github import without_commands
 
 # Distinguishable on dark and light backgrounds; red is reserved for failures.
 _NODE_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
@@ -39,6 +38,8 @@ def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
     """Print text on stdout, or on stderr if `err`; of control characters only newlines, tabs and colours remain."""
     text = printable(text) + ("\n" if nl else "")
     if in_github_job():
+        from compose_sim.core.report.github import without_commands  # imports the report: too slow for `--help`
+
         text = without_commands(text, token=secrets.token_hex(16))
     click.echo(text, nl=False, err=err)
 
