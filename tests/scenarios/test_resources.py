@@ -124,3 +124,20 @@ def limited(project: Project, limit: Callable[[], None]) -> Outcome:
     if done.stdout.startswith("{"):
         json.loads(done.stdout)
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.docker
+def test_a_node_without_process_ids_is_named(project: Project) -> None:
+    """The rank only knows that no thread can be started."""
+    threads = "import threading\nwhile True:\n    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    project.folder.chmod(0o755)
+
+    outcome = project.run(
+        *("up", *BARE, "--engine", "docker", "--nodes", "1", "--name", project.named("threads"), "--json"),
+        project.write("train.py", threads),
+    )
+
+    message = outcome.report["cause"]["message"]
+    assert outcome.status == 1
+    assert "can't start new thread" in message
+    assert "node-0 could start no more processes or threads" in message

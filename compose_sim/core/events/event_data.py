@@ -52,7 +52,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     },
     "start-failed": {"message": str, "hint": str},
     "rank-started": {"pid": int, "local_rank": int},
-    "rank-exited": {**_EXIT, "signal": int, "oom": bool, "stopped": bool, "reason": str},
+    "rank-exited": {**_EXIT, "signal": int, "oom": bool, "no_process_ids": bool, "stopped": bool, "reason": str},
     "usage": {
         **{"cpu_s": _NUMBER, "memory_bytes": int, "memory_limit_bytes": int, "received_bytes": int, "sent_bytes": int},
         **{"gpu_use": _NUMBER, "gpu_memory_bytes": int},

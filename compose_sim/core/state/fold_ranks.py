@@ -100,7 +100,7 @@ def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
 def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failure:
     exit_code, signal = event.data.get("exit_code"), event.data.get("signal")
     if rank.exception and not signal:
-        return rank.exception
+        return replace(rank.exception, message=rank.exception.message + _why_refused(event, rank.node))
     name = _SIGNALS.get(signal or 0, f"signal {signal}")
     if event.data.get("oom"):
         who = rank.node if node and node.has_memory_limit else "this machine"
@@ -111,7 +111,15 @@ def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failur
         kind, message = "signal", f"rank {rank.rank} was killed by {name}"
     else:
         kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}"
+    message += _why_refused(event, rank.node)
     return Failure(t=event.t, kind=kind, node=rank.node, rank=rank.rank, message=message, generation=event.generation)
+
+
+def _why_refused(event: Event, node: str) -> str:
+    refused = event.data.get("no_process_ids")
+    return (
+        f" ({node} could start no more processes or threads: the limit of the container was reached)" if refused else ""
+    )
 
 
 def _on_stalled(state: ClusterState, event: Event) -> ClusterState:

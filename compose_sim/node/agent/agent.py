@@ -19,7 +19,7 @@ from . import usage
 from .faults.command_runner import CommandRunner
 from .launchers import ROUND_LAUNCHERS, Launch, Starter, rank_variables
 from .master_client import MasterClient
-from .rank_processes import ExitStatus, OutOfMemoryKills, RankProcess
+from .rank_processes import ContainerLimits, ExitStatus, RankProcess
 from .stalls.stall_detector import StallDetector
 
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
@@ -48,7 +48,7 @@ class Agent:
         self._launch, self._node_rank, self._events = launch, node_rank, events
         self._logs, self._selector, self._log = logs, selector, log
         self._contained, self._stalls, self._commands = contained, stalls, commands
-        self._out_of_memory_kills = OutOfMemoryKills(contained=contained)
+        self._limits = ContainerLimits(contained=contained)
         self._round: Message = {}
         self._ranks: list[RankProcess] = []
         self._stop_reason, self._leaving, self._interrupted = "", False, False
@@ -196,7 +196,7 @@ class Agent:
             "rank-exited",
             exit_code=exit_status.code,
             signal=exit_status.signal,
-            oom=self._out_of_memory_kills.explains(exit_status.status),
+            **self._limits.reached_by(exit_status.status),
             stopped=bool(stopped),
             reason=stopped or reason or str(exit_status),
         )

@@ -57,17 +57,21 @@ class RankProcess:
             os.kill(self.pid, number)
 
 
-class OutOfMemoryKills:
-    """Counts the kernel's out-of-memory kills, to find the ranks that were killed for that reason; only in containers."""
+class ContainerLimits:
+    """Counts how often the kernel enforced a limit of this container, to find the ranks that failed for that reason."""
 
     def __init__(self, *, contained: bool) -> None:
-        """Start to count."""
+        """Start to count; never on plain processes, whose limits are those of the machine."""
         self._contained = contained
-        self._known = usage.out_of_memory_kills() if contained else 0
+        self._kills, self._refused = self._counted()
 
-    def explains(self, status: int) -> bool:
-        """Return whether a rank that has just ended with `status` ran out of memory."""
-        if status != -signal.SIGKILL or not self._contained:
-            return False
-        before, self._known = self._known, usage.out_of_memory_kills()
-        return self._known > before
+    def reached_by(self, status: int) -> dict[str, bool]:
+        """Return whether a rank that has just ended with `status` ran out of memory (`oom`), or of process ids (`no_process_ids`)."""
+        (kills, self._kills), (refused, self._refused) = zip((self._kills, self._refused), self._counted())
+        return {
+            "oom": status == -signal.SIGKILL and self._kills > kills,
+            "no_process_ids": status != 0 and self._refused > refused,
+        }
+
+    def _counted(self) -> tuple[int, int]:
+        return (usage.out_of_memory_kills(), usage.refused_processes()) if self._contained else (0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -23,11 +23,16 @@ def sample(root: int, *, contained: bool) -> Sample:
 
 def out_of_memory_kills() -> int:
     """Return how many processes of this container the kernel has killed for lack of memory; 0 if unknown."""
-    for line in _lines("memory.events") or _lines("memory/memory.oom_control"):
-        name, _, count = line.partition(" ")
-        if name == "oom_kill":
-            return int(count)
-    return 0
+    return _count(_lines("memory.events") or _lines("memory/memory.oom_control"), "oom_kill")
+
+
+def refused_processes() -> int:
+    """Return how often this container could not start a process or thread because of the limit; 0 if unknown."""
+    return _count(_lines("pids.events") or _lines("pids/pids.events"), "max")
+
+
+def _count(lines: Iterable[str], wanted: str) -> int:
+    return next((int(count) for name, _, count in (line.partition(" ") for line in lines) if name == wanted), 0)
 
 
 def _of_container() -> Sample:
