@@ -26,7 +26,11 @@ class PrivateDaemon:
 
     def start(self) -> None:
         """Start the daemon, and return when it answers."""
-        (self.folder / "docker.pid").unlink(missing_ok=True)  # SIGKILL leaves it
+        for left in (
+            "docker.pid",
+            "exec/containerd/containerd.pid",
+        ):  # SIGKILL leaves them, and their processes may be zombies
+            (self.folder / left).unlink(missing_ok=True)
         # The network namespace keeps its firewall rules and bridges away from those of the machine's own daemon.
         argv = ["unshare", "--net", "dockerd", "--host", self.endpoint, "--bridge", "none", "--storage-driver", "vfs"]
         for option, name in {"--data-root": "data", "--exec-root": "exec", "--pidfile": "docker.pid"}.items():

@@ -129,7 +129,9 @@ def limited(project: Project, limit: Callable[[], None]) -> Outcome:
 @pytest.mark.docker
 def test_a_node_without_process_ids_is_named(project: Project) -> None:
     """The rank only knows that no thread can be started."""
-    threads = "import threading\nwhile True:\n    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    threads = (
+        "import threading\nwhile True:\n    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
     project.folder.chmod(0o755)
 
     outcome = project.run(

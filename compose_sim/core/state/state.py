@@ -154,6 +154,7 @@ class ClusterState:
     round_at: float = 0.0  # when the current round began
     first_step_at: float | None = None
     last_t: float = 0.0
+    is_judged: bool = False
     generation: int | None = None
     restarts: int = 0
     master_exit_code: int | None = None

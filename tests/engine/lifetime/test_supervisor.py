@@ -62,7 +62,7 @@ def started(owner: subprocess.Popen[str]) -> tuple[str, int]:
 def notes(folder: Path) -> list[str]:
     path = folder / "journal" / "composesim.jsonl"
     events = map(parse_event, path.read_text().splitlines() if path.exists() else [])
-    return [str(event.data["reason"]) for event in events if event and event.kind == "note"]
+    return [str(event.data["message"]) for event in events if event and event.kind == "note"]
 
 
 def test_a_run_is_removed_when_composesim_is_killed(owner: subprocess.Popen[str], tmp_path: Path) -> None:
