@@ -1,6 +1,7 @@
-"""Rank 0 writes the best weights, and all ranks load them at once: some find no file, or half of one."""
+"""Rank 0 writes the best weights, and all ranks load them at once: some find half a file, or the weights of before."""
 
 # expects: checkpoint-race
+# also: params-in-sync, matches-single
 
 import torch
 import torch.distributed as dist
