@@ -1,4 +1,4 @@
-"""Declare the options of the verbs that run a cluster, and turn the flags of a command line into a request."""
+"""Turn the fields of `core/request/spec.py`, where every flag is declared, into options of the verbs that run a cluster."""
 
 from __future__ import annotations
 
