@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from compose_sim.core.plan.model import short_folder
-from tests.builders import PATIENCE_S
+from compose_sim.node.master.server import free_port
+from tests.builders import PATIENCE_S, ROOT
 from tests.scenarios.conftest import Project, eventually, wait_for_line
 
 pytestmark = pytest.mark.recipes
@@ -94,7 +96,11 @@ def test_bare_processes_leave_nothing(project: Project, recipes_python: Path) ->
     """After kill -9, too: no process, no folder in /tmp; and meanwhile no other user can open Ray's sockets."""
     run = project.named("bare")
     folder = Path(short_folder(run))
-    cluster = project.start(*up(recipes_python, "local", run, "--nodes", "2"), project.write("train.py", FOREVER))
+    # On ports that no other test, and no plain Ray, chooses at the same moment.
+    published = ("--publish", f"dashboard={free_port('')}", "--publish", f"client={free_port('')}")
+    cluster = project.start(
+        *up(recipes_python, "local", run, "--nodes", "2", *published), project.write("train.py", FOREVER)
+    )
     wait_for_line(cluster, "begun")
 
     mode = folder.stat().st_mode & 0o777
@@ -141,7 +147,19 @@ def test_a_port_that_is_taken_is_named(project: Project, recipes_python: Path) -
     with socket.create_server(("", 0)) as taken:
         port = str(taken.getsockname()[1])
         words = up(recipes_python, "local", project.named("taken"), "--json", "--master-port", port)
-        done = project.run(*words, project.write("train.py", HELLO))
+        done = project.run(*words, "--option", "dashboard=off", project.write("train.py", HELLO))
 
     assert done.status == 1
     assert f"Ray's head cannot listen on port {port}" in done.report["cause"]["message"]
+
+
+def test_a_published_port_that_was_taken_after_planning_is_named(recipes_python: Path, tmp_path: Path) -> None:
+    """The driver finds it before Ray does, whose error suggests options that composesim does not have."""
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        code = f"from compose_sim.node.frameworks.ray import driver; driver._require_free({{'client': {port}}})"
+        done = subprocess.run([recipes_python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode != 0
+    assert str(port) in done.stderr
+    assert f"--publish client={port + 1}" in done.stderr

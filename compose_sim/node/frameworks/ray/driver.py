@@ -59,6 +59,7 @@ def _start_head(options: argparse.Namespace) -> str:
         "--disable-usage-stats",
         *start.port_arguments(free=shared),
     ]
+    _require_free({"dashboard": options.dashboard_port, "client": options.client_port})
     log = None
     try:
         listen("", port).close()
@@ -73,6 +74,17 @@ def _start_head(options: argparse.Namespace) -> str:
         print(start.last_lines(log) if log else "", file=sys.stderr)
         fail(UNREACHABLE, f"Ray's head did not start at {host}:{port}: {error}")
     return f"{host}:{port}"
+
+
+def _require_free(ports: dict[str, int | None]) -> None:
+    """End the driver if another process has taken a published port since the run was planned; Ray's error suggests Ray's options."""
+    for name, port in ports.items():
+        if not port:  # no dashboard
+            continue
+        try:
+            listen("", port).close()
+        except PortTaken as error:
+            fail(UNREACHABLE, f"Ray's {name} cannot listen: {error}", f"composesim up --publish {name}={port + 1} …")
 
 
 def _wait_for_nodes(master: MasterConnection, address: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
