@@ -13,6 +13,7 @@ from compose_sim.app.documents import write_documents
 from compose_sim.app.program import find_program
 from compose_sim.app.session import Session
 from compose_sim.core.compose.schema import check_document
+from compose_sim.core.plan.model import HIDDEN
 from compose_sim.core.units import format_bytes
 from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
 from compose_sim.engine.host.facts import docker_facts
@@ -24,7 +25,7 @@ from compose_sim.errors import SpecError
 
 _MOST_CODE_BYTES = 200 << 20
 _NOT_CODE = {
-    *(".git", ".hg", ".venv", "venv", "__pycache__", ".composesim", "node_modules"),
+    *(".git", ".hg", ".venv", "venv", "__pycache__", HIDDEN, "node_modules"),
     *(".mypy_cache", ".ruff_cache", ".pytest_cache"),
 }
 

@@ -15,7 +15,6 @@ from compose_sim.core.plan.gpus.binding import Bound
 CONTAINER_FOLDER = "/composesim"  # the run's folder in containers
 HIDDEN = ".composesim"  # in a project; it holds the folders of runs, `runs/RUN`
 TOKEN = "secrets/token"  # in the run's folder, if the run has a token; only the nodes' user can read it
-SECRET = "control/secret"  # authenticates the nodes and the master to each other; same file mode
 HOSTED = "hosted"  # the launcher of nodes on which another program starts the ranks, by ssh
 NOBODY = 65534
 REQUESTED = "requested"  # the reason of a choice that the user made

@@ -84,9 +84,8 @@ class EventTail:
     def finish(self) -> list[Event]:
         """Return what is left once all writers have exited, including incomplete last lines."""
         events = self.poll()
-        self._finishing = (
-            True  # what a process that outlived its run adds from now on is not read, or this might never end
-        )
+        # What a process that outlived the run adds from now on is not read, or this might never end.
+        self._finishing = True
         for tail in self._tails:
             tail.stop_at_end()
         while new := self.poll():

@@ -15,13 +15,14 @@ from typing import Any
 
 from compose_sim import assets
 from compose_sim.core.events.events import Event, parse_event
-from compose_sim.core.plan.model import HIDDEN, SECRET, TOKEN, Plan, plan_from_dict
+from compose_sim.core.plan.model import HIDDEN, TOKEN, Plan, plan_from_dict
 from compose_sim.core.report.report import Report
 from compose_sim.engine.run_folder.clock import begin_clock, read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.location import make_home, runs_folder
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError, ResourceError, SpecError, resource_error
+from compose_sim.node.shared.authentication import SECRET
 from compose_sim.node.shared.event_log import RunClock
 
 OWN_EVENTS = "journal/composesim.jsonl"  # not below `events`, where nodes write

@@ -67,7 +67,8 @@ class ContainerLimits:
 
     def reached_by(self, status: int) -> dict[str, bool]:
         """Return whether a rank that has just ended with `status` ran out of memory (`oom`), or of process ids (`no_process_ids`)."""
-        (kills, self._kills), (refused, self._refused) = zip((self._kills, self._refused), self._counted())
+        kills, refused = self._kills, self._refused
+        self._kills, self._refused = self._counted()
         return {
             "oom": status == -signal.SIGKILL and self._kills > kills,
             "no_process_ids": status != 0 and self._refused > refused,
