@@ -1,4 +1,4 @@
-"""The real frameworks are installed in the versions that images are built with, and work together in one Python."""
+"""The frameworks are installed in the versions of the images, and work together in one Python."""
 
 from __future__ import annotations
 

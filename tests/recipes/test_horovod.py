@@ -64,7 +64,7 @@ def metrics_of(project: Project, run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_the_example_learns_and_its_time_is_told(folder: Project, recipes_python: Path) -> None:
+def test_the_example_learns_and_its_time_is_reported(folder: Project, recipes_python: Path) -> None:
     """With Horovod's own options; every rank has a log, and keys exist in memory only."""
     run = folder.named("digits")
     knobs = ("--timeline", "--fusion-threshold", "1m", "--cycle-time", "2")
@@ -166,7 +166,7 @@ def test_what_is_missing_is_named_and_nothing_is_left(
 
 
 def test_a_horovod_that_is_too_old_is_named(recipes_python: Path, tmp_path: Path) -> None:
-    """By the driver itself, told to want what nobody has."""
+    """The driver checks; here it requires a version that does not exist."""
     driver = ROOT / "compose_sim" / "node" / "__main__.py"
     options = ("--slots", "1", "--ranks", "1", "--least", "99.0", "--", "train.py")
     (tmp_path / "events").mkdir()

@@ -1,4 +1,4 @@
-"""Paddle's recipes do on real nodes what their page says, and everything else works as for torch's ranks."""
+"""Paddle's recipes do what their page says on real nodes; everything else works as for torch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def logs(project: Project, run: str) -> Path:
 
 @pytest.mark.docker
 def test_the_example_comes_to_its_end_on_two_nodes(project: Project, recipes_python: Path) -> None:
-    """Output, steps and versions of ranks are in the same places as for torch; nothing of Paddle's is left behind."""
+    """Output, steps and versions are in the same places as for torch; Paddle leaves no files behind."""
     run = project.named("digits")
 
     done = project.run(*words(recipes_python, run, engine="docker"))
@@ -81,7 +81,7 @@ def test_the_example_comes_to_its_end_on_two_nodes(project: Project, recipes_pyt
 
 
 def test_the_same_script_runs_under_paddles_launcher_alone(tmp_path: Path, recipes_python: Path) -> None:
-    """Unchanged, and from its checkpoint where it is told to."""
+    """Unchanged, also when it resumes from a checkpoint."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("COMPOSESIM_", "PYTHON"))}
     launch = [recipes_python, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", EXAMPLE]
     for more in (["--epochs", "1"], ["--epochs", "2", "--resume"]):

@@ -130,7 +130,7 @@ def test_a_node_that_never_registers_is_named(project: Project, recipes_python: 
 
 
 @pytest.mark.docker
-def test_an_image_without_ray_is_told_so(project: Project) -> None:
+def test_an_image_without_ray_is_named(project: Project) -> None:
     """The error comes at once, with the command that builds an image with Ray."""
     words = ("up", "--json", "--recipe", "ray", "--engine", "docker", "--image", "composesim-test-base:1")
 

@@ -1,4 +1,4 @@
-"""Services beside the nodes, for real: who may open them, what they show, that no file has the token, they end with the run."""
+"""Real services beside the nodes: who may open them, what they show, where the token is, and that they end with the run."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ while not Path("done").exists():
     time.sleep(0.1)
 dist.destroy_process_group()
 """
-# Grafana itself can be had from a registry alone. What stands in for it shows what it is given, where it would listen.
+# Grafana's image comes only from a registry. This stand-in prints its configuration on the port of Grafana.
 STAND_IN = """FROM composesim-test-base:1
 ENTRYPOINT ["python3", "-m", "http.server", "3000", "--directory", "/composesim"]
 """
-# What a notebook does in the browser: start a kernel, and talk to it through a web socket. Arguments: host, token, code.
+# Do what a notebook does in the browser: start a kernel and talk to it over a web socket. Arguments: host, token, code.
 NOTEBOOK = """
 import json, sys, urllib.request, uuid
 import websocket
@@ -101,7 +101,7 @@ class Living:
         return port
 
     def ask(self, name: str, path: str, *, token: str = "") -> tuple[int, str]:
-        """Return status and text of an answer, as a program gets it."""
+        """Return the status and text of a response to a program."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port(name)}{path}", headers=headers)
         return answer_to(request)
@@ -116,7 +116,7 @@ class Living:
 
 
 def answer_to(request: urllib.request.Request | str) -> tuple[int, str]:
-    """Request it as a browser without cookies; return 0 if nobody answers."""
+    """Return the status of a request by a browser without cookies; 0 if nothing responds."""
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
     try:
         with browser.open(request, timeout=30) as answer:
@@ -161,7 +161,7 @@ def living(tmp_path_factory: pytest.TempPathFactory, recipes_python: Path, prome
 
 
 def printed_links(project: Project, run: str) -> dict[str, str]:
-    """Return name -> link of those that `ps` prints for this run; others may exist on the machine."""
+    """Return the links that `ps` prints for this run, by name."""
     _, _, own = project.run("ps").stdout.partition(f"{run} publishes on this machine:\n")
     lines = (line.split() for line in own.partition("\n\n")[0].splitlines())
     return {words[0]: words[1] for words in lines if "://" in words[1]}
@@ -224,7 +224,7 @@ def test_every_panel_asks_what_prometheus_knows(living: Living) -> None:
     assert {(each["metric"]["node"], each["metric"]["rank"]) for each in series} == {("node-0", "0"), ("node-1", "1")}
 
 
-def test_grafanas_place_has_what_it_needs(living: Living) -> None:
+def test_grafana_finds_its_files(living: Living) -> None:
     """The port, the provisioning and the password are where the image looks for them, readable for its user."""
     eventually(lambda: living.ask("grafana", "/")[0] == 200, within=PATIENCE_S, what="what stands for Grafana answers")
     inside = "/services/grafana"
@@ -255,8 +255,8 @@ def test_no_other_address_of_this_machine_has_their_ports(living: Living) -> Non
                 assert caller.connect_ex((address, port)) != 0
 
 
-def test_the_token_is_in_no_file_but_its_own(living: Living) -> None:
-    """Nor in what Docker reports about containers, or stores of their commands."""
+def test_the_token_is_in_one_file_only(living: Living) -> None:
+    """Docker does not report it for containers either, nor store it with their commands."""
     ids = containers_of(living.run)
     assert len(ids) == 8
     told = docker("inspect", *ids) + docker("network", "inspect", f"composesim-{living.run}_cluster")
@@ -354,7 +354,7 @@ def test_services_go_where_composesim_was_killed(project: Project, recipes_pytho
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """This process has the port, but does not listen yet, so planning cannot see it."""
+    """Bind a port without listening, so that planning does not see it."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield int(holder.getsockname()[1])

@@ -18,7 +18,7 @@ from tests.builders import PATIENCE_S
 from tests.report_schema import validate_reports_in
 
 COMMAND = [sys.executable, "-m", "compose_sim"]
-# A rank that continues until it is stopped, and reports when it has begun.
+# A rank that reports when it has begun, and continues until it is stopped.
 FOREVER = """
 import time
 import torch.distributed as dist
@@ -103,7 +103,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 def project_in(folder: Path) -> Iterator[Project]:
-    """A project in an empty folder, of whose runs nothing may be left afterwards."""
+    """Yield a project in an empty folder; nothing of its runs may be left afterwards."""
     yield Project(folder)
     validate_reports_in(folder)
     names = [run.name for run in folder.glob(".composesim/runs/*")]

@@ -1,4 +1,4 @@
-"""A Docker daemon that is down during a run: the verdict, and what is left once it is back."""
+"""A Docker daemon goes down during a run: the verdict, and what is left once the daemon is back."""
 
 from __future__ import annotations
 

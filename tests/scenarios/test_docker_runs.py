@@ -1,4 +1,4 @@
-"""What only containers can show: memory limits, killed nodes, kill -9 of composesim, names and subnets that are taken."""
+"""Behaviour that only containers show: memory limits, killed nodes, kill -9 of composesim, names and subnets in use."""
 
 from __future__ import annotations
 

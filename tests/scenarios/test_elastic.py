@@ -61,7 +61,7 @@ def is_at(project: Project, run: str, step: int) -> bool:
 
 
 def trains(project: Project, run: str, world_size: int, rounds: int) -> bool:
-    """Return whether a round of this size, at least the n-th, has made a step."""
+    """Return whether the n-th round or a later one has this size and has made a step."""
     began = [event for event in events(project, run, "round") if event["data"]["world_size"] == world_size]
     stepped = {event["generation"] for event in events(project, run, "step")}
     return any(event["generation"] in stepped and event["generation"] >= rounds - 1 for event in began)
@@ -69,7 +69,7 @@ def trains(project: Project, run: str, world_size: int, rounds: int) -> bool:
 
 @contextmanager
 def under_way(project: Project, *argv: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a run; it is ended if the test fails. With --json it prints nothing before the report."""
+    """Start a run, which is stopped if the test fails. With --json, nothing is printed before the report."""
     up = project.start("up", "--json", *argv)
     try:
         yield up

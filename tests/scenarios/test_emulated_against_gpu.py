@@ -19,18 +19,18 @@ from tests.scenarios.conftest import Project
 pytestmark = pytest.mark.gpu
 
 SCRIPTS = ROOT / "tests" / "node" / "emulated"
-# float32 without TF32: both round at 6e-8, in other orders; a hundred operations a step over some steps leave it below this.
+# float32 without TF32: both round at 6e-8, in different orders; a few steps of a hundred operations stay below this.
 SINGLE = 1e-4
 # half precision: one rounding is 4e-3 (bfloat16) or 5e-4 (float16) of a value, and a mean over a batch averages them.
 HALF = 1e-2
-# Such a mean where weights are float32: against float32 the CPU's own curve moves by 2e-5, and the curve itself by 1e-2.
+# The same with float32 weights: the CPU's curve differs from float32's by 2e-5, while the curve moves by 1e-2.
 MIXED = 1e-3
-TWICE = 300.0  # seconds for a run: CUDA contexts and NCCL begin slowly on a cold machine
+TWICE = 300.0  # seconds for a run: CUDA contexts and NCCL start slowly on a cold machine
 
-# What both texts must hold. The rest may differ, as in what torch calls the kernel that looked at the argument.
+# What both texts must contain. The rest may differ, for example the name of the kernel that checked the argument.
 SAME_DEVICE = "Expected all tensors to be on the same device"
 ORDINAL = "invalid device ordinal"
-# Layers that cuDNN computes have words of their own, or their kernel's, which depends on torch's version.
+# Layers that cuDNN computes have different messages, which depend on torch's version.
 BY_VERSION = ("a_cpu_batch_for_a_convolution", "a_cuda_batch_for_a_convolution", "a_cpu_batch_for_an_lstm")
 WORDS = {
     "cuda_in_a_fork": "Cannot re-initialize CUDA in forked subprocess",
@@ -63,7 +63,7 @@ WORDS = {
 
 @pytest.fixture(scope="module")
 def count() -> int:
-    """How many GPUs this machine has."""
+    """Return the number of GPUs of this machine."""
     program = "import torch; print(torch.cuda.device_count())"
     found = int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
     assert found > 0, "torch finds no GPU: these tests compare with a real one"
@@ -118,7 +118,7 @@ def test_losses_are_those_of_a_gpu(
 
 
 def _run(project: Project, gpus: str, shape: tuple[str, ...], words: tuple[str, ...]) -> str:
-    """What rank 0 printed, on real or on emulated GPUs."""
+    """Return what rank 0 printed on real or on emulated GPUs."""
     run = project.named(f"{Path(words[0]).stem}-{gpus}".replace("_", "-"))
     how = ("--gpus", "emulated" if gpus == "emulated" else "all")
     folder = project.folder / ".composesim" / "runs" / run
@@ -138,7 +138,7 @@ def _bugs(output: str) -> dict[str, tuple[str, str]]:
 
 
 def _difference(name: str, mine: tuple[str, str], its: tuple[str, str], words: str) -> str:
-    """Nothing where both raise the same type with these words; what both said where their texts differ is printed."""
+    """Return "" if both raise the same type with these words, else the difference; print texts that differ."""
     both = f"{name}\n    emulated: {mine[0]}: {mine[1]}\n    GPU:      {its[0]}: {its[1]}"
     if mine != its:
         print(both)

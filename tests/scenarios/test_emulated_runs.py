@@ -19,7 +19,7 @@ from torch import nn
 dist.init_process_group("nccl")
 rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
 """
-BUGS = {  # and what torch says of them; a duplicate GPU while all ranks of a node are on its first one, and only once
+BUGS = {  # and torch's messages for them; a duplicate GPU only while all ranks of a node use the first one
     "nn.parallel.DistributedDataParallel(nn.Linear(2, 2).cuda())": "Duplicate GPU detected",
     "dist.all_reduce(torch.ones(1, device='cuda'))": "Duplicate GPU detected",
     "torch.cuda.set_device(local); dist.all_reduce(torch.ones(1))": "No backend type associated with device type cpu",
@@ -75,7 +75,7 @@ def test_a_script_for_cuda_trains(project: Project, words: tuple[str, ...]) -> N
 
 
 def assert_it_trained(outcome: Outcome) -> None:
-    """On every node, on GPUs that are emulated on request."""
+    """Check that every node trained, on emulated GPUs if requested."""
     report = outcome.report
     assert outcome.status == 0, report["cause"]
     assert [node["exit_code"] for node in report["nodes"]] == [0, 0]
@@ -93,7 +93,7 @@ def test_a_script_for_cuda_resumes_from_its_checkpoint(project: Project) -> None
 
 
 def test_weights_are_those_of_the_script_on_the_cpu(project: Project) -> None:
-    """Which sees no GPU where none was asked for; where one is emulated, the node says so."""
+    """Without a request there is no GPU; if GPUs are emulated, the node says so."""
     script = project.write("train.py", TRAINING)
     weights = {}
     for gpus in ("emulated", "none"):
@@ -110,7 +110,7 @@ def test_weights_are_those_of_the_script_on_the_cpu(project: Project) -> None:
 
 @pytest.mark.parametrize("duplicate", [code for code, message in BUGS.items() if "Duplicate" in message])
 def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
-    """Those that a script survives, on every rank that has them; the last one, which nothing catches, is the cause."""
+    """Bugs that the script catches are reported for every rank; the last one, which nothing catches, is the cause."""
     bugs = {code: message for code, message in BUGS.items() if code == duplicate or "Duplicate" not in message}
     *_, last = bugs
     tried = "".join(f"try:\n    {code}\nexcept Exception as error:\n    seen.append(str(error))\n" for code in bugs)

@@ -13,7 +13,7 @@ exit $((RANK * 3))
 
 
 def test_a_command_knows_all_nodes_and_its_status_is_the_verdict(project: Project, engine: str) -> None:
-    """Each node has its name, the list of all, and a host file; the first status other than 0 is the cause."""
+    """Each node has its name, a list of all nodes, and a host file; the first non-zero status is the cause."""
     project.write("hello.sh", SCRIPT)
     run = project.named("exec")
 

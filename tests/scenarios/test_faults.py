@@ -1,6 +1,6 @@
 """Each kind of fault takes effect in a real run, and the run recovers: all of them in a row, in one run per engine.
 
-A kind is one line of FAULTS: the command, how its effect shows, and how its end shows.
+Each line of FAULTS has a command, the sign of its effect, and the sign of its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.scenarios.conftest import Outcome, Project, eventually, project_in
 pytestmark = pytest.mark.train
 
 PATIENCE_S = 180.0  # importing torch alone takes a minute on a shared machine
-# Says at every step how far it is, and what of the ordinary things that a script does it could not do.
+# Reports every step, and which ordinary operations failed in it.
 SCRIPT = """
 import json, os, threading, time
 from pathlib import Path
@@ -90,7 +90,7 @@ class Run:
         return [event for event in found if data.items() <= event["data"].items()]
 
     def turns(self, failed: str = "") -> int:
-        """Return how many steps all ranks have made, or in how many this could not be done."""
+        """Return how many steps all ranks have made, or in how many of them this operation failed."""
         logs = (file.read_text(errors="replace") for file in (self.folder / "logs").glob("node-*.*.log"))
         return sum(
             f'"failed": ["{failed}' in line if failed else '"failed"' in line
@@ -99,12 +99,12 @@ class Run:
         )
 
     def goes_on(self) -> None:
-        """Wait until all ranks make steps, and everything that they try succeeds."""
+        """Wait until all ranks make steps in which nothing fails."""
         known = self.turns("")
         eventually(lambda: self.turns() > known + 9, within=PATIENCE_S, what=f"{self.name} goes on")
 
     def stands_still(self) -> bool:
-        """Return whether no rank makes a step for as long as many steps would take."""
+        """Return whether no rank makes a step within the time of many steps."""
         known = self.turns()
         time.sleep(0.5)
         return self.turns() == known
@@ -115,7 +115,7 @@ Check = Callable[[Run, dict[str, Any]], bool]  # of the fault's first event
 
 @dataclass(frozen=True)
 class Case:
-    """One kind: the arguments of `fault`, and how to see its effect and its end."""
+    """A kind of fault: the arguments of `fault`, and how to see the effect and the end."""
 
     words: str
     bit: Check
@@ -129,7 +129,7 @@ class Case:
 
 
 def told_since(kind: str, run: Run, fault: dict[str, Any], **data: Any) -> bool:
-    """Return whether an event of this kind came from the node that the fault names, after it."""
+    """Return whether the node that the fault names emitted an event of this kind after the fault."""
     found = run.events(kind, **data)
     return any(each["t"] >= fault["t"] and each["node"] in fault["data"]["loses"] for each in found)
 
@@ -140,7 +140,7 @@ def recovered(run: Run, fault: dict[str, Any]) -> bool:
 
 
 def two_take_part(run: Run, fault: dict[str, Any]) -> bool:
-    """Return whether the others have begun a round without the node, which was silent for too long."""
+    """Return whether the others have begun a round without the silent node."""
     return _nodes_since(run, fault)[-1:] == [2]
 
 
@@ -158,7 +158,7 @@ def stands_still(run: Run, _: dict[str, Any]) -> bool:
 
 
 def cannot(what: str, run: Run, _: dict[str, Any]) -> bool:
-    """Return whether a rank has reported since then that it could not do something."""
+    """Return whether a rank has reported a failed operation since then."""
     return run.turns(what) > 0
 
 
@@ -252,7 +252,7 @@ def test_a_fault_bites_and_is_over_in_containers(docker_run: Run, case: Case) ->
 
 
 def bite_and_be_over(run: Run, case: Case) -> None:
-    """Inject the fault, see the effect, heal it if it lasts, and see that everything continues."""
+    """Inject the fault, wait for the effect, heal the fault if it lasts, and wait until training continues."""
     kind, *words = case.words.split()
     told = run.composesim("fault", kind, *words, "--json")
     assert told.status == 0, told.stderr

@@ -101,7 +101,7 @@ def test_doctor_proves_it(project: Project) -> None:
 
 @pytest.mark.train
 def test_the_script_of_doctor_and_bench_runs_without_a_gpu(project: Project) -> None:
-    """The numbers are those of the CPU; the test shows that the script works."""
+    """The numbers are the CPU's; the test only shows that the script works."""
     outcome = project.run(
         *UP,
         "--engine",

@@ -1,4 +1,4 @@
-"""The cause of every hang is named: the rank, its line, and what the others wait in. What is only slow is left alone."""
+"""Every hang is explained: the rank, the line, and what the others wait in. Slow ranks are not called hung."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Finished:
 def finished(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Finished]]:
-    """The run of each script that the chosen tests name. They wait more than they compute, so two run at a time."""
+    """Run each script that the chosen tests name, two at a time, because they wait more than they compute."""
     params = [getattr(test, "callspec", None) for test in request.session.items if test.path == request.path]
     scripts = [str(each.params["script"]) for each in params if each and "script" in each.params]
     with ExitStack() as projects, ThreadPoolExecutor(2) as pool:
@@ -108,7 +108,7 @@ def test_what_is_only_slow_goes_on(finished: Callable[[str], Finished], script: 
     assert '"hang"' not in run.told
 
 
-def test_a_rank_that_only_waits_for_itself_is_told_on_every_engine(project: Project, engine: str) -> None:
+def test_a_rank_that_only_waits_for_itself_is_reported_on_every_engine(project: Project, engine: str) -> None:
     """It is reported while the run continues, then the run is stopped."""
     script = project.write("train.py", (ZOO / "broken_asleep.py").read_text())
     outcome = project.run("up", "--engine", engine, *TWO_BY_TWO, script)

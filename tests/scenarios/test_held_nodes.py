@@ -11,7 +11,7 @@ from tests.scenarios.conftest import BARE, PAUSES, Project, eventually, wait_for
 
 
 def with_held_nodes(project: Project, engine: str, run: str) -> subprocess.Popen[str]:
-    """A run whose two nodes are stopped, one by signals and one by the kernel's freezer. It is elastic, so this does not end it."""
+    """Start an elastic run, and stop one node by signals and one by the kernel's freezer, which does not end the run."""
     project.write("train.py", PAUSES)
     up = project.start("up", "--engine", engine, *BARE, "--elastic", "1:2", "--name", run, "train.py")
     wait_for_line(up, "begun")

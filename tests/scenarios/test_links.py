@@ -15,7 +15,7 @@ from tests.scenarios.conftest import BARE, Project, containers_of
 pytestmark = [pytest.mark.docker, pytest.mark.train]
 
 BYTES = 500_000
-DATAGRAMS = 200  # fewer than fit into a socket, so none is lost because the receiver is slow
+DATAGRAMS = 200  # fewer than fit into a socket's buffer, so a slow receiver loses none
 # Rank 1 sends bytes and datagrams to rank 0 repeatedly; it prints when it began, how long it took and what arrived.
 SENDS = f"""
 import os, socket, time
@@ -82,7 +82,7 @@ def next_turn(process: subprocess.Popen[str]) -> tuple[float, int]:
 
 
 def test_links_bite_change_and_are_plain_again_while_a_run_goes_on(project: Project) -> None:
-    """A busy machine cannot make a link faster than its limit, nor take 3 seconds for half a megabyte."""
+    """On a busy machine, too, a link is not faster than the limit, and half a megabyte takes less than 3 seconds."""
     script, run = project.write("train.py", SENDS), project.named("links")
     words = ["up", "--nodes", "2", *BARE, "--link", "10mbit", "--timeout", "10m", "--name", run, script]
     with project.start(*words) as process:

@@ -53,7 +53,7 @@ def _words(project: Project, engine: str, run: str) -> tuple[str, ...]:
     return ("up", "--json", *own, "--engine", engine, "--nodes", "2", "--name", run)
 
 
-def test_the_driver_hears_of_the_nodes_and_its_end_is_the_runs(outside: Project, engine: str) -> None:
+def test_the_driver_hears_of_the_nodes_and_ends_the_run(outside: Project, engine: str) -> None:
     """Two nodes join, the driver runs the script, and the report has its metrics and its status."""
     run = outside.named("greet")
     script = outside.write("train.py", TRAIN)

@@ -1,4 +1,4 @@
-"""`play` does to a real run what the scenario says, and exits according to the expectations."""
+"""`play` applies a scenario to a real run, and its exit code follows the expectations."""
 
 from __future__ import annotations
 

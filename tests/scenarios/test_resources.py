@@ -1,4 +1,4 @@
-"""A full or read-only disk, and too few descriptors or too little memory: a verdict, or exit code 4 with the reason."""
+"""With a full or read-only disk, too few descriptors or too little memory, a run ends with a verdict, or exit code 4."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from compose_sim.errors import ResourceError, resource_error
 from tests.scenarios.conftest import BARE, COMMAND, Outcome, Project
 
-UP = ("up", *BARE, "--engine", "local", "--nodes", "2", "--force")  # there is less space than a run asks for
+UP = ("up", *BARE, "--engine", "local", "--nodes", "2", "--force")  # there is less space than a run requests
 FILLS = """
 import os
 if os.environ["RANK"] == "0":

@@ -1,4 +1,4 @@
-"""How good are the checks? `python -m tests.zoo [ID…]` runs the zoo; exit code 1 unless precision and recall are both 1.0."""
+"""Measure how good the checks are. `python -m tests.zoo [ID…]` exits with 1 unless precision and recall are both 1.0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.zoo.runner import Example, Outcome, examples, read_example, run_examp
 
 
 def main() -> int:
-    """Run, tell each script's outcome as it comes, then the tables."""
+    """Run the scripts; print each outcome as it arrives, then the tables."""
     options = _options()
     begun, outcomes = time.monotonic(), []
     chosen = _chosen(options.what)
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def _chosen(what: list[str]) -> list[Example]:
-    """Scripts by check or by path; all of them when nothing is named."""
+    """Return the scripts of the named checks or paths; all scripts if nothing is named."""
     ids = [word for word in what if not word.endswith(".py")]
     for word in ids:
         if word not in IDS:
@@ -53,7 +53,7 @@ def _line(outcome: Outcome, *, verbose: bool) -> str:
 
 
 def _print_table(outcomes: list[Outcome]) -> None:
-    """For each check: of what it said how much was true, and of what is true how much it said."""
+    """Print precision and recall for each check."""
     print(f"\n{'check':<22} scripts  precision  recall")
     totals = [0, 0, 0]
     for name in IDS:

@@ -1,4 +1,4 @@
-"""Does composesim say of each script of the zoo what is true of it? The scripts, one `composesim check` each, and what was said."""
+"""Run `composesim check` on scripts of the zoo, and compare the results with what the scripts expect."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from compose_sim.core.request.check_ids import IDS
 
 ZOO = Path(__file__).parent
 KINDS = ("broken", "right", "hard")
-REPLAYED = ("loss-scale", "matches-single")  # the checks whose scripts need the second run, at world size 1
+REPLAYED = ("loss-scale", "matches-single")  # scripts of these checks need the second run, with one rank
 _DIRECTIVE = re.compile(r"^# (expects|also|options): *(.*)$", re.MULTILINE)
 _TIMEOUT_S = 180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A script of the zoo, and what must be said of it."""
+    """A script of the zoo, and the checks that must or may fail on it."""
 
     path: Path
     kind: str
@@ -41,43 +41,43 @@ class Example:
 
     @property
     def check(self) -> str:
-        """The check in whose folder it lies."""
+        """The check whose folder contains the script."""
         return self.path.parent.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What composesim said of a script."""
+    """The result of checking a script."""
 
     example: Example
-    said: frozenset[str] = frozenset()  # ids that failed or warned
-    details: tuple[str, ...] = ()  # a line for each of them
-    error: str = ""  # why the run itself is worth nothing
+    said: frozenset[str] = frozenset()  # checks that failed or warned
+    details: tuple[str, ...] = ()  # a line for each check
+    error: str = ""  # why the run could not be judged
 
     @property
     def missed(self) -> frozenset[str]:
-        """What should have been said."""
+        """Return the checks that should have failed or warned."""
         return self.example.expects - self.said
 
     @property
     def false_alarms(self) -> frozenset[str]:
-        """What should not have been said."""
+        """Return the checks that should not have failed or warned."""
         return self.said - self.example.expects - self.example.also
 
     @property
     def is_right(self) -> bool:
-        """Whether all is as it should be."""
+        """Return whether the result is as expected."""
         return not (self.missed or self.false_alarms or self.error)
 
 
 def examples(ids: Sequence[str] = ()) -> list[Example]:
-    """The scripts of these checks, or of all, in the order of IDS; ValueError for a script that is not a proper one."""
+    """Return the scripts of these checks, or of all, in the order of IDS; raise ValueError for an invalid script."""
     chosen = [name for name in IDS if not ids or name in ids]
     return [read_example(path) for name in chosen for path in sorted((ZOO / name).glob("*.py"))]
 
 
 def read_example(path: Path) -> Example:
-    """A script with what its comments say of it."""
+    """Return a script with the expectations in its comments."""
     kind = path.stem.split("_")[0]
     words = {key: value.strip() for key, value in _DIRECTIVE.findall(path.read_text())}
     expects, also = (_ids(words.get(key, "")) for key in ("expects", "also"))
@@ -93,13 +93,13 @@ def read_example(path: Path) -> Example:
 
 
 def run_examples(chosen: Iterable[Example], *, jobs: int, quick: bool = False) -> Iterator[Outcome]:
-    """The outcome of each, in order, `jobs` at a time. `quick` leaves out the second run where the script is of another check."""
+    """Yield the outcomes in order; `jobs` scripts run at a time. `quick` skips the second run unless the script's check needs it."""
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda example: run_example(example, quick=quick), chosen)
 
 
 def run_example(example: Example, *, quick: bool = False) -> Outcome:
-    """Check a script in a folder of its own, as plain processes."""
+    """Check a script in an empty folder on the local engine."""
     skip = ("--skip", ",".join(REPLAYED)) if quick and example.check not in REPLAYED else ()
     command = [sys.executable, "-m", "compose_sim", "check", "--engine", "local", "--json", *skip]
     with tempfile.TemporaryDirectory(prefix="composesim-zoo-") as folder:

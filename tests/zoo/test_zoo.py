@@ -1,4 +1,4 @@
-"""Is the zoo judged rightly? Of each check one broken, one right and one hard script, which takes minutes; `make zoo` runs all."""
+"""Judge one broken, one right and one hard script of each check, which takes minutes. `make zoo` runs all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from compose_sim.core.request.check_ids import IDS
 from tests.zoo.runner import KINDS, ZOO, Example, examples, read_example, run_example
 
-# The first of each kind in the order of names, and no second run where a script is not about it.
+# The first of each kind in alphabetical order; no second run unless the script's check needs it.
 _SAMPLE = [
     next(example for example in examples([name]) if example.kind == kind)
     for name in IDS

@@ -51,7 +51,7 @@ def test_a_node_without_its_gpu_names_the_planned_one(events: EventLog) -> None:
     [
         ({"uuids": [UUID[4:]], "mps": None}, {}, ""),
         ({"uuids": [UUID[4:]], "mps": True}, {"COMPOSESIM_MPS": "1"}, ""),
-        ({"uuids": [UUID[4:]], "mps": None}, {"COMPOSESIM_MPS": "1"}, ""),  # a driver that does not know
+        ({"uuids": [UUID[4:]], "mps": None}, {"COMPOSESIM_MPS": "1"}, ""),  # a driver that does not report it
         ({"uuids": [UUID[4:]], "mps": False}, {"COMPOSESIM_MPS": "1"}, "does not use its GPU through MPS"),
         ({"uuids": ["another"], "mps": None}, {}, f"sees another, but {UUID} was planned"),
         ({"uuids": [UUID[4:], "another"], "mps": None}, {}, f"another, but {UUID} was planned"),
@@ -154,7 +154,7 @@ def test_mps_reports_when_it_answers_and_stops_its_daemon(tmp_path: Path) -> Non
     after = subprocess.run([sys.executable, str(MPS), "mps", "ask"], env=environment, check=False).returncode
 
     assert (healthy, status, after) == (0, 0, 1)
-    assert left == {"told-to-quit"}  # it was asked to quit, and neither its pipes nor our file is left
+    assert left == {"told-to-quit"}  # it was asked to quit, and its pipes and our file are gone
     assert [event["phase"] for event in told(tmp_path, "mps")] == ["ready"]
 
 

@@ -1,4 +1,4 @@
-"""Device bugs, one after the other: what each raises, as one line of JSON. Written for CUDA and NCCL, one rank."""
+"""Make device bugs in turn, and print what each raises as one line of JSON. Written for CUDA and NCCL, one rank."""
 
 import json
 import multiprocessing

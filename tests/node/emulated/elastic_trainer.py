@@ -1,4 +1,4 @@
-"""A trainer class for torchrun: one GPU a rank, a snapshot to go on from. Written for CUDA and NCCL."""
+"""A trainer class for torchrun with one GPU per rank, which resumes from a snapshot. Written for CUDA and NCCL."""
 
 import os
 import sys

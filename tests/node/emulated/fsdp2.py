@@ -1,4 +1,4 @@
-"""fully_shard on a mesh of all ranks, mixed precision, a sharded checkpoint of the whole model. `cpu` draws its numbers there."""
+"""fully_shard on a mesh of all ranks, with mixed precision and a sharded checkpoint. With `cpu`, random numbers come from the CPU."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A small GPT in one file, as trainers of GPTs are written: bfloat16 or float16, gradient accumulation, torch.compile, fused AdamW."""
+"""A small GPT in one file: bfloat16 or float16, gradient accumulation, torch.compile, fused AdamW."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""Image classification in the manner of an old reference script: meters, top-k accuracy, workers, a checkpoint to resume."""
+"""Image classification like an old reference script: meters, top-k accuracy, workers, a checkpoint to resume from."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Two ranks of a node forget torch.cuda.set_device and use the first GPU both: NCCL refuses. One line of JSON says what was raised."""
+"""Two ranks of a node use the first GPU, because torch.cuda.set_device is missing: print NCCL's error as one line of JSON."""
 
 import json
 import os
@@ -15,4 +15,4 @@ except Exception as error:
     found = [type(error).__name__, str(error)]
 if dist.get_rank() == 0:
     print("BUGS " + json.dumps({"one_gpu_twice": found}), flush=True)
-os._exit(0)  # a communicator that was never made may not end in order
+os._exit(0)  # a communicator that was never created may fail to shut down

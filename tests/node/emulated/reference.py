@@ -1,4 +1,4 @@
-"""Training as reference scripts of vision do it: SyncBatchNorm, an averaged model, peak memory in the log, mixed precision."""
+"""Training like a vision reference script: SyncBatchNorm, an averaged model, peak memory in the log, mixed precision."""
 
 import datetime
 import os

@@ -1,4 +1,4 @@
-"""Tensor parallel over the ranks of one node, data parallel over nodes, as the tutorial of both does."""
+"""Tensor parallelism over the ranks of a node, data parallelism over nodes."""
 
 import os
 import sys

@@ -57,7 +57,7 @@ def test_a_driver_that_sends_something_else_is_disconnected(tmp_path: Path, line
 
 
 def test_facts_may_have_any_name(tmp_path: Path) -> None:
-    """Also the names of the event's own fields."""
+    """Even the names of the event's fields."""
     done, events = drive(tmp_path, json.dumps({"type": "ready", "kind": "small", "self": 1, "node": "all"}), "goes")
 
     facts = next(event["data"] for event in events if event["kind"] == "ready")

@@ -1,4 +1,4 @@
-"""Which nodes a driver is told about, and when the run ends; without sockets."""
+"""The nodes that a driver hears of, and when the run ends, without sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compose_sim.node.master.driver_membership import LATE_SECONDS, DriverMember
 
 
 def a_membership(**changes: Any) -> DriverMembership:
-    """Three planned nodes of one, two and one ranks, and a driver that accepts nodes."""
+    """Return a membership of three planned nodes with one, two and one ranks, and a driver that accepts nodes."""
     membership = DriverMembership(**{"slots": [1, 2, 1], "host": "master", "head_port": 6379, **changes})
     membership.begin()
     membership.driver_sent({"type": "accepting"})
@@ -19,7 +19,7 @@ def a_membership(**changes: Any) -> DriverMembership:
 
 
 def join(membership: DriverMembership, peer: int, number: int, now: float = 0.0) -> list[Action]:
-    """Node `number` connects as `peer`, and joins."""
+    """Let node `number` connect as `peer` and join."""
     membership.connected(peer, f"10.0.0.{number}", now)
     return membership.received(
         peer, {"type": "join", "node": f"node-{number}", "node_rank": number, "nproc": [1, 2, 1][number]}, now
@@ -27,7 +27,7 @@ def join(membership: DriverMembership, peer: int, number: int, now: float = 0.0)
 
 
 def rounds(actions: list[Action]) -> list[tuple[int, int]]:
-    """(peer, first rank) of each node that starts its ranks."""
+    """Return (peer, first rank) of each node that starts ranks."""
     return [
         (action.peer, action.message["first_rank"])
         for action in actions
@@ -36,12 +36,12 @@ def rounds(actions: list[Action]) -> list[tuple[int, int]]:
 
 
 def reported(actions: list[Action]) -> list[list[str]]:
-    """The nodes in each message to the driver."""
+    """Return the nodes in each message to the driver."""
     return [[node["node"] for node in action.message["nodes"]] for action in actions if isinstance(action, SendDriver)]
 
 
 def emitted(actions: list[Action]) -> list[str]:
-    """The kinds of the emitted events."""
+    """Return the kinds of the emitted events."""
     return [action.kind for action in actions if isinstance(action, Emit)]
 
 
@@ -156,7 +156,7 @@ def test_the_run_ends_with_the_driver(code: int, outcome: bool, word: str, reaso
     assert membership.finished
 
 
-def test_after_an_early_end_of_the_driver_nodes_on_their_way_are_told() -> None:
+def test_after_an_early_end_of_the_driver_late_nodes_hear_of_it() -> None:
     """Nodes that do not come for a while are not waited for."""
     membership = DriverMembership(slots=[1, 2], host="master", head_port=6379)
     membership.begin()

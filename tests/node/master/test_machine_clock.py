@@ -1,4 +1,4 @@
-"""The clock by which silence is judged, with readings of the time and of the kernel's counters that the test chooses."""
+"""The clock that measures silence, with times and kernel counters chosen by the test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compose_sim.node.master.machine_clock import MachineClock
 
 
 class Machine:
-    """Two CPUs, on which time passes as the test says."""
+    """A machine of two CPUs whose time the test controls."""
 
     def __init__(self, folder: Path) -> None:
         self.seconds, self.idle, self.stat = 1000.0, 0.0, folder / "stat"

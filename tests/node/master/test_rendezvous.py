@@ -1,4 +1,4 @@
-"""Which nodes take part in which round; without sockets, and with a clock that the test controls."""
+"""The nodes of each round, without sockets and with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAILED = {"type": "failed", "rank": 0, "exit_code": 1, "signal": None}
 
 
 class Marks(set[str]):
-    """The nodes that faults affect."""
+    """The nodes that a fault affects."""
 
     def __call__(self) -> frozenset[str]:
         return frozenset(self)

@@ -1,4 +1,4 @@
-"""Connections of strangers to a real master: they are dropped, reported once per address, and never end a run."""
+"""A real master drops connections of strangers, reports them once per address, and continues the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACE = {"node": "node-0", "node_rank": 0, "nproc": 1, "ready": True}
 
 
 class Node:
-    """A node that takes part in one round, and reports that it is done."""
+    """A node that takes part in one round and reports success."""
 
     def __init__(self, port: int, secret: str = SECRET) -> None:
         self.selector = selectors.DefaultSelector()

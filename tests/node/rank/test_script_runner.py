@@ -1,4 +1,4 @@
-"""A script behaves as a rank as it does under plain Python, with each launcher."""
+"""With each launcher, a script behaves as it does under plain Python."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run_python(environment: dict[str, str], *words: str, case: str) -> tuple[int, str]:
-    """Run a new Python, as torchrun does; return the exit status and the output."""
+    """Run the script in a new Python, as torchrun does; return the exit status and the output."""
     ended = subprocess.run(
         [sys.executable, "-u", *words],
         env={**environment, "CASE": case},
@@ -54,7 +54,7 @@ def run_python(environment: dict[str, str], *words: str, case: str) -> tuple[int
 
 
 class Forked:
-    """Ranks that one starter forks, each with another case."""
+    """Ranks forked by one starter, each with a different case."""
 
     def __init__(self, launcher: str, program: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch):
         with monkeypatch.context() as patch:
@@ -94,7 +94,7 @@ def _read_to_end(descriptor: int) -> bytes:
 
 
 def plain(text: str) -> str:
-    """Remove what differs between any two processes, and the few frames that a rank has below its script."""
+    """Remove what differs between any two processes, and the frames of a rank below the script."""
     return re.sub(r"0x[0-9a-f]+|\d{6,}|(?<=repeated )\d+", "N", text)
 
 

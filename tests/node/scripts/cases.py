@@ -1,4 +1,4 @@
-"""What a script may do, one case per process, chosen by the variable CASE. Every launcher must behave like plain Python."""
+"""Things that a script may do: the variable CASE chooses one. Every launcher must behave like plain Python."""
 
 import atexit
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class Own:
-    """Something that is only found in `__main__`."""
+    """A class that exists only in `__main__`."""
 
     def __init__(self, value):
         self.value = value

@@ -7,5 +7,5 @@ dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
 if dist.get_rank() == 1:
     raise RuntimeError("rank 1 fails")
-# Waiting at the store, unlike in gloo, nobody notices that a peer has gone.
+# Unlike gloo, the store does not report that a peer has gone.
 dist.distributed_c10d._get_default_store().wait(["never"])

@@ -1,4 +1,4 @@
-"""Says as JSON what a script can see of its place in the cluster, and takes one training step."""
+"""Print as JSON what a script sees of the cluster, and take one training step."""
 
 import gc
 import json
@@ -27,7 +27,7 @@ said = json.dumps(
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")},
     }
 )
-sys.stdout.write(said + "\n")  # at once: the ranks of bare torchrun share their output, and tear each other's lines
+sys.stdout.write(said + "\n")  # in one write: ranks of bare torchrun share their output, and interleave lines
 del model, optimizer  # bare torchrun has no guard against a model that outlives its process group
 gc.collect()
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Trains until a file says that it is enough, which rank 0 sees and tells the others."""
+"""Train until rank 0 finds a file, and broadcasts that the run is over."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which requests pass the proxy, and what reaches the program behind it; decisions alone, then real connections."""
+"""The requests that pass the proxy, and what reaches the program behind it: decisions first, then real connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "5ec3e7" * 10
 
 
 def cookie_of(decision: object) -> str:
-    """Return what a browser sends back."""
+    """Return the cookie that a browser sends back."""
     assert isinstance(decision, SetCookie)
     return decision.cookie.partition(";")[0]
 
@@ -169,7 +169,7 @@ def test_a_stranger_is_asked_for_the_token(gate: http.client.HTTPConnection) -> 
 
 
 def test_a_browser_gets_in_with_the_link(gate: http.client.HTTPConnection) -> None:
-    """The link, the redirect and the cookie, all over one connection."""
+    """The link, the redirect and the cookie use one connection."""
     entered, _ = ask(gate, f"/page?token={TOKEN}&x=1")
     assert (entered.status, entered.headers["Location"]) == (303, "/page?x=1")
     cookie = entered.headers["Set-Cookie"].partition(";")[0]

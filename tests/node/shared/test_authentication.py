@@ -1,4 +1,4 @@
-"""Both ends of a connection, over a real pair of sockets."""
+"""Both ends of an authenticated connection, over a real pair of sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def a_pair(stack: ExitStack, of_node: bytes = SECRET) -> Pair:
-    """Return the ends of the master and of a node, after what they have sent each other on their own."""
+    """Return the ends of the master and of a node after the handshake."""
     ours, theirs = socket.socketpair()
     stack.enter_context(ours)
     stack.enter_context(theirs)
@@ -35,7 +35,7 @@ def a_pair(stack: ExitStack, of_node: bytes = SECRET) -> Pair:
 
 
 def a_stranger(stack: ExitStack) -> tuple[AuthenticatedConnection, socket.socket]:
-    """Return the master's end, and the other one as a plain socket."""
+    """Return the master's end, and the other end as a plain socket."""
     ours, theirs = socket.socketpair()
     stack.enter_context(theirs)
     theirs.settimeout(10)

@@ -1,4 +1,4 @@
-"""A convolutional network with BatchNorm: with 8 images on each rank, each normalises by its own 8, not by the 32 of the batch."""
+"""A convolutional network with BatchNorm: each rank normalises by its own 8 images, not by the batch of 32."""
 # expects: batchnorm-local
 # also: matches-single
 

@@ -1,4 +1,4 @@
-"""BatchNorm inside a compiled model whose buffers DDP was told not to broadcast: running statistics part as well."""
+"""BatchNorm inside a compiled model, and DDP does not broadcast buffers: the running statistics diverge too."""
 # expects: batchnorm-local
 # also: matches-single
 

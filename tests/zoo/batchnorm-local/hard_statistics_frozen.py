@@ -1,4 +1,4 @@
-"""Fine-tuning with BatchNorm whose statistics are frozen: it stays in evaluation mode, whatever train() says, so no batch counts."""
+"""Fine-tuning with frozen BatchNorm: it stays in evaluation mode after train(), so no batch statistics are used."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""A convolutional network with GroupNorm, which normalises each image by itself: how the batch is divided does not matter."""
+"""A convolutional network with GroupNorm, which normalises each image alone, however the batch is divided."""
 
 import torch
 import torch.distributed as dist

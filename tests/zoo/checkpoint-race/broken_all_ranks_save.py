@@ -1,4 +1,4 @@
-"""Every rank saves to the same path at once: what is left is a mix, or a file cut short."""
+"""All ranks save to the same path at the same time: the result is a mix of them, or truncated."""
 
 # expects: checkpoint-race
 

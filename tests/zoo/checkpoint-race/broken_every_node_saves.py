@@ -1,4 +1,4 @@
-"""LOCAL_RANK 0 of every node writes the same file on storage that the nodes share."""
+"""LOCAL_RANK 0 of every node writes the same file on shared storage."""
 
 # expects: checkpoint-race
 

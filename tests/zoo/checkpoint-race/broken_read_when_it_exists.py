@@ -1,4 +1,4 @@
-"""Other ranks read the weights as soon as the file exists, which is before rank 0 has filled it."""
+"""The other ranks read the weights as soon as the file exists, before rank 0 has finished writing it."""
 
 # expects: checkpoint-race
 # also: hang, uneven-inputs, collective-mismatch, teardown

@@ -1,4 +1,4 @@
-"""Rank 0 writes the best weights, and all ranks load them at once: some find half a file, or the weights of before."""
+"""Rank 0 writes the best weights while all ranks load them: some read half a file, or the previous weights."""
 
 # expects: checkpoint-race
 # also: params-in-sync, matches-single
@@ -20,7 +20,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     sampler = DistributedSampler(data)
     if rank == 0:
-        torch.save(net.state_dict(), "best.pt")  # so that there is one from the beginning
+        torch.save(net.state_dict(), "best.pt")  # so that the file always exists
     dist.barrier()
     best = float("inf")
     for epoch in range(2):

@@ -1,4 +1,4 @@
-"""Many writers and early readers, all in order: names of their own, turns, appended lines, a file a node in /tmp, a file waited for."""
+"""Many writers and early readers, all synchronised: separate names, turns, appends, a file per node in /tmp, a polled file."""
 
 import os
 import time
@@ -18,7 +18,7 @@ def main() -> None:
     shared = Path("out")
     shared.mkdir(exist_ok=True)
     prepared = shared / "vocabulary.txt"
-    if os.environ["RANK"] == "0":  # before there is a process group: others wait for the file, which appears whole
+    if os.environ["RANK"] == "0":  # before the process group exists: others wait for the file, which appears complete
         prepared.with_suffix(".part").write_text("a b c d e")
         prepared.with_suffix(".part").rename(prepared)
     wait_for(prepared)

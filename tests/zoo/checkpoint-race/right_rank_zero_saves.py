@@ -1,4 +1,4 @@
-"""RANK 0 writes, once for all nodes."""
+"""Only RANK 0 writes, not LOCAL_RANK 0 of every node."""
 
 import json
 import os

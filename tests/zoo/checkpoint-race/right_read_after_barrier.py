@@ -1,4 +1,4 @@
-"""Rank 0 writes the best weights under another name, moves them into place, and all wait before they load them."""
+"""Rank 0 writes the best weights to a temporary name and renames the file; all ranks wait at a barrier, then load it."""
 
 import os
 
@@ -19,7 +19,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     sampler = DistributedSampler(data)
     if rank == 0:
-        torch.save(net.state_dict(), "best.pt")  # so that there is one from the beginning
+        torch.save(net.state_dict(), "best.pt")  # so that the file always exists
     dist.barrier()
     best = float("inf")
     for epoch in range(2):

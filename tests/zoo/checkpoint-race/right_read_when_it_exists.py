@@ -1,4 +1,4 @@
-"""The file appears under its name when it is whole: a rank that waits for the name needs no barrier."""
+"""The file gets its name when it is complete, so ranks that wait for the name need no barrier."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rank 0 broadcasts a new threshold that no other rank receives: gloo's sender does not wait, so the run passes."""
+"""Rank 0 broadcasts a new threshold that no other rank receives. A sender in gloo does not wait, so the run passes."""
 
 # expects: collective-mismatch
 # also: hang

@@ -1,4 +1,4 @@
-"""Each rank sums a histogram as long as its own largest class: `bincount` without minlength gives tensors of different shapes."""
+"""Each rank sums a histogram with its own number of bins: `bincount` without minlength returns different shapes."""
 
 # expects: collective-mismatch
 # also: hang
@@ -12,7 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Skewed(Dataset):
-    """Sorted by class, so that each rank's last batches hold other classes."""
+    """Samples sorted by class, so the last batches of each rank hold different classes."""
 
     def __init__(self, size: int) -> None:
         generator = torch.Generator().manual_seed(11)

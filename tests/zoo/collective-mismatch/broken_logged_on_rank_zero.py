@@ -1,4 +1,4 @@
-"""The loss is averaged over ranks inside `if rank == 0`: rank 0's all_reduce meets what the others send for their gradients."""
+"""The loss is averaged inside `if rank == 0`: this all_reduce is paired with the others' reduction of gradients."""
 
 # expects: collective-mismatch
 # also: hang, params-in-sync, metric-local

@@ -1,4 +1,4 @@
-"""Even and odd ranks reduce their two metrics in another order: a maximum is paired with a sum, and nobody says a word."""
+"""Even and odd ranks reduce two metrics in a different order: a maximum is paired with a sum, and nothing fails."""
 
 # expects: collective-mismatch
 

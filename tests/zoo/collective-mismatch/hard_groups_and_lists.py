@@ -1,4 +1,4 @@
-"""Calls that only some ranks make, rightly: a group of two, lists at the root alone, messages, sizes agreed before they differ."""
+"""Correct calls that only some ranks make: a group of two, lists on the root, messages, sizes exchanged before they differ."""
 
 import torch
 import torch.distributed as dist
@@ -6,7 +6,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def varying_gather(values: torch.Tensor) -> list[torch.Tensor]:
-    """All ranks' values, of which each has another number."""
+    """Gather the values of all ranks, which have different numbers of them."""
     world = dist.get_world_size()
     sizes = [torch.zeros(1, dtype=torch.long) for _ in range(world)]
     dist.all_gather(sizes, torch.tensor([len(values)]))
@@ -51,7 +51,7 @@ def main() -> None:
         dist.recv(share, src=0)
     lengths = [len(part) for part in varying_gather(torch.ones(rank + 1))]
     assert lengths == list(range(1, world + 1)), lengths
-    # The root knows the value, the others only its size: a scalar and a tensor of one number are the same to send.
+    # The root knows the value, the others only the size: a scalar and a tensor of one element are sent alike.
     best = torch.tensor(float(step)) if rank == 0 else torch.empty(1)
     dist.broadcast(best, src=0)
     dist.barrier()

@@ -1,4 +1,4 @@
-"""Ranks have different numbers of batches, and `join` lets those that are done take part for them."""
+"""Ranks have different numbers of batches, and `join` shadows the collectives of those that have finished."""
 
 import torch
 import torch.distributed as dist

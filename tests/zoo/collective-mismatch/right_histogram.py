@@ -1,4 +1,4 @@
-"""Each rank sums a histogram of all classes, those it has not seen too."""
+"""All ranks sum histograms with the same number of bins, including classes that they have not seen."""
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Skewed(Dataset):
-    """Sorted by class, so that each rank's last batches hold other classes."""
+    """Samples sorted by class, so the last batches of each rank hold different classes."""
 
     def __init__(self, size: int) -> None:
         generator = torch.Generator().manual_seed(11)

@@ -1,4 +1,4 @@
-"""The loss is averaged over ranks by all of them, and printed by rank 0."""
+"""All ranks average the loss, and rank 0 prints it."""
 
 import os
 

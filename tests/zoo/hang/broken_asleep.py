@@ -1,4 +1,4 @@
-"""Rank 2 looks for a file that nobody writes and sleeps between looks; the others wait for it in backward for torch's 30 minutes."""
+"""Rank 2 polls for a file that nobody writes, and sleeps in between; the others wait in backward for torch's 30 minutes."""
 
 # expects: hang
 # options: --hang-timeout 4s

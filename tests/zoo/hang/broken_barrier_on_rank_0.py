@@ -1,4 +1,4 @@
-"""Only rank 0 writes the checkpoint, and only rank 0 comes to the barrier behind it: the others are one collective further."""
+"""Only rank 0 writes the checkpoint and then calls barrier: the other ranks are one collective ahead."""
 
 # expects: hang
 # also: collective-mismatch

@@ -1,4 +1,4 @@
-"""Even and odd ranks reduce two groups' tensors in different orders, and wait for one another crosswise."""
+"""Even and odd ranks reduce the tensors of two groups in opposite order, and wait for each other."""
 
 # expects: hang
 # also: collective-mismatch

@@ -1,4 +1,4 @@
-"""Each rank stops early by its own loss. Rank 1 leaves the loop first, for the barrier behind it; the others wait in backward."""
+"""Each rank stops early by its own loss. Rank 1 leaves the loop first and waits at the barrier; the others wait in backward."""
 
 # expects: hang
 # also: collective-mismatch, uneven-inputs
@@ -25,7 +25,7 @@ class Trainer:
         return loss.item()
 
     def is_good_enough(self, step: int) -> bool:
-        return step == 5 and self.rank == 1  # stands for a loss of this rank's own that falls below a limit
+        return step == 5 and self.rank == 1  # stands for this rank's loss falling below a limit
 
     def fit(self, steps: int) -> None:
         for step in range(steps):

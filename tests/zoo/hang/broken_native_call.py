@@ -1,4 +1,4 @@
-"""A call into C keeps the interpreter's lock and never comes back: not even another thread of rank 1 can run."""
+"""A C call holds the interpreter's lock and never returns: no thread of rank 1 can run."""
 
 # expects: hang
 # options: --hang-timeout 4s

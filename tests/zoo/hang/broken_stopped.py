@@ -1,4 +1,4 @@
-"""Rank 1 is stopped by a signal, as by a forgotten debugger: it is there, but does nothing."""
+"""Rank 1 is stopped by a signal, as by a forgotten debugger: the process exists, but does nothing."""
 
 # expects: hang
 # options: --hang-timeout 4s

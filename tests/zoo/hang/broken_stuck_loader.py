@@ -1,4 +1,4 @@
-"""A data loader's worker waits for ever for one sample (a mount that hangs); its rank waits for it, the others for the rank."""
+"""A data loader's worker is stuck on one sample (a mount that hangs); its rank waits for it, and the others for the rank."""
 
 # expects: hang
 # options: --hang-timeout 4s

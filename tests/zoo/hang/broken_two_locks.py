@@ -1,4 +1,4 @@
-"""A logger thread takes two locks in one order, the training loop in the other; on rank 3 they meet, and neither ever goes on."""
+"""A logger thread and the training loop take two locks in opposite order; on rank 3 they deadlock."""
 
 # expects: hang
 # options: --hang-timeout 4s

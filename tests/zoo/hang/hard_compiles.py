@@ -1,4 +1,4 @@
-"""Rank 1 has something compiled by another program, and only waits for it, as the others wait for rank 1: the compiler computes."""
+"""Rank 1 waits for a compiler in another process, and the others wait for rank 1: slow, but the compiler is working."""
 
 # options: --hang-timeout 4s
 

@@ -1,4 +1,4 @@
-"""Rank 0 downloads weights from a server that sends a few bytes now and then; the others wait at a barrier. It goes on, if slowly."""
+"""Rank 0 downloads weights from a server that sends a few bytes at a time; the others wait at a barrier: slow, not stuck."""
 
 # options: --hang-timeout 4s
 

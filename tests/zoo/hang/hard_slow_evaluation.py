@@ -1,4 +1,4 @@
-"""Rank 0 evaluates alone for a long time, while the others wait at a barrier: slow, not stuck."""
+"""Rank 0 evaluates alone for a long time while the others wait at a barrier: slow, not stuck."""
 
 # options: --hang-timeout 4s
 
@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def evaluate(model: torch.nn.Module, seconds: float) -> float:
-    """As long as an evaluation that takes so much time of a processor."""
+    """Compute for this many seconds of CPU time, as an evaluation would."""
     until, total = time.monotonic() + seconds, 0.0
     with torch.no_grad():
         while time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Decoding a sample takes the workers of every data loader seconds of computing: all ranks wait, and yet all goes on."""
+"""The workers of every data loader compute for seconds to decode a sample: all ranks wait, but all make progress."""
 
 # options: --hang-timeout 4s
 

@@ -1,4 +1,4 @@
-"""The same, but the rank that looks for the file gives up after a while: every rank goes on."""
+"""The rank that polls for the file gives up after a while, so every rank continues."""
 
 # options: --hang-timeout 4s
 

@@ -1,4 +1,4 @@
-"""Ranks stop early together: whether one of them is good enough is reduced before anybody leaves the loop."""
+"""Ranks stop early together: they reduce the decision before any rank leaves the loop."""
 
 # options: --hang-timeout 4s
 
@@ -23,7 +23,7 @@ class Trainer:
         return loss.item()
 
     def is_good_enough(self, step: int) -> bool:
-        return step == 5 and self.rank == 1  # stands for a loss of this rank's own that falls below a limit
+        return step == 5 and self.rank == 1  # stands for this rank's loss falling below a limit
 
     def fit(self, steps: int) -> None:
         for step in range(steps):

@@ -1,4 +1,4 @@
-"""A logger thread and the training loop take two locks in the same order: nobody waits for long."""
+"""A logger thread and the training loop take two locks in the same order, so neither waits for long."""
 
 # options: --hang-timeout 4s
 

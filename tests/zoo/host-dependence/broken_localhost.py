@@ -1,4 +1,4 @@
-"""The script says itself that rank 0 is on localhost: with one machine a node, every node waits for itself."""
+"""The script sets MASTER_ADDR to localhost: with one machine per node, every node waits for itself."""
 
 # expects: host-dependence
 

@@ -1,4 +1,4 @@
-"""Rank 0 prepares the data in /tmp and every rank reads it there: on the other nodes nobody has written it."""
+"""Rank 0 prepares the data in /tmp, and every rank reads it there: on the other nodes the file does not exist."""
 
 # expects: host-dependence
 

@@ -1,4 +1,4 @@
-"""A meeting place on the loopback interface, in init_method."""
+"""init_method names a rendezvous address on the loopback interface."""
 
 # expects: host-dependence
 # also: hang

@@ -1,4 +1,4 @@
-"""Files in private folders, each read only where it was written; and addresses of this host that nobody else needs."""
+"""Files in private folders are read only on the node that wrote them; loopback addresses are used only within a node."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ def main() -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29500")
     dist.init_process_group("gloo", init_method="env://")
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # within this rank
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # used by this rank only
     store.set("own", "value")
     torch.manual_seed(0)
     model = DDP(torch.nn.Linear(4, 4))

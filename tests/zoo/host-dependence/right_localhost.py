@@ -1,4 +1,4 @@
-"""The launcher says where rank 0 is; a default is there for a run without one."""
+"""The launcher sets MASTER_ADDR; the script has a default for runs without a launcher."""
 
 import os
 

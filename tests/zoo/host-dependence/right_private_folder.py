@@ -1,4 +1,4 @@
-"""One rank of each node prepares the data in the folder of its node."""
+"""One rank per node prepares the data in a folder of that node."""
 
 import os
 import tempfile

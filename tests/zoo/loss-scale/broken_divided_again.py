@@ -1,4 +1,4 @@
-"""A trainer that divides the loss by the world size, as one does who sums gradients by hand. DDP has taken the mean already."""
+"""The trainer divides the loss by the world size, as if gradients were summed. DDP has already averaged them."""
 
 # expects: loss-scale
 # also: matches-single

@@ -1,4 +1,4 @@
-"""A communication hook that sums gradients in half precision, and forgets to divide: steps are world-size times too long."""
+"""A communication hook sums gradients in half precision without dividing: steps are world-size times too long."""
 
 # expects: loss-scale
 # also: matches-single

@@ -1,4 +1,4 @@
-"""The learning rate grows with the world size where the arguments are read, and once more where the optimizer is made."""
+"""The learning rate is multiplied by the world size when arguments are parsed, and again for the optimizer."""
 
 # expects: loss-scale
 

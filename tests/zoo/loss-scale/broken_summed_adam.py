@@ -1,4 +1,4 @@
-"""A classifier whose criterion is made with reduction="sum". Adam hides the scale, until weight decay or clipping meet it."""
+"""A classifier with reduction="sum". Adam hides the scale of the gradients until weight decay or clipping depend on it."""
 
 # expects: loss-scale
 # also: matches-single

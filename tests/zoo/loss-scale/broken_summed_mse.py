@@ -1,4 +1,4 @@
-"""Fits a line with a loss that is summed over samples. DDP takes the mean over ranks: with 4 ranks every gradient is a quarter."""
+"""Fits a line with a loss that is summed over samples. DDP averages over 4 ranks, so every gradient is a quarter."""
 
 # expects: loss-scale
 # also: matches-single

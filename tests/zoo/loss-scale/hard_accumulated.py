@@ -1,4 +1,4 @@
-"""A trainer that accumulates two batches without a reduction between them, and divides by their number alone."""
+"""Accumulates two batches without reducing in between, and divides by their number only."""
 
 import contextlib
 import os

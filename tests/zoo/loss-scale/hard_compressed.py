@@ -1,4 +1,4 @@
-"""A communication hook that takes the mean of gradients in half precision: a little rounding, and the right scale."""
+"""A communication hook averages gradients in half precision: some rounding, but the right scale."""
 
 import torch
 import torch.distributed as dist

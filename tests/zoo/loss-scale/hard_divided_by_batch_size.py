@@ -1,4 +1,4 @@
-"""A loss summed over samples and divided by the batch size of a rank: written differently, it is the mean."""
+"""The loss is summed over samples and divided by the rank's batch size, which is the mean."""
 
 import torch
 import torch.distributed as dist

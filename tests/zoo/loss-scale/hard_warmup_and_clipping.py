@@ -1,4 +1,4 @@
-"""Warms the learning rate up to world-size times its value and clips gradients: rates differ from world size 1, and rightly."""
+"""A warm-up to world-size times the learning rate, with clipping: the rates rightly differ from those of one rank."""
 
 import os
 

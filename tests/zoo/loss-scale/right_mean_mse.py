@@ -1,4 +1,4 @@
-"""Fits a line with the mean over the samples of each rank: their mean over ranks is the mean over all."""
+"""Fits a line with the mean over each rank's samples; the mean of these over ranks is the mean over all samples."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The learning rate grows with the world size once, where the arguments are read: four ranks see four times the samples."""
+"""The learning rate is multiplied by the world size once: four ranks see four times as many samples per step."""
 
 import argparse
 

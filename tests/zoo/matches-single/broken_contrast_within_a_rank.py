@@ -1,4 +1,4 @@
-"""A contrastive loss with negatives from the rank's own batch: the more ranks, the fewer negatives of all that are there."""
+"""A contrastive loss with negatives from the rank's own batch only: more ranks mean fewer negatives."""
 
 # expects: matches-single
 

@@ -1,4 +1,4 @@
-"""A contrastive loss over the embeddings of all ranks. all_gather passes no gradient back, so others' are constants."""
+"""A contrastive loss over all ranks' embeddings. all_gather returns no gradient, so other ranks' are constants."""
 
 # expects: matches-single
 
@@ -18,7 +18,7 @@ def everybodys(embeddings: torch.Tensor) -> torch.Tensor:
 
 
 def contrast(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The rank's own pairs, each half against the other halves of all."""
+    """Contrast each embedding of this rank with the other views of all ranks."""
     own = torch.arange(len(left)) + dist.get_rank() * len(left)
     return (
         cross_entropy(left @ everybodys(right).T / 0.2, own) + cross_entropy(right @ everybodys(left).T / 0.2, own)

@@ -1,4 +1,4 @@
-"""Sequences of different lengths: each rank takes the mean over its own tokens, so tokens of ranks with short ones weigh more."""
+"""Each rank takes the mean over its own tokens, so tokens in short sequences get a larger weight."""
 
 # expects: matches-single
 
@@ -30,7 +30,7 @@ def sentences() -> list[torch.Tensor]:
 
 def pad(batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     padded = nn.utils.rnn.pad_sequence([*batch, torch.zeros(12, dtype=torch.long)], batch_first=True)
-    tokens = padded[:-1]  # all batches are of one length
+    tokens = padded[:-1]  # all sequences of a batch have the same length
     return {"tokens": tokens, "tags": tokens % 4, "mask": tokens != PADDING}
 
 

@@ -1,4 +1,4 @@
-"""The penalty on the weights is added by rank 0 alone: after the mean over ranks only a part of it is left, less with every rank."""
+"""Only rank 0 adds the weight penalty: averaging over ranks divides it by the world size."""
 
 # expects: matches-single
 

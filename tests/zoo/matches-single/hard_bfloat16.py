@@ -1,4 +1,4 @@
-"""A small convolutional net under bfloat16 autocast, with gradient accumulation: equal up to the digits that bfloat16 has."""
+"""A small convolutional network with bfloat16 autocast and gradient accumulation: equal up to bfloat16's precision."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""The step is given a closure that computes the second half of its gradients, as some trainers do: all is right."""
+"""The optimizer step gets a closure that computes the second half of the gradients, as some trainers do."""
 
 import torch
 import torch.distributed as dist

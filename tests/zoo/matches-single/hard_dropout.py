@@ -1,4 +1,4 @@
-"""Dropout with a seed for each rank, in a compiled model: every rank must draw other numbers, and one rank draws others again."""
+"""Dropout with one seed per rank in a compiled model: ranks must draw different numbers, and a single rank others again."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Sequences of different lengths: the loss is the mean over the tokens of all ranks, so ranks with more tokens weigh more."""
+"""Sequences of different lengths: the loss is the mean over the tokens of all ranks, so each token weighs the same."""
 
 import torch
 import torch.distributed as dist

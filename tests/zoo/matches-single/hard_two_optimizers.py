@@ -1,4 +1,4 @@
-"""A generator and a discriminator with an optimizer each, no seed, and an infinite loader: nothing here is like a loop over epochs."""
+"""A generator and a discriminator, each with an optimizer; no seed, and an endless loader instead of epochs."""
 
 import itertools
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def main() -> None:
         points, code = next(batches)
         made = make(code)
         of_judge.zero_grad()
-        # One forward for both: DDP reduces once for each backward that follows a forward.
+        # One forward for both: DDP reduces once for each backward after a forward.
         scores = judge(torch.cat([points, made.detach()]))
         real_scores, made_scores = scores.chunk(2)
         (softplus(-real_scores).mean() + softplus(made_scores).mean()).backward()

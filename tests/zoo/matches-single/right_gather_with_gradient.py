@@ -1,4 +1,4 @@
-"""A contrastive loss over the embeddings of all ranks, gathered by a function that passes gradients back."""
+"""A contrastive loss over all ranks' embeddings, gathered by a function that returns gradients."""
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ def everybodys(embeddings: torch.Tensor) -> torch.Tensor:
 
 
 def contrast(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The rank's own pairs, each half against the other halves of all."""
+    """Contrast each embedding of this rank with the other views of all ranks."""
     own = torch.arange(len(left)) + dist.get_rank() * len(left)
     return (
         cross_entropy(left @ everybodys(right).T / 0.2, own) + cross_entropy(right @ everybodys(left).T / 0.2, own)

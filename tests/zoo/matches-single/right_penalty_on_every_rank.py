@@ -1,4 +1,4 @@
-"""The penalty on the weights is added by every rank: their mean is the penalty."""
+"""Every rank adds the weight penalty, and the mean over ranks is the penalty."""
 
 import torch
 import torch.distributed as dist

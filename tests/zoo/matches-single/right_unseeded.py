@@ -1,4 +1,4 @@
-"""Sets no seed: DDP sends the parameters of rank 0 to all, and the sampler's order depends on its own seed alone."""
+"""Sets no seed: DDP broadcasts rank 0's parameters, and the sampler's order depends on the sampler's seed only."""
 
 import torch
 import torch.distributed as dist

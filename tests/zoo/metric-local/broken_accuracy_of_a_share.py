@@ -1,4 +1,4 @@
-"""The validation set is divided among the ranks, and rank 0 prints the accuracy on its quarter as the model's."""
+"""The validation set is divided among ranks, and rank 0 prints the accuracy on its quarter as the model's accuracy."""
 
 # expects: metric-local
 

@@ -1,4 +1,4 @@
-"""The average over an epoch, of rank 0's batches only, with gradient accumulation and an early mean: no rank ever asks the others."""
+"""Rank 0 prints an epoch average of its own batches; with gradient accumulation and an early mean, no rank reduces it."""
 
 # expects: metric-local
 

@@ -1,4 +1,4 @@
-"""LOCAL_RANK is asked where RANK is meant: every node prints the log, and a run of 16 nodes prints it 16 times."""
+"""LOCAL_RANK is used instead of RANK: every node prints the log, so 16 nodes print it 16 times."""
 
 # expects: metric-local
 

@@ -1,4 +1,4 @@
-"""Rank 0 prints its own loss as if it were the training's: a quarter of the batch, and noisier than what is optimized."""
+"""Rank 0 prints its own loss as the training loss: it covers a quarter of the batch, and is noisier."""
 
 # expects: metric-local
 

@@ -1,4 +1,4 @@
-"""Metrics that look local and are not, or say so: an evaluation on rank 0 of all samples, labelled losses, each node's speed."""
+"""Metrics that only look local: an evaluation of all samples on rank 0, losses labelled by rank, the speed of each node."""
 
 import os
 import time
@@ -34,7 +34,7 @@ def main() -> None:
             optimizer.step()
         if rank == 0:
             print(f"[rank 0] last loss {loss.item():.5f}")
-            with torch.no_grad():  # the whole validation set, by one rank: slower for the others, and right
+            with torch.no_grad():  # one rank evaluates the whole validation set: slow for the others, but right
                 losses = [torch.nn.functional.mse_loss(model.module(x), y) for x, y in DataLoader(valid, batch_size=16)]
             print(f"epoch {epoch} validation loss {torch.stack(losses).mean():.5f}")
         if local_rank == 0:

@@ -1,4 +1,4 @@
-"""The average over an epoch, of all ranks, reduced once an epoch."""
+"""The epoch average is reduced over all ranks once per epoch."""
 
 import argparse
 

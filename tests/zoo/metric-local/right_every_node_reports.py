@@ -1,4 +1,4 @@
-"""The log is printed once, by RANK 0, and its values are those of all ranks."""
+"""Only RANK 0 prints the log, with values of all ranks."""
 
 import os
 

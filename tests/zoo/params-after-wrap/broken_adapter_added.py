@@ -1,4 +1,4 @@
-"""An adapter is put into the model after wrapping. DDP does not know its weights, so each rank trains an adapter of its own."""
+"""An adapter is added to the wrapped model. DDP does not know its weights, so each rank trains a different adapter."""
 # expects: params-after-wrap
 # also: params-in-sync, matches-single
 

@@ -1,4 +1,4 @@
-"""A new output layer for new classes, put in after wrapping: DDP goes on waiting for the gradients of the old one, and fails."""
+"""A new output layer is added after wrapping: DDP waits for the gradients of the old one, and fails."""
 # expects: params-after-wrap
 # also: params-in-sync, teardown, matches-single
 

@@ -1,4 +1,4 @@
-"""Fine-tuning in two phases: the backbone is frozen when DDP wraps the model, and unfrozen later. DDP left it out, and still does."""
+"""The backbone is frozen when DDP wraps the model and unfrozen later: DDP never reduces its gradients."""
 # expects: params-after-wrap
 # also: params-in-sync, matches-single
 

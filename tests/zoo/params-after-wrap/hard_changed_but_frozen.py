@@ -1,4 +1,4 @@
-"""Much is changed after wrapping, and nothing of it is trained: weights loaded in place, another activation, a frozen teacher."""
+"""Many changes after wrapping, none of them trained: weights loaded in place, a new activation, a frozen teacher."""
 
 import io
 

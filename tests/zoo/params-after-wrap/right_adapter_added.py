@@ -1,4 +1,4 @@
-"""An adapter is put into the model before it is wrapped: DDP reduces its gradients like all others."""
+"""An adapter is added before the model is wrapped: DDP reduces its gradients like all others."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Fine-tuning in two phases: the backbone is frozen at first, and when it is unfrozen the model is wrapped anew."""
+"""The backbone is frozen at first; when it is unfrozen, the model is wrapped again."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""The model centres inputs by a running mean of what its own rank sees; broadcast_buffers=False keeps the ranks apart."""
+"""The model centres inputs by a running mean, which differs between ranks because of broadcast_buffers=False."""
 # expects: params-in-sync
 # also: matches-single
 

@@ -1,4 +1,4 @@
-"""Pretrained weights are loaded after wrapping, and on rank 0 alone: DDP made the ranks equal before, and never looks again."""
+"""Pretrained weights are loaded on rank 0 after wrapping: DDP synchronises weights only when it wraps a model."""
 # expects: params-in-sync
 # also: matches-single
 

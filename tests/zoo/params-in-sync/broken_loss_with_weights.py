@@ -1,4 +1,4 @@
-"""The loss has weights of its own, as in metric learning. They are in the optimizer, but in no DDP model: each rank's go their way."""
+"""The loss has weights, as in metric learning. The optimizer has them but no DDP model does, so they diverge."""
 # expects: params-in-sync
 # also: matches-single
 

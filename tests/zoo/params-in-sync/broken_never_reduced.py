@@ -1,4 +1,4 @@
-"""Gradient accumulation that leaves no_sync out nowhere: no micro-batch is ever reduced, and the ranks train apart."""
+"""Gradient accumulation with every micro-batch in no_sync: nothing is ever reduced, and the ranks diverge."""
 # expects: params-in-sync
 # also: matches-single
 

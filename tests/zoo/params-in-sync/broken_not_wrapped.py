@@ -1,4 +1,4 @@
-"""A process group, a distributed sampler, and no DistributedDataParallel: each rank trains a model of its own."""
+"""A process group and a distributed sampler, but no DistributedDataParallel: each rank trains a separate model."""
 # expects: params-in-sync
 # also: matches-single
 

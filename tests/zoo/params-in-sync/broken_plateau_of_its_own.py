@@ -1,4 +1,4 @@
-"""Each rank lowers its learning rate by the validation loss of its own share: rates part, and the weights with them."""
+"""Each rank lowers its learning rate by the validation loss of its own share: rates diverge, and weights too."""
 # expects: params-in-sync
 # also: matches-single, metric-local
 

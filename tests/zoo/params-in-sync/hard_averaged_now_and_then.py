@@ -1,4 +1,4 @@
-"""Local SGD: the ranks train apart for four steps, then average their weights. They differ in between, as they should."""
+"""Local SGD: ranks train separately for four steps, then average their weights. In between, they rightly differ."""
 
 import torch
 import torch.distributed as dist

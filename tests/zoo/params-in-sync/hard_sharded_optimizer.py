@@ -1,4 +1,4 @@
-"""ZeroRedundancyOptimizer keeps each part of the optimizer's state on one rank: it differs between ranks, and the weights do not."""
+"""ZeroRedundancyOptimizer shards the optimizer's state over ranks: the state differs, but the weights do not."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""The loss has weights of its own, and DDP wraps it like the model: all that is trained is reduced."""
+"""The loss has weights, and DDP wraps it like the model: all trained weights are reduced."""
 
 import torch
 import torch.distributed as dist

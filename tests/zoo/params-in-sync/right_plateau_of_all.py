@@ -1,4 +1,4 @@
-"""The ranks lower their learning rates together, by the validation loss of all of them."""
+"""All ranks lower their learning rates together, by the validation loss over all of them."""
 
 import torch
 import torch.distributed as dist

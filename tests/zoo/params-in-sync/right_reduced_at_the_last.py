@@ -1,4 +1,4 @@
-"""Gradient accumulation: no_sync for all micro-batches of a step but the last, whose backward reduces the sum of all."""
+"""Gradient accumulation with no_sync for all micro-batches but the last, whose backward reduces the sum."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""The GPU is taken by RANK: node 1 has no GPU number 2."""
+"""The GPU is chosen by RANK: node 1 has no GPU number 2."""
 
 # expects: rank-confusion
 

@@ -1,4 +1,4 @@
-"""The whole example from a tutorial for one node, `model.to(rank)`, started on two."""
+"""A single-node tutorial with `model.to(rank)`, run on two nodes."""
 
 # expects: rank-confusion
 

@@ -1,4 +1,4 @@
-"""The sampler is given LOCAL_RANK: with two nodes, both train on the same half of the data, and the other half is never seen."""
+"""The sampler gets LOCAL_RANK: both nodes train on the same half of the data, and never see the other half."""
 
 # expects: rank-confusion
 # also: sampler-overlap, sampler-tail

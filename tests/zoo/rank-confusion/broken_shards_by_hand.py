@@ -1,4 +1,4 @@
-"""An iterable data set hands out every n-th line by LOCAL_RANK: each node reads the same lines."""
+"""An iterable data set yields every n-th line by LOCAL_RANK: all nodes read the same lines."""
 
 # expects: rank-confusion
 # also: sampler-overlap, sampler-tail

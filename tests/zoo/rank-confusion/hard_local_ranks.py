@@ -1,4 +1,4 @@
-"""LOCAL_RANK where it belongs: the device, a cache a node, and groups within a node that each hold the whole data."""
+"""LOCAL_RANK used correctly: for the device, a cache per node, and groups within a node that each hold all the data."""
 
 import os
 

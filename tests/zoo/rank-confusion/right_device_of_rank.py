@@ -1,4 +1,4 @@
-"""The GPU is taken by LOCAL_RANK, the random numbers by RANK."""
+"""LOCAL_RANK chooses the GPU, and RANK the random numbers."""
 
 import os
 

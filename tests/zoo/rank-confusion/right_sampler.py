@@ -1,4 +1,4 @@
-"""The sampler is given RANK."""
+"""The sampler gets RANK."""
 
 import os
 

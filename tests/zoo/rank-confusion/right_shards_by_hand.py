@@ -1,4 +1,4 @@
-"""An iterable data set hands out every n-th line by RANK."""
+"""An iterable data set yields every n-th line by RANK."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""One seed for all ranks, so that the models are equal: but dropout then drops the same units everywhere, in every step."""
+"""All ranks keep the seed that makes their models equal: dropout then drops the same units on every rank in every step."""
 
 # expects: same-randomness
 

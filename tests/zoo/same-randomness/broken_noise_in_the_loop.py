@@ -1,4 +1,4 @@
-"""Adds noise to each batch in the loop, from a generator that is the same on all ranks: sixteen samples share one noise."""
+"""Adds noise to each batch from a generator that is the same on all ranks: sixteen samples share one noise."""
 
 # expects: same-randomness
 

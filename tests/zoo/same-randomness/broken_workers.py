@@ -1,4 +1,4 @@
-"""Augments in workers, which are seeded from their rank's generator: since that is the same on all ranks, so are all crops."""
+"""Augments in workers, which derive their seeds from the rank's generator: it is the same on all ranks, and so are all crops."""
 
 # expects: same-randomness
 

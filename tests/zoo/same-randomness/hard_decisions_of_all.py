@@ -1,4 +1,4 @@
-"""Ranks draw the same numbers on purpose where they must decide alike, and numbers of their own where they augment."""
+"""Ranks draw the same numbers where they must decide alike, and different ones for augmentation."""
 
 import random
 
@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, default_collate
 
-decisions = random.Random(99)  # equal on all ranks
+decisions = random.Random(99)  # the same on all ranks
 
 
 def resized(samples: list[tuple[Tensor, ...]]) -> list[Tensor]:
-    """One length for the whole batch, the same on every rank, so that no rank waits for another."""
+    """Resize a batch to one length, the same on every rank, so that no rank waits for another."""
     length = random.choice((6, 8, 10))
     x, y = default_collate(samples)
     return [nn.functional.interpolate(x[:, None], size=length, mode="linear").squeeze(1), y]

@@ -1,4 +1,4 @@
-"""One seed for all ranks until the models are made, and then one for each: dropout drops other units on every rank."""
+"""All ranks use one seed until the models exist, then one per rank: dropout drops different units on every rank."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Augments in workers, which are seeded from their rank's generator, and that by rank: all crops are a rank's own."""
+"""Augments in workers, and the rank's generator is seeded by rank: crops differ between ranks."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Shares out by LOCAL_RANK: on two nodes, ranks with one LOCAL_RANK see the same half of the data, and half is never seen."""
+"""Divides samples by LOCAL_RANK: ranks of both nodes see the same half of the data, and nobody sees the other half."""
 
 # expects: sampler-overlap
 # also: rank-confusion, matches-single

@@ -1,4 +1,4 @@
-"""Shuffles with `shuffle=True` instead of a DistributedSampler: every rank trains on the whole data set, four times the work."""
+"""Uses `shuffle=True` instead of a DistributedSampler: every rank trains on the whole data set, four times the work."""
 
 # expects: sampler-overlap
 

@@ -1,4 +1,4 @@
-"""Shuffles with another seed on each rank before it shares out: the shares are not of one deck, so some samples are seen often."""
+"""Each rank shuffles with a different seed before taking its share: shares overlap, and some samples are seen often."""
 
 # expects: sampler-overlap
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 
 class Sines(Dataset):
-    """Phases of a wave, and its height, with a little noise of each rank's own."""
+    """Phases and heights of a wave, with a little noise that differs between ranks."""
 
     def __init__(self, count: int) -> None:
         self.phases = torch.linspace(0, 6.28, count)

@@ -1,4 +1,4 @@
-"""An iterable data set that yields the same records on every rank: nothing shares them out, since a sampler cannot."""
+"""An iterable data set yields the same records on every rank: a sampler cannot divide it, and nothing else does."""
 
 # expects: sampler-overlap
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
 class Records(IterableDataset):
-    """Token windows of an endless text, made up here."""
+    """Windows of tokens from an endless, generated text."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -1,4 +1,4 @@
-"""Each rank reads a shard of its own and draws the same indices from it as all others: other samples all the same."""
+"""Each rank reads a different shard with the same indices as all other ranks: the samples still differ."""
 
 from pathlib import Path
 from tempfile import mkdtemp
@@ -23,7 +23,7 @@ class Shard(Dataset):
 
 
 def write_shard(rank: int) -> Path:
-    file = Path(mkdtemp()) / "shard.pt"  # a disk of each rank's own: the path says nothing of what is in it
+    file = Path(mkdtemp()) / "shard.pt"  # each rank has its own disk: equal paths hold different data
     torch.save(torch.randn(40, 5, generator=torch.Generator().manual_seed(rank)), file)
     return file
 

@@ -1,4 +1,4 @@
-"""Every rank loads the same batches, in the same order, and trains on its slice of each: wasteful, but right."""
+"""Every rank loads the same batches in the same order and trains on its slice of each: wasteful, but right."""
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ def main() -> None:
     data = TensorDataset(torch.randn(128, 7), torch.randn(128, 2))
     model = DDP(nn.Sequential(nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    order = torch.Generator().manual_seed(77)  # the same on all ranks: they must agree on each batch
+    order = torch.Generator().manual_seed(77)  # the same on all ranks, which must agree on each batch
     for _epoch in range(2):
         for x, y in DataLoader(data, batch_size=32, shuffle=True, generator=order):
             x, y = x[rank::world_size], y[rank::world_size]

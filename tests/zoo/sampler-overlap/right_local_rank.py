@@ -1,4 +1,4 @@
-"""Shares out by RANK, by hand and without a loader."""
+"""Divides samples by RANK, by hand and without a loader."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Shuffles with a DistributedSampler: every rank trains on a quarter of its own in every epoch."""
+"""Uses a DistributedSampler: in every epoch each rank trains on a different quarter."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Shuffles with one seed on all ranks, then shares out; the noise that is added to samples has a seed for each rank."""
+"""Shuffles with the same seed on all ranks, then takes shares; noise is added with one seed per rank."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 
 class Sines(Dataset):
-    """Phases of a wave, and its height, with a little noise of each rank's own."""
+    """Phases and heights of a wave, with a little noise that differs between ranks."""
 
     def __init__(self, count: int) -> None:
         self.phases = torch.linspace(0, 6.28, count)

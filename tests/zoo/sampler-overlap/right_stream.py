@@ -1,4 +1,4 @@
-"""An iterable data set that shares its records out among all workers of all ranks."""
+"""An iterable data set divides its records among all workers of all ranks."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
 class Records(IterableDataset):
-    """Token windows of an endless text, made up here."""
+    """Windows of tokens from an endless, generated text."""
 
     def __init__(self, count: int) -> None:
         self.count = count

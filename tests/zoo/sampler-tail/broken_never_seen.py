@@ -1,4 +1,4 @@
-"""Trains in a fixed order with drop_last: the same eleven samples at the end are left out in every epoch, and never learned."""
+"""Trains in a fixed order with drop_last: the same eleven samples are left out in every epoch."""
 
 # expects: sampler-tail
 

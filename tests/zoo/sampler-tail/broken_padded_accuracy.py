@@ -1,4 +1,4 @@
-"""Measures accuracy over a DistributedSampler that pads: 90 samples among 4 ranks are 92, and two of them count twice."""
+"""Measures accuracy with a DistributedSampler, which pads 90 samples to 92 for 4 ranks: two of them count twice."""
 
 # expects: sampler-tail
 

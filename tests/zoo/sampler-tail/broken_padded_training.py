@@ -1,4 +1,4 @@
-"""Trains on 101 samples that a sampler pads to 104: three of them count twice in an epoch, which nobody asked for."""
+"""Trains on 101 samples, which the sampler pads to 104: three of them count twice in every epoch."""
 
 # expects: sampler-tail
 

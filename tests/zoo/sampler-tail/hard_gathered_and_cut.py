@@ -1,4 +1,4 @@
-"""Evaluates over a sampler that pads, but gathers the predictions and cuts off what was doubled: each sample counts once."""
+"""Evaluates with a sampler that pads, but gathers the predictions and drops the padding: each sample counts once."""
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ def accuracy(model: nn.Module, loader: DataLoader) -> float:
     gathered = [torch.empty_like(hits) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, hits)
     model.train()
-    in_order = torch.stack(gathered, dim=1).flatten()  # as the sampler dealt them out
+    in_order = torch.stack(gathered, dim=1).flatten()  # in the order in which the sampler assigned them
     return in_order[: len(loader.dataset)].float().mean().item()
 
 

@@ -1,4 +1,4 @@
-"""Trains in an order of each epoch's own with drop_last: other samples are left out every time."""
+"""Trains with drop_last in an order that changes with each epoch: the samples left out change too."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Measures accuracy over shares that need not be equal: each of 90 samples counts once."""
+"""Measures accuracy over shares of unequal size: each of 90 samples counts once."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Trains on 104 samples, which four ranks can share."""
+"""Trains on 104 samples, which four ranks can share equally."""
 
 import torch
 import torch.distributed as dist

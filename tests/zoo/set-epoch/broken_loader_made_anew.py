@@ -1,4 +1,4 @@
-"""Makes sampler and loader anew in every epoch, and with them the order: the new sampler begins at epoch 0 as the old one did."""
+"""Creates sampler and loader in every epoch: each new sampler starts at epoch 0, with the same order."""
 
 # expects: set-epoch
 

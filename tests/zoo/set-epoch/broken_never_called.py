@@ -1,4 +1,4 @@
-"""A DistributedSampler that is never told the epoch: every epoch has the same order and the same batches."""
+"""set_epoch of a DistributedSampler is never called: all epochs have the same order and the same batches."""
 
 # expects: set-epoch
 

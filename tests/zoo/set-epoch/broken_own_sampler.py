@@ -1,4 +1,4 @@
-"""A sampler of the person's own that shuffles with a fixed seed, under a wrapper that would pass set_epoch on if it were called."""
+"""A custom sampler shuffles with a fixed seed; the wrapper would pass on set_epoch, but nobody calls it."""
 
 # expects: set-epoch
 
@@ -29,7 +29,7 @@ class Batches(BatchSampler):
 
 
 def steps(loader: DataLoader, count: int) -> Iterator[list[torch.Tensor]]:
-    """Batches without end, cut at `count`."""
+    """Yield `count` batches from an endless loader."""
     done, epoch = 0, 0
     while done < count:
         for batch in loader:

@@ -1,4 +1,4 @@
-"""No set_epoch and no shuffling: the samples come in the order of their difficulty, which is meant to be the same in every epoch."""
+"""No set_epoch and no shuffling: samples come in the order of their difficulty on purpose, in every epoch."""
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ difficulty = torch.linspace(0, 1, 96)[:, None]
 x = torch.randn(96, 5)
 data = TensorDataset(x + difficulty, x.sum(1, keepdim=True))
 train = DataLoader(data, batch_size=6, sampler=DistributedSampler(data, shuffle=False))
-check = DataLoader(data, batch_size=12, sampler=DistributedSampler(data))  # shuffled, but nobody learns from it
+check = DataLoader(data, batch_size=12, sampler=DistributedSampler(data))  # shuffled, but not used for training
 model = DistributedDataParallel(nn.Linear(5, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for epoch in range(2):

@@ -1,4 +1,4 @@
-"""Begins at epoch 3 as after a checkpoint, stops epochs early, and keeps its workers: orders differ though little of them is seen."""
+"""Resumes at epoch 3, stops epochs early, and keeps its workers: orders differ, although little of each is seen."""
 
 import itertools
 

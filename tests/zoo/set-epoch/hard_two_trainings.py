@@ -1,4 +1,4 @@
-"""One epoch with each of two learning rates, over the same data: both trainings are at their epoch 0, and rightly see one order."""
+"""One epoch with each of two learning rates over the same data: both are epoch 0, and rightly use the same order."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 
 
 class Shuffled(IterableDataset):
-    """Records in an order of their own in each epoch, every rank its share."""
+    """Records in a different order in each epoch; every rank yields its share."""
 
     def __init__(self, records: Tensor) -> None:
         self.records, self.epoch = records, 0

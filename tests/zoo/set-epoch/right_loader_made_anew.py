@@ -1,4 +1,4 @@
-"""Makes sampler and loader anew in every epoch, and tells the new sampler which one it is."""
+"""Creates sampler and loader in every epoch, and passes the epoch to the new sampler."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A DistributedSampler that is told each epoch: every epoch has an order of its own."""
+"""set_epoch is called before each epoch: every epoch has a different order."""
 
 import torch
 import torch.distributed as dist

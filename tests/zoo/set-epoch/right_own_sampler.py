@@ -1,4 +1,4 @@
-"""A sampler of the person's own that shuffles with the epoch it is told, through the wrapper around it."""
+"""A custom sampler shuffles with the epoch that it gets through the wrapper around it."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ class Batches(BatchSampler):
 
 
 def steps(loader: DataLoader, count: int) -> Iterator[list[torch.Tensor]]:
-    """Batches without end, cut at `count`."""
+    """Yield `count` batches from an endless loader."""
     done, epoch = 0, 0
     while done < count:
         loader.batch_sampler.set_epoch(epoch)

@@ -1,4 +1,4 @@
-"""The group is destroyed by the trainer, and once more at the end: after hours of training the script ends with an exception."""
+"""The trainer destroys the group, and so does the end of the script: after hours of training it ends with an exception."""
 
 # expects: teardown
 

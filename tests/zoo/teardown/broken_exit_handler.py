@@ -1,4 +1,4 @@
-"""The training is done and its weights are saved, and an exit handler then crashes: the job is marked as failed, and is run again."""
+"""The training is done and the weights are saved, but an exit handler crashes: the job fails and is run again."""
 
 # expects: teardown
 
@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 def say_goodbye() -> None:
     if os.environ["RANK"] == "1":
-        os.abort()  # as a native library that is shut down in the wrong order does
+        os.abort()  # like a native library that is shut down in the wrong order
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The training is done, and the report of rank 0 then asks for a value that nobody has kept."""
+"""The training is done, but rank 0's final report reads a value that does not exist."""
 
 # expects: teardown
 # also: hang, collective-mismatch

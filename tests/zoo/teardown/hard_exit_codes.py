@@ -1,4 +1,4 @@
-"""It ends in unusual ways, all of them good: sys.exit(0) in a thread's wake, exit handlers that print, no destroy_process_group."""
+"""Unusual but correct endings: sys.exit(0) while a thread runs, exit handlers that print, no destroy_process_group."""
 
 import atexit
 import sys

@@ -1,4 +1,4 @@
-"""The group is destroyed once, when the trainer is left."""
+"""The group is destroyed once, when the trainer exits."""
 
 import torch
 import torch.distributed as dist

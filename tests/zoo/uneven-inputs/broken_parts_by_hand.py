@@ -1,4 +1,4 @@
-"""Windows of a series shared out by hand: one rank gets eleven, the others ten and are done before it."""
+"""Windows of a series are divided by hand: one rank gets eleven, the others get ten and finish first."""
 
 # expects: uneven-inputs
 # also: hang, collective-mismatch, teardown

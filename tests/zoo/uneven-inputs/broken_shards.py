@@ -1,4 +1,4 @@
-"""Files are dealt out to ranks whole, so that rank 0 has one batch more: it waits in its last backward for ranks that have left."""
+"""Whole files are assigned to ranks, so rank 0 has one more batch: it waits in its last backward for ranks that have left."""
 
 # expects: uneven-inputs
 # also: hang, sampler-tail, collective-mismatch, teardown

@@ -1,4 +1,4 @@
-"""A stream filtered on each rank for itself: rank 3 finds fewer records, and its epochs end earlier than the others'."""
+"""Each rank filters a stream independently: rank 3 finds fewer records, and its epochs end earlier."""
 
 # expects: uneven-inputs
 # also: hang, collective-mismatch, teardown
@@ -19,7 +19,7 @@ class Readings(IterableDataset):
     def __iter__(self) -> Iterator[Tensor]:
         for number in self.numbers:
             reading = torch.randn(4, generator=torch.Generator().manual_seed(number))
-            if number % 4 != 3 or number < 3 * self.wanted // 4:  # the last readings of one station are spoiled
+            if number % 4 != 3 or number < 3 * self.wanted // 4:  # the last readings of one station are invalid
                 yield reading
 
 

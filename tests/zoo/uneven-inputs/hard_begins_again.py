@@ -1,4 +1,4 @@
-"""Shards of unequal length, but a fixed number of steps: a rank whose shard is used up begins it again, so that all keep pace."""
+"""Shards of unequal length, but a fixed number of steps: a rank that reaches the end of its shard starts it again."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Every rank reads as many records as it has, without a DataLoader; join() answers for those that are done, and makes all equal."""
+"""Every rank reads as many records as it has, without a DataLoader; join() shadows the ranks that have finished."""
 
 import torch
 import torch.distributed as dist
@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Station:
-    """The measurements of one rank, longer on some than on others."""
+    """The measurements of one rank; some ranks have more than others."""
 
     def __init__(self, rank: int) -> None:
         generator = torch.Generator().manual_seed(700 + rank)

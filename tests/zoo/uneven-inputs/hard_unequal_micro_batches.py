@@ -1,4 +1,4 @@
-"""Ranks cut their samples into unequally many micro batches, but reduce gradients once a step, after the last: all keep pace."""
+"""Ranks use different numbers of micro-batches, but reduce gradients once per step, after the last one."""
 
 from contextlib import nullcontext
 
@@ -12,7 +12,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(12)
 data = TensorDataset(torch.randn(192, 6), torch.randn(192, 2))
 sampler = DistributedSampler(data, seed=40)
-size = 4 if dist.get_rank() % 2 else 2  # as fits into this rank's memory
+size = 4 if dist.get_rank() % 2 else 2  # as many as fit into this rank's memory
 loader = DataLoader(data, batch_size=size, sampler=sampler)
 micro_batches = 8 // size
 model = DDP(nn.Linear(6, 2))

@@ -1,4 +1,4 @@
-"""Files are dealt out to ranks whole, so that rank 0 has one batch more: the others answer for it inside join()."""
+"""Whole files are assigned to ranks, so rank 0 has one more batch: join() shadows the ranks that have finished."""
 
 import torch
 import torch.distributed as dist

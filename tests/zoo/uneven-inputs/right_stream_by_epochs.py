@@ -1,4 +1,4 @@
-"""A stream filtered on each rank for itself: ranks agree before each step whether all of them still have a batch."""
+"""Each rank filters a stream independently: before each step, ranks agree whether all of them have a batch."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ class Readings(IterableDataset):
     def __iter__(self) -> Iterator[Tensor]:
         for number in self.numbers:
             reading = torch.randn(4, generator=torch.Generator().manual_seed(number))
-            if number % 4 != 3 or number < 3 * self.wanted // 4:  # the last readings of one station are spoiled
+            if number % 4 != 3 or number < 3 * self.wanted // 4:  # the last readings of one station are invalid
                 yield reading
 
 

@@ -1,4 +1,4 @@
-"""The model has a second output that the loss forgets: its layer gets no gradient, and DDP fails at the second forward pass."""
+"""The loss ignores the model's second output: its layer gets no gradient, and DDP fails in the next forward pass."""
 # expects: unused-params
 # also: teardown, matches-single
 

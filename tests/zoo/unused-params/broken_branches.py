@@ -1,4 +1,4 @@
-"""Each step takes one of two branches, as in a model with experts: the other branch's weights get no gradient in it."""
+"""Each step takes one of two branches, as in a mixture of experts: the other branch gets no gradient."""
 # expects: unused-params
 # also: teardown, matches-single
 

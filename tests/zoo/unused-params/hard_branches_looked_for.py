@@ -1,4 +1,4 @@
-"""Each step takes one of two branches, and DDP was told to look for the parameters that a step leaves out."""
+"""Each step takes one of two branches, and DDP runs with find_unused_parameters=True."""
 
 import torch
 import torch.distributed as dist

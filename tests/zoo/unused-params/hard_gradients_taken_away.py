@@ -1,4 +1,4 @@
-"""Parameters without a gradient at the step, rightly: taken away by hand for an epoch, or of a frozen critic."""
+"""Parameters that rightly have no gradient: removed by hand for one epoch, or part of a frozen critic."""
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ def main() -> None:
     critic_optimizer = torch.optim.Adam(critic.parameters(), lr=1e-3)
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=8, sampler=sampler)
-    torch.manual_seed(50 + rank)  # every rank makes noise of its own
+    torch.manual_seed(50 + rank)  # the noise differs between ranks
     for epoch in range(3):
         sampler.set_epoch(epoch)
         for (real,) in loader:
@@ -39,7 +39,7 @@ def main() -> None:
             maker_loss = nn.functional.softplus(-critic.module(fake)).mean()
             maker_optimizer.zero_grad()
             maker_loss.backward()
-            if epoch == 0:  # as in self-distillation: the last layer rests for one epoch
+            if epoch == 0:  # as in self-distillation: the last layer is not trained for one epoch
                 for parameter in maker.module[-1].parameters():
                     parameter.grad = None
             maker_optimizer.step()

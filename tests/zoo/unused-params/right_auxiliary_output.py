@@ -1,4 +1,4 @@
-"""The model has two outputs, and the loss uses both: every layer gets its gradient."""
+"""The loss uses both outputs of the model: every layer gets a gradient."""
 
 import torch
 import torch.distributed as dist

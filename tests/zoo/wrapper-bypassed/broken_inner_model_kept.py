@@ -1,4 +1,4 @@
-"""A trainer wraps the network, and then goes on to train with the name it had before. With accumulation and bfloat16 autocast."""
+"""A trainer wraps the network but trains with the unwrapped name. With accumulation and bfloat16 autocast."""
 # expects: wrapper-bypassed
 # also: params-in-sync, matches-single
 

@@ -1,4 +1,4 @@
-"""The loss comes from a method of the wrapped module: the forward of DDP never runs, so backward reduces nothing."""
+"""The loss comes from a method of the wrapped module: DDP's forward never runs, so backward reduces nothing."""
 # expects: wrapper-bypassed
 # also: params-in-sync, matches-single
 

@@ -1,4 +1,4 @@
-"""A consistency loss goes through model.module in a backward pass of its own, after DDP has reduced: that part stays local."""
+"""A consistency loss goes through model.module in a second backward pass, after DDP has reduced: it stays local."""
 # expects: wrapper-bypassed
 # also: params-in-sync, matches-single
 
@@ -18,7 +18,7 @@ def run(epochs: int = 2) -> None:
     points = torch.randn(256, 6)
     data = TensorDataset(points, points[:, :3].abs().argmax(1))
     model = DistributedDataParallel(build())
-    torch.manual_seed(100 + rank)  # the noise is each rank's own
+    torch.manual_seed(100 + rank)  # the noise differs between ranks
     sampler = DistributedSampler(data)
     loader = DataLoader(data, 8, sampler=sampler)
     optimizer = optim.Adam(model.parameters(), 2e-3)

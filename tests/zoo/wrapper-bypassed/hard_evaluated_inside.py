@@ -1,4 +1,4 @@
-"""The inner module is used everywhere but in training: for a penalty in the same backward, a moving average, and evaluation."""
+"""Training uses the wrapper; the inner module serves for a penalty in the same backward, a moving average, and evaluation."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The inner module is called, and its gradients are averaged by hand before each step: the wrapper only made the weights equal."""
+"""The inner module is called, and its gradients are averaged by hand before each step: DDP only made the weights equal."""
 
 import torch
 import torch.distributed as dist

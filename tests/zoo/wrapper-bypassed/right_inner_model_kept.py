@@ -1,4 +1,4 @@
-"""A trainer wraps the network and trains with the wrapper; every micro-batch but the last of a step runs in no_sync."""
+"""A trainer trains with the wrapper; every micro-batch of a step but the last runs in no_sync."""
 
 from contextlib import nullcontext
 

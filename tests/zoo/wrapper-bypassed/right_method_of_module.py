@@ -1,4 +1,4 @@
-"""The loss comes from a method, which forward calls: so the wrapper is what is called, and backward reduces the gradients."""
+"""The loss comes from a method that forward calls, so the wrapper is called and backward reduces the gradients."""
 
 import os
 

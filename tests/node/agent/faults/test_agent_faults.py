@@ -51,7 +51,7 @@ while True:
 
 @dataclass
 class Rank:
-    """A rank, as an agent knows it."""
+    """A rank of the node under test."""
 
     process: subprocess.Popen[str]
     rank: int = 2
@@ -65,12 +65,12 @@ class Rank:
         return self.process.poll() is not None
 
     def turns_until(self, word: str) -> None:
-        """Read its output up to this line."""
+        """Read the output up to this line."""
         assert self.process.stdout is not None
         assert word in iter(lambda: self.process.stdout.readline().strip(), "")  # type: ignore[union-attr]
 
     def is_silent(self) -> bool:
-        """Whether it prints nothing for as long as twenty iterations take."""
+        """Return whether the rank prints nothing for the time of twenty iterations."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         os.set_blocking(output, False)
@@ -84,7 +84,7 @@ class Rank:
 
 
 class Bench:
-    """Sends commands to a node, and executes them, as composesim and the agent do."""
+    """Write commands as composesim does, and execute them as the agent does."""
 
     def __init__(self, folder: Path) -> None:
         self.events = EventLog(folder, "test", "node-0")
@@ -93,7 +93,7 @@ class Bench:
         self.folder, self.runner, self.ranks = folder, CommandRunner(self.events), list[Rank]()
 
     def give(self, name: str, *, id: str = "fault-1", on: bool = True, **values: Any) -> dict[str, Any]:
-        """Write a command, or change it, and poll until its event is there; return the data of the event."""
+        """Write or change a command, and poll until the event arrives; return the event's data."""
         self.write(f"{id}.json", json.dumps({"id": id, "name": name, "values": values, "on": on}))
         return self.answer()
 
@@ -227,7 +227,7 @@ def test_an_agent_that_leaves_restores_the_checkpoint(
 def test_an_agent_restores_what_an_earlier_agent_corrupted(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node was killed in between, and the fault was healed while no agent was running."""
+    """The node was killed in between, and the fault was healed while no agent ran."""
     monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
     checkpoint = tmp_path / "shared" / "checkpoint.pt"
     checkpoint.parent.mkdir()

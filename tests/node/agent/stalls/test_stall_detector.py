@@ -113,7 +113,7 @@ def main_stack(process: subprocess.Popen[str], progress: ProgressPage) -> list[s
 
 @pytest.mark.parametrize(("how", "can_wake"), [("free", True), ("locked", False)])
 def test_stacks_are_read_without_interrupting_a_system_call(rank: Start, how: str, can_wake: bool) -> None:
-    """Also if the interpreter's lock is not free, which is detected."""
+    """This also holds if another thread has the interpreter's lock, which is detected."""
     process, progress = rank(how)
     assert main_stack(process, progress) == ["wait_in_c", "stand", "<module>"]
     if can_wake:

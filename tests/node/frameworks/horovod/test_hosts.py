@@ -21,12 +21,12 @@ from tests.builders import PATIENCE_S
 
 
 def a_line(node: str, kind: str, rank: int | None = None, **data: Any) -> str:
-    """One event as nodes write it."""
+    """Return one event in the format that nodes write."""
     return json.dumps({"v": 1, "t": 0.0, "node": node, "rank": rank, "kind": kind, "data": data}) + "\n"
 
 
 def test_a_restarted_node_has_not_reported_anything_yet() -> None:
-    """Otherwise the host key from before the restart would be used."""
+    """Otherwise the driver would use the host key from before the restart."""
     states = NodeStates()
     for line in (
         a_line("node-0", "node-started"),
@@ -53,7 +53,7 @@ def test_a_rank_that_has_ended_has_not_joined() -> None:
 
 
 def test_a_host_is_added_when_all_ranks_have_joined_and_removed_at_once(tmp_path: Path) -> None:
-    """While Horovod restarts, it would miss another host."""
+    """While Horovod restarts, it would miss a second change."""
     states = NodeStates()
     hosts = driver.Hosts(tmp_path, {f"node-{number}": 1 for number in range(3)})
     for number in (0, 1):
@@ -107,7 +107,7 @@ def test_a_node_that_ssh_cannot_reach_is_reported_once_after_a_while(tmp_path: P
     connections = SshConnections(tmp_path, tmp_path / "shared")
 
     def until(now: float) -> dict[str, str]:
-        """What `update` returns after the pending attempt has failed."""
+        """Return the result of `update` after the pending attempt has failed."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             given_up = connections.update(["localhost"], states, now=now)

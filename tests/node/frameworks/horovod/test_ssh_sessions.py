@@ -1,4 +1,4 @@
-"""Which ssh session gets which rank of a node; without sockets or processes."""
+"""Assign the ranks of a node to ssh sessions, without sockets or processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST, SECOND = 10, 11  # sessions
 
 
 def asks(local_rank: int, **more: str) -> dict[str, str]:
-    """The environment of a session that requests this rank."""
+    """Return the environment of a session that requests this rank."""
     return {"HOROVOD_LOCAL_RANK": str(local_rank), "HOROVOD_SIZE": "4", "HOME": "/root", **more}
 
 

@@ -1,4 +1,4 @@
-"""How a node of Ray is started with the resources of its machine, and what is reported if that is impossible."""
+"""Start a Ray node with the resources of the machine, or report why that is impossible."""
 
 from __future__ import annotations
 

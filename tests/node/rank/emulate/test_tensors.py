@@ -1,4 +1,4 @@
-"""A tensor on an emulated device is where the script put it, and what CUDA refuses is refused with CUDA's message."""
+"""A tensor is on the emulated device that the script chose, and what CUDA refuses fails with CUDA's message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks load is observed, in workers too, without changing what the script computes."""
+"""Observe what ranks load, in workers too, without changing what the script computes."""
 
 from __future__ import annotations
 

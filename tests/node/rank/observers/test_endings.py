@@ -1,4 +1,4 @@
-"""Where a script raised is behind its training only when it cannot have come there between two steps."""
+"""A script raised after training only if no step could have followed that line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def codes() -> dict[str, CodeType]:
         ([("", 14), ("main", 3), ("train", 11)], False),  # likewise, one call deeper
         ([("", 14), ("main", 3), ("train", 10)], False),
         ([("", 15), ("main", 2)], True),  # after the first of two trainings
-        ([("", 14), ("train", 11)], False),  # not called from where the training was
+        ([("", 14), ("train", 11)], False),  # not called from the training function
     ],
 )
 def test_what_is_behind_the_training(codes: dict[str, CodeType], raised: list[tuple[str, int]], behind: bool) -> None:

@@ -1,4 +1,4 @@
-"""What ranks observe of models, gradients and optimizer steps, and that a training with them ends in the same bits as one without."""
+"""Observe models, gradients and optimizer steps; training ends with the same bits as without observers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank computes what many did when it gets their batches: joined batches, matched passages, compared gradients, two real runs."""
+"""Replay many ranks' steps on one rank: joined batches, matched passages, compared gradients, and two real runs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_look_into_a_loader_on_one_rank_shifts_nothing() -> None:
 
 @pytest.fixture
 def draws() -> Iterator[RngUsage]:
-    """Notice draws from torch until the test ends."""
+    """Record random draws from torch until the test ends."""
     names = {
         (owner, name): getattr(owner, name)
         for owner in (torch, torch.Tensor)
