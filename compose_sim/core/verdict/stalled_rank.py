@@ -13,6 +13,7 @@ _COLLECTIVES = ("/torch/distributed/", "/paddle/distributed/")
 _BACKWARD = (("_engine_run_backward", "/torch/autograd/"), ("backward", "/paddle/base/dygraph/"))
 _WRAPPER = "/torch/nn/parallel/distributed.py"
 _AT_EXIT = ("/threading.py", "_shutdown")
+_AT_END = ("/torch/distributed/distributed_c10d.py", "destroy_process_group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,12 @@ class Standing:
     def name(self) -> str:
         """`rank 2 on node-1`."""
         return f"rank {self.rank} on {self.node}"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the rank will issue no more collectives: its script has ended, or it destroys the process group."""
+        destroys = any(file.endswith(_AT_END[0]) and function == _AT_END[1] for file, _, function in self.frames)
+        return self.has_left or self.script_ended or destroys
 
     @property
     def waits_for_loader(self) -> bool:

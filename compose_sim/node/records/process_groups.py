@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .record import Place, Record, Shape
 
@@ -55,12 +56,20 @@ class DdpForward(Record):
     at: Place | None = None
 
 
+class LaterInGroup(NamedTuple):
+    """The collectives of one group that were too many to be written one by one."""
+
+    ranks: tuple[int, ...]
+    name: str
+    number: int
+    digest: int
+
+
 @dataclass(frozen=True)
 class LaterCollectives(Record):
     """The collectives that were too many to be written one by one; written at the end."""
 
-    count: int  # of all collectives
-    hashes: dict[str, int]  # by ranks of a group ("0,1"): a hash of those that were not written
+    groups: tuple[LaterInGroup, ...]
 
 
 @dataclass(frozen=True)

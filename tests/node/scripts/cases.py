@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -124,6 +125,7 @@ def exit_handlers():
     atexit.register(print, "registered first, runs last")
     atexit.register(lambda: 1 / 0)
     atexit.register(print, "registered last, runs first")
+    atexit.register(time.sleep, 0)
 
 
 def threads():

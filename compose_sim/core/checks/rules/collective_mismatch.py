@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.wording import ranks_text, where
-from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.checks.evidence.issued_collectives import IssuedCollective, IssuingGroup, issuing_groups
+from compose_sim.core.checks.wording import ranks_text
+from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.report.report import Cause
 from compose_sim.node.records.data import Batch, EpochProgress
 from compose_sim.node.records.devices_and_files import FileUse
-from compose_sim.node.records.process_groups import Collective, CollectiveFailed, DdpForward, LaterCollectives
+from compose_sim.node.records.process_groups import Collective, CollectiveFailed, DdpForward
 from compose_sim.node.records.record import Shape
 from compose_sim.node.records.script import ScriptEnd
 
@@ -36,65 +36,26 @@ _POSITION = "position in the training loop"
 _NETWORK = re.compile(r"gloo|c10d|nccl|NCCL|closed by peer|reset by peer|[Tt]imed? ?out|preamble|Dist[A-Z]\w*Error")
 
 
-@dataclass(frozen=True, slots=True)
-class _Issued:
-    """A collective as one rank issued it, and how many forward passes of DDP models came before it."""
-
-    seen: Collective
-    forwards: int
-
-    @property
-    def rank(self) -> int:
-        return self.seen.rank
-
-    def __str__(self) -> str:
-        return f"{self.seen.op}{where(self.seen.at)}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """What each member of a process group issued, in order."""
-
-    ranks: tuple[int, ...]
-    issued: Mapping[int, Sequence[_Issued]]
-    forwards: Mapping[int, int]  # of DDP models, in all, by rank
-
-    def __str__(self) -> str:
-        return f"group {list(self.ranks)}"
-
-
 def judge(case: Case) -> Result:
     """Compare, for each group, what its members issued, position by position."""
     observed = case.observed
     if observed.world_size < 2:
         return not_applicable("there is only one rank")
-    groups = _groups(observed)
-    count = sum(len(issued) for group in groups for issued in group.issued.values())
+    groups = issuing_groups(observed)
+    count = sum(count for group in groups for count in group.counts.values())
     if not count:
         return not_applicable("the script issued no collective of its own")
     for group in groups:
         result = _differ(case, group) or _missing(case, group)
         if result:
             return result
-    return _later_ones(observed) or passed(f"{count} collectives, the same in the same order on all ranks of a group")
+    for group in groups:
+        if len(set(group.counts.values())) > 1:
+            return not_applicable(f"the run ended ({case.verdict}) while {group.counted}")
+    return _later_ones(groups) or passed(f"{count} collectives, the same in the same order on all ranks of a group")
 
 
-def _groups(observed: Observed) -> list[_Group]:
-    """Return the groups of at least two ranks; groups of the same ranks are distinguished by name."""
-    found: dict[tuple[tuple[int, ...], str], dict[int, list[_Issued]]] = {}
-    forwards = dict.fromkeys(observed.ranks, 0)
-    for rank in observed:
-        for each in rank.of(Collective, DdpForward):
-            if isinstance(each, DdpForward):
-                forwards[rank.rank] += 1
-            elif len(each.group) > 1:
-                members: dict[int, list[_Issued]] = {member: [] for member in each.group if member in observed.ranks}
-                issued = found.setdefault((each.group, each.name), members)
-                issued.setdefault(rank.rank, []).append(_Issued(each, forwards[rank.rank]))
-    return [_Group(ranks, issued, forwards) for (ranks, _), issued in found.items()]
-
-
-def _differ(case: Case, group: _Group) -> Result | None:
+def _differ(case: Case, group: IssuingGroup) -> Result | None:
     """Find the first position at which members issued different collectives, or the same ones between different calls of DDP."""
     finished = case.verdict == "passed" and len(set(group.forwards.values())) == 1
     for index, together in enumerate(zip(*group.issued.values(), strict=False)):
@@ -141,8 +102,8 @@ def _flat(shape: Shape) -> list[int]:
     return [size for size in shape if size != 1]
 
 
-def _say_difference(group: _Group, index: int, together: Sequence[_Issued], what: str) -> Result:
-    sides: dict[str, list[_Issued]] = {}
+def _say_difference(group: IssuingGroup, index: int, together: Sequence[IssuedCollective], what: str) -> Result:
+    sides: dict[str, list[IssuedCollective]] = {}
     for each in together:
         text = (
             f"{each} after {each.forwards} forward passes" if what == _POSITION else f"{each}{_value(each.seen, what)}"
@@ -171,33 +132,41 @@ def _value(seen: Collective, what: str) -> str:
     return f" with {what} {values[what]}" if what in values else ""
 
 
-def _missing(case: Case, group: _Group) -> Result | None:
+def _missing(case: Case, group: IssuingGroup) -> Result | None:
     """Find a member that issued fewer than another, and would not have issued more: it has ended, or waits in something else."""
-    counts = {rank: len(issued) for rank, issued in group.issued.items()}
-    shortest, longest = min(counts.values()), max(counts.values())
-    if shortest == longest or any(rank.last(LaterCollectives) for rank in case.observed):
-        return None
+    counts = group.counts
+    shortest = min(counts.values())
+    if shortest == max(counts.values()) or (group.later and not all(_ends(case, group))):
+        return None  # the later ones of a rank that did not reach its end are not known
     behind = [rank for rank, count in counts.items() if count == shortest]
     ahead = [rank for rank, count in counts.items() if count > shortest]
-    extra = group.issued[ahead[0]][shortest]
+    extra = next(iter(group.issued[ahead[0]][shortest:]), None)
     if not _is_missed(case, group, behind, ahead):
         return None
-    if _is_uneven(case, group, extra, None):
+    if extra and _is_uneven(case, group, extra, None):
         return _left_to_uneven_inputs(group)
     luck = ", and the run passed by luck" if case.verdict == "passed" else ""
+    what = str(extra) if extra else f"collective {shortest + 1}"
     return failed(
-        f"{ranks_text(behind)} never called {extra}{luck}: {ranks_text(ahead)} issued {longest} collectives in {group}, "
-        f"{ranks_text(behind)} only {shortest}",
+        f"{ranks_text(behind)} never called {what}{luck}: {group.counted}",
         fix=_FIX,
-        at=extra.seen.at,
+        at=extra.seen.at if extra else None,
         ranks=behind,
     )
 
 
-def _is_missed(case: Case, group: _Group, behind: Sequence[int], ahead: Sequence[int]) -> bool:
+def _ends(case: Case, group: IssuingGroup) -> list[ScriptEnd | None]:
+    return [case.observed.ranks[rank].last(ScriptEnd) for rank in group.issued]
+
+
+def _is_missed(case: Case, group: IssuingGroup, behind: Sequence[int], ahead: Sequence[int]) -> bool:
     """Return whether the ranks behind would never have reached the collective, had the run continued."""
-    if case.verdict in ("passed", "interrupted"):
-        return case.verdict == "passed"
+    if case.verdict == "passed" or any(each.rank in behind and each.is_done for each in case.stalls):
+        return True
+    if case.verdict in ("failed", "hung") and all(end and not end.raised for end in _ends(case, group)):
+        return True  # what followed their scripts failed or hung
+    if case.verdict == "interrupted":
+        return False
     cause = case.cause
     if cause and cause.kind == "exit" and cause.rank in behind:
         return True  # the rank ended without an error, and too early
@@ -214,7 +183,7 @@ def _died_in(rank: RankObserved, cause: Cause | None) -> bool:
     return isinstance(last, CollectiveFailed) or (killed and isinstance(last, (Collective, DdpForward)))
 
 
-def _waits_elsewhere(rank: RankObserved, group: _Group) -> bool:
+def _waits_elsewhere(rank: RankObserved, group: IssuingGroup) -> bool:
     """Return whether a rank has ended without an error of its own, or the last thing it did was another collective."""
     end = rank.last(ScriptEnd)
     if end:
@@ -224,7 +193,7 @@ def _waits_elsewhere(rank: RankObserved, group: _Group) -> bool:
     return last is not None and not isinstance(last, Batch) and not (issued and last is issued[-1].seen)
 
 
-def _is_uneven(case: Case, group: _Group, one: _Issued, other: _Issued | None) -> bool:
+def _is_uneven(case: Case, group: IssuingGroup, one: IssuedCollective, other: IssuedCollective | None) -> bool:
     """Return whether some ranks had fewer batches than others, and have left the loop for what comes after it."""
     least = min(group.forwards.values())
     if least == max(group.forwards.values()):
@@ -250,23 +219,19 @@ def _has_had_as_many(rank: RankObserved, ended: EpochProgress) -> bool:
     return any((each.loader, each.epoch, each.batches) == same for each in ends)
 
 
-def _left_to_uneven_inputs(group: _Group) -> Result:
+def _left_to_uneven_inputs(group: IssuingGroup) -> Result:
     counts = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(group.forwards.items()))
     return not_applicable(f"the ranks had different numbers of batches ({counts}): see uneven-inputs")
 
 
-def _later_ones(observed: Observed) -> Result | None:
+def _later_ones(groups: Sequence[IssuingGroup]) -> Result | None:
     """Compare the hashes of the collectives that were too many to be recorded one by one."""
-    ends = {rank.rank: rank.last(LaterCollectives) for rank in observed}
-    later = {rank: (end.count, end.hashes) for rank, end in ends.items() if end}
-    if len(later) < len(ends) or not later:
-        return None
-    for ranks in {key for _, hashes in later.values() for key in hashes}:
-        members = [int(rank) for rank in ranks.split(",")]
-        if len({later[rank][1].get(ranks) for rank in members if rank in later}) > 1:
+    for group in groups:
+        if len({each.digest for each in group.later.values()}) > 1:
+            first = len(next(iter(group.issued.values())))
             return failed(
-                f"after the first 5,000, the collectives of ranks {ranks} are no longer the same",
+                f"after the first {first:,}, the collectives of {ranks_text(group.ranks)} are no longer the same",
                 fix=f"Run `composesim check` with --steps around that point. {_FIX}",
-                ranks=members,
+                ranks=group.ranks,
             )
     return None

@@ -14,12 +14,12 @@ import zlib
 from types import ModuleType
 from typing import Any, Callable
 
-from ...records.process_groups import Collective, CollectiveFailed, LaterCollectives, UntrackedWait
+from ...records.process_groups import Collective, CollectiveFailed, LaterCollectives, LaterInGroup, UntrackedWait
 from ...records.record import Place, Shape
 from ...shared.import_hooks import after_import
 from ..context import RankContext, describe_error, here, place, where
 
-_MOST_NOTED = 5000  # in an ordinary run; later ones are only counted and hashed
+_MOST_NOTED = 5000  # of each group in an ordinary run; later ones are only counted and hashed
 _SAME = {  # other names of the same collective
     "all_gather_single": "all_gather_into_tensor",
     "_all_gather_base": "all_gather_into_tensor",
@@ -42,7 +42,7 @@ _NAMES = (*_OWN, *_OBJECTS, "barrier", "monitored_barrier", "new_group", "split_
 _BLOCKING_PAIRS = ("send", "recv", "send_object_list", "recv_object_list")
 _PAIRS = (*_BLOCKING_PAIRS, "isend", "irecv", "batch_isend_irecv")
 
-_COUNT, _HASHES, _UNTRACKED = (f"collectives.{name}" for name in ("count", "hashes", "untracked_at"))
+_COUNT, _OF_GROUPS, _UNTRACKED = (f"collectives.{name}" for name in ("count", "of_groups", "untracked_at"))
 _inside = threading.local()  # a collective that is made of others counts once
 
 
@@ -52,9 +52,9 @@ def install() -> None:
 
 
 def end(context: RankContext) -> None:
-    count = context.memory.get(_COUNT, 0)
-    if count > _MOST_NOTED:
-        context.note(LaterCollectives(count, context.memory[_HASHES]))
+    later = tuple(each for each in context.memory.get(_OF_GROUPS, {}).values() if each.number > 0)
+    if later:
+        context.note(LaterCollectives(later))
 
 
 def note_untracked_wait(context: RankContext, how: str) -> None:
@@ -143,17 +143,22 @@ def _note(context: RankContext, module: Any, name: str, value: Callable[[str], A
     count = memory[_COUNT] = memory.get(_COUNT, 0) + 1
     ranks = tuple(sorted(module.get_process_group_ranks(group)))
     facts = _describe(module, name, group, value)
-    if context.thorough or count <= _MOST_NOTED:
-        group_name = getattr(group if group is not None else module.group.WORLD, "group_name", "")
+    group_name = getattr(group if group is not None else module.group.WORLD, "group_name", "")
+    later = _later(memory.setdefault(_OF_GROUPS, {}), ranks, group_name, (op, facts))
+    if context.thorough or later.number <= 0:
         context.note(Collective(op, ranks, group_name, at=at, **facts))
-    else:
-        hashes = memory.setdefault(_HASHES, {})
-        key = ",".join(map(str, ranks))
-        hashes[key] = zlib.crc32(repr((op, facts)).encode(), hashes.get(key, 0))
     context.synchronisations += 1
     context.wait_in(f"{op} #{count}{where(at)}")
     context.flush()
     return True
+
+
+def _later(groups: dict[Any, LaterInGroup], ranks: tuple[int, ...], name: str, what: object) -> LaterInGroup:
+    """Count one more collective of a group; the number of those that are too many to be noted begins below zero."""
+    known = groups.get((ranks, name)) or LaterInGroup(ranks, name, -_MOST_NOTED, 0)
+    digest = zlib.crc32(repr(what).encode(), known.digest) if known.number >= 0 else 0
+    groups[ranks, name] = known = known._replace(number=known.number + 1, digest=digest)
+    return known
 
 
 def _describe(module: Any, name: str, group: Any, value: Callable[[str], Any]) -> dict[str, Any]:

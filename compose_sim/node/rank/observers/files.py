@@ -197,8 +197,8 @@ def _follow_sleep() -> None:
     @functools.wraps(original)
     def sleep(seconds: Any, /) -> None:
         context = here()
-        frame = sys._getframe(1)
-        if context is not None and place(1) == (frame.f_code.co_filename, frame.f_lineno):
+        frame = sys._getframe().f_back  # None if C code calls this, such as an exit handler's
+        if context is not None and frame is not None and place(1) == (frame.f_code.co_filename, frame.f_lineno):
             loop = _loop_around(frame)
             if loop:
                 note_untracked_wait(context, "sleep")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.collective_mismatch import judge
 from compose_sim.core.report.report import Cause
+from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.node.records.data import EpochProgress
-from compose_sim.node.records.process_groups import Collective, DdpForward
+from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives, LaterInGroup
+from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import WORLD, collective, two_nodes
 
@@ -63,7 +68,52 @@ def test_a_rank_that_raised_is_not_one_that_forgot() -> None:
         verdict="failed",
         cause=cause,
     )
-    assert judge(case).status == PASSED
+    assert judge(case).status == NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("verdict", ["passed", "failed", "hung", "timeout", "interrupted", "inconclusive"])
+def test_unequal_counts_never_pass(verdict: str) -> None:
+    case = two_nodes(lambda rank: [BARRIER] * (50 if rank else 55), verdict=verdict)
+    result = judge(case)
+    assert result.status == (FAILED if verdict == "passed" else NOT_APPLICABLE)
+    assert "rank 0 issued 55 collectives in group [0, 1, 2, 3], ranks 1, 2, 3 only 50" in result.detail
+
+
+def test_unequal_counts_fail_if_a_rank_crashed_after_all_scripts_had_ended() -> None:
+    cause = Cause(kind="teardown", rank=0, message="SIGABRT")
+    case = two_nodes(lambda rank: [*[BARRIER] * (50 if rank else 55), ScriptEnd()], verdict="failed", cause=cause)
+    assert (judge(case).status, judge(case).ranks) == (FAILED, (1, 2, 3))
+
+
+@pytest.mark.parametrize("verdict", ["hung", "timeout", "interrupted"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"script_ended": True},
+        {"frames": (("/site-packages/torch/distributed/distributed_c10d.py", 2400, "destroy_process_group"),)},
+    ],
+    ids=["after the script", "in destroy_process_group"],
+)
+def test_unequal_counts_fail_if_the_ranks_hung_at_their_end(verdict: str, end: Mapping[str, Any]) -> None:
+    stalls = tuple(Standing(rank=rank, node=f"node-{rank // 2}", **end) for rank in WORLD)
+    case = two_nodes(
+        lambda rank: [*[BARRIER] * 50, *([collective("all_reduce", 4, line=9)] * 5 if rank == 0 else [])],
+        verdict=verdict,
+        stalls=stalls,
+    )
+    result = judge(case)
+    assert (result.status, result.ranks, result.at) == (FAILED, (1, 2, 3), ("/work/train.py", 9))
+
+
+def test_collectives_that_were_too_many_to_note_are_counted_in_each_group() -> None:
+    def records(later: int) -> list[Record]:
+        more = LaterCollectives((LaterInGroup(WORLD, "0", later, 77),))
+        return [BARRIER, more, ScriptEnd()]
+
+    same = judge(two_nodes(lambda rank: records(3)))
+    assert (same.status, same.detail.split()[0]) == (PASSED, "16")
+    fewer = judge(two_nodes(lambda rank: records(3 if rank else 8)))
+    assert (fewer.status, fewer.ranks) == (FAILED, (1, 2, 3))
 
 
 def test_ranks_that_ran_out_of_batches_are_left_to_uneven_inputs() -> None:
