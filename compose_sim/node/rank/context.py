@@ -16,6 +16,7 @@ from ..shared.event_log import EventLog
 from ..shared.frames import is_user_code
 from ..shared.progress_page import ProgressPage
 from .observations import Observations
+from .step_times import Times
 
 _SHORTEST_WAIT_S = 0.1
 _LONGER_BY = 1.1  # than the longest wait so far: a few events per run, not one per collective
@@ -44,9 +45,13 @@ class RankContext:
     failed: set[str] = field(default_factory=set)  # observers that have raised
     longest_wait: float = 0.0  # of those with an event, in seconds
     _waits_in: str = ""
+    _waits_with: tuple[str, int] = ("", 0)
     _waits_since: float = 0.0
     _emitted_step: int = 0
     _next_step_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.times = Times(self.events, self.observations)
 
     @property
     def is_here(self) -> bool:
@@ -87,12 +92,18 @@ class RankContext:
             self._emitted_step = self.steps
             self.events.emit("step", step=self.steps)
 
-    def wait_in(self, what: str) -> None:
-        """Record what the rank waits in for other ranks from now on; "" if it no longer waits. Emit an event for each longest wait."""
+    def wait_in(self, what: str, group: str = "", size: int = 0) -> None:
+        """
+        Record what the rank waits in for other ranks from now on; "" if it no longer waits. Emit an event for each longest wait.
+
+        `group` is the name of the process group, and `size` the number of its ranks, if they are known.
+        """
         self.progress.wait_in(what)
         now = time.monotonic()
         seconds, waited_in = now - self._waits_since, self._waits_in
-        self._waits_in, self._waits_since = what, now
+        if waited_in:
+            self.times.wait(waited_in, self._waits_since, now, *self._waits_with)
+        self._waits_in, self._waits_since, self._waits_with = what, now, (group, size)
         if waited_in and seconds > max(_SHORTEST_WAIT_S, _LONGER_BY * self.longest_wait):
             self.longest_wait = seconds
             self.events.emit("waited", what=waited_in, seconds=round(seconds, 3))

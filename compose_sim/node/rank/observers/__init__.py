@@ -27,12 +27,14 @@ from . import (
     randomness,
     recording,
     replaying,
+    timings,
 )
 
 OBSERVERS = (
     backward,
     models,
     gradients,
+    timings,
     optimizers,
     paddle,
     groups,

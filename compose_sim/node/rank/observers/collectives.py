@@ -148,7 +148,7 @@ def _note(context: RankContext, module: Any, name: str, value: Callable[[str], A
     if context.thorough or later.number <= 0:
         context.note(Collective(op, ranks, group_name, at=at, **facts))
     context.synchronisations += 1
-    context.wait_in(f"{op} #{count}{where(at)}")
+    context.wait_in(f"{op} #{count}{where(at)}", group_name, len(ranks))
     context.flush()
     return True
 

@@ -30,9 +30,11 @@ def _before(context: RankContext, _: Any, options: dict[str, Any]) -> None:
     memory[BACKWARDS] = memory.get(BACKWARDS, 0) + 1
     if options.get("retain_graph") or options.get("create_graph"):
         memory[RETAINED] = memory.get(RETAINED, 0) + 1
-    if memory.get(PENDING):
+    pending: dict[int, Model] = memory.get(PENDING) or {}
+    if pending:
         memory[_STEPS], memory[_AT] = context.steps, place()
-        context.wait_in(f"DDP's gradient all-reduce in backward{where(memory[_AT])}")
+        model = next(iter(pending.values()))
+        context.wait_in(f"DDP's gradient all-reduce in backward{where(memory[_AT])}", model.group, len(model.ranks))
 
 
 def _after(context: RankContext, failed: bool) -> None:

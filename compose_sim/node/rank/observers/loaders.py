@@ -6,6 +6,7 @@ Batches are observed in the rank itself when they are taken; workers may have re
 from __future__ import annotations
 
 import operator
+import time
 from types import ModuleType
 from typing import Any, Callable
 
@@ -76,11 +77,13 @@ def _after_dataloader(module: ModuleType) -> None:
         if context is None or iteration is None:
             return original(self)
         guard(_before_fetch, context, iteration)
+        began = time.monotonic()
         try:
             batch = original(self)
         except StopIteration:
             guard(_exhausted, context, iteration)
             raise
+        context.times.work("data", began)
         guard(_fetched, context, iteration, batch)
         return batch
 

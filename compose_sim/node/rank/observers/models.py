@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class Model:
     index: int
     reference: Any
     ranks: tuple[int, ...]
+    group: str  # the name of the process group
     ignored: set[str]
     wrapped: dict[int, str] = field(default_factory=dict)  # those that required a gradient when it was made
     frozen: dict[int, str] = field(default_factory=dict)
@@ -81,9 +83,9 @@ def _after_ddp(module: ModuleType) -> None:
 
 def _after_dynamo(_: ModuleType) -> None:
     """Keep the compiler out of our code; the compiler handles what is inside as it would without us."""
-    global _enter, _begin_buffers
+    global _enter, _leave, _begin_buffers
     disable = sys.modules["torch"].compiler.disable
-    _enter, _begin_buffers = disable(_enter), disable(_begin_buffers)
+    _enter, _leave, _begin_buffers = disable(_enter), disable(_leave), disable(_begin_buffers)
     module = sys.modules.get("torch.nn.parallel.distributed")
     if module is not None:
         ddp = module.DistributedDataParallel
@@ -111,8 +113,12 @@ def _make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
 def _wrap_forward(original: Any) -> Any:
     @functools.wraps(original)
     def forward(self: Any, *inputs: Any, **options: Any) -> Any:
-        _enter(self)
-        return original(self, *inputs, **options)
+        context = _enter(self)
+        began = time.monotonic()
+        try:
+            return original(self, *inputs, **options)
+        finally:
+            _leave(context, began)
 
     forward.ours = True  # type: ignore[attr-defined]
     return forward
@@ -146,7 +152,8 @@ def _wrapped(context: RankContext, ddp: Any, at: Place | None) -> Model:
     models = context.memory.setdefault(_ALL, [])
     ignored = set(getattr(ddp, "parameters_to_ignore", ()))
     ranks = tuple(sorted(distributed.get_process_group_ranks(ddp.process_group)))
-    model = Model(index=len(models), reference=weakref.ref(ddp), ranks=ranks, ignored=ignored)
+    group = str(getattr(ddp.process_group, "group_name", ""))
+    model = Model(index=len(models), reference=weakref.ref(ddp), ranks=ranks, group=group, ignored=ignored)
     models.append(model)
     names = []
     for name, parameter in ddp.module.named_parameters():
@@ -172,10 +179,16 @@ def _wrapped(context: RankContext, ddp: Any, at: Place | None) -> Model:
     return model
 
 
-def _enter(ddp: Any) -> None:
+def _enter(ddp: Any) -> RankContext | None:
     context = here()
     if context is not None:
         context.guard(__name__, _note_forward, ddp)
+    return context
+
+
+def _leave(context: RankContext | None, began: float) -> None:
+    if context is not None:
+        context.times.work("forward", began)
 
 
 def _note_forward(context: RankContext, ddp: Any) -> None:

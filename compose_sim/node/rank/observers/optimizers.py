@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import weakref
 from dataclasses import dataclass, field
 from types import FrameType
@@ -14,7 +15,7 @@ from . import gradients, states
 from .models import FLUSHED, MOST_NAMES, Model, living, sampled
 from .training import follow_steps
 
-_ALL, _STEPPING = "optimizers.all", "optimizers.stepping"
+_ALL, _STEPPING, _BEGAN = "optimizers.all", "optimizers.stepping", "optimizers.began"
 _MOST_NOTED = 1000  # steps per optimizer; then every hundredth
 
 
@@ -53,6 +54,7 @@ def _before_step(optimizer: Any, *_: Any) -> None:
     stepping.append(id(optimizer))
     if len(stepping) == 1:
         context.guard(__name__, _look_before, optimizer)
+        context.memory[_BEGAN] = time.monotonic()
 
 
 def _look_before(context: RankContext, optimizer: Any) -> None:
@@ -71,7 +73,9 @@ def _after_step(optimizer: Any, *_: Any) -> None:
         stepping.pop()  # part of a step
         return
     stepping.clear()
+    context.times.work("optimizer", context.memory.get(_BEGAN) or time.monotonic())
     context.count_step()
+    context.times.step_ended(context.steps)
     context.guard(__name__, _note_step, optimizer)
     if context.thorough or sampled(context, context.steps) or not context.memory.get(FLUSHED):
         context.flush()  # else the next forward pass of a DDP model does: one write per step is enough

@@ -1,0 +1,56 @@
+"""Time backward passes, up to the last gradient: what follows is the part of DDP's all-reduce that computing does not hide.
+
+The observers of loaders, models and optimizers time what they wrap, and `RankContext.wait_in` times waits (`rank/step_times.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any
+
+from ..context import RankContext
+from . import backward
+from .models import PENDING
+
+_BEGAN = "timings.backward_began"
+
+
+def install() -> None:
+    backward.before.append(_before)
+    backward.after.append(_after)
+
+
+def end(context: RankContext) -> None:
+    context.times.write()
+
+
+def _before(context: RankContext, tensors: Any, _: dict[str, Any]) -> None:
+    times = context.times
+    context.memory[_BEGAN] = time.monotonic()
+    if not context.memory.get(PENDING):
+        return
+    times.waits_not_before = math.inf
+    root = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+    if getattr(root, "grad_fn", None) is None:
+        return
+    engine = sys.modules["torch"].autograd.Variable._execution_engine
+
+    def computed() -> None:
+        times.waits_not_before = time.monotonic()
+
+    def begin(_: Any) -> None:
+        handle.remove()
+        # Callbacks run in this order, once all gradients are complete; that of DDP, which waits for other ranks, is queued later.
+        engine.queue_callback(computed)
+
+    handle = root.register_hook(begin)
+
+
+def _after(context: RankContext, _: bool) -> None:
+    computed = context.times.waits_not_before
+    context.times.waits_not_before = 0.0
+    began = context.memory.pop(_BEGAN, None)
+    if began is not None:
+        context.times.work("backward", began, computed if began < computed < math.inf else 0.0)

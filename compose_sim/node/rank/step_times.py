@@ -1,0 +1,69 @@
+"""Collect when a rank loads data, computes, and waits for other ranks, and write one record per optimizer step."""
+
+from __future__ import annotations
+
+import time
+
+from ..records.timings import Activity, StepTimes, Wait
+from ..shared.event_log import EventLog, clock_of
+from .observations import Observations
+
+_MOST_SPANS = 100  # in one record
+_EACH, _EVERY_TENTH = 1000, 10_000  # the last step of which each, or every tenth, is recorded; then every hundredth
+
+
+class Times:
+    """What has been timed since the last record. Moments are those of time.monotonic."""
+
+    def __init__(self, events: EventLog, observations: Observations) -> None:
+        self._observations = observations
+        self._ahead = clock_of(events.folder).ahead
+        self._work: list[tuple[str, float, float]] = []
+        self._waits: list[tuple[str, float, float, str, int, int]] = []
+        self._sequences: dict[str, int] = {}
+        self._steps = 0
+        self._is_kept = True
+        self.waits_not_before = 0.0  # while a backward pass computes, no wait of DDP has begun
+
+    def work(self, kind: str, began: float, ended: float = 0.0) -> None:
+        """Record work from `began` to `ended`, or now."""
+        if self._is_kept:
+            self._work.append((kind, began, ended or time.monotonic()))
+            self._write_if_long()
+
+    def wait(self, what: str, began: float, ended: float, group: str, size: int) -> None:
+        """Record that the rank was in something that it can finish only with the other ranks of a group."""
+        sequence = self._sequences[group] = self._sequences.get(group, 0) + 1
+        began = max(began, self.waits_not_before)
+        if self._is_kept and began <= ended:
+            self._waits.append((what, began, ended, group, size, sequence))
+            self._write_if_long()
+
+    def step_ended(self, steps: int) -> None:
+        """Write the record of a step, and decide whether the next step is recorded."""
+        self.write()
+        self._steps, following = steps, steps + 1
+        self._is_kept = following <= _EACH or following % (10 if following <= _EVERY_TENTH else 100) == 0
+
+    def write(self) -> None:
+        """Write what has been timed since the last record."""
+        if not self._work and not self._waits:
+            return
+        zero = min(spans[0][1] for spans in (self._work, self._waits) if spans)
+        work = tuple(Activity(kind, *_micros(zero, began, ended)) for kind, began, ended in self._work)
+        waits = tuple(
+            Wait(what, *_micros(zero, began, ended), group, size, sequence)
+            for what, began, ended, group, size, sequence in self._waits
+        )
+        self._observations.note(StepTimes(self._steps + 1, round(self._ahead + zero, 6), work, waits))
+        self._work.clear()
+        self._waits.clear()
+
+    def _write_if_long(self) -> None:
+        if len(self._work) + len(self._waits) >= _MOST_SPANS:
+            self.write()
+
+
+def _micros(zero: float, began: float, ended: float) -> tuple[int, int]:
+    """Return the begin, since `zero`, and the duration in microseconds."""
+    return round((began - zero) * 1e6), round((ended - began) * 1e6)

@@ -1,0 +1,37 @@
+"""When a rank did what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .record import Record
+
+
+class Activity(NamedTuple):
+    """Something that a rank does on its own; times are microseconds since `StepTimes.began`."""
+
+    kind: str  # data, forward, backward, optimizer
+    began: int
+    lasted: int
+
+
+class Wait(NamedTuple):
+    """Something that a rank can finish only with other ranks; times are as in `Activity`."""
+
+    what: str  # the operation and the line of the script
+    began: int
+    lasted: int
+    group: str  # the name of the process group
+    size: int  # its ranks; 0 if they are not known
+    sequence: int  # counted within the group: waits of the same number belong together
+
+
+@dataclass(frozen=True)
+class StepTimes(Record):
+    """An optimizer has stepped: what the rank did until then; a long run leaves out some."""
+
+    step: int
+    began: float  # Unix seconds
+    work: tuple[Activity, ...] = ()
+    waits: tuple[Wait, ...] = ()

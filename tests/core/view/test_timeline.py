@@ -1,0 +1,46 @@
+"""A collective is divided into waiting for its last rank and moving data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from compose_sim.core.view.timeline import Span, Timeline
+
+
+def line(step: int, began: float, *waits: list[object], work: list[list[object]] | None = None) -> str:
+    return json.dumps(
+        {"kind": "step-times", "t": began, "step": step, "began": began, "work": work or [], "waits": waits},
+        separators=(",", ":"),
+    )
+
+
+def test_the_last_rank_moves_data_while_the_others_have_waited_for_it() -> None:
+    timeline = Timeline()
+    reduce = "all_reduce #1 (train.py, line 7)"
+
+    assert timeline.add(0, 0, [line(1, 100.0, [reduce, 0, 500_000, "0", 2, 1])]) == []
+    spans = timeline.add(1, 0, [line(1, 100.0, [reduce, 400_000, 100_000, "0", 2, 1])])
+
+    assert spans == [
+        Span(0, "waiting", 100.0, pytest.approx(0.4), 1, reduce, late=1),
+        Span(0, "moving", pytest.approx(100.4), pytest.approx(0.1), 1, reduce),
+        Span(1, "moving", pytest.approx(100.4), pytest.approx(0.1), 1, reduce),
+    ]
+
+
+def test_the_same_number_in_another_round_or_group_is_another_collective() -> None:
+    timeline = Timeline()
+    barrier = ["barrier #1", 0, 10_000, "0", 2, 1]
+
+    assert timeline.add(0, 0, [line(1, 1.0, barrier)]) == []
+    assert timeline.add(1, 1, [line(1, 9.0, barrier)]) == []
+    assert timeline.add(1, 0, [line(1, 1.0, [*barrier[:3], "pair", 2, 1])]) == []
+    assert {(span.rank, span.kind) for span in timeline.finish()} == {(0, "collective"), (1, "collective")}
+
+
+def test_work_is_known_at_once_and_torn_or_foreign_lines_are_ignored() -> None:
+    lines = [line(3, 5.0, work=[["forward", 0, 2000], ["bogus", 0, 1]]), line(4, 6.0)[:40], '{"kind":"join"}', "x"]
+
+    assert Timeline().add(2, 0, lines) == [Span(2, "forward", 5.0, 0.002, 3)]
