@@ -9,6 +9,7 @@ from compose_sim.app.listener import Listener, ProgressListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.checks import Case, chosen, run_checks
+from compose_sim.core.checks.coverage import coverage, why_inconclusive
 from compose_sim.core.checks.evidence.replay_diff import needs_alone, reason_against, was_replayed
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
@@ -72,7 +73,12 @@ def check(session: Session, listener: Listener) -> Report:
         finally:
             session.folder.files.remove_tree(_RECORD)
         results = run_checks(case, only=settings.only, skip=settings.skip)
-        report = _concluded(replace(report, checks=tuple(result.to_report() for result in results)))
+        found = coverage(results, only=settings.only, skip=settings.skip)
+        report = _concluded(replace(report, checks=tuple(result.to_report() for result in results), coverage=found))
+        if report.verdict == "passed":
+            report = _inconclusive(
+                report, why_inconclusive(case, results, found, only=settings.only, is_strict=settings.strict)
+            )
         return replace(report, verdict="interrupted", exit_code=EXIT_CODES["interrupted"]) if interrupted else report
 
     return session.run(listener, conclude=conclude)
@@ -143,3 +149,11 @@ def _concluded(report: Report) -> Report:
     if verdict == "passed" and first:
         verdict, cause = "failed", Cause(kind="check", message=f"{first.id}: {first.detail}")
     return replace(report, verdict=verdict, exit_code=EXIT_CODES[verdict], cause=cause)
+
+
+def _inconclusive(report: Report, why: str) -> Report:
+    """Return the report with the verdict that nothing may be concluded, if there is a reason for that."""
+    if not why:
+        return report
+    cause = Cause(kind="coverage", message=why)
+    return replace(report, verdict="inconclusive", exit_code=EXIT_CODES["inconclusive"], cause=cause)

@@ -87,9 +87,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, err:
         echo(line(row), err=err)
 
 
-def verdict_line(word: str, text: str) -> str:
-    """Return the last line of a run."""
-    mark, colour = MARKS.get(word, MARKS["failed"])
+def verdict_line(word: str, text: str, *, status: str = "") -> str:
+    """Return the last line of a run, with the mark of the status, which is the word unless another one is given."""
+    mark, colour = MARKS.get(status or word, MARKS["failed"])
     return click.style(f"{mark} {word}", fg=colour, bold=True) + f"  {text}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compose_sim.cli.console import echo_workflow_command, in_github_job, say
 from compose_sim.cli.views.checks import relative
-from compose_sim.cli.views.report import verdict_text
+from compose_sim.cli.views.report import unjudged_text, verdict_text
 from compose_sim.core.report.github import summary, workflow_commands
 from compose_sim.core.report.report import Report
 
@@ -23,6 +23,7 @@ def annotate(report: Report, *, folder: Path, err: bool) -> None:
     if target:
         try:
             with Path(target).open("a", encoding="utf-8") as file:
-                file.write(summary(report, verdict_text(report)) + "\n")
+                verdict = "; ".join(filter(None, (unjudged_text(report), verdict_text(report))))
+                file.write(summary(report, verdict) + "\n")
         except OSError as error:
             say(f"the step summary '{target}' cannot be written: {error.strerror}")

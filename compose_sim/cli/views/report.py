@@ -103,8 +103,16 @@ def _duration(report: Report) -> str:
 
 def check_verdict(report: Report) -> str:
     """Return the last line of `check`."""
-    word = report.verdict if report.run_failed or not report.check_exit_code else "failed"
+    word = report.verdict if report.verdict != "passed" or not report.check_exit_code else "failed"
+    unjudged = unjudged_text(report)
+    if word == "passed" and unjudged:
+        return verdict_line(f"passed, {unjudged}", verdict_text(report), status="warned")
     return verdict_line(word, verdict_text(report))
+
+
+def unjudged_text(report: Report) -> str:
+    """Return what the checks could not compare, if nothing failed."""
+    return report.coverage.text if report.coverage and report.verdict == "passed" else ""
 
 
 def verdict_text(report: Report) -> str:
@@ -120,6 +128,8 @@ def verdict_text(report: Report) -> str:
         if status in statuses
     )
     ran = f"{format_count(report.world_size, 'rank')} of {report.program}{_duration(report)}"
+    if report.cause and report.cause.kind == "coverage":
+        return f"{report.cause.message}; {counts}; {ran}"
     return f"{failed}: {counts}; {ran}" if failed else f"{counts or 'no check was selected'}; {ran}"
 
 

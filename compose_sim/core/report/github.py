@@ -16,11 +16,15 @@ _FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
 
 def workflow_commands(report: Report, *, path_of: Callable[[str], str]) -> list[str]:
     """Return the workflow commands for failures and warnings; `path_of` makes a path relative to the repository."""
-    commands: dict[str, list[str]] = {level: [] for level in _LEVELS.values()}
+    commands: dict[str, list[str]] = {level: [] for level in (*_LEVELS.values(), "notice")}
     if report.cause and report.run_failed:
         place = _raised_at(report.cause.traceback or "", path_of)
         properties = {**place, "title": f"composesim {report.verdict}"}
         commands["error"].append(_command("error", properties, report.cause.message))
+    if report.cause and report.cause.kind == "coverage":
+        commands["error"].append(_command("error", {"title": "composesim inconclusive"}, report.cause.message))
+    elif report.coverage and report.coverage.text:
+        commands["notice"].append(_command("notice", {"title": "composesim coverage"}, report.coverage.text))
     for result in report.checks:
         if not result.is_problem:
             continue

@@ -21,6 +21,8 @@ def junit(report: Report) -> str:
     suite = Element("testsuite", name=_text(f"composesim {report.program}"))
     for check in report.checks:
         _check(suite, name, check)
+    if report.coverage:
+        _coverage(suite, f"{name}.coverage", report)
     for expectation in report.expectations:
         _expectation(suite, f"{name}.{report.scenario.name if report.scenario else ''}", expectation)
     _ranks(suite, f"{name}.ranks", report)
@@ -57,6 +59,17 @@ def _check(suite: Element, class_name: str, result: CheckResult) -> None:
         _child(case, "skipped", "", message=result.detail)
     else:
         _child(case, "system-out", ("warned: " if result.status == "warned" else "") + text)
+
+
+def _coverage(suite: Element, class_name: str, report: Report) -> None:
+    """Add a case for each thing to compare. What was not compared is skipped; if that decided the verdict, it is an error."""
+    missing = report.coverage.missing if report.coverage else {}
+    for subject in ("replicas", "gradients", "samples"):
+        case = _case(suite, class_name, subject)
+        if subject in missing:
+            _child(case, "skipped", "", message=f"not judged: {missing[subject]}")
+    if report.cause and report.cause.kind == "coverage":
+        _cause(_case(suite, class_name, "verdict"), "error", report.cause)
 
 
 def _expectation(suite: Element, class_name: str, result: ExpectationResult) -> None:

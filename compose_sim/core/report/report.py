@@ -29,8 +29,8 @@ class Cause:
     rank: Annotated[int | None, "The rank to which it happened"] = None
     kind: Annotated[
         str,
-        "exception, exit, signal, oom, teardown, hang, timeout, start, engine, check (a check failed) or "
-        "expectation (an expectation of a scenario was not met)",
+        "exception, exit, signal, oom, teardown, hang, timeout, start, engine, check (a check failed), "
+        "coverage (too little could be judged) or expectation (an expectation of a scenario was not met)",
     ]
     message: Annotated[str, "What happened; the first line says it in short"]
     traceback: Annotated[
@@ -102,6 +102,29 @@ class CheckResult:
     def is_problem(self) -> bool:
         """Whether the check failed or warned."""
         return self.status in ("failed", "warned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What the checks of a run could not compare, and why; null for what they compared."""
+
+    replicas: Annotated[str | None, "Why replicas of the model were not compared"] = None
+    gradients: Annotated[str | None, "Why gradients were not compared"] = None
+    samples: Annotated[str | None, "Why the ranks' samples were not compared"] = None
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """The reasons, by what was not compared."""
+        found = {"replicas": self.replicas, "gradients": self.gradients, "samples": self.samples}
+        return {subject: reason for subject, reason in found.items() if reason}
+
+    @property
+    def text(self) -> str:
+        """`gradients not judged: no optimizer stepped`: what was not compared, by reason; "" if all was."""
+        by_reason: dict[str, list[str]] = {}
+        for subject, reason in self.missing.items():
+            by_reason.setdefault(reason, []).append(subject)
+        return "; ".join(f"{' and '.join(subjects)} not judged: {reason}" for reason, subjects in by_reason.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +226,7 @@ class Report:
     nodes: Annotated[tuple[NodeReport, ...], "The nodes that took part"] = ()
     timings: Annotated[Timings, "Seconds from the start to each milestone"] = Timings()
     checks: Annotated[tuple[CheckResult, ...], "The results of the checks"] = ()
+    coverage: Annotated[Coverage | None, "What the checks could not compare; null without `check`"] = None
     faults: Annotated[tuple[FaultReport, ...], "Injected faults, in order"] = ()
     rounds: Annotated[tuple[RoundReport, ...], "Rounds of the rendezvous, in order"] = ()
     recoveries: Annotated[tuple[RecoveryReport, ...], "Losses after which training continued, in order"] = ()
@@ -238,7 +262,7 @@ class Report:
     @property
     def run_failed(self) -> bool:
         """Whether the run itself did not pass, whatever checks and expectations found."""
-        by_judges = self.cause is not None and self.cause.kind in ("check", "expectation")
+        by_judges = self.cause is not None and self.cause.kind in ("check", "coverage", "expectation")
         return self.verdict != "passed" and not by_judges
 
     @property

@@ -61,6 +61,9 @@ class CheckSpec(BaseModel):
     )
     only: Annotated[CheckIds, Flag("ID[,ID]")] = Field((), description="Run only these checks.", examples=[["hang"]])
     skip: Annotated[CheckIds, Flag("ID[,ID]")] = Field((), description="Skip these checks.", examples=[["teardown"]])
+    strict: Annotated[bool, Flag()] = Field(
+        False, description="Exit with 3 if replicas, gradients or samples could not be judged."
+    )
     tolerance: Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, Flag("X")] = Field(
         None, description="Largest relative difference to accept between world size 1 and N.", examples=["1e-3"]
     )

@@ -15,7 +15,7 @@ import xmlschema
 from compose_sim.cli.views.checks import result_lines
 from compose_sim.cli.views.report import check_verdict
 from compose_sim.core.checks import Result, failed, not_applicable, passed, warned
-from compose_sim.core.report.report import Cause, Report, Timings
+from compose_sim.core.report.report import Cause, Coverage, Report, Timings
 from compose_sim.core.request.check_ids import IDS
 from tests import builders
 from tests.builders import ROOT
@@ -46,10 +46,11 @@ dist.destroy_process_group()
 """
 
 
-def a_report(*results: Result, verdict: str = "passed") -> Report:
+def a_report(*results: Result, verdict: str = "passed", coverage: Coverage | None = None) -> Report:
     cause = Cause(node="node-1", rank=2, kind="exception", message="ValueError: boom")
     return builders.a_report(
         verdict=verdict,
+        coverage=coverage,
         cause=None if verdict == "passed" else cause,
         checks=tuple(replace(result, id=name).to_report() for name, result in zip(IDS, results, strict=False)),
         world_size=4,
@@ -58,6 +59,7 @@ def a_report(*results: Result, verdict: str = "passed") -> Report:
 
 
 GOOD, BAD = passed("all agree"), failed("ranks differ", fix="wrap it", at=("/elsewhere/train.py", 3))
+SHARDED = Coverage(gradients="sharded")
 SO_SO, ASIDE = warned("3 samples twice", fix="drop_last=True"), not_applicable("no BatchNorm")
 
 
@@ -83,6 +85,8 @@ def test_what_failed_or_warned_has_its_fix_place_and_page_below_it() -> None:
     ("report", "line", "code"),
     [
         (a_report(GOOD, GOOD, SO_SO, ASIDE), "✔ passed  2 passed, 1 warned, 1 not applicable; 4 ranks of train.py in 2.00 s", 0),
+        (a_report(GOOD, coverage=SHARDED), "! passed, gradients not judged: sharded  1 passed; 4 ranks of train.py in 2.00 s", 0),
+        (a_report(BAD, coverage=SHARDED), "✘ failed  hang: 1 failed; 4 ranks of train.py in 2.00 s", 1),
         (a_report(GOOD, BAD), "✘ failed  collective-mismatch: 1 passed, 1 failed; 4 ranks of train.py in 2.00 s", 1),
         (a_report(GOOD, verdict="failed"), "✘ failed  rank 2 on node-1: ValueError: boom", 1),
         (a_report(BAD, verdict="hung"), "✘ hung  rank 2 on node-1: ValueError: boom; hang failed", 124),
@@ -101,8 +105,8 @@ def test_it_runs_on_two_nodes_of_two_ranks_and_tells_each_check(project: Project
     lines = done.stdout.splitlines()
     assert sorted(line.partition("| ")[2] for line in lines if line.startswith("node-")) == ["0 0", "1 1", "2 0", "3 1"]
     assert [line.split()[1] for line in lines if line[:2] in ("✔ ", "✘ ", "! ", "– ")][:-1] == list(IDS)
-    assert lines[-1].startswith("✔ passed  ")
-    assert done.returncode == 0
+    assert lines[-1].startswith("✘ inconclusive  nothing distributed was seen")
+    assert done.returncode == 3
     xmlschema.validate(project.folder / "out" / "junit.xml", ROOT / "tests" / "core" / "report" / "junit-10.xsd")
 
 

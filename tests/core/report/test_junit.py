@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from compose_sim.core.checks import failed, not_applicable, passed, warned
 from compose_sim.core.report.github import MOST_ANNOTATIONS, summary, workflow_commands
 from compose_sim.core.report.junit import junit
-from compose_sim.core.report.report import Cause, ExpectationResult, NodeReport, Place, Report, ScenarioReport, Timings
+from compose_sim.core.report.report import (
+    Cause,
+    Coverage,
+    ExpectationResult,
+    NodeReport,
+    Place,
+    Report,
+    ScenarioReport,
+    Timings,
+)
 from tests import builders
 from tests.builders import ROOT
 
@@ -53,6 +62,33 @@ def cases_of(text: str) -> dict[str, ElementTree.Element]:
     """Return the test cases, by name."""
     SCHEMA.validate(text)
     return {case.get("name", ""): case for case in ElementTree.fromstring(text).iter("testcase")}
+
+
+def test_what_was_not_judged_is_skipped_and_an_error_if_that_decides() -> None:
+    coverage = Coverage(gradients="parameters are sharded")
+    cause = Cause(kind="coverage", message=coverage.text)
+
+    lenient = cases_of(junit(a_report(coverage=coverage)))
+    strict = cases_of(junit(a_report(coverage=coverage, cause=cause, verdict="inconclusive")))
+
+    assert [name for name in ("replicas", "gradients", "samples") if lenient[name].find("skipped") is not None] == [
+        "gradients"
+    ]
+    assert (lenient.get("verdict"), "run" in strict) == (None, False)
+    assert strict["verdict"].find("error").get("message") == "gradients not judged: parameters are sharded"  # type: ignore[union-attr]
+
+
+def test_github_is_notified_of_what_was_not_judged() -> None:
+    coverage = Coverage(replicas="no optimizer stepped", samples="no optimizer stepped")
+    inconclusive = a_report(
+        coverage=coverage, cause=Cause(kind="coverage", message=coverage.text), verdict="inconclusive"
+    )
+
+    assert (
+        "::notice title=composesim coverage::replicas and samples not judged: no optimizer stepped"
+        in workflow_commands(a_report(coverage=coverage), path_of=str)
+    )
+    assert workflow_commands(inconclusive, path_of=str)[0].startswith("::error title=composesim inconclusive::")
 
 
 def test_each_expectation_is_a_case_and_one_that_cannot_be_judged_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
@@ -34,7 +35,7 @@ def judge(case: Case) -> Result:
     for comparison in comparisons:
         if comparison.excused:
             reasons.append(f"{comparison.excused[0]} differs, but ranks exchange all parameters by themselves")
-        for found in comparison.different:
+        for found in _without_consequences(comparison.different):
             reason = _why_not(case, found, has_models)
             if not reason:
                 return _failed(case, found, has_models)
@@ -48,6 +49,12 @@ def judge(case: Case) -> Result:
         return passed(f"{tensors} compared: equal on all ranks now and then, as if ranks average them periodically")
     samples = sum(each.samples for each in comparisons)
     return passed(f"{tensors} compared: equal on all ranks after each of {samples} sampled steps")
+
+
+def _without_consequences(different: Sequence[Difference]) -> list[Difference]:
+    """Leave out the optimizer state of parameters that differ: it follows from them."""
+    names = {(each.model, each.name) for each in different if each.kind == "parameter"}
+    return [each for each in different if (each.model, each.name.rpartition(": ")[0]) not in names]
 
 
 def _why_not(case: Case, found: Difference, has_models: bool) -> str:

@@ -20,6 +20,9 @@ _FIX_TWINS = (
     "Divide by RANK (dist.get_rank()) and WORLD_SIZE (dist.get_world_size()): LOCAL_RANK starts at 0 on every node."
 )
 _FIX_BY_HAND = "Give each rank its own part of the data: data[rank::world_size]."
+_WITHOUT_DDP = (
+    "{pairs} train on the same samples; without DistributedDataParallel that may be intended, as in tensor parallelism"
+)
 _TWINS = "; these are the ranks with the same LOCAL_RANK, which was probably used as RANK"
 
 
@@ -39,6 +42,8 @@ def judge(case: Case) -> Result:
         decided = {pair: each for pair, each in found.items() if each is not None}
         overlapping = [pair for pair, each in decided.items() if each.is_overlap]
         if overlapping and _is_convincing(by_rank, overlapping, decided):
+            if not case.observed.first(DdpModel):
+                return not_applicable(_WITHOUT_DDP.format(pairs=pairs_text(overlapping)))
             return _overlap(case, by_rank, overlapping, decided[overlapping[0]])
         looked_at += decided.values()
     if not looked_at:

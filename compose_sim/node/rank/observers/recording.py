@@ -62,6 +62,7 @@ class _Hooks(training.Hooks):
             batch = original(iterator)
         except StopIteration:
             self.call(lambda recorder: recorder.ended(iterator))
+            self.call(lambda recorder: recorder.may_draw())  # a loop that fetches ahead still trains on the last batch
             raise
         self.call(lambda recorder: recorder.got(iterator, batch))
         self.call(lambda recorder: recorder.may_draw())
