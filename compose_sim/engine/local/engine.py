@@ -71,8 +71,8 @@ class LocalEngine:
             self._children.add((plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment))
             if mps := start_mps(zygote, plan, _environment(plan)):
                 self._children.add((plan.run, MPS_NAME), mps)
-            if any(_shared_program(plan, node) for node in plan.initial_nodes):
-                zygote.import_torch()  # while the master starts
+            if program := next(filter(None, (_shared_program(plan, node) for node in plan.initial_nodes)), None):
+                zygote.import_torch(program)  # while the master starts
             address = f"127.0.0.1:{self._wait_for_port(plan, folder)}"
             for node in plan.initial_nodes:
                 self._start_node(zygote, plan, node, address, program=_shared_program(plan, node))

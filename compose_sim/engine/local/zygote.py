@@ -48,9 +48,9 @@ class Zygote:
                     f"'{python}' cannot be run{user}: {error.strerror}", hint="composesim up --python PATH …"
                 ) from None
 
-    def import_torch(self) -> None:
-        """Start to import torch, once for all nodes that are started with `program` from now on; returns at once."""
-        self._send({"import_torch": True})
+    def import_torch(self, program: Sequence[str]) -> None:
+        """Start to import what `program` needs of torch, once for all nodes that are started with it; returns at once."""
+        self._send({"import_torch": program, "folder": self._working_directory})
 
     def start(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str], *, program: Sequence[str] | None = None

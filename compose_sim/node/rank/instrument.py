@@ -13,7 +13,7 @@ from ..shared.event_log import EventLog
 from ..shared.import_hooks import after_import
 from ..shared.progress_page import ProgressPage
 from . import context as rank_context
-from . import fault_handler, stack_signal
+from . import fault_handler, lazy_compiler, stack_signal
 from .context import RankContext, describe_error, variable_number
 from .observations import Observations
 from .observers import OBSERVERS
@@ -26,6 +26,7 @@ def install() -> None:
     """Set the hooks, each as soon as the module it belongs to is imported."""
     for name in ("torch", "paddle"):
         after_import(name, lambda _: _emit_versions())
+    lazy_compiler.install()
     for observer in OBSERVERS:
         if hasattr(observer, "install"):
             observer.install()

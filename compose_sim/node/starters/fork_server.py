@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import selectors
 import signal
 import socket
@@ -23,6 +24,8 @@ from pathlib import Path
 from ..rank import instrument, script_runner
 from ..shared import process, starter_protocol
 from . import exec_command
+
+_COMPILER = re.compile(rb"torch\.compile|\bmodel\.compile|_dynamo|\bpipelining\b")
 
 
 def import_ahead(*modules: str) -> None:
@@ -37,13 +40,21 @@ def import_ahead(*modules: str) -> None:
     gc.enable()
 
 
-def import_torch() -> None:
-    """Import torch, and everything that takes long to import in a training script."""
-    # DistributedDataParallel's constructor imports torch._dynamo, which takes 0.8 s.
-    modules = ["torch._dynamo", "torch.distributed", "torch.nn.parallel"]
+def import_torch(program: list[str], folder: str = ".") -> None:
+    """Import torch, and everything that takes long to import in `program`, which will be run in `folder`."""
+    modules = ["torch.distributed", "torch.nn.parallel"]
+    if _compiles(Path(folder, program[0])):
+        modules.append("torch._dynamo")  # else a rank imports it on first use: rank/lazy_compiler.py
     if not Path("/dev/nvidiactl").exists():  # ranks will probably emulate a GPU; importing this sets up nothing
         modules.append(f"{__package__.rpartition('.')[0]}.rank.emulate.emulator")
     import_ahead(*modules)
+
+
+def _compiles(script: Path) -> bool:
+    try:
+        return _COMPILER.search(script.read_bytes()) is not None
+    except OSError:  # a module, or the rank will report it
+        return False
 
 
 def wake_on_child_exit() -> tuple[int, int]:
@@ -144,5 +155,5 @@ def main(arguments: list[str]) -> None:
     process.die_with(int(agent))
     if launcher == "warm":
         instrument.install()
-        import_torch()
+        import_torch(program)
     run_rank(ForkServer(socket.socket(fileno=int(descriptor))).serve(), launcher, program)

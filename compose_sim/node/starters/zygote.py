@@ -2,12 +2,12 @@
 
 Arguments of the role `zygote`: none. It reads requests as JSON lines from stdin:
 
-    {"import_torch": true}  ->  no answer
+    {"import_torch": […], "folder": "…"}  ->  no answer
     {"argv": […], "environment": {…}, "folder": "…", "output": "…", "program": […] or null}  ->  {"pid": 123}
 
 If nodes fork their ranks from a Python that has imported torch, torch is imported once, here, and the fork server of each
 node is forked from this process. Like on other engines, it must be a child of the agent: the process that becomes the
-agent forks it before it executes the agent's command. `program` is what the ranks run.
+agent forks it before it executes the agent's command. `program` and `import_torch` are what the ranks run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def serve() -> _NodeServer | None:
                 from . import fork_server
 
                 instrument.install()
-                fork_server.import_torch()
+                fork_server.import_torch(request["import_torch"], request["folder"])
                 continue
             pid, server = _start(request)
             if server:
