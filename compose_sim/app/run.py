@@ -22,6 +22,7 @@ from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, in
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
 from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.record import with_counted_steps
 from compose_sim.errors import ComposesimError
 
 STOP_GRACE_S = 3.0
@@ -78,7 +79,7 @@ class RunLoop:
                 self._look(last)
                 if self._player:
                     self._player.observe(last)
-            return self._state
+            return with_counted_steps(self._folder, self._state)
         finally:
             self.controller.close()
             tail.close()

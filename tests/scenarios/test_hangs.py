@@ -37,6 +37,23 @@ KINDS = [
     ("broken_crossed_collectives", 0, ["ranks 0, 2 wait in all_reduce", "ranks 1, 3 wait in all_reduce"]),
 ]
 
+HANGS_AT_EXIT = """\
+import atexit, threading
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+parameter = torch.nn.Parameter(torch.zeros(4))
+optimizer = torch.optim.SGD([parameter])
+for step in range(12):
+    dist.all_reduce(torch.ones(4), async_op=True)
+    optimizer.step()
+    if dist.get_rank() == 0 and step % 5 == 4:
+        extra = torch.ones(4)
+        dist.all_reduce(extra, async_op=True)
+atexit.register(threading.Event().wait)
+"""
+
 
 a_project = contextmanager(project_in)
 
@@ -119,3 +136,17 @@ def test_a_rank_that_only_waits_for_itself_is_reported_on_every_engine(project: 
     assert outcome.status == 124
     assert len(told) == 1
     assert "in DDP's gradient all-reduce in backward (train.py, line " in told[0]
+
+
+def test_a_hang_at_exit_is_named_with_the_steps_made_and_the_collectives_missed(project: Project) -> None:
+    """The ranks end their scripts within a moment and then wait forever, as NCCL makes them."""
+    script = project.write("train.py", HANGS_AT_EXIT)
+    cluster = ("--engine", "local", "--nodes", "2", "--nproc-per-node", "1", "--hang-timeout", "4s")
+    outcome = project.run("check", *cluster, "--json", script)
+    checks = {check["id"]: check for check in outcome.report["checks"]}
+
+    assert (outcome.status, outcome.report["verdict"]) == (124, "hung")
+    assert [node["steps"] for node in outcome.report["nodes"]] == [12, 12]
+    assert checks["hang"]["status"] == "failed"
+    assert (checks["collective-mismatch"]["status"], checks["collective-mismatch"]["ranks"]) == ("failed", [1])
+    assert checks["collective-mismatch"]["place"]["line"] == 13

@@ -57,7 +57,7 @@ class NodeReport:
     gpus: Annotated[tuple[str, ...], "UUIDs of the GPUs of this machine that it was given"] = ()
     exit_code: Annotated[int | None, "Null if the node was not seen to end"] = None
     attempts: Annotated[int, "How often the node was started"] = 0
-    steps: Annotated[int, "Optimizer steps of its fastest rank, in the last round in which it took part"] = 0
+    steps: Annotated[int, "Optimizer steps of its fastest rank, in all rounds together"] = 0
     cpu_seconds: Annotated[float | None, "CPU time used"] = None
     peak_memory_bytes: Annotated[int | None, "Largest sample of memory in use"] = None
     peak_gpu_memory_bytes: Annotated[int | None, "Largest sample of memory in use on its GPUs, by all their users"] = (

@@ -70,7 +70,7 @@ def _on_rendezvous(state: ClusterState, event: Event) -> ClusterState:
     node = state.nodes.get(event.node or "")
     if not node or event.generation != state.generation:
         return state
-    return state.with_node(replace(node, phase="starting", gone_at=None, steps=0))
+    return state.with_node(replace(node, phase="starting", gone_at=None))
 
 
 def _on_gpus(state: ClusterState, event: Event) -> ClusterState:

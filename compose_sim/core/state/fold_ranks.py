@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,10 +33,27 @@ def _on_init(state: ClusterState, event: Event) -> ClusterState:
 def _on_step(state: ClusterState, event: Event) -> ClusterState:
     state = replace(state, first_step_at=_earlier(state.first_step_at, event.t))
     state = _update_round(state, event, lambda each: replace(each, first_step_at=_earlier(each.first_step_at, event.t)))
-    step = event.data.get("step")
-    state = _update_rank(state, event, phase="running", step=step)
-    node = state.nodes.get(event.node or "")
-    return state.with_node(replace(node, steps=max(node.steps, step or 0))) if node and _is_now(state, event) else state
+    return _count_steps(_update_rank(state, event, phase="running"), event, event.data.get("step") or 0)
+
+
+def _count_steps(state: ClusterState, event: Event, steps: int) -> ClusterState:
+    """Note how many steps a rank has made; its last events may be missing, or those of an earlier round may be late."""
+    rank, node = state.ranks.get(event.rank if event.rank is not None else -1), state.nodes.get(event.node or "")
+    known = rank.step or 0 if rank and rank.generation == event.generation else 0
+    state = _update_rank(state, event, step=max(known, steps)) if steps else state
+    if node is None:
+        return state
+    rounds = node.steps_in_rounds
+    most = max(rounds.get(event.generation, 0), steps)
+    return state.with_node(replace(state.nodes[node.name], steps_in_rounds={**rounds, event.generation: most}))
+
+
+def count_steps(state: ClusterState, counted: Mapping[tuple[str, int, int], int]) -> ClusterState:
+    """Return the state with the steps that ranks had counted at the end, by node, rank and generation."""
+    for (node, rank, generation), steps in counted.items():
+        event = Event(t=state.last_t, kind="step", node=node, rank=rank, generation=generation)
+        state = _count_steps(state, event, steps)
+    return state
 
 
 def _on_metric(state: ClusterState, event: Event) -> ClusterState:
@@ -124,7 +142,8 @@ def _why_refused(event: Event, node: str) -> str:
 
 def _on_stalled(state: ClusterState, event: Event) -> ClusterState:
     since = event.t - float(event.data.get("since_s") or 0.0)
-    return _update_rank(state, event, stall=event.data, stalled_since=since)
+    state = _update_rank(state, event, stall=event.data, stalled_since=since)
+    return _count_steps(state, event, event.data.get("steps") or 0)
 
 
 def _on_resumed(state: ClusterState, event: Event) -> ClusterState:

@@ -103,9 +103,14 @@ class NodeState:
     was_stopped: bool = False  # by composesim, so the exit code explains nothing
     has_memory_limit: bool = False  # requested; the default limit is nearly all memory of the machine
     gone_at: float | None = None  # when it was lost or exited
-    steps: int = 0  # of the fastest rank, in the last round in which the node took part
+    steps_in_rounds: Mapping[int | None, int] = field(default_factory=dict)  # of the fastest rank, by generation
     usage: Usage | None = None
     load: Load = NO_LOAD  # while ranks trained
+
+    @property
+    def steps(self) -> int:
+        """The optimizer steps of the fastest rank, in all rounds together."""
+        return sum(self.steps_in_rounds.values())
 
     @property
     def is_gone(self) -> bool:

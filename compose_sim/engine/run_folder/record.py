@@ -6,6 +6,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +14,16 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
+from compose_sim.core.state.fold_ranks import count_steps
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.root_cause import failed_at_start
 from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
+from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
+from compose_sim.node.shared.progress_page import ProgressPage
 
 _EVIDENCE_LINES = 20
 
@@ -30,7 +34,18 @@ def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, Cluste
     tail = EventTail(folder.path, logs=metrics)
     events = tail.finish()
     tail.close()
-    return plan, fold_all(plan, _in_order(events))
+    return plan, with_counted_steps(folder, fold_all(plan, _in_order(events)))
+
+
+def with_counted_steps(folder: RunFolder, state: ClusterState) -> ClusterState:
+    """Return the state with the steps that each rank counted, whether or not it could still report them as events."""
+    observations = SafeFolder(folder.path / "observations")
+    counted = {}
+    for name in observations.files(suffix=".progress"):
+        node, rank, generation = ["", "", *name.removesuffix(".progress").rsplit(".", 2)][-3:]
+        with suppress(OSError, UnsafeFileError, ValueError):
+            counted[node, int(rank), int(generation)] = ProgressPage.steps_in(observations.read_bytes(name))
+    return count_steps(state, counted)
 
 
 def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: Mapping[str, str]) -> Report:

@@ -70,6 +70,14 @@ class ProgressPage:
         """Return the counters."""
         return {name: self.get(name) for name in _COUNTERS}
 
+    @staticmethod
+    def steps_in(page: bytes) -> int:
+        """Return the steps in a page that was read from its file; raises ValueError if it is not a page."""
+        if len(page) != _SIZE:
+            raise ValueError("not a page")
+        steps: int = _counter.unpack_from(page, _OFFSETS["steps"])[0]
+        return steps
+
     def wait_in(self, what: str) -> None:
         """Set what the rank waits for other ranks in, such as `all_reduce #12 (train.py, line 40)`, or ""."""
         text = what.encode()[:_WAITING_BYTES]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from compose_sim.core.state.fold import fold_all
+from compose_sim.core.state.fold_ranks import count_steps
 from tests.builders import a_plan, an_event
+from tests.core.story import Story
 
 
 def test_what_happens_after_the_verdict_does_not_prolong_the_run() -> None:
@@ -15,3 +17,27 @@ def test_what_happens_after_the_verdict_does_not_prolong_the_run() -> None:
     ]
 
     assert fold_all(a_plan(), [*events[:1], an_event("usage", 4.0), *events[1:]]).last_t == 4.0
+
+
+def test_the_steps_of_a_node_are_those_of_all_rounds_together() -> None:
+    story = Story(a_plan(nodes=2)).starts(0.0, 0, 1).round(1.0, 0, 1)
+    story.tell(2.0, "step", 0, step=7).tell(2.0, "step", 1, step=6).round(3.0, 0, 1).tell(4.0, "step", 0, step=5)
+
+    assert {name: node.steps for name, node in story.state.nodes.items()} == {"node-0": 12, "node-1": 6}
+
+
+def test_a_rank_that_stalls_reports_the_steps_that_no_event_did() -> None:
+    story = Story(a_plan(nodes=2)).starts(0.0, 0, 1).round(1.0, 0, 1).tell(2.0, "step", 0, step=1)
+    state = story.tell(20.0, "stalled", 0, since_s=15.0, steps=12).state
+
+    assert (state.nodes["node-0"].steps, state.ranks[0].step, state.nodes["node-1"].steps) == (12, 12, 0)
+
+
+def test_steps_that_were_counted_at_the_end_do_not_change_what_else_is_known() -> None:
+    story = Story(a_plan(nodes=2)).starts(0.0, 0, 1).round(1.0, 0, 1).tell(2.0, "step", 0, step=3)
+    before = story.round(3.0, 0).tell(4.0, "rank-exited", 0, signal=9).state
+    after = count_steps(before, {("node-0", 0, 0): 4, ("node-1", 1, 0): 2, ("node-0", 0, 1): 1, ("nowhere", 9, 0): 5})
+
+    assert {name: node.steps for name, node in after.nodes.items()} == {"node-0": 5, "node-1": 2}
+    assert (after.ranks[0].phase, after.ranks[0].step) == ("exited", 1)
+    assert (after.first_step_at, after.last_t, after.failures) == (before.first_step_at, 4.0, before.failures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,15 @@ class IssuingGroup:
         (most, ahead), *fewer = sorted(members.items(), reverse=True)
         rest = ", ".join(f"{ranks_text(ranks)} only {count}" for count, ranks in fewer)
         return f"{ranks_text(ahead)} issued {most} collectives in {self}, {rest}"
+
+    def surplus(self, one: int, other: int) -> IssuedCollective | None:
+        """Return the first collective of a rank that its line issued more often than on the other rank."""
+        left = Counter(str(each) for each in self.issued[other])
+        for each in self.issued[one]:
+            left[str(each)] -= 1
+            if left[str(each)] < 0:
+                return each
+        return None
 
     def __str__(self) -> str:
         return f"group {list(self.ranks)}"

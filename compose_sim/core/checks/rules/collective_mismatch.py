@@ -146,6 +146,7 @@ def _missing(case: Case, group: IssuingGroup) -> Result | None:
     if extra and _is_uneven(case, group, extra, None):
         return _left_to_uneven_inputs(group)
     luck = ", and the run passed by luck" if case.verdict == "passed" else ""
+    extra = group.surplus(ahead[0], behind[0]) or extra
     what = str(extra) if extra else f"collective {shortest + 1}"
     return failed(
         f"{ranks_text(behind)} never called {what}{luck}: {group.counted}",

@@ -97,7 +97,7 @@ def test_unequal_counts_fail_if_a_rank_crashed_after_all_scripts_had_ended() -> 
 def test_unequal_counts_fail_if_the_ranks_hung_at_their_end(verdict: str, end: Mapping[str, Any]) -> None:
     stalls = tuple(Standing(rank=rank, node=f"node-{rank // 2}", **end) for rank in WORLD)
     case = two_nodes(
-        lambda rank: [*[BARRIER] * 50, *([collective("all_reduce", 4, line=9)] * 5 if rank == 0 else [])],
+        lambda rank: [BARRIER, *([collective("barrier", line=9)] * 5 if rank == 0 else []), *[BARRIER] * 49],
         verdict=verdict,
         stalls=stalls,
     )
