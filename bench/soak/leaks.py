@@ -1,4 +1,4 @@
-"""Find what these runs have left on this machine: containers, networks, held nodes, shaped links, processes."""
+"""Find what these runs have left on this machine: containers, networks, rules of the firewall, held nodes, shaped links, processes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ def left_of(prefix: str) -> list[str]:
             name, _, labels = line.partition(" ")
             held = f"composesim.run={prefix}" in labels or f"com.docker.compose.project=composesim-{prefix}" in labels
             left += [f"{kind} {name}"] if held else []
+    for kind in ("iptables-nft", "iptables-legacy"):
+        if shutil.which(kind):
+            shown = subprocess.run([kind, "-S"], capture_output=True, text=True).stdout
+            left += [f"rule {line}" for line in shown.splitlines() if f"composesim:{prefix}" in line]
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("COMPOSESIM_RUN", "").startswith(prefix):

@@ -261,11 +261,10 @@ with socket.create_server(("", 5000)) as server:
 
 
 @pytest.mark.parametrize(
-    ("network", "expected"), [("isolated", ["gateway False", "metadata False"]), ("open", ["gateway True"])]
+    ("network", "expected"),
+    [("isolated", ["gateway False", "metadata False"]), ("full", ["gateway True"])],
 )
-def test_isolated_nodes_reach_one_another_and_not_this_machine(
-    project: Project, network: str, expected: list[str]
-) -> None:
+def test_nodes_reach_this_machine_only_on_a_full_network(project: Project, network: str, expected: list[str]) -> None:
     script = project.write("train.py", REACHES)
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]

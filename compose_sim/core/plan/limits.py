@@ -11,6 +11,10 @@ from compose_sim.core.request.spec import MAX_NODES_ON_A_BRIDGE, ClusterSpec
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import SpecError
 
+_REACH = {
+    "open": "nodes reach other machines, but not the services of this one. For those: --network full",
+    "full": "nodes reach whatever this machine can reach, and its services",
+}
 # Part of 10/8 that home routers, clouds and Docker's own pools rarely use.
 _SUBNETS = IPv4Network("10.210.0.0/15")
 
@@ -69,12 +73,9 @@ def choose_network(spec: ClusterSpec, *, contained: bool, isolates: bool) -> Cho
     if not contained:
         return None
     why = REQUESTED if spec.network else "the default of check" if isolates else ""
-    if (spec.network or ("isolated" if isolates else "open")) == "open":
-        return (
-            Choice(what="network", value="open", why=f"{why}; nodes reach whatever this machine can reach")
-            if why
-            else None
-        )
+    network = spec.network or ("isolated" if isolates else "open")
+    if network != "isolated":
+        return Choice(what="network", value=network, why=f"{why}; {_REACH[network]}") if why else None
     option = f"--with {spec.services[0]}" if spec.services else "--publish" if spec.publish else ""
     if option:
         raise SpecError(

@@ -150,6 +150,7 @@ class Plan:
     shm_bytes: int
     subnet: str | None
     is_isolated: bool = False  # nodes reach only one another, and publish nothing
+    closes_host: bool = False  # nodes reach other machines, but neither this one nor a cloud's metadata
     timeout_s: float | None
     hang_timeout_s: float | None = None  # stop the run if nothing moves for this long
     stall_s: float = 15.0  # report a stall if nothing moves for this long

@@ -117,6 +117,7 @@ def make_plan(
         default_cpus=host.docker.cpus if is_limited else None,
         default_memory_bytes=default_memory_bytes(host) if is_limited else None,
         is_isolated=is_isolated,
+        closes_host=runtime.contained and not (portable or is_isolated or spec.network == "full"),
         master=replace(plan.master, ports=() if is_isolated else ports),
         services=services,
         has_token=recipe.DRIVEN or bool(services),

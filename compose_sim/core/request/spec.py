@@ -170,10 +170,11 @@ class ClusterSpec(BaseModel):
         "1g", validate_default=True, description="Size of /dev/shm on each node."
     )
     network: Annotated[
-        Literal["isolated", "open"] | None, Flag("isolated|open", unset="open; isolated in check", needs_docker=True)
+        Literal["isolated", "open", "full"] | None,
+        Flag("isolated|open|full", unset="open; isolated in check", needs_docker=True),
     ] = Field(
         None,
-        description="What nodes can reach: one another, or whatever this machine can reach.",
+        description="What nodes can reach: one another, other machines too, or also this machine and a cloud's metadata.",
         examples=["isolated"],
     )
     subnet: Annotated[Subnet | None, Flag("CIDR", unset="a free one", needs_docker=True)] = Field(

@@ -15,7 +15,7 @@ from compose_sim.core.compose.document import project_name
 from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan
-from compose_sim.engine.docker import actions, daemon, images
+from compose_sim.engine.docker import actions, daemon, firewall, images
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.subprocesses import output_of, run_on_terminal, stream_lines, try_output_of
@@ -49,7 +49,9 @@ class DockerEngine:
         return images.image_id(image)
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
-        """Run `docker compose up` for everything that the run begins with, at once."""
+        """Close this machine to the nodes, and run `docker compose up` for everything that the run begins with, at once."""
+        if still_open := firewall.close_host(plan):
+            folder.append_event("note", message=still_open)
         self._started_at = time.time()
         nodes = [node.name for node in plan.initial_nodes]
         names = ("master", *nodes, *(service.name for service in plan.services))
@@ -126,8 +128,12 @@ class DockerEngine:
         # MPS releases the GPU properly if it can exit by itself, after its clients, before it is killed.
         _remove_if_any(["stop", "--time", "6"], _ids(run, f"{_ROLE_LABEL}={MPS_NAME}"))
         _remove_if_any(["rm", "--force", "--volumes"], _ids(run))
-        networks = output_of(["docker", "network", "ls", "--quiet", "--filter", f"label={_RUN_LABEL}={run}"]).split()
-        _remove_if_any(["network", "rm"], networks)
+        form = "{{.ID}} {{.Internal}}"
+        query = ["docker", "network", "ls", "--format", form, "--filter", f"label={_RUN_LABEL}={run}"]
+        networks = dict(line.split() for line in output_of(query).splitlines())  # the id, and whether it is isolated
+        if "false" in networks.values():
+            firewall.open_host(run)
+        _remove_if_any(["network", "rm"], list(networks))
 
     def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
         """Run `docker exec`, with a terminal if there is one."""

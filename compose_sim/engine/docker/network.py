@@ -27,7 +27,7 @@ _HELPER += ["--tmpfs", "/run", "--tmpfs", "/tmp", "--volume", "/usr:/usr:ro", "-
 @cache
 def find_means() -> Means:
     """Return what this machine can do to packets, tried once in a new network namespace; takes half a second."""
-    return means_found(_run_helper(PROBE, "--network", "none"))
+    return means_found(run_helper(PROBE, "--network", "none"))
 
 
 class Networks:
@@ -80,7 +80,7 @@ class Networks:
     def _apply_to(self, node: str, container: str, start: str, script: str) -> None:
         self._applied.pop(node, None)  # a script that fails may have been applied in part
         try:
-            _run_helper(script, "--network", f"container:{container}", "--label", f"composesim.run={self._plan.run}")
+            run_helper(script, "--network", f"container:{container}", "--label", f"composesim.run={self._plan.run}")
         except CommandError as error:
             if not self._is_running(node, start):
                 return  # it has just exited, and the next start gets a new network
@@ -99,6 +99,6 @@ def _start_id(status: NodeStatus) -> str:
     return f"{status.handle} {status.since}"
 
 
-def _run_helper(script: str, *flags: str) -> str:
+def run_helper(script: str, *flags: str) -> str:
     """Run a shell script in a helper container; return its stdout."""
     return output_of([*_HELPER, *flags, ensure_host_image(), "-s"], stdin=script.encode())

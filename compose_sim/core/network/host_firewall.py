@@ -1,0 +1,49 @@
+"""Render the script that closes this machine to the nodes of a run, or opens it again.
+
+Docker leaves both to the firewall of the machine: a bridge leads to every service that listens on all addresses, and to the metadata
+address of a cloud, which hands out credentials. Nodes have no NET_RAW, so they cannot send from an address outside their subnet.
+"""
+
+from __future__ import annotations
+
+# Link-local addresses, which all clouds use, and those that Alibaba and Azure use as well.
+_METADATA = ("169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32")
+
+# Docker may use either kind of tables: those that have the chain DOCKER-USER. One transaction replaces all rules of the run.
+_SCRIPT = """
+for found in iptables-nft iptables-legacy iptables none; do
+  $found -w 5 -S DOCKER-USER >/dev/null 2>&1 && break
+done
+[ $found = none ] && { echo "no iptables here shows Docker's chain DOCKER-USER" >&2; exit STATUS; }
+{ echo '*filter'
+  $found -w 5 -S | sed -n '/ --comment "*COMMENT"* /s/^-A/-D/p'
+  cat <<'END'
+RULES
+END
+  echo COMMIT
+} | $found-restore -w 5 --noflush
+"""
+
+
+def render_firewall(run: str, closed_to: str | None) -> str:
+    """
+    Return a shell script for the network namespace of the daemon.
+
+    `closed_to` is the subnet of the nodes; None removes the rules of the run. Port 53 stays open, so that names are resolved.
+    """
+    comment = f"composesim:{run}"
+    rules = _rules(closed_to, comment) if closed_to else []
+    # Where no rule can be added, there is none to remove.
+    script = _SCRIPT.replace("STATUS", "1" if closed_to else "0").replace("COMMENT", comment.replace(".", "[.]"))
+    return script.replace("RULES", "\n".join(rules))
+
+
+def _rules(subnet: str, comment: str) -> list[str]:
+    matches = [f"DOCKER-USER 1 -s {subnet} -d {address}" for address in _METADATA]
+    # Answers to connections that this machine opened, such as to a published port, must arrive.
+    matches += [f"INPUT 1 -s {subnet} ! -i lo -m conntrack --ctstate NEW"]
+    return [
+        f"-I {match} -p {protocol} ! --dport 53 -m comment --comment {comment} -j REJECT"
+        for match in matches
+        for protocol in ("tcp", "udp")
+    ]
