@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).resolve().parent
 def root() -> Path:
     """Return the folder that holds `docker-compose.yml.j2`, `templates/`, `train_ddp.py` and `data/`."""
     shipped = _PACKAGE / "_assets"
-    return shipped if (shipped / "docker-compose.yml.j2").is_file() and not _is_checkout() else _PACKAGE.parent
+    return shipped if (shipped / "docker-compose.yml.j2").is_file() and not is_checkout() else _PACKAGE.parent
 
 
 def examples() -> Path:
@@ -27,6 +27,7 @@ def node_code() -> Path:
     return _PACKAGE / "node"
 
 
-def _is_checkout() -> bool:
+def is_checkout() -> bool:
+    """Return whether the package is in a checkout, not in a wheel."""
     # An editable install also copies the assets into site-packages. Those copies go stale, so the checkout wins.
     return (_PACKAGE.parent / "pyproject.toml").is_file() and (_PACKAGE.parent / "docker-compose.yml.j2").is_file()

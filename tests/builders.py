@@ -7,8 +7,10 @@ from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
+from compose_sim.core.plan.defaults import default_image
 from compose_sim.core.plan.model import Mount, Plan, Program
 from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.plan.recipes import BUILT_IN
 from compose_sim.core.report.report import NodeReport, Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES
@@ -18,7 +20,7 @@ PATIENCE_S = 120.0  # what a test waits for normally takes a second; it may take
 
 
 def a_host(**changes: Any) -> Host:
-    """Return a workstation with two cores, Docker, and torch in a virtual environment."""
+    """Return a workstation with two cores, Docker, all images, and torch in a virtual environment."""
     values: dict[str, Any] = {
         "name": "workstation",
         "system": "Linux",
@@ -34,7 +36,9 @@ def a_host(**changes: Any) -> Host:
             packages={"torch": "2.13.0"},
         ),
         "docker": DockerFacts(
-            available=True, reason="Docker Engine 26.1.5 with Compose 2.26.1 answers", used_subnets=()
+            available=True,
+            reason="Docker Engine 26.1.5 with Compose 2.26.1 answers",
+            images=tuple(default_image(recipe) for recipe in BUILT_IN),
         ),
         "system_paths": ("/usr", "/etc/ssl"),
     }

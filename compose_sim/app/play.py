@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from compose_sim import assets
@@ -16,6 +15,7 @@ from compose_sim.core.scenarios.expectations.table import conclude, judge_scenar
 from compose_sim.core.scenarios.player import ScenarioPlayer
 from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.core.scenarios.scenario_file import parse_scenario
+from compose_sim.core.spelling import did_you_mean
 from compose_sim.engine.protocol import Engine
 from compose_sim.errors import ComposesimError, SpecError
 
@@ -47,8 +47,7 @@ def read_scenario(name: str) -> Scenario:
     if not path.is_file():
         known = {shipped.stem: shipped for shipped in shipped_scenarios()}
         if name not in known:
-            near = next(iter(get_close_matches(path.stem, known, n=1)), "")
-            suggestion = f"; did you mean '{near}'?" if near else ""
+            suggestion = did_you_mean(path.stem, known)
             raise SpecError(
                 f"there is no scenario '{name}', neither a file nor one that ships{suggestion}",
                 hint="composesim play --list",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from pathlib import Path
 
 from compose_sim import assets
 from compose_sim.core.plan.model import Mount, Program
+from compose_sim.core.plan.mounts import is_private
 from compose_sim.core.plan.recipes import Recipe
 from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.core.spelling import nearest
 from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.errors import SpecError
 
@@ -23,15 +26,21 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
         return Program(target=spec.module, is_module=True, arguments=spec.args, folder=str(folder), mounts=(own,))
     if not (spec.script or recipe.EXAMPLE):
         raise SpecError(f"recipe '{spec.recipe}' has no example of its own", hint="name a script behind the options")
+    first = next(iter(spec.args), "")
+    if not spec.script and first.endswith(".py"):
+        raise SpecError(
+            f"words after -- are arguments of the recipe's example, and '{first}' looks like a script",
+            hint=f"composesim up {first if first[0] != '-' else f'./{first}'}",
+        )
     script = _script_of(spec, recipe, folder)
     path = Path(os.path.abspath(folder / script))
     _check_script(path, str(script))
     real = path.resolve()  # nodes must also see the target of a link that leads out of the project
     outside = {
-        # An example of ours reads data in a folder above.
-        assets.root() if at.is_relative_to(assets.examples()) else at.parent
+        # An example of ours reads data in a folder above. Of a folder that nodes have privately they see only the script.
+        assets.root() if at.is_relative_to(assets.examples()) else at if is_private(str(at.parent)) else at.parent
         for at in (path, real)
-        if not at.is_relative_to(folder) and not at.is_relative_to(folder.resolve())
+        if is_private(str(at.parent)) or not (at.is_relative_to(folder) or at.is_relative_to(folder.resolve()))
     }
     besides = tuple(Mount(source=str(each), target=str(each), read_only=True) for each in sorted(outside))
     return Program(target=str(script), arguments=spec.args, folder=str(folder), mounts=(own, *besides))
@@ -57,6 +66,15 @@ def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:
     return Program(target=words[0], arguments=words[1:], is_command=True, folder=str(folder), mounts=(own,))
 
 
+def script_of(source: bytes) -> Path:
+    """Write a script that has no file into a temporary folder, which the caller deletes, and return the path."""
+    folder = Path(tempfile.mkdtemp(prefix="composesim-"))
+    folder.chmod(0o755)  # nodes may run as another user
+    script = folder / "stdin.py"
+    script.write_bytes(source)
+    return script
+
+
 def new_name(spec: ClusterSpec) -> str:
     """Return the name that the user chose, or the script's name with four random hexadecimal digits."""
     if spec.name:
@@ -71,16 +89,22 @@ def new_name(spec: ClusterSpec) -> str:
 
 def _check_script(path: Path, name: str) -> None:
     if not path.exists():
-        near = sorted(each.name for each in path.parent.glob("*.py"))[:5] if path.parent.is_dir() else []
+        scripts = sorted(each.name for each in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        near = nearest(path.name, scripts)
         raise SpecError(
-            f"the script '{name}' does not exist",
-            evidence=f"in '{path.parent}' there is: {', '.join(near)}" if near else "",
-            hint="composesim init writes one to start from",
+            f"the script '{name}' does not exist" + (f"; did you mean '{near}'?" if near else ""),
+            evidence=f"in '{path.parent}' there is: {', '.join(scripts[:5])}" if scripts and not near else "",
+            hint=f"composesim up {Path(name).with_name(near)}" if near else "composesim init writes one to start from",
         )
     if not path.is_file():
         raise SpecError(f"the script '{name}' is not a file", hint="composesim up -m MODULE runs a package")
+    if path.suffix in (".yaml", ".yml"):
+        raise SpecError(f"'{name}' is not a Python script but a spec file", hint=f"composesim up -f {name}")
     try:
-        compile(path.read_bytes(), name, "exec", dont_inherit=True)
+        source = path.read_bytes()
+        if b"\0" in source:
+            raise ValueError("it contains null bytes")
+        compile(source, name, "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f"{name}, line {error.lineno}: {(error.text or '').strip()}"
         raise SpecError(

@@ -38,7 +38,7 @@ class Request:
     dotenv: str = ""  # the text of `.env`
     dotenv_variables: Mapping[str, str] = field(default_factory=dict)
     env_files: Mapping[str, str] = field(default_factory=dict)  # the variables of `--env-file`
-    remark: str = ""  # how the request was read, if that may surprise the user
+    remarks: tuple[str, ...] = ()  # how the request was read, if that may surprise the user
     program: Program | None = None  # what the ranks run, if it is not the spec's script, module or example
     isolates: bool = False  # nodes reach only one another unless the spec says otherwise
     label: str = ""  # what reports show as the program, if not the command line
@@ -108,7 +108,7 @@ def read_request(
         dotenv=dotenv,
         dotenv_variables=dotenv_variables,
         env_files=env_files,
-        remark=remark,
+        remarks=(remark,) if remark else (),
     )
 
 

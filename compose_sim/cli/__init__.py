@@ -13,6 +13,7 @@ import click
 
 from compose_sim import __version__
 from compose_sim.cli.console import echo
+from compose_sim.cli.spelling import no_such_option, no_such_verb, normalize
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, resource_errors
 
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
@@ -40,6 +41,7 @@ VERBS = {
     "init": "Write a composesim.yaml and a small DDP script.",
     "image": "Build the image that nodes run.",
     "completion": "Print the shell completion script for bash, zsh or fish.",
+    "help": "Show the help of a verb.",
 }
 
 
@@ -57,6 +59,14 @@ class Verbs(click.Group):
         command: click.Command = import_module(f"compose_sim.cli.commands.cmd_{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb; suggest the nearest one if there is none of that name."""
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            raise no_such_verb(args[0], VERBS, ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of verbs for `--help` without importing them."""
         with formatter.section("Verbs"):
@@ -71,7 +81,9 @@ composesim up --nodes 2 --nproc-per-node 2 train.py --epochs 3
 """
 
 
-@click.command(cls=Verbs, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=Verbs, help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": normalize}
+)
 @click.version_option(__version__, prog_name="composesim")
 @click.option(
     "--runs-dir",
@@ -89,7 +101,7 @@ def main() -> None:
     """Run the `composesim` command. Every error becomes a message and an exit code here, and nowhere else."""
     try:
         with resource_errors():
-            group.main(standalone_mode=False)
+            group.main(prog_name="composesim", standalone_mode=False)
     except click.exceptions.Exit as leave:
         sys.exit(leave.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -98,6 +110,9 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         echo(error.format_message(), err=True)
         sys.exit(2)
+    except click.NoSuchOption as error:
+        clearer = no_such_option(error)
+        _exit_with(SpecError(clearer.message), _usage_text(clearer))
     except click.ClickException as error:
         _exit_with(SpecError(error.format_message()), _usage_text(error))
     except ComposesimError as error:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import click
 
+from compose_sim.app.program import script_of
 from compose_sim.app.request import SPEC_FILE, Request, read_request
-from compose_sim.cli.cluster_command import DEFAULT_SCRIPT
+from compose_sim.cli.cluster_command import DEFAULT_SCRIPT, ClusterOption
+from compose_sim.cli.spelling import normalized
 from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
-from compose_sim.core.request.flags import SpecOption, options_of
+from compose_sim.core.request.flags import Group, SpecOption, options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec
 from compose_sim.errors import SpecError
 
@@ -23,11 +28,24 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _FIELDS = {option.key: option for option in options_of(ClusterSpec) if option.flags}
 
 
-def _recipe_flags() -> dict[str, tuple[str, str, str]]:
-    """Return the recipe options that have a flag: keyword of the verb -> name, metavar ("" for a switch) and description."""
-    recipes = [load_recipe(name) for name in BUILT_IN]
-    flags = {name: (metavar, recipe) for recipe in recipes for name, metavar in getattr(recipe, "FLAGS", {}).items()}
-    return {name.replace("-", "_"): (name, metavar, recipe.OPTIONS[name]) for name, (metavar, recipe) in flags.items()}
+@dataclass(frozen=True, slots=True)
+class _RecipeFlag:
+    """An option of a recipe that has a flag."""
+
+    recipe: str
+    name: str
+    metavar: str  # "" for a switch
+    help: str
+
+
+def _recipe_flags() -> dict[str, _RecipeFlag]:
+    """Return the recipe options that have a flag, by keyword of the verb."""
+    recipes = {name: load_recipe(name) for name in BUILT_IN}
+    return {
+        name.replace("-", "_"): _RecipeFlag(recipe, name, metavar, module.OPTIONS[name])
+        for recipe, module in recipes.items()
+        for name, metavar in getattr(module, "FLAGS", {}).items()
+    }
 
 
 _RECIPE_FLAGS = _recipe_flags()  # `--mpi` is `--option mpi=on`
@@ -35,15 +53,23 @@ _RECIPE_FLAGS = _recipe_flags()  # `--mpi` is `--option mpi=on`
 
 def _spec_option(option: SpecOption) -> Decorator:
     if option.kind == "switch":
-        return click.option(*option.flags, option.key, is_flag=True, default=None, help=option.help)
-    return click.option(
+        return _option(*option.flags, option.key, group=option.group, is_flag=True, default=None, help=option.help)
+    return _option(
         *option.flags,
         option.key,
+        group=option.group,
         multiple=option.kind != "value",
         metavar=option.metavar,
         type=click.Path(dir_okay=False) if option.metavar == "FILE" else None,
+        is_eager=option.key == "recipe",  # for `--recipe NAME --help`
         help=option.help,
     )
+
+
+def _option(*names: str, group: Group, recipe: str = "", **settings: Any) -> Decorator:
+    """Return a decorator that adds an option of a group, and of a recipe if one is named."""
+    kind = type("Option", (ClusterOption,), {"group": group, "recipe": recipe})
+    return click.option(*names, cls=kind, **settings)
 
 
 def _cluster_options(defaults: Mapping[str, str], *, without: str = "") -> Iterable[Decorator]:
@@ -51,14 +77,14 @@ def _cluster_options(defaults: Mapping[str, str], *, without: str = "") -> Itera
         if key not in ("keep", without):
             yield _spec_option(replace(option, default=defaults.get(key, option.default)))
         if key == "options":
-            for keyword, (name, metavar, text) in _RECIPE_FLAGS.items():
-                yield click.option(
-                    f"--{name}", keyword, metavar=metavar or None, is_flag=not metavar, default=None, help=text
-                )
+            for keyword, flag in _RECIPE_FLAGS.items():
+                is_switch = not flag.metavar
+                settings = {"metavar": flag.metavar or None, "is_flag": is_switch, "default": None, "help": flag.help}
+                yield _option(f"--{flag.name}", keyword, group="recipe", recipe=flag.recipe, **settings)
     file = click.Path(path_type=Path)
     yield click.option("-f", "--file", "file", metavar="FILE", type=file, help=f"Spec file.  [default: {SPEC_FILE}]")
     allow = "Allow to mount this path, although its content can give nodes control of the machine."
-    yield click.option("--allow-mount", "allow_mount", multiple=True, metavar="PATH", help=allow)
+    yield _option("--allow-mount", "allow_mount", group="image", multiple=True, metavar="PATH", help=allow)
     yield click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 
 
@@ -100,15 +126,45 @@ def request_from_flags(
     for key, option in _FIELDS.items():
         if option.kind == "mapping" and key in given:
             given[key] = dict(_named_value(text, option) for text in given[key])
-    of_recipe = {name: given.pop(keyword) for keyword, (name, *_) in _RECIPE_FLAGS.items() if keyword in given}
+    of_recipe = {flag.name: given.pop(keyword) for keyword, flag in _RECIPE_FLAGS.items() if keyword in given}
     if of_recipe:
         values = {name: "on" if value is True else value for name, value in of_recipe.items()}
         given["options"] = {**given.get("options", {}), **values}
     if program:
         # After -m or a leading -- every word is an argument; else the first one is the script.
         only_arguments = "module" in given or click.get_current_context().meta[DEFAULT_SCRIPT]
+        if program[0] == "-" and not only_arguments:
+            program = (_script_from_stdin(), *program[1:])
         given |= {"args": program} if only_arguments else {"script": program[0], "args": program[1:]}
-    return read_request(given, file=file, defaults=defaults, allow_mount=allow_mount)
+    request = read_request(given, file=file, defaults=defaults, allow_mount=allow_mount)
+    misplaced = _own_options_in(program[1:], request) if "script" in given else ""
+    return replace(request, remarks=(*request.remarks, misplaced)) if misplaced else request
+
+
+def _script_from_stdin() -> str:
+    """Return the path of a script with what stdin holds; it is deleted when the command ends."""
+    script = script_of(sys.stdin.buffer.read())
+    click.get_current_context().call_on_close(lambda: shutil.rmtree(script.parent, ignore_errors=True))
+    return str(script)
+
+
+def _own_options_in(arguments: Sequence[str], request: Request) -> str:
+    """Return a remark if arguments of the script are options of composesim, and the script does not mention them."""
+    context = click.get_current_context()
+    known = {name for param in context.command.params for name in param.opts if name.startswith("--")}
+    script = str(request.spec.script)
+    try:
+        source = (request.folder / script).read_text(errors="replace")
+    except OSError:
+        return ""  # the plan says so
+    words = [word for word in arguments if word.startswith("--") and normalized(word.partition("=")[0]) in known]
+    strange = [word for word in words if not re.search(re.sub("[-_]", "[-_]", word[2:].partition("=")[0]), source)]
+    if not strange:
+        return ""
+    own = f"{context.command_path} {strange[0]} … {script}"
+    return (
+        f"{', '.join(strange)}: passed to {script}, like all words after it; options of composesim go before it: {own}"
+    )
 
 
 def _named_value(text: str, option: SpecOption) -> tuple[str, str]:

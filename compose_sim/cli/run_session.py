@@ -34,7 +34,7 @@ def announce(session: Session, remark: str = "") -> None:
         say(f"  {choice.what} {choice.value}: {choice.why}")
     if plan.links:
         say(f"  links {', '.join(plan.links)}")
-    for text in filter(None, (session.request.remark, remark)):
+    for text in filter(None, (*session.request.remarks, remark)):
         say(f"  {text}")
 
 

@@ -98,7 +98,7 @@ def test_what_an_exit_code_means_is_the_recipes_to_say(outside: Project) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--recipe", "nothing"), "unknown recipe 'nothing'; available: ddp, exec, "),
+        (("--recipe", "nothing"), "unknown recipe 'nothing'; there are ddp, exec, "),
         (("--recipe", "broken"), "recipe 'broken' (json) is invalid: it has no "),
         (("--recipe", "failing"), "recipe 'failing' (greetings.failing) failed in node_command: ZeroDivisionError: "),
         (("--recipe", "untyped"), "recipe 'untyped' (greetings.untyped) is invalid: PACKAGES is not a mapping"),

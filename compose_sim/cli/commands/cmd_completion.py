@@ -11,17 +11,23 @@ _PROGRAM = "composesim"
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("completion")
+_HELP = """Print the completion script for SHELL.
+
+\b
+bash, in ~/.bashrc:
+  source <(composesim completion bash)
+zsh, in ~/.zshrc after compinit:
+  source <(composesim completion zsh)
+fish, once:
+  composesim completion fish > ~/.config/fish/completions/composesim.fish
+"""
+
+
+@click.command("completion", help=_HELP)
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    r"""Print the completion script for SHELL.
-
-    \b
-    bash: composesim completion bash > ~/.local/share/bash-completion/completions/composesim
-    zsh:  composesim completion zsh > "${fpath[1]}/_composesim"
-    fish: composesim completion fish > ~/.config/fish/completions/composesim.fish
-    """
+    """Print the script; the help text is in _HELP."""
     completion = get_completion_class(shell)
     assert completion is not None  # click supports all three
     echo(completion(context.find_root().command, {}, _PROGRAM, "_COMPOSESIM_COMPLETE").source())

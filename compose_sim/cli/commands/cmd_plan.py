@@ -9,7 +9,7 @@ import click
 
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
-from compose_sim.cli.console import echo, print_json, print_table
+from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.options import cluster_options, request_from_flags
 from compose_sim.core.plan.masking import masked
 from compose_sim.core.plan.model import Plan, PlannedNode
@@ -21,11 +21,14 @@ from compose_sim.core.units import format_bytes
 @click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
 def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Show the nodes, ranks and choices of `up` with the same arguments."""
-    plan = Session(request_from_flags(file=file, program=program, **flags)).plan
+    request = request_from_flags(file=file, program=program, **flags)
+    plan = Session(request).plan
     if as_json:
         print_json({"schema_version": 1, **masked(plan)})
     else:
         _print(plan)
+        for remark in request.remarks:
+            say(remark)
 
 
 def _print(plan: Plan) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.capacity import RUN_BYTES, room_for_ranks
+from compose_sim.core.plan.defaults import DEFAULT_IMAGE, pip_line
 from compose_sim.core.plan.gpus.binding import choose_binding
 from compose_sim.core.plan.gpus.driver import why_too_old
 from compose_sim.core.plan.gpus.request import label
@@ -23,7 +24,6 @@ class Machine:
 
     host: Host
     python_why: str  # why nodes run this interpreter
-    default_image: bool  # whether `composesim image build` has been run
     bridge: bool | None  # whether the kernel supports bridges; None if unknown
     crashed_runs: tuple[str, ...]
     crashed_elsewhere: bool = False  # whether one of them is not of this project
@@ -62,11 +62,10 @@ def _python(machine: Machine) -> _Finding:
     python = machine.host.python
     if python and python.has_torch:
         return _passed(f"nodes run {python.executable} with torch {python.packages['torch']}: {machine.python_why}")
-    found = f"'{python.executable}' has no torch" if python else "no python3 was found"
-    if machine.host.docker.available:
-        detail = f"no Python with torch for nodes: {found}; they need an image"
-        return "warned", detail, "composesim image build, or pip install torch"
-    return "failed", f"no Python with torch for nodes: {found}", "pip install torch"
+    detail = f"{python.executable} has no torch" if python else "no python3 was found"
+    if DEFAULT_IMAGE in machine.host.docker.images:
+        return "warned", f"{detail}; nodes run the image {DEFAULT_IMAGE}", pip_line(python, ["torch"])
+    return "failed", detail, pip_line(python, ["torch"])
 
 
 def _docker(machine: Machine) -> _Finding:
@@ -88,11 +87,9 @@ def _bridge(machine: Machine) -> _Finding:
 
 
 def _image(machine: Machine) -> _Finding:
-    if machine.default_image:
-        return _passed("composesim:latest is built")
-    if _has_torch(machine):
-        return _passed("composesim:latest is not built, and not needed: nodes run this machine's Python")
-    return "warned", "composesim:latest is not built", "composesim image build"
+    if DEFAULT_IMAGE in machine.host.docker.images:
+        return _passed(f"{DEFAULT_IMAGE} is built")
+    return _passed(f"{DEFAULT_IMAGE} is not built, and not needed: nodes can run this machine's Python")
 
 
 def _gpu(machine: Machine) -> _Finding:

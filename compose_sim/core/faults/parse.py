@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from compose_sim.core.faults.commands import Fault
@@ -11,15 +10,14 @@ from compose_sim.core.faults.kind import FaultKind, flag_of
 from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.selectors import node_name
+from compose_sim.core.spelling import did_you_mean
 from compose_sim.errors import SpecError
 
 
 def find_kind(name: str, *, engine: str = "") -> FaultKind:
     """Return the kind of this name; SpecError if there is none, or if the engine does not support it."""
     if name not in KINDS:
-        near = get_close_matches(name, KINDS, 1)
-        meant = f"; did you mean '{near[0]}'?" if near else ""
-        raise SpecError(f"unknown fault '{name}'{meant}", hint="composesim fault list")
+        raise SpecError(f"unknown fault '{name}'{did_you_mean(name, KINDS)}", hint="composesim fault list")
     kind = KINDS[name]
     if engine and engine not in kind.engines:
         raise SpecError(

@@ -15,6 +15,7 @@ class PythonFacts:
     executable: str
     prefixes: tuple[str, ...]  # folders that it needs: the virtual environment and the base installation
     packages: Mapping[str, str] = field(default_factory=dict)  # distributions of frameworks -> installed versions
+    takes_packages: bool = True  # whether pip may install into it: not into that of a distribution (PEP 668)
     torch_cuda: str | None = None  # the CUDA that torch was built for; "" for none, None if unknown
 
     @property
@@ -33,6 +34,7 @@ class DockerFacts:
     version: str = ""
     compose_version: str = ""
     used_subnets: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()  # tags of the images that `composesim image build` made
     cpus: int | None = (
         None  # the CPUs of its machine; None if it cannot limit those of a container, or if this is unknown
     )

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import reduce
+
+from compose_sim.core.spelling import nearest
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _MICROSECONDS = {"us": 1, "ms": 10**3, "s": 10**6}
@@ -157,8 +158,8 @@ def _nearest(part: str) -> str:
         return "rates are in bits a second, such as 10mbit"
     if re.fullmatch(r"[0-9.]+%", part):
         return f"say what it is, such as loss={part}"
-    near = get_close_matches(part, PROFILES, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"{_EXAMPLE}, or one of {', '.join(PROFILES)}"
+    near = nearest(part, PROFILES)
+    return f"did you mean '{near}'?" if near else f"{_EXAMPLE}, or one of {', '.join(PROFILES)}"
 
 
 def check_links(texts: Sequence[str], nodes: Sequence[str] = ()) -> None:

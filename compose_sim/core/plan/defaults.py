@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from compose_sim.core.host.host import Host, PythonFacts
 from compose_sim.core.plan.gpus.driver import cuda_of_image, why_too_old
@@ -13,6 +13,7 @@ from compose_sim.core.request.flags import options_of
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import EnvironmentMissingError, SpecError
 
+_EXTRAS = {"ray": "ray[default]"}  # what to install in place of a distribution
 DEFAULT_IMAGE = "composesim:latest"  # built by `composesim image build`
 
 
@@ -42,8 +43,14 @@ def default_image(recipe: str) -> str:
     return DEFAULT_IMAGE if recipe in ("ddp", "exec") else f"composesim-{recipe}:latest"
 
 
-def choose_image(spec: ClusterSpec, host: Host, *, engine: str, packages: Mapping[str, str]) -> tuple[Choice, str]:
-    """Choose the image of the nodes, and the Python in it. `packages` maps what the recipe needs to minimum versions."""
+def choose_image(
+    spec: ClusterSpec, host: Host, *, engine: str, packages: Mapping[str, str], portable: bool = False
+) -> tuple[Choice, str]:
+    """
+    Choose the image of the nodes, and the Python in it. `packages` maps what the recipe needs to minimum versions.
+
+    Raises EnvironmentMissingError if neither this machine's Python nor an image on this machine has them.
+    """
     python = host.python
     if engine == "local":
         _require_no_container_options(spec)
@@ -51,13 +58,17 @@ def choose_image(spec: ClusterSpec, host: Host, *, engine: str, packages: Mappin
         return Choice(what="image", value="host", why=why), _host_python(spec, host, packages)
     wanted = packages or {"torch": ""}  # a command most likely needs the Python that has torch
     has_all = python and not missing_packages(python, wanted)
-    if spec.image == "host" or (spec.image == "auto" and has_all and host.system == "Linux"):
+    is_built = default_image(spec.recipe) in host.docker.images
+    runs_anyway = has_all or (python and not (packages or is_built or portable))  # a command need not be Python
+    if spec.image == "host" or (spec.image == "auto" and runs_anyway and host.system == "Linux"):
         executable = _host_python(spec, host, packages)
         versions = [f"{name} {python.packages[name]}" for name in wanted if python and name in python.packages]
         with_them = f" with {', '.join(versions)}" if versions else ""
         return Choice(what="image", value="host", why=f"{executable}{with_them}, mounted read-only"), executable
     if spec.image == "auto":
         why = f"--image host does not work on {host.system}" if has_all else _lacks(python, wanted)
+        if not (has_all or portable) and (spec.python or not is_built):
+            _host_python(spec, host, wanted)
         return Choice(what="image", value=default_image(spec.recipe), why=why), spec.python or "python3"
     return Choice(what="image", value=spec.image, why=REQUESTED), spec.python or "python3"
 
@@ -177,11 +188,19 @@ def _host_python(spec: ClusterSpec, host: Host, packages: Mapping[str, str]) -> 
     if host.python and not missing_packages(host.python, packages):
         return host.python.executable
     image = f", or build an image: composesim image build --recipe {spec.recipe}" if spec.recipe != "ddp" else ""
-    python = host.python.executable if host.python else "python3"
+    other = "or name a Python that has it: composesim up --python /path/to/python …"
     raise EnvironmentMissingError(
-        _lacks(host.python, packages),
-        hint=f"{python} -m pip install {' '.join(packages)}, or choose another Python: composesim up --python /path/to/python …{image}",
+        _lacks(host.python, packages), hint=f"{pip_line(host.python, packages)}, {other}{image}"
     )
+
+
+def pip_line(python: PythonFacts | None, packages: Iterable[str]) -> str:
+    """Return the command that installs packages for a Python; in a new environment if the system's is closed to pip."""
+    words = " ".join(f"'{_EXTRAS[name]}'" if name in _EXTRAS else name for name in packages)
+    executable = python.executable if python else "python3"
+    if python and not python.takes_packages:
+        return f"{executable} -m venv .venv && . .venv/bin/activate && pip install {words}"
+    return f"{executable} -m pip install {words}"
 
 
 def _lacks(python: PythonFacts | None, packages: Mapping[str, str]) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from compose_sim.core.host.host import Host
+from compose_sim.core.plan.environment import CONTAINER_HOME
 from compose_sim.core.plan.gpus.gpu_plan import GpuPlan
-from compose_sim.core.plan.model import Mount, Program
+from compose_sim.core.plan.model import Choice, Mount, Program
 from compose_sim.core.request.spec import ClusterSpec
 
 _SYSTEM_TREES = ("/boot", "/etc", "/proc", "/run", "/sys", "/var/lib/containerd", "/var/lib/docker")
+_PRIVATE = ("/", "/tmp", CONTAINER_HOME)  # folders that each container has, so that a project cannot be mounted there
 _CREDENTIALS = (".aws", ".config", ".docker", ".gnupg", ".kube", ".netrc", ".ssh")  # in a home folder
 
 
@@ -28,9 +30,23 @@ def why_dangerous(source: str, *, homes: Collection[str]) -> str:
     return "contains parts of the system" if any(_is_below(tree, source) for tree in (*_SYSTEM_TREES, "/dev")) else ""
 
 
+def is_private(folder: str) -> bool:
+    """Return whether every container has its own version of this folder; files below it can be mounted, but not the folder."""
+    return folder in _PRIVATE
+
+
+def private_project(program: Program) -> Choice | None:
+    """Return a Choice that says what nodes see of a project in such a folder; None for any other project."""
+    if not is_private(program.folder):
+        return None
+    is_script = not (program.is_module or program.is_command)
+    why = f"each node has a private {program.folder}; run in a folder below it, and nodes share all files there"
+    return Choice(what="project", value=f"{program.target} alone" if is_script else "no files", why=why)
+
+
 def node_mounts(spec: ClusterSpec, host: Host, program: Program, *, image: str) -> tuple[Mount, ...]:
     """Return the mounts of the program's files, of Python with `--image host`, and of `--mount`."""
-    mounts = list(program.mounts)
+    mounts = [mount for mount in program.mounts if not is_private(mount.target)]
     if image == "host" and host.python:
         paths = {*host.system_paths, *host.python.prefixes}
         outermost = [path for path in paths if not any(_is_below(path, other) for other in paths - {path})]

@@ -34,7 +34,7 @@ from compose_sim.core.plan.model import (
     PlannedNode,
     Program,
 )
-from compose_sim.core.plan.mounts import driver_mounts, node_mounts
+from compose_sim.core.plan.mounts import driver_mounts, node_mounts, private_project
 from compose_sim.core.plan.node_roles import role_command
 from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
 from compose_sim.core.plan.recipes.options import check_options
@@ -106,6 +106,7 @@ def make_plan(
     )
     layout = replace(layout, published={port.name: port.port for port in ports})
     plan = _assemble(spec, recipe, layout, runtime, run=run)
+    project = private_project(program) if runtime.contained else None
     network = choose_network(spec, contained=runtime.contained, isolates=isolates)
     is_isolated = network is not None and network.value == "isolated"
     is_limited = runtime.contained and not portable
@@ -122,7 +123,7 @@ def make_plan(
         services=services,
         has_token=recipe.DRIVEN or bool(services),
         environment={**common, **(env_files or {}), **spec.env},
-        choices=(*plan.choices, *((network,) if network else ()), *(() if is_isolated else port_choices)),
+        choices=(*plan.choices, *filter(None, (project, network)), *(() if is_isolated else port_choices)),
     )
 
 
@@ -134,7 +135,7 @@ def _choose_runtime(
         check_driven(spec)
     engine = choose_engine(spec, host, portable=portable)
     packages = {**recipe.PACKAGES, **needed_packages(spec.services)}
-    image, python = choose_image(spec, host, engine=engine.value, packages=packages)
+    image, python = choose_image(spec, host, engine=engine.value, packages=packages, portable=portable)
     launcher = recipe.launcher(spec)
     check_limits(spec, host, engine=engine.value, portable=portable)
     scarce = () if portable else check_capacity(spec, host, engine=engine.value, launcher=launcher)

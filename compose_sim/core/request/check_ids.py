@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
+from compose_sim.core.spelling import did_you_mean, nearest
 from compose_sim.errors import SpecError
 
 # Causes come before their consequences. A check is `core/checks/rules/<id with underscores>.py`.
@@ -34,19 +33,10 @@ def known_check(name: str) -> str:
     """Return the id; raise SpecError that suggests the nearest one if it does not exist."""
     problem = unknown_check(name)
     if problem:
-        raise SpecError(problem, hint=f"composesim check --explain {_nearest(name) or IDS[0]}")
+        raise SpecError(problem, hint=f"composesim check --explain {nearest(name, IDS) or IDS[0]}")
     return name
 
 
 def unknown_check(name: str) -> str:
     """Return why an id does not exist, or "" if it does."""
-    if name in IDS:
-        return ""
-    nearest = _nearest(name)
-    return f"there is no check '{name}'" + (
-        f"; did you mean '{nearest}'?" if nearest else f"; there are {', '.join(IDS)}"
-    )
-
-
-def _nearest(name: str) -> str:
-    return next(iter(get_close_matches(name.lower().replace("_", "-"), IDS, n=1)), "")
+    return "" if name in IDS else f"there is no check '{name}'{did_you_mean(name, IDS)}"

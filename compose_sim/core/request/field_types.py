@@ -68,7 +68,9 @@ def _links(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 def _run_name(name: str) -> str:
     if not RUN_NAME.fullmatch(name):
-        raise ValueError(f"'{name}' is not a run name: use at most 48 lower-case letters, digits, - and _")
+        plain = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_")[:48].rstrip("-_")
+        such = f", such as '{plain}'" if plain else ""
+        raise ValueError(f"'{name}' is not a run name: use at most 48 lower-case letters, digits, - and _{such}")
     return name
 
 

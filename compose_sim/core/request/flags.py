@@ -8,7 +8,18 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+Group = Literal["cluster", "gpus", "network", "image", "check", "run", "recipe"]
 Kind = Literal["value", "switch", "list", "mapping"]
+# Group of flags -> its heading in `--help`, in this order
+GROUPS: dict[Group, str] = {
+    "cluster": "Cluster",
+    "gpus": "GPUs",
+    "network": "Network",
+    "image": "Image and files",
+    "check": "Checks",
+    "run": "Run",
+    "recipe": "Recipe",
+}
 _KINDS: dict[Any, Kind] = {tuple: "list", dict: "mapping"}
 
 
@@ -16,6 +27,7 @@ _KINDS: dict[Any, Kind] = {tuple: "list", dict: "mapping"}
 class Flag:
     """Mark a field that has a flag. The marker is part of the field's `Annotated` type."""
 
+    group: Group  # of `--help`
     metavar: str = ""  # of the value; a Literal shows its choices, a switch has no value
     names: tuple[str, ...] = ()  # if the flag is not named after the field
     unset: str = ""  # describes the default, if that is None
@@ -35,6 +47,7 @@ class SpecOption:
     example: Any  # as composesim.yaml holds it; None if the default shows how to write a value
     kind: Kind
     needs_docker: bool
+    group: Group
 
     @property
     def argument(self) -> str:
@@ -62,7 +75,7 @@ def options_of(spec: type[BaseModel]) -> tuple[SpecOption, ...]:
 
 def _option_of(name: str, field: FieldInfo) -> SpecOption:
     marker = next((entry for entry in field.metadata if isinstance(entry, Flag)), None)
-    flag = marker or Flag()
+    flag = marker or Flag("run")
     key, origin = field.alias or name, get_origin(field.annotation)
     return SpecOption(
         field=name,
@@ -74,6 +87,7 @@ def _option_of(name: str, field: FieldInfo) -> SpecOption:
         example=next(iter(field.examples or ()), None),
         kind="switch" if field.annotation is bool else _KINDS.get(origin, "value"),
         needs_docker=flag.needs_docker,
+        group=flag.group,
     )
 
 

@@ -56,25 +56,30 @@ class CheckSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    steps: Annotated[Annotated[int, Field(ge=1)] | None, Flag("N")] = Field(
+    steps: Annotated[Annotated[int, Field(ge=1)] | None, Flag("check", "N")] = Field(
         None, description="Stop the script after N optimizer steps, and record and replay all of them.", examples=[20]
     )
-    only: Annotated[CheckIds, Flag("ID[,ID]")] = Field((), description="Run only these checks.", examples=[["hang"]])
-    skip: Annotated[CheckIds, Flag("ID[,ID]")] = Field((), description="Skip these checks.", examples=[["teardown"]])
-    strict: Annotated[bool, Flag()] = Field(
+    only: Annotated[CheckIds, Flag("check", "ID[,ID]")] = Field(
+        (), description="Run only these checks.", examples=[["hang"]]
+    )
+    skip: Annotated[CheckIds, Flag("check", "ID[,ID]")] = Field(
+        (), description="Skip these checks.", examples=[["teardown"]]
+    )
+    strict: Annotated[bool, Flag("check")] = Field(
         False, description="Exit with 3 if replicas, gradients or samples could not be judged."
     )
-    tolerance: Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, Flag("X")] = Field(
+    tolerance: Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, Flag("check", "X")] = Field(
         None, description="Largest relative difference to accept between world size 1 and N.", examples=["1e-3"]
     )
-    junit: Annotated[Annotated[str, Field(min_length=1)] | None, Flag("FILE")] = Field(
+    junit: Annotated[Annotated[str, Field(min_length=1)] | None, Flag("check", "FILE")] = Field(
         None, description="Write the results to this file as JUnit XML.", examples=["composesim.xml"]
     )
 
 
 def _number_of_nodes(nodes: Any) -> Any:
     if isinstance(nodes, str) and not re.fullmatch(r"[+-]?[0-9]{1,9}", nodes.strip()):
-        raise ValueError(f"'{nodes:.80}' is not a number of nodes")
+        is_range = re.fullmatch(r"[0-9]+:[0-9]+", nodes)
+        raise ValueError(f"'{nodes:.80}' is not a number of nodes" + ("; elastic takes a range" if is_range else ""))
     return int(nodes) if isinstance(nodes, str) else nodes
 
 
@@ -84,116 +89,116 @@ class ClusterSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", title="composesim.yaml")
 
     nodes: Annotated[
-        Annotated[int, Field(ge=1)] | tuple[NodeSpec, ...], BeforeValidator(_number_of_nodes), Flag("N")
+        Annotated[int, Field(ge=1)] | tuple[NodeSpec, ...], BeforeValidator(_number_of_nodes), Flag("cluster", "N")
     ] = Field(2, description="Number of nodes. composesim.yaml also takes a list with one entry per node.")
-    nproc_per_node: Annotated[Count, Flag("N")] = Field(1, description="Ranks per node.")
-    recipe: Annotated[str, Flag("NAME")] = Field(
+    nproc_per_node: Annotated[Count, Flag("cluster", "N")] = Field(1, description="Ranks per node.")
+    recipe: Annotated[str, Flag("recipe", "NAME")] = Field(
         "ddp",
         pattern=r"^[a-z][a-z0-9-]*$",
         description="Framework to start: ddp, exec, horovod, paddle, paddle-ray, ray, or an installed recipe.",
     )
-    options: Annotated[dict[str, Text], Flag("NAME=VALUE", names=("--option",))] = Field(
+    options: Annotated[dict[str, Text], Flag("recipe", "NAME=VALUE", names=("--option",))] = Field(
         default_factory=dict, description="Set options of the recipe.", examples=[{"cpus": 4}]
     )
-    engine: Annotated[Literal["auto", "docker", "local"], Flag()] = Field(
+    engine: Annotated[Literal["auto", "docker", "local"], Flag("cluster")] = Field(
         "auto", description="Run nodes as containers (docker) or as plain processes (local)."
     )
-    image: Annotated[Image, Flag("auto|host|TAG")] = Field(
+    image: Annotated[Image, Flag("image", "auto|host|TAG")] = Field(
         "auto", description="Image of the nodes; host stands for this machine's Python environment."
     )
-    python: Annotated[str | None, Flag("PATH")] = Field(
+    python: Annotated[str | None, Flag("image", "PATH")] = Field(
         None, description="Python interpreter of the nodes.", examples=[".venv/bin/python"]
     )
-    backend: Annotated[Literal["auto", "nccl", "gloo"], Flag()] = Field(
+    backend: Annotated[Literal["auto", "nccl", "gloo"], Flag("gpus")] = Field(
         "auto", description="Backend of torch.distributed; auto is nccl if every node has a GPU, else gloo."
     )
-    gpus: Annotated[Gpus, Flag("auto|all|0,1|UUID|none|emulated")] = Field(
+    gpus: Annotated[Gpus, Flag("gpus", "auto|all|0,1|UUID|none|emulated")] = Field(
         "auto", description="GPUs that nodes see; auto emulates CUDA if this machine has none."
     )
-    gpus_per_node: Annotated[Count | None, Flag("N", unset="one per rank")] = Field(
+    gpus_per_node: Annotated[Count | None, Flag("gpus", "N", unset="one per rank")] = Field(
         None, description="GPUs that each node sees.", examples=[2]
     )
-    share: Annotated[Literal["auto", "mps", "timeslice", "off"], Flag()] = Field(
+    share: Annotated[Literal["auto", "mps", "timeslice", "off"], Flag("gpus")] = Field(
         "auto", description="How ranks share a GPU: through MPS, by time slicing, or not at all."
     )
-    gpu_memory: Annotated[Size | None, Flag("SIZE")] = Field(
+    gpu_memory: Annotated[Size | None, Flag("gpus", "SIZE")] = Field(
         None, description="GPU memory that each rank may allocate.", examples=["8g"]
     )
-    launcher: Annotated[Literal["warm", "torchrun", "env"], Flag()] = Field(
+    launcher: Annotated[Literal["warm", "torchrun", "env"], Flag("cluster")] = Field(
         "warm", description="How ranks start: forked after one import of torch, by torchrun, or as a bare process."
     )
-    master: Annotated[Literal["service", "node-0"], Flag()] = Field(
+    master: Annotated[Literal["service", "node-0"], Flag("network")] = Field(
         "service", description="Who listens at MASTER_ADDR: composesim, or the script on node-0."
     )
-    master_port: Annotated[Annotated[int, Field(ge=1024, le=65535)] | None, Flag("PORT")] = Field(
+    master_port: Annotated[Annotated[int, Field(ge=1024, le=65535)] | None, Flag("network", "PORT")] = Field(
         None, description="MASTER_PORT of the first round.", examples=[29500]
     )
-    max_restarts: Annotated[int, Flag("N")] = Field(
+    max_restarts: Annotated[int, Flag("cluster", "N")] = Field(
         0, ge=0, description="Number of new rounds after failed ranks and lost nodes."
     )
-    elastic: Annotated[NodeRange | None, Flag("MIN:MAX")] = Field(
+    elastic: Annotated[NodeRange | None, Flag("cluster", "MIN:MAX")] = Field(
         None, description="Keep running while nodes leave and join, within these limits.", examples=["2:4"]
     )
-    link: Annotated[Links, Flag("SHAPE", needs_docker=True)] = Field(
+    link: Annotated[Links, Flag("network", "SHAPE", needs_docker=True)] = Field(
         (), description="Bandwidth, delay and loss of the links between nodes.", examples=[["1gbit,20ms,loss=0.1%"]]
     )
-    scratch: Annotated[Size | None, Flag("SIZE", needs_docker=True)] = Field(
+    scratch: Annotated[Size | None, Flag("cluster", "SIZE", needs_docker=True)] = Field(
         None, description="Size of a private disk at /scratch on each node. It takes up memory.", examples=["64m"]
     )
-    services: Annotated[Services, Flag("NAMES", needs_docker=True)] = Field(
+    services: Annotated[Services, Flag("run", "NAMES", needs_docker=True)] = Field(
         (),
         alias="with",
         description="Services beside the nodes: jupyter, tensorboard, prometheus, grafana.",
         examples=[["jupyter"]],
     )
-    publish: Annotated[dict[str, Annotated[int, Field(ge=1, le=65535)]], Flag("NAME=PORT")] = Field(
+    publish: Annotated[dict[str, Annotated[int, Field(ge=1, le=65535)]], Flag("run", "NAME=PORT")] = Field(
         default_factory=dict, description="Port of this machine for a service.", examples=[{"jupyter": 9999}]
     )
-    env: Annotated[Environment, Flag("NAME[=VALUE]")] = Field(
+    env: Annotated[Environment, Flag("image", "NAME[=VALUE]")] = Field(
         default_factory=dict,
         description="Environment variables of every node; --env NAME passes the current value.",
         examples=[{"NCCL_DEBUG": "WARN"}],
     )
-    env_file: Annotated[tuple[str, ...], Flag("FILE")] = Field(
+    env_file: Annotated[tuple[str, ...], Flag("image", "FILE")] = Field(
         (), description="Files with one NAME=value per line: more variables for every node.", examples=[["train.env"]]
     )
-    mounts: Annotated[tuple[Mount, ...], Flag("SRC:DST[:ro]", names=("--mount",), needs_docker=True)] = Field(
+    mounts: Annotated[tuple[Mount, ...], Flag("image", "SRC:DST[:ro]", names=("--mount",), needs_docker=True)] = Field(
         (), description="Files or folders of this machine to mount into every node.", examples=[["./data:/data:ro"]]
     )
-    memory: Annotated[Size | None, Flag("SIZE", needs_docker=True)] = Field(
+    memory: Annotated[Size | None, Flag("cluster", "SIZE", needs_docker=True)] = Field(
         None, description="Memory limit of each node.", examples=["2g"]
     )
-    cpus: Annotated[Cpus | None, Flag("N", needs_docker=True)] = Field(
+    cpus: Annotated[Cpus | None, Flag("cluster", "N", needs_docker=True)] = Field(
         None, description="CPU limit of each node.", examples=[0.5]
     )
-    shm_size: Annotated[Size, Flag("SIZE")] = Field(
+    shm_size: Annotated[Size, Flag("cluster", "SIZE")] = Field(
         "1g", validate_default=True, description="Size of /dev/shm on each node."
     )
     network: Annotated[
         Literal["isolated", "open", "full"] | None,
-        Flag("isolated|open|full", unset="open; isolated in check", needs_docker=True),
+        Flag("network", "isolated|open|full", unset="open; isolated in check", needs_docker=True),
     ] = Field(
         None,
         description="What nodes can reach: one another, other machines too, or also this machine and a cloud's metadata.",
         examples=["isolated"],
     )
-    subnet: Annotated[Subnet | None, Flag("CIDR", unset="a free one", needs_docker=True)] = Field(
+    subnet: Annotated[Subnet | None, Flag("network", "CIDR", unset="a free one", needs_docker=True)] = Field(
         None, description="Subnet of the run's network.", examples=["10.210.0.0/24"]
     )
-    timeout: Annotated[Duration | None, Flag("TIME")] = Field(
+    timeout: Annotated[Duration | None, Flag("run", "TIME")] = Field(
         None, description="Stop the run after this time.", examples=["10m"]
     )
-    hang_timeout: Annotated[DurationOrNever, Flag("TIME")] = Field(
+    hang_timeout: Annotated[DurationOrNever, Flag("run", "TIME")] = Field(
         "5m", validate_default=True, description="Stop the run when no rank has moved for this time, or never."
     )
-    node_timeout: Annotated[Duration | None, Flag("TIME", unset="30s; 5s if elastic and the machine is idle")] = Field(
-        None, description="Treat a node as lost after this time without a sign of life.", examples=["60s"]
-    )
-    name: Annotated[RunName | None, Flag("RUN", unset="made from the script's name")] = Field(
+    node_timeout: Annotated[
+        Duration | None, Flag("run", "TIME", unset="30s; 5s if elastic and the machine is idle")
+    ] = Field(None, description="Treat a node as lost after this time without a sign of life.", examples=["60s"])
+    name: Annotated[RunName | None, Flag("run", "RUN", unset="made from the script's name")] = Field(
         None, description="Name of the run.", examples=["demo"]
     )
-    keep: Annotated[bool, Flag()] = Field(False, description="Keep the nodes and their network after the run.")
-    force: Annotated[bool, Flag()] = Field(
+    keep: Annotated[bool, Flag("run")] = Field(False, description="Keep the nodes and their network after the run.")
+    force: Annotated[bool, Flag("cluster")] = Field(
         False, description="Start even if the request exceeds the memory, the processes or the disk of this machine."
     )
     keep_runs: Annotated[int, Field(ge=0)] = Field(
@@ -203,7 +208,7 @@ class ClusterSpec(BaseModel):
         "5g", validate_default=True, description="Size in total up to which folders of finished runs are kept."
     )
     check: CheckSpec = Field(CheckSpec(), description="Settings of `composesim check`.")
-    module: Annotated[Name | None, Flag("MODULE", names=("-m", "--module"))] = Field(
+    module: Annotated[Name | None, Flag("run", "MODULE", names=("-m", "--module"))] = Field(
         None, description="Python module that every rank runs, instead of a script."
     )
     script: Name | None = Field(None, description="Python file that every rank runs.", examples=["train.py"])

@@ -55,7 +55,13 @@ def read_yaml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = f"not valid YAML: {error.problem or error.context}"
-        raise error_at(source, text, mark.line + 1 if mark else 1, problem, hint=_yaml_hint(problem)) from None
+        raise error_at(
+            source,
+            text,
+            mark.line + 1 if mark else 1,
+            problem,
+            hint=_yaml_hint(problem, _line(text, mark.line) if mark else ""),
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise error_at(
@@ -166,5 +172,12 @@ def error_at(source: str, text: str, line: int, problem: str, *, hint: str = "",
     return SpecError(f"{source}, line {line}: {problem}", evidence=evidence, hint=hint)
 
 
-def _yaml_hint(problem: str) -> str:
+def _line(text: str, number: int) -> str:
+    return "".join(text.splitlines()[number : number + 1])
+
+
+def _yaml_hint(problem: str, line: str) -> str:
+    unquoted = re.search(r"[^\"']?(\$\{[^}]*\})", line)
+    if unquoted and "got '{'" in problem:
+        return f'"{unquoted[1]}" with quotes, inside braces or brackets'
     return "indent with spaces, not tabs" if "'\\t'" in problem else ""

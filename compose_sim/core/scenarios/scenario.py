@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
@@ -12,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from compose_sim.core.events.events import KINDS as EVENTS
 from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.request.field_types import Duration
+from compose_sim.core.spelling import did_you_mean
 from compose_sim.core.verdict.verdict import EXIT_CODES
 
 ANY = "any"
@@ -224,7 +224,4 @@ class Scenario(BaseModel):
 
 def unknown(what: str, name: str, known: Any) -> str:
     """Return the message for an unknown name."""
-    nearest = next(iter(get_close_matches(name, sorted(known), n=1)), "")
-    return f"unknown {what} '{name}'; " + (
-        f"did you mean '{nearest}'?" if nearest else f"choose from {', '.join(sorted(known))}"
-    )
+    return f"unknown {what} '{name}'{did_you_mean(name, sorted(known))}"

@@ -76,7 +76,7 @@ def _require_builder() -> None:
     if not docker.available:
         raise EnvironmentMissingError(f"Docker is needed to build an image: {docker.reason}", hint=docker.hint)
     if try_output_of(["docker", "buildx", "version"])[0]:
-        hint = "install buildx (docker-buildx-plugin, docker-buildx), or make engine"
+        hint = "install buildx (docker-buildx-plugin, docker-buildx)"
         raise EnvironmentMissingError("Docker has no buildx plugin", hint=hint)
 
 

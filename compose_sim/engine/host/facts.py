@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from compose_sim import assets
 from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
 from compose_sim.engine.host.capacity import free_process_ids, limits_of_docker
 from compose_sim.engine.host.gpus import inspect_gpus
@@ -38,6 +39,8 @@ _SYSTEM_PATHS = (
     "/etc/nsswitch.conf",
     "/etc/ssl",
 )
+_SCRIPT = ", as make engine does" if assets.is_checkout() else ""
+_IMAGES = ("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")
 _OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # another distribution of the same module
 # Python is isolated (-I), so that it imports nothing from the folder that it is started in. Nothing more is imported once the path
 # contains what isolation leaves out, and `find_spec` does not execute the package that it finds.
@@ -103,7 +106,7 @@ def docker_facts() -> DockerFacts:
         return DockerFacts(
             available=False,
             reason="the docker command is not installed",
-            hint="make engine, or your distribution's package",
+            hint=f"install Docker Engine{_SCRIPT}: https://docs.docker.com/engine/install",
         )
     endpoint = docker_endpoint()
     if endpoint and not endpoint.startswith("unix://"):
@@ -112,11 +115,12 @@ def docker_facts() -> DockerFacts:
             reason=f"the Docker endpoint '{endpoint}' is on another machine, where nodes cannot mount this machine's folders",
             hint="docker context use default, or unset DOCKER_HOST",
         )
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with ThreadPoolExecutor(max_workers=5) as pool:
         limits = pool.submit(limits_of_docker, endpoint.removeprefix("unix://"))
         version = pool.submit(try_output_of, ["docker", "version", "--format", "{{.Server.Version}}"])
         compose = pool.submit(try_output_of, ["docker", "compose", "version", "--short"])
         subnets = pool.submit(_used_subnets)
+        images = pool.submit(try_output_of, [*_IMAGES, "composesim*"])
         status, text = version.result()
         if status:
             return _unreachable(text, endpoint)
@@ -130,6 +134,7 @@ def docker_facts() -> DockerFacts:
             version=engine_version,
             compose_version=compose_version,
             used_subnets=subnets.result(),
+            images=tuple(images.result()[1].split()),
             cpus=limits.result()[0],
             memory_bytes=limits.result()[1],
         )
@@ -141,7 +146,7 @@ def find_python(
     """
     Return the interpreter for nodes: the one named by `wanted`, or the first that has these packages (by default torch).
 
-    The search covers the active virtual environment, our own interpreter, then PATH. If none has them, return the first one found.
+    The search covers the active environment of venv or conda, our own interpreter, then PATH. If none has them, return the first.
     Interpreters other than our own run as `owner`, if given: the project may have named or replaced them.
     """
     names = tuple(packages) or ("torch",)
@@ -155,8 +160,8 @@ def find_python(
             )
             raise EnvironmentMissingError(f"--python '{wanted}' {problem}", hint=f"{wanted} --version")
         return facts
-    candidates = [f"{os.environ['VIRTUAL_ENV']}/bin/python"] if os.environ.get("VIRTUAL_ENV") else []
-    candidates += [sys.executable]
+    active = filter(None, (os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")))
+    candidates = [*(f"{environment}/bin/python" for environment in active), sys.executable]
     folders = os.environ.get("PATH", "").split(os.pathsep)
     candidates += [f"{folder}/python3" for folder in folders if folder.startswith("/")]
     found: PythonFacts | None = None
@@ -187,6 +192,7 @@ def _probe(executable: str, names: tuple[str, ...], owner: Owner | None) -> Pyth
         executable=executable,
         prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
         packages=_with_other_builds({name: version for name, version in versions.items() if version}),
+        takes_packages=prefix != base or not any(Path(base).glob("lib/python3*/EXTERNALLY-MANAGED")),
         torch_cuda=_cuda_of(origin) if origin else None,
     )
 
@@ -241,12 +247,12 @@ def _unreachable(text: str, endpoint: str) -> DockerFacts:
         return DockerFacts(available=False, reason=reason, hint="sudo usermod -aG docker $USER, then log in again")
     if "Cannot connect" in text or "failed to connect" in text:
         reason = f"no Docker daemon answers at '{endpoint}'"
-        return DockerFacts(available=False, reason=reason, hint="sudo systemctl start docker, or make engine")
+        return DockerFacts(available=False, reason=reason, hint="sudo systemctl start docker")
     return DockerFacts(available=False, reason=f"'docker version' failed: {last}", hint="docker version")
 
 
 def _without_compose(status: int, text: str) -> DockerFacts:
-    hint = "install Compose v2 (docker-compose-plugin, docker-compose-v2), or make engine"
+    hint = f"install Compose v2 (docker-compose-plugin, docker-compose-v2){_SCRIPT}"
     if status == 0:
         return DockerFacts(
             available=False, reason=f"Compose {text} is older than {'.'.join(map(str, MINIMUM_COMPOSE))}", hint=hint

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from typing import Any, cast
 
 from compose_sim.core.plan.recipes import BUILT_IN, Recipe, load_recipe
+from compose_sim.core.spelling import did_you_mean
 from compose_sim.errors import ComposesimError, SpecError
 
 GROUP = "composesim.recipes"
@@ -22,8 +23,8 @@ def find_recipe(name: str) -> Recipe:
         return load_recipe(name)
     others = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in BUILT_IN}
     if name not in others:
-        known = ", ".join([*BUILT_IN, *sorted(others)])
-        raise SpecError(f"unknown recipe '{name}'; available: {known}", hint="composesim up --recipe ddp …")
+        meant = "; did you mean 'ddp'?" if "torch" in name else did_you_mean(name, [*BUILT_IN, *sorted(others)])
+        raise SpecError(f"unknown recipe '{name}'{meant}", hint="composesim up --recipe ddp …")
     described = f"recipe '{name}' ({others[name].value})"
     try:
         recipe = others[name].load()

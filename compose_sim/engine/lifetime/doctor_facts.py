@@ -8,8 +8,6 @@ from pathlib import Path
 
 from compose_sim.core.doctor.machine_checks import Machine
 from compose_sim.core.host.host import Host
-from compose_sim.core.plan.defaults import DEFAULT_IMAGE
-from compose_sim.engine.docker.images import image_id
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.lifetime.orphans import find_runs
 from compose_sim.engine.subprocesses import try_output_of
@@ -22,7 +20,6 @@ def inspect_machine(folder: Path) -> Machine:
     return Machine(
         host=host,
         python_why=_why_this_python(host),
-        default_image=host.docker.available and image_id(DEFAULT_IMAGE) != "",
         bridge=_has_bridges(),
         crashed_runs=tuple(found.run for found in crashed),
         crashed_elsewhere=not all(found.is_in(folder) for found in crashed),

@@ -21,7 +21,6 @@ def a_machine(*, host: dict[str, Any] | None = None, **changes: Any) -> Machine:
     values: dict[str, Any] = {
         "host": a_host(**{"free_memory_bytes": 8 << 30, "free_disk_bytes": 100 << 30, **(host or {})}),
         "python_why": "the active virtual environment",
-        "default_image": False,
         "bridge": True,
         "crashed_runs": (),
     }
@@ -44,11 +43,12 @@ def test_a_good_machine_has_nothing_to_mend() -> None:
     [
         ({}, True, ("passed", "passed")),
         ({"docker": no_docker()}, True, ("passed", "warned")),
+        ({"python": NO_TORCH, "docker": replace(a_host().docker, images=())}, False, ("failed", "passed")),
         ({"python": NO_TORCH}, True, ("warned", "passed")),
         ({"python": NO_TORCH, "docker": no_docker()}, False, ("failed", "failed")),
         ({"python": None, "docker": no_docker()}, False, ("failed", "failed")),
     ],
-    ids=["both", "no docker", "no torch", "neither", "no python"],
+    ids=["both", "no docker", "no torch", "only an image", "neither", "no python"],
 )
 def test_one_engine_that_can_run_nodes_is_enough(host: dict[str, Any], fit: bool, statuses: tuple[str, str]) -> None:
     machine = a_machine(host=host)
@@ -73,7 +73,6 @@ def test_docker_is_told_in_the_words_of_what_is_wrong_with_it(reason: str) -> No
         ("disk", {"host": {"free_disk_bytes": 10 << 20}}, "composesim prune --finished"),
         ("leftovers", {"crashed_runs": ("a",), "crashed_elsewhere": True}, "composesim prune --everywhere"),
         ("bridge", {"bridge": False}, "sudo modprobe bridge"),
-        ("image", {"host": {"python": NO_TORCH}}, "composesim image build"),
     ],
 )
 def test_what_only_some_runs_need_is_a_warning_with_its_remedy(name: str, changes: dict[str, Any], hint: str) -> None:

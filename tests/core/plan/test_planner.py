@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError
 from tests.builders import a_host, a_plan, no_docker
+
+NO_TORCH = PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",))
 
 
 def test_ranks_follow_node_numbers() -> None:
@@ -74,14 +77,42 @@ def test_docker_asked_for_and_absent_is_an_environment_error() -> None:
 
 
 def test_without_torch_on_the_machine_auto_takes_the_built_image() -> None:
-    plan = a_plan(a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",))))
+    plan = a_plan(a_host(python=NO_TORCH))
 
     assert (plan.image, plan.python) == ("composesim:latest", "python3")
 
 
+@pytest.mark.parametrize(
+    ("python", "spec", "hint"),
+    [
+        (NO_TORCH, {}, "/usr/bin/python3 -m pip install torch, or name "),
+        (
+            replace(NO_TORCH, takes_packages=False),
+            {},
+            "/usr/bin/python3 -m venv .venv && . .venv/bin/activate && pip install torch, ",
+        ),
+        (NO_TORCH, {"recipe": "ray"}, "/usr/bin/python3 -m pip install 'ray[default]', or name "),
+        (None, {}, "python3 -m pip install torch, or name "),
+    ],
+    ids=["venv", "system", "ray", "no python"],
+)
+def test_without_torch_and_image_the_first_hint_installs_it_for_that_python(
+    python: PythonFacts | None, spec: dict[str, Any], hint: str
+) -> None:
+    with pytest.raises(EnvironmentMissingError) as caught:
+        a_plan(a_host(python=python, docker=replace(a_host().docker, images=())), **spec)
+
+    assert caught.value.hint.startswith(hint)
+
+
+def test_a_python_that_the_user_names_is_never_replaced_by_an_image() -> None:
+    with pytest.raises(EnvironmentMissingError, match="/usr/bin/python3 has no torch"):
+        a_plan(a_host(python=NO_TORCH), python="/usr/bin/python3")
+
+
 def test_the_host_image_without_torch_is_refused() -> None:
     with pytest.raises(EnvironmentMissingError, match="/usr/bin/python3 has no torch"):
-        a_plan(a_host(python=PythonFacts(executable="/usr/bin/python3", prefixes=("/usr",))), image="host")
+        a_plan(a_host(python=NO_TORCH), image="host")
 
 
 def test_nccl_without_a_gpu_is_refused() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.core.spelling import did_you_mean
 from compose_sim.errors import SpecError
 
 Value = TypeVar("Value")
@@ -16,8 +17,10 @@ def check_options(given: Mapping[str, str], known: Mapping[str, str], *, recipe:
     """Raise SpecError for an option that the recipe does not have."""
     for name in given:
         if name not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise SpecError(f"recipe '{recipe}' has no option '{name}': {takes}", hint="composesim up --help")
+            takes = did_you_mean(name, known) if known else ": it takes none"
+            raise SpecError(
+                f"recipe '{recipe}' has no option '{name}'{takes}", hint=f"composesim up --recipe {recipe} --help"
+            )
 
 
 def option_of(

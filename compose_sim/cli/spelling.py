@@ -1,0 +1,41 @@
+"""Accept other spellings of options, and suggest the verb or the option that a misspelt one most likely means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from compose_sim.core.spelling import nearest
+
+_OTHER_NAMES = {"nnodes": "nodes"}  # of torchrun
+_MEANT = {"-n": "--nodes", "-np": "--nproc-per-node", "--node": "--nodes"}
+
+
+def normalize(name: str) -> str:
+    """Return the name of an option, without dashes before it, as composesim spells it: torchrun also has underscores."""
+    plain = name.replace("_", "-")
+    return _OTHER_NAMES.get(plain, plain)
+
+
+def normalized(word: str) -> str:
+    """Return an option of a command line as composesim spells it."""
+    name = word.lstrip("-")
+    return word[: len(word) - len(name)] + normalize(name)
+
+
+def no_such_verb(name: str, verbs: Iterable[str], context: click.Context) -> click.UsageError:
+    """Return the error about an unknown verb, with the nearest one."""
+    near = nearest(name, verbs)
+    return click.UsageError(f"No such command '{name}'." + (f" Did you mean '{near}'?" if near else ""), context)
+
+
+def no_such_option(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error with one suggestion in place of several: the option that a user of other launchers means, or the nearest."""
+    known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
+    meant = _MEANT.get(error.option_name, "")
+    near = meant if meant in known else nearest(error.option_name, known)
+    suggestion = f" Did you mean '{near}'?" if near else ""
+    if error.option_name[1:].isdigit():
+        suggestion = " A number must be at least 1."
+    return click.UsageError(f"No such option '{error.option_name}'.{suggestion}", error.ctx)

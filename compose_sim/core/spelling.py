@@ -1,0 +1,18 @@
+"""Suggest the known name that a misspelt one most likely means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like `name`, or "" if none is."""
+    return next(iter(get_close_matches(name.lower().replace("_", "-"), list(known), n=1)), "")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    near = nearest(name, names)
+    return f"; did you mean '{near}'?" if near else f"; there are {', '.join(names)}"

@@ -1,0 +1,121 @@
+"""What a user gets for a typo, for another launcher's spelling, or for an input that cannot work: the reason and the way out."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compose_sim.cli import main
+
+Typed = Callable[..., tuple[int, str]]
+PLAN = ("plan", "--engine", "local")
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Type a command in a folder with some files; return the exit code and all that is printed."""
+    (tmp_path / "train.py").write_text("print('hi')\n")
+    (tmp_path / "takes_nodes.py").write_text("parser.add_argument('--nodes')\n")
+    (tmp_path / "null.py").write_bytes(b"x = 1\0\n")
+    (tmp_path / "spec.yaml").write_text("script: train.py\n")
+    (tmp_path / "unquoted.yaml").write_text("script: train.py\nenv: {A: ${HOME}}\n")
+    monkeypatch.chdir(tmp_path)
+
+    def type_command(*words: str, stdin: str = "") -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["composesim", *words])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        try:
+            main()
+            status = 0
+        except SystemExit as left:
+            status = int(left.code or 0)
+        printed = capsys.readouterr()
+        return status, printed.out + printed.err
+
+    return type_command
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "answer"),
+    [
+        (("upp", "train.py"), 2, "Did you mean 'up'?"),
+        (("chek", "train.py"), 2, "Did you mean 'check'?"),
+        (("fault", "kil", "node-0"), 2, "did you mean 'kill'?"),
+        (("up", "--node", "4", "train.py"), 2, "Did you mean '--nodes'?"),
+        (("up", "-n", "4", "train.py"), 2, "Did you mean '--nodes'?"),
+        (("scale", "--jsn", "3"), 2, "Did you mean '--json'?"),
+        (("up", "--standalone", "train.py"), 2, "composesim itself is the rendezvous"),
+        (("up", "--nnodes", "1:4", "train.py"), 2, "elastic takes a range"),
+        ((*PLAN, "trian.py"), 2, "Try: composesim up train.py"),
+        ((*PLAN, "spec.yaml"), 2, "Try: composesim up -f spec.yaml"),
+        ((*PLAN, "null.py"), 2, "'null.py' is not Python source: it contains null bytes"),
+        ((*PLAN, "--", "-dash.py"), 2, "Try: composesim up ./-dash.py"),
+        ((*PLAN, "--", "train.py"), 2, "Try: composesim up train.py"),
+        ((*PLAN, "-f", "unquoted.yaml"), 2, 'Try: "${HOME}" with quotes'),
+        ((*PLAN, "--name", "My Run", "train.py"), 2, "such as 'my-run'"),
+        ((*PLAN, "--with", "tensorbord", "train.py"), 2, "did you mean 'tensorboard'?"),
+        ((*PLAN, "--recipe", "pytorch", "train.py"), 2, "did you mean 'ddp'?"),
+        ((*PLAN, "--recipe", "horovd", "train.py"), 2, "did you mean 'horovod'?"),
+        ((*PLAN, "--recipe", "ray", "--option", "cpu=2", "train.py"), 2, "did you mean 'cpus'?"),
+        (("scale", "-1"), 2, "A number must be at least 1."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_the_answer_names_what_was_meant(typed: Typed, words: tuple[str, ...], status: int, answer: str) -> None:
+    left, printed = typed(*words)
+
+    assert (left, answer in printed) == (status, True), printed
+
+
+def test_the_spellings_of_torchrun_are_accepted(typed: Typed) -> None:
+    status, printed = typed(*PLAN, "--nnodes", "3", "--nproc_per_node=2", "--max_restarts", "1", "train.py")
+
+    assert status == 0
+    assert "node-2  4, 5" in printed
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "remark"),
+    [
+        ("train.py", ("--nodes", "4", "--lr=1"), "--nodes: passed to train.py"),
+        ("train.py", ("--nproc_per_node=4",), "--nproc_per_node=4: passed to train.py"),
+        ("train.py", ("--epochs", "4"), ""),
+        ("takes_nodes.py", ("--nodes", "4"), ""),
+    ],
+)
+def test_an_option_after_the_script_that_the_script_does_not_know_draws_a_remark(
+    typed: Typed, script: str, words: tuple[str, ...], remark: str
+) -> None:
+    status, printed = typed(*PLAN, script, *words)
+
+    assert status == 0
+    assert remark in printed if remark else "passed to" not in printed
+
+
+def test_a_dash_reads_the_script_from_stdin(typed: Typed) -> None:
+    assert typed(*PLAN, "-", "--epochs", "2", stdin="print(")[1].startswith("Error: the script '/tmp/")
+    status, printed = typed(*PLAN, "-", "--epochs", "2", stdin="print(1)")
+
+    assert status == 0
+    program = next(line for line in printed.splitlines() if line.startswith("program"))
+    assert program.endswith("/stdin.py --epochs 2")
+    assert not Path(program.split()[1]).parent.exists(), "it is deleted when the command ends"
+
+
+@pytest.mark.parametrize("words", [(), ("up",), ("fault", "kill"), ("fault",)])
+def test_help_of_a_verb_is_that_of_its_option(typed: Typed, words: tuple[str, ...]) -> None:
+    assert typed("help", *words) == typed(*words, "--help")
+    assert typed("help", *words)[0] == 0
+
+
+def test_help_lists_the_options_of_a_recipe_only_for_that_recipe(typed: Typed) -> None:
+    plain, horovod = typed("up", "--help")[1], typed("up", "--recipe", "horovod", "--help")[1]
+
+    assert "--mpi" in horovod
+    assert "--mpi" not in plain
+    headings = [line for line in plain.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Cluster:", "GPUs:", "Network:", "Image and files:", "Run:", "Recipe:"]
