@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import ROOT
+from tests.node.emulated.cuda_surface import PROBES
 from tests.scenarios.conftest import Project
 
 pytestmark = pytest.mark.gpu
@@ -78,6 +79,17 @@ def test_device_bugs_raise_what_they_raise_on_a_gpu(project: Project, count: int
     assert [told for name in WORDS if (told := _difference(name, mine[name], its[name], WORDS[name]))] == []
 
 
+def test_torch_answers_as_on_a_gpu(project: Project, count: int) -> None:
+    shape = ("--nproc-per-node", "1", "--gpus-per-node", "1")
+    mine, its = (_surface(_run(project, gpus, shape, ("cuda_surface.py",))) for gpus in ("emulated", "real"))
+    rows = [(expression, answer, mine[expression], its[expression]) for expression, answer in PROBES]
+    for expression, answer, emulated, real in rows:
+        mark = "same" if emulated == real == answer else "DIFFERENT"
+        print(f"{mark}: {expression}\n    expected: {answer}\n    emulated: {emulated}\n    GPU:      {real}")
+
+    assert [row for row in rows if len(set(row[1:])) > 1] == []
+
+
 def test_two_ranks_on_one_gpu_are_refused_as_on_a_gpu(project: Project, count: int) -> None:
     shape = ("--nproc-per-node", "2", "--gpus-per-node", "1", "--share", "timeslice")
     mine, its = (_bugs(_run(project, gpus, shape, ("one_gpu_twice.py",))) for gpus in ("emulated", "real"))
@@ -130,6 +142,11 @@ def _run(project: Project, gpus: str, shape: tuple[str, ...], words: tuple[str, 
     assert outcome.status == 0, (outcome.stdout, outcome.stderr, logs)
     assert (outcome.report["versions"]["cuda"] == "emulated on the CPU") == (gpus == "emulated")
     return logs["node-0.0.log"] if "node-0.0.log" in logs else logs["node-0.log"]
+
+
+def _surface(output: str) -> dict[str, str]:
+    answers: dict[str, str] = json.loads(output.partition("SURFACE ")[2].splitlines()[0])
+    return answers
 
 
 def _bugs(output: str) -> dict[str, tuple[str, str]]:

@@ -51,7 +51,9 @@ def _moved(func: Any, tensor: Any, tag: int, rest: Any, kwargs: dict[str, Any]) 
     if tensor._composesim_device != tag and (tag != CPU or tag_of(tensor) != CPU):
         kwargs = {**{name: value for name, value in kwargs.items() if name != "copy"}, "copy": True}
     kwargs.pop("non_blocking", None)
-    return put(func(tensor, *rest, **kwargs) if rest or kwargs else tensor, tag)
+    moved = put(func(tensor, *rest, **kwargs) if rest or kwargs else tensor, tag)
+    put(getattr(moved, "_local_tensor", None), tag)  # of a DTensor
+    return moved
 
 
 def _cuda(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from .memory import nothing
 NAME = "CUDA emulated on the CPU"
 CAPABILITY = (8, 0)  # of a device with bfloat16 and TF32, by which scripts choose types
 CUDA_VERSION = "12.8"
+CUDNN_VERSION = 91002
 NCCL_VERSION = (2, 27, 5)
 
 
@@ -49,11 +50,12 @@ class device:  # noqa: N801 - the name that torch gives it
     """Make a device the current one, as `with torch.cuda.device(1):` does."""
 
     def __init__(self, device: Any) -> None:
-        self.idx = devices.CPU if device is None or device == -1 else index_of(device)
+        self.idx = devices.CPU if device is None or device == -1 else devices.index_without_use(device)
         self.prev_idx = -1
 
     def __enter__(self) -> None:
         if self.idx >= 0:
+            devices.begin()
             self.prev_idx = devices.make_current(self.idx)
 
     def __exit__(self, *error: object) -> None:

@@ -101,16 +101,18 @@ def is_cuda(value: Any) -> bool:
 
 
 def index_of(value: Any) -> int:
-    """
-    Return the index of the emulated device that is meant, or CPU for another one; raises CUDA's error if it does not
-    exist.
-    """
-    if value is None or (isinstance(value, int) and value == -1):
+    """Return the index of the emulated device that is meant, or CPU for another one, and initialize CUDA if it is used."""
+    if value is None or is_cuda(value):
         begin()
+    return index_without_use(value)
+
+
+def index_without_use(value: Any) -> int:
+    """Return the index as `index_of` does, as the functions of CUDA do that only take note of a device."""
+    if value is None or (isinstance(value, int) and value == -1):
         return _current.index
     if not is_cuda(value):
         return CPU
-    begin()
     if isinstance(value, int):
         return checked(value)
     index = (real_device(value) if isinstance(value, str) else value).index

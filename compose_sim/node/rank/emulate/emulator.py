@@ -19,6 +19,7 @@ from . import (
     meshes,
     names,
     normalization,
+    nvml,
     optimizers,
     printing,
     profiling,
@@ -45,6 +46,7 @@ _PARTS = (
     compiling,
     names,
     normalization,
+    nvml,
     optimizers,
     refusals,
     tensors,
@@ -60,15 +62,19 @@ def start(count: int) -> None:
     after_import("torch.multiprocessing.reductions", workers.let_queues_carry_devices)
     after_import("torch.distributed.distributed_c10d", groups.emulate)
     after_import("torch.distributed", collectives.emulate)
-    after_import("torch.backends.cudnn", _disable_cudnn)
+    after_import("torch.backends.cudnn", _show_cudnn)
     for module, refuse in refusals.IMPORTED.items():
         after_import(module, refuse)
+    after_import("pynvml", nvml.emulate)
     after_import("torch.distributed.tensor._op_schema", meshes.emulate_schema)
     after_import("torch.distributed.tensor._random", meshes.draw_as_on_the_cpu)
+    after_import("torch.distributed.tensor", meshes.shard_attention)
     after_import("torch.distributed.tensor._dispatch", meshes.emulate_dispatch)
     after_import("torch.nn.parallel.distributed", collectives.emulate_ddp)
 
 
-def _disable_cudnn(cudnn: Any) -> None:
-    """Let recurrent layers compute as on the CPU: a CUDA build of torch would have cuDNN pack their weights."""
+def _show_cudnn(cudnn: Any) -> None:
+    """Report cuDNN, but let recurrent layers compute as on the CPU: cuDNN would pack their weights."""
     cudnn.is_acceptable = lambda tensor: False
+    cudnn.is_available = lambda: True
+    cudnn.version = lambda: cuda_module.CUDNN_VERSION

@@ -16,6 +16,7 @@ import torch
 from ...shared.import_hooks import replace
 from . import devices
 from .devices import CPU
+from .tags import put
 
 _torch: Any = torch
 _RealGenerator: Any = _torch._C.Generator
@@ -71,7 +72,9 @@ class DefaultGenerator:
         self.device = devices.device(index)
 
     def get_state(self) -> torch.Tensor:
-        return own[self._index].clone() if self._index in own else torch.default_generator.get_state()
+        state = own[self._index].clone() if self._index in own else torch.default_generator.get_state()
+        put(state, CPU)
+        return state
 
     def set_state(self, state: torch.Tensor) -> DefaultGenerator:
         set_state(self._index, state)
@@ -165,11 +168,11 @@ def install() -> None:
     answers: dict[str, Any] = {
         "get_rng_state": lambda device="cuda": default(device).get_state(),
         "get_rng_state_all": lambda: [default(index).get_state() for index in range(devices.count())],
-        "set_rng_state": lambda new_state, device="cuda": set_state(devices.index_of(device), new_state),
+        "set_rng_state": lambda new_state, device="cuda": set_state(devices.index_without_use(device), new_state),
         "set_rng_state_all": _set_all_states,
         "manual_seed": lambda seed: seed_device(devices.current(), seed),
         "manual_seed_all": _seed_every,
-        "seed": lambda: default(None).seed() and None,
+        "seed": lambda: DefaultGenerator(devices.current()).seed() and None,
         "seed_all": lambda: manual_seed(_RealGenerator().seed()) and None,
         "initial_seed": lambda: default(None).initial_seed(),
         "_get_generator": default,

@@ -72,7 +72,7 @@ def _accept_cpu_memory(c10d: Any) -> None:
     def _new_process_group_helper(original: Any, *arguments: Any, **options: Any) -> Any:
         device = options.get("device_id")
         if device is not None:  # C++ would use that device
-            devices.index_of(device)
+            devices.index_without_use(device)
             options["device_id"] = None
         made = original(*arguments, **options)
         group = made[0] if isinstance(made, tuple) else made

@@ -15,6 +15,8 @@ from ...shared.import_hooks import replace
 from . import devices
 from .devices import index_of
 
+_COUNTED = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+_NOT_COUNTED = ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes")
 _peak: dict[int, int] = {}
 
 
@@ -25,24 +27,32 @@ def total() -> int:
 
 def allocated(device: Any = None) -> int:
     """Return the bytes of all tensors on the device that Python can reach."""
+    if not devices.has_begun():
+        return 0
     index = index_of(device)
     sizes: dict[int, int] = {}
     with torch._C.DisableTorchFunction():
         for each in gc.get_objects():
-            if issubclass(type(each), torch.Tensor) and each._composesim_device == index and each.device.type == "cpu":
+            if _has_memory(type(each)) and each._composesim_device == index and each.device.type == "cpu":
                 try:
                     storage = torch.Tensor.untyped_storage(each)
-                except (RuntimeError, NotImplementedError):  # sparse tensors and wrappers have no storage
+                    sizes[storage.data_ptr()] = storage.nbytes()
+                except (RuntimeError, NotImplementedError):  # sparse tensors have no storage
                     continue
-                sizes[storage.data_ptr()] = storage.nbytes()
     found = sum(sizes.values())
     _peak[index] = max(found, _peak.get(index, 0))
     return found
 
 
+def _has_memory(kind: Any) -> bool:
+    """Return whether objects of this type are tensors with memory, not wrappers of other tensors or fake ones."""
+    return issubclass(kind, torch.Tensor) and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
 def peak(device: Any = None) -> int:
     """Return the maximum of all queries."""
-    allocated(device)
+    if not allocated(device) and not devices.has_begun():
+        return 0
     return _peak[index_of(device)]
 
 
@@ -51,19 +61,21 @@ def reset_peak(device: Any = None) -> None:
 
 
 def stats(device: Any = None) -> dict[str, Any]:
-    """Return the keys of torch.cuda.memory_stats, with 0 for what is not counted."""
+    """Return the keys of torch.cuda.memory_stats, with 0 for what is not counted; none until CUDA is initialized."""
+    if not devices.has_begun():
+        return collections.OrderedDict()
     now, most = allocated(device), peak(device)
     found: dict[str, Any] = collections.OrderedDict()
-    for kind in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes"):
-        in_use = kind != "inactive_split_bytes"
+    for kind in (*_COUNTED, *_NOT_COUNTED):
         for pool in ("all", "large_pool", "small_pool"):
-            counted = in_use and pool == "all"
+            counted = kind in _COUNTED and pool == "all"
             found[f"{kind}.{pool}.current"] = now if counted else 0
             found[f"{kind}.{pool}.peak"] = most if counted else 0
             found[f"{kind}.{pool}.allocated"] = most if counted else 0
             found[f"{kind}.{pool}.freed"] = most - now if counted else 0
     counts = ("alloc_retries", "ooms", "sync_all_streams", "device_alloc", "device_free")
-    return found | dict.fromkeys((*(f"num_{name}" for name in counts), "max_split_size"), 0)
+    found |= dict.fromkeys((*(f"num_{name}" for name in counts), "max_split_size"), 0)
+    return collections.OrderedDict(sorted(found.items()))
 
 
 def summary(device: Any = None, abbreviated: bool = False) -> str:

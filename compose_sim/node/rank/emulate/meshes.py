@@ -4,8 +4,11 @@ device.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
+
+import torch
 
 from .tensors import resumed
 
@@ -32,6 +35,33 @@ def emulate_dispatch(module: Any) -> None:
     if hasattr(dispatcher, name):
         setattr(dispatcher, name, resumed(getattr(dispatcher, name)))
     draw_as_on_the_cpu(sys.modules.get(_RANDOM))
+
+
+def shard_attention(module: Any) -> None:
+    """Patch torch.distributed.tensor once it is imported: let attention be sharded over batches and heads.
+
+    DTensor knows how to shard CUDA's attention kernels, but not that of the CPU.
+    """
+    kernels = torch.ops.aten
+    if not hasattr(kernels, "_scaled_dot_product_flash_attention_for_cpu"):
+        return
+    experimental: Any = importlib.import_module("torch.distributed.tensor.experimental")
+    shard: Any = experimental.register_sharding
+
+    def alike(outputs: int, inputs: int, others: int) -> Any:
+        """Return the shardings in which all tensors are placed alike."""
+        places = (module.Replicate(), module.Shard(0), module.Shard(1))
+        return [([place] * outputs, [place] * inputs + [None] * others) for place in places]
+
+    @shard(kernels._scaled_dot_product_flash_attention_for_cpu.default)  # type: ignore[untyped-decorator]
+    def forward(query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
+        return alike(2, 3, len(others))
+
+    @shard(kernels._scaled_dot_product_flash_attention_for_cpu_backward.default)  # type: ignore[untyped-decorator]
+    def backward(
+        gradient: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, *others: Any, **options: Any
+    ) -> Any:
+        return alike(3, 6, len(others))
 
 
 def draw_as_on_the_cpu(module: Any) -> None:

@@ -79,10 +79,6 @@ def _refuse_triton(module: Any) -> None:
     module.JITFunction.run = run
 
 
-def _refuse_nvml(module: Any) -> None:
-    replace(dict.fromkeys(("nvmlInit", "nvmlInitWithFlags"), _refusing("NVML (pynvml)")), module)
-
-
 def _refuse_symmetric_memory(module: Any) -> None:
     names = ("empty", "rendezvous", "enable_symm_mem_for_group")
     replace(dict.fromkeys(names, _refusing("symmetric memory (NVSHMEM)")), module)
@@ -92,7 +88,6 @@ def _refuse_symmetric_memory(module: Any) -> None:
 IMPORTED = {
     "torch.utils.cpp_extension": _refuse_extensions,
     "triton.runtime.jit": _refuse_triton,
-    "pynvml": _refuse_nvml,
     "torch.distributed._symmetric_memory": _refuse_symmetric_memory,
 }
 
@@ -107,6 +102,5 @@ def install() -> None:
     kinds = ("CUDAGraph", "graph", "MemPool", "CUDAPluggableAllocator")
     replace({name: _refusing_class(name, f"torch.cuda.{name}") for name in kinds}, cuda)
     functions = ("make_graphed_callables", "cudart", "graph_pool_handle", "change_current_allocator", "caching_allocator_alloc",
-                 "utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "device_memory_used", "_compile_kernel",
-                 "current_blas_handle")  # fmt: skip
+                 "_compile_kernel", "current_blas_handle")  # fmt: skip
     replace({name: _refusing(f"torch.cuda.{name}") for name in functions}, cuda)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -44,11 +45,13 @@ class Stream:
         """Do nothing: the stream has finished."""
 
     def __enter__(self) -> Stream:
-        StreamContext(self).__enter__()
+        context = StreamContext(self)
+        context.__enter__()
+        _current.entered.append(context)
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Do nothing: the default stream is the only one."""
+        _current.entered.pop().__exit__(*error)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (other.stream_id, other.device) == (self.stream_id, self.device)
@@ -96,15 +99,47 @@ class CudaEvent:
 
 
 class StreamContext(cuda_module.device):
-    """The context `with torch.cuda.stream(s):`, which makes the stream's device the current one."""
+    """The context `with torch.cuda.stream(s):`, which makes the stream and its device the current ones."""
 
     def __init__(self, stream: Stream | None) -> None:
         super().__init__(None if stream is None else stream.device_index)
         self.stream = stream
 
+    def __enter__(self) -> None:
+        super().__enter__()
+        if self.stream is not None:
+            self._before = _current.streams.get(self.idx)
+            _current.streams[self.idx] = self.stream
+
+    def __exit__(self, *error: object) -> None:
+        if self.stream is not None:
+            _current.streams[self.idx] = self._before
+        super().__exit__(*error)
+
+
+class _Current(threading.local):
+    """The current stream of each device, for each thread, and the streams that were entered with `with stream:`."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, Stream | None] = {}
+        self.entered: list[StreamContext] = []
+
+
+_current = _Current()
+
 
 def default_stream(device: Any = None) -> Stream:
     return Stream(device, stream_id=0)
+
+
+def current_stream(device: Any = None) -> Stream:
+    return _current.streams.get(index_of(device)) or default_stream(device)
+
+
+def set_stream(stream: Stream | None) -> None:
+    if stream is not None:
+        devices.make_current(stream.device_index)
+        _current.streams[stream.device_index] = stream
 
 
 def install() -> None:
@@ -116,8 +151,8 @@ def install() -> None:
         "ExternalStream": Stream,
         "StreamContext": StreamContext,
         "stream": StreamContext,
-        "set_stream": lambda stream: devices.make_current(stream.device_index) if stream is not None else None,
-        "current_stream": default_stream,
+        "set_stream": set_stream,
+        "current_stream": current_stream,
         "default_stream": default_stream,
         "is_current_stream_capturing": lambda: False,
     }

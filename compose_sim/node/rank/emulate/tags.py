@@ -7,6 +7,8 @@ with any device, and counts as on the current device once CUDA is in use.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -78,9 +80,63 @@ def _keep_out_of_pickles() -> None:
 
 
 def _without_ours(state: dict[str, Any]) -> dict[str, Any]:
-    if TAG in state or PINNED in state:
+    if isinstance(state, _Attributes) or TAG in state or PINNED in state:
         return {name: value for name, value in state.items() if name not in (TAG, PINNED)}
     return state
+
+
+class _Attributes(dict[str, Any]):
+    """The `__dict__` of a parameter, which shows no tag: libraries write `type(p)(data, **p.__dict__)`.
+
+    Only Python code sees these methods. Attributes are found and set by C code, which uses the dictionary as it is.
+    """
+
+    def _shown(self) -> dict[str, Any]:
+        return {name: value for name, value in dict.items(self) if name not in (TAG, PINNED)}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shown())
+
+    def __len__(self) -> int:
+        return len(self._shown())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shown()
+
+    def __eq__(self, other: object) -> bool:
+        return self._shown() == (other._shown() if isinstance(other, _Attributes) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return repr(self._shown())
+
+    def __or__(self, other: Any) -> Any:
+        return self._shown() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self._shown()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Attributes:
+        return _Attributes(copy.deepcopy(dict(dict.items(self)), memo))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (self._shown(),)
+
+    def copy(self) -> dict[str, Any]:
+        return self._shown()
+
+    def keys(self) -> Any:
+        return self._shown().keys()
+
+    def values(self) -> Any:
+        return self._shown().values()
+
+    def items(self) -> Any:
+        return self._shown().items()
 
 
 def _follow_subclasses() -> None:
@@ -90,6 +146,7 @@ def _follow_subclasses() -> None:
     def _make_subclass(*arguments: Any, **options: Any) -> Any:  # Dynamo accepts any signature
         made = make(*arguments, **options)
         data = options["data"] if "data" in options else arguments[1]
+        made.__dict__ = _Attributes(made.__dict__)
         made._composesim_device = data._composesim_device
         return made
 

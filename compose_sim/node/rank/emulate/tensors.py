@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any, Callable
 
 import torch
@@ -85,6 +86,9 @@ _SEQUENCES = (list, tuple)
 _NEITHER = frozenset((int, float, bool, str, type(None), torch.dtype))
 # Options that determine the device or placement of the result
 _PLACING_OPTIONS = frozenset(("device", "pin_memory", "generator"))
+# Called by C++ code, these name the real device of the tensor that they are given
+_Operator: Any = torch._ops.OpOverload
+_NAMES_REAL_DEVICE = re.compile(r"new_|\w+_like\b")
 _PLAIN = (int, bool, float, str, torch.Size, torch.dtype)
 
 
@@ -140,6 +144,9 @@ def _construct(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             with generators.drawing(func, CPU, kwargs):
                 return put(func(*args, **kwargs), CPU)
     tag = devices.index_of(device)
+    if tag == CPU and isinstance(func, _Operator) and _NAMES_REAL_DEVICE.match(func.__name__):
+        source = next(tensors_in(args), None)
+        tag = CPU if source is None else tag_of(source)
     if tag == CPU:
         if str(device).startswith("cpu"):
             with generators.drawing(func, CPU, kwargs):
@@ -167,17 +174,21 @@ def default_device() -> Any:
     return _device.CURRENT_DEVICE
 
 
-def _disable_default_device_mode() -> None:
-    """Disable torch's own mode for a default device if that is CUDA.
+def _order_default_device_mode() -> None:
+    """Let torch's own mode for a default device name CUDA only in calls that our mode handles afterwards.
 
-    It is called after our mode, and also below calls that our mode handles, where everything is on the CPU.
+    `with torch.device("cuda"):` puts that mode before ours. torch.set_default_device puts it after ours, where
+    everything is on the CPU; `_construct` then asks for the default device.
     """
     from torch.utils._device import DeviceContext
 
     @wrap(DeviceContext, "__torch_function__")
     def answer(original: Any, self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.device.type == "cuda":
-            return func(*args, **(kwargs or {}))
+            kwargs = kwargs or {}
+            if func in _constructors and kwargs.get("device") is None and is_on_here():
+                kwargs = {**kwargs, "device": self.device}
+            return func(*args, **kwargs)
         return original(self, func, types, args, kwargs)
 
 
@@ -261,7 +272,7 @@ def install() -> None:
     _resume_in_backward()
     _resume_in_saved_tensors_hooks()
     _call_mode_directly()
-    _disable_default_device_mode()
+    _order_default_device_mode()
     global _constructors
     from torch.utils._device import _device_constructors
 
