@@ -107,7 +107,7 @@ def _why(report: dict[str, Any]) -> str:
 def _lines(soak: Soak, name: str) -> tuple[int, int]:
     """Return (missing lines, present lines) in the output of ranks: between two lines of a round nothing may be missing."""
     missing = told = 0
-    for path in (soak.run_folder(name) / "logs").glob("*.*.log"):
+    for path in soak.run_folder(name).glob("**/logs/*.*.log"):
         last: dict[str, int] = {}
         for line in path.read_text(errors="replace").splitlines():
             match = _LINE.fullmatch(line)

@@ -38,5 +38,5 @@ def measure(soak: Soak) -> Row:
 
 
 def _kept(soak: Soak, name: str, rank: int) -> list[int]:
-    path = soak.run_folder(name) / "logs" / f"node-{rank}.{rank}.log"
+    path = next(soak.run_folder(name).glob(f"**/logs/node-{rank}.{rank}.log"))
     return [int(line.rpartition(" ")[2]) for line in path.read_text().splitlines() if line.startswith("rank ")]

@@ -109,8 +109,8 @@ class Soak:
         """Return the events that a writer added to a run, in order; empty if there are none yet."""
         try:
             folder = "journal" if of == "composesim" else "events"
-            lines = (self.run_folder(name) / folder / f"{of}.jsonl").read_text().splitlines()
-        except FileNotFoundError:
+            lines = next(self.run_folder(name).glob(f"**/{folder}/{of}.jsonl")).read_text().splitlines()
+        except StopIteration:
             return []
         return [json.loads(line) for line in lines if line.endswith("}")]
 

@@ -24,7 +24,7 @@ DEFAULTS = {  # of the cluster, as flags take them
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
 }
 _NEED_A_REPLAY = ("loss-scale", "matches-single")
-_RECORD = "observations/record"  # in the run's folder, writable for nodes and cleared by a new run of the same name
+_RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
 
@@ -57,7 +57,7 @@ def check(session: Session, listener: Listener) -> Report:
     replays = any((not settings.only or name in settings.only) and name not in settings.skip for name in _NEED_A_REPLAY)
     if replays or settings.steps:
         limit = {"COMPOSESIM_CHECK_STEPS": str(settings.steps)} if settings.steps else {}
-        record = f"{session.plan.folder}/{_RECORD}"
+        record = session.add_mount(session.folder.path / _RECORD, _RECORD, read_only=False)
         session.add_environment(COMPOSESIM_CHECK="record", COMPOSESIM_RECORD=record, **limit)
 
     def conclude(report: Report) -> Report:
@@ -121,7 +121,7 @@ def _replay(
     replay = None
     try:
         replay = Session(request, name=f"{session.name}-{name}")
-        record = replay.add_mount(session.folder.path / _RECORD, "record")
+        record = replay.add_mount(session.folder.path / _RECORD, _RECORD)
         replay.add_environment(COMPOSESIM_CHECK="replay", COMPOSESIM_RECORD=record, **variables)
         result = replay.run(ProgressListener(listener))
         observed = read_observed(replay.folder.path)

@@ -45,7 +45,7 @@ def render(session: Session, *, force: bool) -> int:
     image = HOST_IMAGE if plan.image == "host" else plan.image
     text = write_documents(plan, folder, image=image, dotenv=request.dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
-    lay_out(folder, *plan.user_ids, token=plan.has_token)
+    lay_out(folder, *plan.user_ids, token=plan.has_token, containers=plan.writers)
     (folder / "code").mkdir(exist_ok=True)
     program = find_program(request.spec, find_recipe(request.spec.recipe), request.folder)
     is_script = not (program.is_module or program.is_command)

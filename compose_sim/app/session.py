@@ -69,11 +69,11 @@ class Session:
         self._environment |= variables
         self.plan = replace(self.plan, environment={**self.plan.environment, **variables})
 
-    def add_mount(self, source: Path, name: str) -> str:
+    def add_mount(self, source: Path, name: str, *, read_only: bool = True) -> str:
         """Let nodes read a folder of this machine, and return its path in the nodes."""
         if self.plan.engine == "local":
             return str(source)
-        mount = Mount(source=str(source), target=f"{CONTAINER_FOLDER}/{name}", read_only=True)
+        mount = Mount(source=str(source), target=f"{CONTAINER_FOLDER}/{name}", read_only=read_only)
         self._mounts += (mount,)
         self.plan = replace(self.plan, mounts=(*self.plan.mounts, mount))
         return mount.target
@@ -126,7 +126,7 @@ class Session:
                 f"a run named '{self.name}' already has nodes",
                 hint=f"choose another --name, or remove them: composesim down --run {self.name}",
             )
-        self.folder.clear(*self.plan.user_ids, token=self.plan.has_token)
+        self.folder.clear(*self.plan.user_ids, token=self.plan.has_token, containers=self.plan.writers)
         self.folder.write_plan(self.plan)
 
     def _run(self, listener: Listener, player: Player | None) -> Report:

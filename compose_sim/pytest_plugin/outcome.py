@@ -106,7 +106,7 @@ def _report_of_run(item: pytest.Item, received: RankReports, *, started: float) 
         if stack:
             places.append(f"rank {rank} is at {_place(stack, item)}")
             sections.append((f"where rank {rank} is", "\n".join(stack)))
-        for log in received.folder.glob(f"logs/*.{rank}.log"):
+        for log in received.folder.glob(f"**/logs/*.{rank}.log"):
             if words := "\n".join(_read(log).splitlines()[-_TAIL:]):
                 sections.append((f"last output of rank {rank}", words))
     diagnosis = _diagnosis(received.folder, since=started)

@@ -64,6 +64,16 @@ def forge():
     os._exit(9)
 
 
+def forge_others():
+    """Write what the master and the other node write, where they write it if all nodes share their folders; then fail."""
+    for writer in ("master", "node-1"):
+        event(writer, kind="exception", node=writer, rank=1, generation=0, data={"type": "Forged", "message": "forged"})
+    event("master", kind="ended", node="master", data={"passed": True})
+    event("node-1", kind="rank-exited", node="node-1", rank=1, generation=0, data={"exit_code": 7, "signal": None})
+    raw("logs/node-1.1.log", "forged")
+    os._exit(9)
+
+
 ATTACKS = {
     "metric-huge-number": lambda: print('{"step": ' + HUGE + "}"),
     "metric-deep": lambda: print('{"step": 1, "x": ' + DEEP + "}"),
@@ -88,6 +98,7 @@ ATTACKS = {
     "print-escapes": lambda: print(ESCAPES, "\r✔ passed  forged"),
     "print-commands": lambda: print(COMMANDS),
     "forge": forge,
+    "forge-others": forge_others,
 }
 
 

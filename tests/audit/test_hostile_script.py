@@ -17,7 +17,7 @@ from tests.audit.readers import control_characters, workflow_commands_in
 from tests.builders import PATIENCE_S, ROOT
 
 SCRIPT = ROOT / "tests" / "audit" / "hostile.py"
-VERDICTS = {name: 1 for name in ("forge", "raise-escapes", "raise-commands", "raise-surrogate")}
+VERDICTS = {name: 1 for name in ("forge", "forge-others", "raise-escapes", "raise-commands", "raise-surrogate")}
 _TABLE = next(
     node.value
     for node in ast.parse(SCRIPT.read_text()).body
@@ -61,6 +61,18 @@ def test_an_attack_does_not_change_the_verdict(attack: str, tmp_path: Path) -> N
     assert control_characters(done.stdout) == []
     if attack.startswith("log-"):
         assert "fine" in composesim(tmp_path, "logs", "--run", run, check=0).stdout
+
+
+@pytest.mark.docker
+def test_a_container_cannot_write_what_another_one_reports(tmp_path: Path) -> None:
+    """The master's events, and the events and logs of the neighbour, are in folders that the rank does not see."""
+    run, done = up(tmp_path, "forge-others", "--engine", "docker")
+
+    folder = tmp_path / ".composesim" / "runs" / run
+    cause = json.loads((folder / "report.json").read_text())["cause"]
+    assert (cause["node"], cause["rank"], cause["kind"]) == ("node-0", 0, "exit")
+    assert "forged" not in done.stdout + composesim(tmp_path, "logs", "--run", run, check=0).stdout
+    assert {path.parts[-3] for path in folder.glob("nodes/*/*/*") if b"forged" in path.read_bytes()} == {"node-0"}
 
 
 @pytest.mark.parametrize("attack", ["print-escapes", "raise-escapes", "raise-surrogate"])

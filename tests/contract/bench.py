@@ -114,7 +114,7 @@ class Bench:
     def _start(self, plan: Plan, host: Host, folder: RunFolder) -> Plan:
         self.runs.append(plan.run)
         folder.claim()
-        folder.clear(host.user_id, host.group_id)
+        folder.clear(host.user_id, host.group_id, containers=plan.writers)
         folder.write_plan(plan)
         image = self.engine.prepare(plan, lambda text: None)
         write_documents(plan, folder.path, image=image)

@@ -52,12 +52,12 @@ def words(python: Path, run: str, *more: str, nodes: int = 2) -> tuple[str, ...]
 
 def log_of(project: Project, run: str, name: str) -> str:
     """Return what the driver or a rank printed."""
-    return (project.folder / ".composesim" / "runs" / run / "logs" / f"{name}.log").read_text()
+    return project.log_of(run, name)
 
 
 def metrics_of(project: Project, run: str) -> list[dict[str, Any]]:
     """Return the metrics that all ranks printed, in no order between ranks."""
-    files = (project.folder / ".composesim" / "runs" / run / "logs").glob("node-*.*.log")
+    files = project.written(run, "logs/node-*.*.log")
     lines = [
         line for file in files for line in file.read_text().splitlines() if line.startswith("{") and line.endswith("}")
     ]

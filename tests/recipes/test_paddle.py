@@ -56,10 +56,6 @@ def words(python: Path, run: str, *more: str, engine: str) -> tuple[str, ...]:
     return ("up", *common, "--python", str(python), "--name", run, *more)
 
 
-def logs(project: Project, run: str) -> Path:
-    return project.folder / ".composesim" / "runs" / run / "logs"
-
-
 @pytest.mark.docker
 def test_the_example_comes_to_its_end_on_two_nodes(project: Project, recipes_python: Path) -> None:
     """Output, steps and versions are in the same places as for torch; Paddle leaves no files behind."""
@@ -75,8 +71,8 @@ def test_the_example_comes_to_its_end_on_two_nodes(project: Project, recipes_pyt
     assert report["versions"]["torch"] is None
     applicable = {check["id"]: check["status"] for check in report["checks"] if check["status"] != "not-applicable"}
     assert applicable == {"hang": "passed"}
-    assert {path.name for path in logs(project, run).glob("*.*.log")} == {"node-0.0.log", "node-1.1.log"}
-    assert '{"step": 110, "epoch": 5, "accuracy": ' in (logs(project, run) / "node-0.0.log").read_text()
+    assert {path.name for path in project.written(run, "logs/*.*.log")} == {"node-0.0.log", "node-1.1.log"}
+    assert '{"step": 110, "epoch": 5, "accuracy": ' in project.log_of(run, "node-0.0")
     assert list(project.folder.rglob("workerlog*")) + list(project.folder.rglob("*env*.json")) == []
 
 
@@ -103,11 +99,11 @@ def test_training_goes_on_without_a_node_and_with_it_again(project: Project, rec
         """Return whether a rank 0 has counted this many ranks in its output since then."""
         return any(
             f'"ranks": {ranks}}}' in path.read_text()[since.get(path.name, 0) :]
-            for path in logs(project, run).glob("*.0.log")
+            for path in project.written(run, "logs/*.0.log")
         )
 
     def printed() -> dict[str, int]:
-        return {path.name: path.stat().st_size for path in logs(project, run).glob("*.0.log")}
+        return {path.name: path.stat().st_size for path in project.written(run, "logs/*.0.log")}
 
     eventually(lambda: says(2, {}), within=PATIENCE_S, what="two ranks train")
     before = printed()
@@ -199,7 +195,7 @@ def test_paddle_in_rays_actors(project: Project, recipes_python: Path) -> None:
     done = project.run("up", "--json", *common, "--python", str(recipes_python), "--name", run)
 
     assert (done.status, done.report["verdict"]) == (0, "passed"), done
-    printed = (logs(project, run) / "driver.0.log").read_text().splitlines()
+    printed = project.log_of(run, "driver.0").splitlines()
     *models, best = [json.loads(line) for line in printed if line.startswith("{")]
     assert {each["lr"]: each["resumed_at"] for each in models} == {0.1: 1, 0.01: 0, 0.001: 0, 0.0001: 0}
     assert {each["node"] for each in models} == {"node-0", "node-1"}

@@ -58,9 +58,9 @@ def up(python: Path, engine: str, run: str, *more: str) -> tuple[str, ...]:
     return ("up", "--recipe", "ray", "--engine", engine, "--python", str(python), "--name", run, *more)
 
 
-def printed(project: Project, run: str, log: str = "driver.0.log") -> str:
+def printed(project: Project, run: str, log: str = "driver.0") -> str:
     """Return what the driver, or another writer, printed."""
-    return (project.folder / ".composesim" / "runs" / run / "logs" / log).read_text()
+    return project.log_of(run, log)
 
 
 @pytest.mark.docker
@@ -126,7 +126,7 @@ def test_a_node_that_never_registers_is_named(project: Project, recipes_python: 
     assert (report["verdict"], done.status) == ("failed", 1)
     assert "node-1" in json.dumps(report["cause"]), report["cause"]
     assert "sum" not in printed(project, run)
-    assert "Authentication" in printed(project, run, "node-1.1.log")
+    assert "Authentication" in printed(project, run, "node-1.1")
 
 
 @pytest.mark.docker

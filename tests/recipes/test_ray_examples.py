@@ -70,7 +70,7 @@ def words(python: Path, run: str) -> tuple[str, ...]:
 
 def printed(project: Project, run: str) -> list[str]:
     """Return what the driver printed."""
-    return (project.folder / ".composesim" / "runs" / run / "logs" / "driver.0.log").read_text().splitlines()
+    return project.log_of(run, "driver.0").splitlines()
 
 
 def metrics(lines: list[str]) -> list[dict[str, float]]:

@@ -66,6 +66,16 @@ class Project:
         report: dict[str, Any] = json.loads((self.folder / ".composesim" / "runs" / run / "report.json").read_text())
         return report
 
+    def written(self, run: str, pattern: str) -> list[Path]:
+        """Return the files that nodes of a run have written; each container writes into its own folder."""
+        folder = self.folder / ".composesim" / "runs" / run
+        return [*folder.glob(pattern), *folder.glob(f"nodes/*/{pattern}")]
+
+    def log_of(self, run: str, name: str) -> str:
+        """Return what a log of a run contains, such as that of the rank `node-1.1`."""
+        (log,) = self.written(run, f"logs/{name}.log")
+        return log.read_text()
+
     def write(self, name: str, text: str) -> str:
         """Write a file of the project."""
         (self.folder / name).write_text(text)

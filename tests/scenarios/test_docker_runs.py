@@ -273,5 +273,4 @@ def test_nodes_reach_this_machine_only_on_a_full_network(project: Project, netwo
         outcome = project.run("up", *BARE, "--nodes", "2", *words)
 
     assert outcome.status == 0
-    logs = project.folder / ".composesim" / "runs" / name / "logs"
-    assert (logs / "node-1.1.log").read_text().splitlines()[: len(expected)] == expected
+    assert project.log_of(name, "node-1.1").splitlines()[: len(expected)] == expected

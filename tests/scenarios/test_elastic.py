@@ -49,8 +49,7 @@ dist.destroy_process_group()
 
 def events(project: Project, run: str, kind: str) -> list[dict[str, Any]]:
     """Return all events of a kind so far."""
-    folder = project.folder / ".composesim" / "runs" / run
-    files = (*folder.glob("journal/*.jsonl"), *folder.glob("events/*.jsonl"))
+    files = (*project.written(run, "journal/*.jsonl"), *project.written(run, "events/*.jsonl"))
     lines = (line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n"))
     return [event for event in map(json.loads, lines) if event["kind"] == kind]
 

@@ -84,14 +84,15 @@ class Run:
 
     def events(self, kind: str, **data: Any) -> list[dict[str, Any]]:
         """Return all events of a kind with these values in the data."""
-        files = sorted((*self.folder.glob("journal/*.jsonl"), *self.folder.glob("events/*.jsonl")))
+        patterns = ("journal/*.jsonl", "events/*.jsonl")
+        files = [file for pattern in patterns for file in self.project.written(self.name, pattern)]
         lines = (line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n"))
         found = [json.loads(line) for line in lines if f'"kind": "{kind}"' in line]
         return [event for event in found if data.items() <= event["data"].items()]
 
     def turns(self, failed: str = "") -> int:
         """Return how many steps all ranks have made, or in how many of them this operation failed."""
-        logs = (file.read_text(errors="replace") for file in (self.folder / "logs").glob("node-*.*.log"))
+        logs = (file.read_text(errors="replace") for file in self.project.written(self.name, "logs/node-*.*.log"))
         return sum(
             f'"failed": ["{failed}' in line if failed else '"failed"' in line
             for log in logs

@@ -69,7 +69,7 @@ def test_a_rank_that_takes_more_than_its_share_runs_out_of_memory_and_the_others
     assert outcome.status == 1
     assert "OutOfMemoryError" in outcome.report["cause"]["message"]
     assert outcome.report["cause"]["rank"] == 0
-    logs = (project.folder / ".composesim" / "runs" / run / "logs").glob("*.log")
+    logs = project.written(run, "logs/*.log")
     free = [int(number) for log in logs for number in re.findall(r"^free (\d+)", log.read_text(), re.MULTILINE)]
     shared = len({uuid for node in outcome.report["nodes"] for uuid in node["gpus"]}) == 1
     if shared and not why_no_mps(inspect_gpus().gpus[0], inspect_gpus()):  # MPS limits the rank as a whole

@@ -14,6 +14,7 @@ from compose_sim.core.plan.gpus.request import eligible_gpus, require_gpus
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.gpus import inspect_gpus
+from compose_sim.engine.run_folder.node_files import files_of_nodes
 
 _TIMEOUT_S = 300.0
 
@@ -36,5 +37,5 @@ def run_on_gpus(name: str, inventory: Inventory, spec: Mapping[str, Any]) -> tup
 def lines_of_ranks(session: Session) -> Iterator[str]:
     """Yield what all ranks printed, including the lines of NCCL."""
     files = session.folder.files
-    for name in files.files("logs", ".log"):
-        yield from files.read_text(f"logs/{name}").splitlines()
+    for name in files_of_nodes(files, "logs", ".log"):
+        yield from files.read_text(name).splitlines()

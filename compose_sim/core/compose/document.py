@@ -8,20 +8,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import PurePosixPath
 
 import jinja2
 
 from compose_sim.core.compose.templates import template_environment
 from compose_sim.core.plan.environment import CONTAINER_HOME, SCRATCH
-from compose_sim.core.plan.model import CONTAINER_FOLDER, HIDDEN, NOBODY, Mount, Plan, PlannedPort, PlannedService
+from compose_sim.core.plan.model import (
+    CONTAINER_FOLDER,
+    HIDDEN,
+    KINDS,
+    NOBODY,
+    NODES,
+    Mount,
+    Plan,
+    PlannedPort,
+    PlannedService,
+)
 
-_WRITTEN_TO = ("events", "logs", "observations", "shared", "debug")
-# The run's own folders in every container; sources are relative to the compose file.
-_OWN_MOUNTS = [
-    *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}", read_only=True) for name in ("node", "control")),
-    *(Mount(source=f"./{name}", target=f"{CONTAINER_FOLDER}/{name}") for name in _WRITTEN_TO),
-]
+# Folders of the run in every container, and whether they are read-only.
+_RUN_FOLDERS = {"node": True, "control": True, "shared": False}
 IDENTITY_FILES = "identity"  # a folder in the run's folder
 _IDENTITY = [
     Mount(source=f"./{IDENTITY_FILES}/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")
@@ -37,23 +44,29 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
     environment.filters |= {
         "quote": quote,
         "quote_list": quote_list,
+        "bind": bind,
         "comment": comment,
         "project": project_name,
         "published": published,
         "ports_of": ports_of,
     }
     identity = _IDENTITY if plan.brings_users else []
-    own_mounts = _OWN_MOUNTS + identity
-    if plan.is_driven:
-        own_mounts = [*own_mounts, Mount(source="./secrets", target=f"{CONTAINER_FOLDER}/secrets", read_only=True)]
-    if plan.mps:
-        own_mounts = [*own_mounts, Mount(source="./mps", target=f"{CONTAINER_FOLDER}/mps")]
+    folders = {**_RUN_FOLDERS, **({"secrets": True} if plan.is_driven else {}), **({"mps": False} if plan.mps else {})}
+    mounts = [_run_folder(name, read_only=read_only) for name, read_only in folders.items()]
+    mounts += [*identity, *plan.mounts]
     in_memory = ["/tmp:exec,mode=1777", f"{CONTAINER_HOME}:exec,mode=1777"]
     in_memory += [f"{path}:ro,mode=0555,size=4k" for path in _runs_in_mounts(plan, folder)]
     if plan.scratch_bytes:
         in_memory.append(f"{SCRATCH}:mode=1777,size={plan.scratch_bytes}")
     template = environment.get_template("docker-compose.yml.j2")
-    return template.render(plan=plan, own_mounts=own_mounts, identity=identity, in_memory=in_memory, folder=folder)
+    return template.render(
+        plan=plan,
+        mounts=mounts,
+        own_folders=partial(_own_folders, is_driven=plan.is_driven),
+        identity=identity,
+        in_memory=in_memory,
+        folder=folder,
+    )
 
 
 def render_service_files(plan: Plan, *, loader: jinja2.BaseLoader) -> dict[str, str]:
@@ -94,6 +107,17 @@ def project_name(run: str) -> str:
     return f"composesim-{run}"
 
 
+def _run_folder(name: str, *, read_only: bool = False, below: str = "") -> Mount:
+    """Return the mount of a folder of the run; the source is relative to the compose file."""
+    return Mount(source=f"./{below}{name}", target=f"{CONTAINER_FOLDER}/{name}", read_only=read_only)
+
+
+def _own_folders(node: str, *, is_driven: bool) -> list[Mount]:
+    """Return the mounts that only one container has: what it writes. The driver on the master reads what nodes write."""
+    own = [_run_folder(kind, below=f"{NODES}/{node}/") for kind in KINDS]
+    return [*own, _run_folder(NODES, read_only=True)] if is_driven and node == "master" else own
+
+
 def _runs_in_mounts(plan: Plan, folder: str) -> list[str]:
     """Return where nodes would see the folder of all runs in the project: they must not replace what composesim reads there."""
     runs = PurePosixPath(folder).parents[1:2]  # of PROJECT/.composesim/runs/RUN
@@ -114,6 +138,12 @@ def quote(value: object) -> str:
 def quote_list(values: Iterable[object]) -> str:
     """Return a list of quoted scalars on one line."""
     return f"[{', '.join(quote(value) for value in values)}]"
+
+
+def bind(mount: Mount) -> str:
+    """Return a bind mount on one line."""
+    read_only = ", read_only: true" if mount.read_only else ""
+    return f"{{type: bind, source: {quote(mount.source)}, target: {quote(mount.target)}{read_only}}}"
 
 
 def published(ports: Iterable[PlannedPort]) -> str:

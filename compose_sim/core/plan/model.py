@@ -11,9 +11,12 @@ from typing import Annotated, Any
 
 from compose_sim.core.json_values import from_json
 from compose_sim.core.plan.gpus.binding import Bound
+from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder in containers
 HIDDEN = ".composesim"  # in a project; it holds the folders of runs, `runs/RUN`
+NODES = "nodes"  # in the run's folder; with containers, it holds folders that only one node can write, `NODE/KIND`
+KINDS = ("events", "logs", "observations", "debug")  # of files that a node writes
 TOKEN = "secrets/token"  # in the run's folder, if the run has a token; only the nodes' user can read it
 HOSTED = "hosted"  # the launcher of nodes on which another program starts the ranks, by ssh
 NOBODY = 65534
@@ -182,6 +185,12 @@ class Plan:
     def published(self) -> tuple[PlannedPort, ...]:
         """Return all ports that are published on this machine."""
         return (*self.master.ports, *(port for service in self.services for port in service.ports))
+
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """Return the containers that write into the run's folder; none if nodes are processes."""
+        names = ("master", *((MPS_NAME,) if self.mps else ()), *(node.name for node in self.nodes))
+        return names if self.engine == "docker" else ()
 
     @property
     def user_ids(self) -> tuple[int, int]:

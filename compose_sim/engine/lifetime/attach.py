@@ -12,6 +12,7 @@ from pathlib import Path
 
 from compose_sim.core.verdict.breakpoints import Breakpoint, breakpoint_after
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
+from compose_sim.engine.run_folder.node_files import folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _CHUNK = 65536
@@ -39,7 +40,7 @@ class BreakpointWatch:
             started = time.monotonic()
             is_over = over.is_set()
             stop = self.update()
-            connection = _connect(self._folder / "debug", stop.socket) if stop and stop.phase == "waiting" else None
+            connection = _connect(self._folder, stop) if stop and stop.phase == "waiting" else None
             if connection or is_over:
                 return connection
             over.wait(poll_interval(started))
@@ -91,12 +92,12 @@ def _receive(connection: socket.socket) -> bytes:
         return b""
 
 
-def _connect(folder: Path, name: str) -> socket.socket | None:
-    """Connect to a socket, however long its path is; return None if nothing listens on it yet."""
-    connection = socket.socket(socket.AF_UNIX)
+def _connect(folder: Path, stop: Breakpoint) -> socket.socket | None:
+    """Connect to the socket of a rank, however long its path is; return None if nothing listens on it yet."""
+    connection, files = socket.socket(socket.AF_UNIX), SafeFolder(folder)
     try:
-        with SafeFolder(folder).opened() as descriptor:
-            connection.connect(f"/proc/self/fd/{descriptor}/{name}")
+        with files.opened(f"{folder_of(files, stop.node)}debug") as descriptor:
+            connection.connect(f"/proc/self/fd/{descriptor}/{stop.socket}")
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None

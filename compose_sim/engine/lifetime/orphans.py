@@ -13,6 +13,7 @@ from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
 from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.node_files import folder_of
 from compose_sim.engine.run_folder.record import end_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import CommandError, ComposesimError, SpecError
@@ -134,7 +135,7 @@ def all_nodes_started(folder: RunFolder) -> bool:
         nodes = folder.read_plan().nodes
     except SpecError:
         return False
-    return all(folder.files.status(f"events/{node.name}.jsonl") for node in nodes)
+    return all(folder.files.status(f"{folder_of(folder.files, node.name)}events/{node.name}.jsonl") for node in nodes)
 
 
 def _engines() -> list[Engine]:

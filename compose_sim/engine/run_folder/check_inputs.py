@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from compose_sim.core.checks import Case
 from compose_sim.core.events.events import Event, parse_file_event
 from compose_sim.core.events.observations import Observed, RankObserved, parse_rank
+from compose_sim.core.plan.model import NODES
 from compose_sim.core.report.horovod_timeline import HorovodTimeline, parse_timeline
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
@@ -14,10 +15,9 @@ from compose_sim.core.verdict.hang import standings_of
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, event_files
+from compose_sim.engine.run_folder.node_files import files_of_nodes
 from compose_sim.engine.run_folder.safe_files import MOST_BYTES, SafeFolder
 from compose_sim.errors import SpecError
-
-TIMELINE = "logs/timeline.json"
 
 
 def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
@@ -36,10 +36,15 @@ def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
 def read_timeline(folder: Path) -> HorovodTimeline | None:
     """Return what Horovod's timeline of a run shows; None if there is no timeline, or it is empty."""
     files = SafeFolder(folder)
-    status = files.status(TIMELINE)
-    if not status or status.st_size > MOST_BYTES:
-        return None
-    return parse_timeline(files.read_text(TIMELINE), file=TIMELINE)
+    for above in (
+        "",
+        *(f"{NODES}/{node}/" for node in files.folders(NODES)),
+    ):  # rank 0's node has it, usually the first
+        name = f"{above}logs/timeline.json"
+        status = files.status(name)
+        if status and status.st_size <= MOST_BYTES:
+            return parse_timeline(files.read_text(name), file=name)
+    return None
 
 
 def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:
@@ -53,17 +58,15 @@ def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:
 
 def read_observed(folder: Path) -> Observed:
     """Return what each rank observed in the last round in which it took part."""
-    observations = SafeFolder(folder / "observations")
+    files = SafeFolder(folder)
     newest: dict[int, tuple[int, str, str]] = {}
-    for name in observations.files(suffix=".jsonl"):
-        node, rank, generation = ["", "", *name.removesuffix(".jsonl").rsplit(".", 2)][-3:]
+    for name in files_of_nodes(files, "observations", ".jsonl"):
+        node, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
         if node and rank.isdigit() and generation.isdigit():
             newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(generation), node, name))
     last = max((generation for generation, _, _ in newest.values()), default=0)
     ranks: dict[int, RankObserved] = {
-        rank: parse_rank(node, rank, _lines(observations, name))
-        for rank, (at, node, name) in newest.items()
-        if at == last
+        rank: parse_rank(node, rank, _lines(files, name)) for rank, (at, node, name) in newest.items() if at == last
     }
     return Observed(ranks=ranks)
 
@@ -78,11 +81,12 @@ def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
         if event.generation == last
         for rank, begins_at in event.data["logs"].items()
     }
-    logs, files = {}, SafeFolder(folder / "logs")
-    for name in files.files(suffix=".log"):
-        rank = name.removesuffix(".log").rpartition(".")[2]
-        if rank.isdigit() and (name in begins or not begins):
-            logs[int(rank)] = tuple(_lines(files, name, begins.get(name, 0)))
+    logs, files = {}, SafeFolder(folder)
+    for name in files_of_nodes(files, "logs", ".log"):
+        log = PurePath(name).name
+        rank = log.removesuffix(".log").rpartition(".")[2]
+        if rank.isdigit() and (log in begins or not begins):
+            logs[int(rank)] = tuple(_lines(files, name, begins.get(log, 0)))
     return logs
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,18 +15,19 @@ from typing import Any
 
 from compose_sim import assets
 from compose_sim.core.events.events import Event, parse_event
-from compose_sim.core.plan.model import HIDDEN, TOKEN, Plan, plan_from_dict
+from compose_sim.core.plan.model import HIDDEN, KINDS, NODES, TOKEN, Plan, plan_from_dict
 from compose_sim.core.report.report import Report
 from compose_sim.engine.run_folder.clock import begin_clock, read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.location import make_home, runs_folder
+from compose_sim.engine.run_folder.node_files import files_of_nodes
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError, ResourceError, SpecError, resource_error
 from compose_sim.node.shared.authentication import SECRET
 from compose_sim.node.shared.event_log import RunClock
 
 OWN_EVENTS = "journal/composesim.jsonl"  # not below `events`, where nodes write
-_WRITTEN_BY_NODES = ("events", "logs", "observations", "shared", "debug", "mps")
+_WRITTEN_BY_ALL_NODES = ("shared", "record", "mps")
 _WITH_SOCKETS = ("debug", "mps")  # whoever can open these controls a rank
 _KEPT = ("shared",)  # until the run's folder is deleted
 _WRITTEN_BY_US = ("journal", "node", "control", "requests", "identity", "secrets", "services")
@@ -124,12 +125,12 @@ class RunFolder:
                 hint=f"use another --name; ls -l {self.path}",
             ) from None
 
-    def clear(self, user_id: int, group_id: int, *, token: bool = False) -> None:
+    def clear(self, user_id: int, group_id: int, *, token: bool = False, containers: Collection[str] = ()) -> None:
         """Delete what an earlier run of this name left, except the shared storage, and lay out a new run."""
-        for name in (*_WRITTEN_BY_NODES, *_WRITTEN_BY_US, *_OWN_FILES):
+        for name in (*KINDS, NODES, *_WRITTEN_BY_ALL_NODES, *_WRITTEN_BY_US, *_OWN_FILES):
             if name not in _KEPT:
                 self.files.remove_tree(name)
-        lay_out(self.path, user_id, group_id, token=token, bytecode=True)
+        lay_out(self.path, user_id, group_id, token=token, containers=containers, bytecode=True)
         begin_clock(self.files)
         self.__dict__.pop("clock", None)
 
@@ -215,10 +216,12 @@ def try_read_plan(folder: str) -> Plan | None:
         return None
 
 
-def event_files(files: SafeFolder) -> list[str]:
+def event_files(files: SafeFolder, *, besides: Collection[str] = ()) -> list[str]:
     """Return the names of a run's event files: that of composesim, then those that nodes and the master write."""
     own = OWN_EVENTS.rpartition("/")[2]
-    names = [f"events/{name}" for name in files.files("events", ".jsonl") if name != own]
+    names = [
+        name for name in files_of_nodes(files, "events", ".jsonl", besides=besides) if not name.endswith(f"/{own}")
+    ]
     return [OWN_EVENTS, *names] if files.status(OWN_EVENTS) else names
 
 
@@ -232,8 +235,20 @@ def last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
     return next((event.data for event in events if event and event.kind == kind), {})
 
 
-def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False, bytecode: bool = False) -> None:
-    """Make what nodes need: the code, folders that are writable for the user that nodes run as, and new secrets."""
+def lay_out(
+    path: Path,
+    user_id: int,
+    group_id: int,
+    *,
+    token: bool = False,
+    containers: Collection[str] = (),
+    bytecode: bool = False,
+) -> None:
+    """
+    Make what nodes need: the code, folders that are writable for the user that nodes run as, and new secrets.
+
+    Each of the `containers` gets folders in which no other one can write.
+    """
     files, user = SafeFolder(path), (user_id, group_id)
     files.remove_tree("node")
     files.share_folder("node", user)
@@ -241,8 +256,9 @@ def lay_out(path: Path, user_id: int, group_id: int, *, token: bool = False, byt
     files.copy_tree(assets.node_code(), "node", leave_out=() if bytecode else ("__pycache__",))
     _write_secret(files, SECRET, user)
     files.share_folder("journal", user, private=True)
-    for name in _WRITTEN_BY_NODES:
-        files.make_folder(name, user, private=name in _WITH_SOCKETS)
+    apart = [f"{NODES}/{node}/{kind}" for node in containers for kind in KINDS]
+    for name in (*(apart or KINDS), *_WRITTEN_BY_ALL_NODES):
+        files.make_folder(name, user, private=name.rpartition("/")[2] in _WITH_SOCKETS)
     if token:
         _write_secret(files, TOKEN, user)
 

@@ -21,6 +21,7 @@ from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
+from compose_sim.engine.run_folder.node_files import folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
 from compose_sim.node.shared.progress_page import ProgressPage
@@ -81,7 +82,7 @@ def last_output(folder: RunFolder, state: ClusterState) -> dict[str, str]:
     """Return the last lines in the log of each node that failed before it started a rank; "" if there is no log."""
     output = {}
     for name in failed_at_start(state):
-        log = f"logs/{name}.log"
+        log = f"{folder_of(folder.files, name)}logs/{name}.log"
         text = folder.files.read_text(log) if folder.files.status(log) else ""
         output[name] = "\n".join(text.splitlines()[-_EVIDENCE_LINES:])
     return output

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -27,13 +28,20 @@ class RunReader:
 
     def catch_up(self) -> None:
         """Read what was added; an incomplete last line is read later."""
-        for path in sorted((*self._folder.glob("journal/*.jsonl"), *self._folder.glob("events/*.jsonl"))):
+        for path in sorted((*self._folder.glob("journal/*.jsonl"), *self._files_of_nodes("events/*.jsonl"))):
             for line in self._new_lines(path):
                 self.metrics.add_event(line)
-        for path in sorted((self._folder / "logs").glob("*.*.log")):
+        for path in sorted(self._files_of_nodes("logs/*.*.log")):
             node, _, rank = path.stem.partition(".")
             for line in self._new_lines(path) if rank.isdigit() else ():
                 self.metrics.add_output(node, rank, line)
+
+    def _files_of_nodes(self, pattern: str) -> Iterator[Path]:
+        """Yield the files in the folder of each node that are named after it; the driver runs on the master."""
+        for folder in self._folder.glob("nodes/*"):
+            for path in folder.glob(pattern):
+                if path.name.partition(".")[0] in (folder.name, "driver" if folder.name == "master" else ""):
+                    yield path
 
     def _new_lines(self, path: Path) -> list[str]:
         at = self._offsets.get(path, 0)

@@ -132,11 +132,12 @@ def test_malformed_lines_are_ignored() -> None:
 
 def test_files_are_read_on_from_where_they_were_left(tmp_path: Path) -> None:
     """An incomplete line is read later; an agent's log has no metrics; new files are found."""
-    (tmp_path / "events").mkdir()
-    (tmp_path / "logs").mkdir()
+    node = tmp_path / "nodes" / "node-0"
+    (node / "events").mkdir(parents=True)
+    (node / "logs").mkdir()
     reader = RunReader(tmp_path)
     reader.catch_up()
-    with (tmp_path / "events" / "node-0.jsonl").open("w") as file:
+    with (node / "events" / "node-0.jsonl").open("w") as file:
         file.write(
             event("step", node="node-0", rank=0, step=1) + "\n" + event("step", node="node-0", rank=0, step=2)[:20]
         )
@@ -144,8 +145,8 @@ def test_files_are_read_on_from_where_they_were_left(tmp_path: Path) -> None:
         reader.catch_up()
         assert values(reader.metrics) == {'composesim_rank_steps{node="node-0",rank="0"}': 1}
         file.write(event("step", node="node-0", rank=0, step=2)[20:] + "\n")
-    (tmp_path / "logs" / "node-0.0.log").write_text('{"step": 7}\n')
-    (tmp_path / "logs" / "node-0.log").write_text('{"step": 8}\n')
+    (node / "logs" / "node-0.0.log").write_text('{"step": 7}\n')
+    (node / "logs" / "node-0.log").write_text('{"step": 8}\n')
     reader.catch_up()
 
     assert values(reader.metrics) == {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compose_sim.core.plan.model import TOKEN, PlannedPort, PlannedService
+from compose_sim.core.plan.model import NODES, TOKEN, PlannedPort, PlannedService
 from compose_sim.core.plan.services import ServiceContext
 
 PACKAGES: Mapping[str, str] = {"jupyterlab": "4.0"}
@@ -25,7 +25,7 @@ def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
             ),
             environment={"JUPYTER_TOKEN_FILE": f"{context.folder}/{TOKEN}"},
             mounts=(
-                *context.sees("secrets", "journal", "events", "logs"),
+                *context.sees("secrets", "journal", NODES),
                 *context.sees("shared", writable=True),
                 *context.node_mounts,
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compose_sim.core.plan.model import PlannedPort, PlannedService
+from compose_sim.core.plan.model import NODES, PlannedPort, PlannedService
 from compose_sim.core.plan.services import FILES, ServiceContext
 
 PACKAGES: Mapping[str, str] = {}
@@ -29,7 +29,7 @@ def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
                 *("--", *exporter),
             ),
             mounts=(
-                *context.sees("secrets", "node", "journal", "events", "logs"),
+                *context.sees("secrets", "node", "journal", NODES),
                 *(replace(mount, read_only=True) for mount in context.node_mounts),
             ),
             ports=(PlannedPort(name="prometheus", port=PORT, path="/?token={token}"),),

@@ -160,7 +160,7 @@ class _Follower:
     ) -> None:
         self._master, self._connections, self._hosts, self._options = master, connections, hosts, options
         self._states = NodeStates()
-        self._events = EventReader(Path(os.environ["COMPOSESIM_DIR"]) / "events", self._states)
+        self._events = EventReader(Path(os.environ["COMPOSESIM_DIR"]), self._states)
         self._is_ready = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(master, selectors.EVENT_READ)

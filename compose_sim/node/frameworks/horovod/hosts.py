@@ -57,14 +57,14 @@ class EventReader:
     """Reads the nodes' event files incrementally."""
 
     def __init__(self, folder: Path, states: NodeStates) -> None:
-        """Add the events in `folder` to `states`."""
+        """Add the events in a run's folder to `states`."""
         self._folder, self._states = folder, states
         self._offsets: dict[Path, int] = {}
 
     def read(self, nodes: Collection[str]) -> None:
         """Read the new events of these nodes; an incomplete last line is read later."""
         for node in nodes:
-            path = self._folder / f"{node}.jsonl"
+            path = self._folder / "nodes" / node / "events" / f"{node}.jsonl"
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                 file.seek(self._offsets.get(path, 0))
                 while True:

@@ -77,7 +77,8 @@ def test_a_host_is_added_when_all_ranks_have_joined_and_removed_at_once(tmp_path
 
 
 def test_an_incomplete_line_is_read_later(tmp_path: Path) -> None:
-    states, path = NodeStates(), tmp_path / "node-0.jsonl"
+    states, path = NodeStates(), tmp_path / "nodes" / "node-0" / "events" / "node-0.jsonl"
+    path.parent.mkdir(parents=True)
     reader = EventReader(tmp_path, states)
     line = a_line("node-0", "init", 0, phase="done")
 
