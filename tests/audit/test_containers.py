@@ -89,9 +89,7 @@ def answers(project: Project) -> Iterator[str]:
         words = (*BARE, "--engine", "docker", "--nodes", "1", "--name", project.named("rules"))
         with project.start("up", *words, "--env", f"PORT={port}", project.write("look.py", REACHES)) as process:
             wait_for_line(process, "answers")
-            yield (
-                project.folder / ".composesim" / "runs" / project.named("rules") / "logs" / "node-0.0.log"
-            ).read_text()
+            yield project.log_of(project.named("rules"), "node-0.0")
             process.terminate()
             process.communicate(timeout=PATIENCE_S)
     assert firewall_of(project.named("rules")) == []

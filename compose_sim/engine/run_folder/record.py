@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
@@ -21,7 +21,7 @@ from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
-from compose_sim.engine.run_folder.node_files import folder_of
+from compose_sim.engine.run_folder.node_files import files_of_nodes, folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
 from compose_sim.node.shared.progress_page import ProgressPage
@@ -40,12 +40,11 @@ def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, Cluste
 
 def with_counted_steps(folder: RunFolder, state: ClusterState) -> ClusterState:
     """Return the state with the steps that each rank counted, whether or not it could still report them as events."""
-    observations = SafeFolder(folder.path / "observations")
     counted = {}
-    for name in observations.files(suffix=".progress"):
-        node, rank, generation = ["", "", *name.removesuffix(".progress").rsplit(".", 2)][-3:]
+    for name in files_of_nodes(folder.files, "observations", ".progress"):
+        node, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
         with suppress(OSError, UnsafeFileError, ValueError):
-            counted[node, int(rank), int(generation)] = ProgressPage.steps_in(observations.read_bytes(name))
+            counted[node, int(rank), int(generation)] = ProgressPage.steps_in(folder.files.read_bytes(name))
     return count_steps(state, counted)
 
 
