@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _ACTIVE = {"nodes": 2, "script": "train.py"}  # the settings that a new composesim.yaml makes
 _EXCLUDED = ("name", "module")  # of a new composesim.yaml: `script` is there instead, and runs get a name each
 _COMMENT_COLUMN = 42
-_CLUSTER_VERBS = ("up", "check", "play", "plan", "render")
+_CLUSTER_VERBS = ("up", "check", "play", "plan", "render", "export")
 
 
 def cli_page() -> str:

@@ -23,6 +23,7 @@ VERBS = {
     "play": "Play a scenario of faults in a run, and check its expectations.",
     "plan": "Show what `up` would run, and why.",
     "render": "Write a folder that runs with plain `docker compose up`.",
+    "export": "Print the job that runs a script on a real cluster.",
     "ps": "List runs and their nodes.",
     "logs": "Show what the ranks printed.",
     "exec": "Run a command inside a node.",
@@ -156,7 +157,7 @@ def _wants_json() -> bool:
     own = words[: words.index("--")] if "--" in words else words
     command = group.get_command(click.Context(group), verb[0]) if verb and not verb[0].startswith("-") else None
     count = getattr(command, "count_options", None)
-    return "--json" in (own[: count(own)] if count and verb[0] not in ("render", "play") else own)
+    return "--json" in (own[: count(own)] if count and verb[0] not in ("render", "play", "export") else own)
 
 
 def _usage_text(error: click.ClickException) -> str:

@@ -29,7 +29,12 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: _variable(name, value) for name, value in variables.items()}
 
 
+def is_secret(name: str) -> bool:
+    """Return whether the name of a variable looks like that of a secret."""
+    return bool(_SECRET_NAME.search(name)) and not name.startswith("COMPOSESIM_")
+
+
 def _variable(name: str, value: str) -> str:
-    if _SECRET_NAME.search(name) and not name.startswith("COMPOSESIM_"):
+    if is_secret(name):
         return MASK
     return _PASSWORD_IN_URL.sub(rf"\1:{MASK}", value)

@@ -1,0 +1,80 @@
+"""Export a request: the document for another cluster, and what changes there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compose_sim.app.program import find_program
+from compose_sim.app.request import Request
+from compose_sim.core.export.job import Change, changes_of, job_of
+from compose_sim.core.export.targets import TARGETS, Target, own_changes
+from compose_sim.core.plan.model import Program, copied_name
+from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.engine.host.recipe_plugins import find_recipe
+from compose_sim.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A document for a cluster."""
+
+    target: str
+    text: str
+    changes: tuple[Change, ...]
+    submit: str  # a command in which FILE stands for the document
+
+
+def export(request: Request, target_name: str, *, accelerator: str) -> Exported:
+    """Return the document; raise SpecError if the spec cannot be met on this kind of cluster."""
+    spec, target = request.spec, TARGETS[target_name]
+    _check_recipe(spec, target_name, target)
+    if target.needs_image and spec.image in ("auto", "host"):
+        raise SpecError(
+            f"the image '{spec.image}' exists on this machine only, and a {target_name} pulls its image from a registry",
+            hint=f"composesim export {target_name} --image registry.example.com/team/train:1 …",
+        )
+    program = find_program(spec, find_recipe(spec.recipe), request.folder)
+    if not program.is_module:
+        program = _inside_project(program)
+    job = job_of(
+        spec,
+        program,
+        name=spec.name or _name_of(program),
+        image=spec.image,
+        accelerator=accelerator,
+        variables=request.env_files,
+    )
+    source = "" if program.is_module else (request.folder / program.target).read_text(errors="replace")
+    changes = changes_of(spec, job, keeps=target.keeps, needs_image=target.needs_image, source=source)
+    return Exported(
+        target=target_name, text=target.write(job), changes=(*own_changes(target, job), *changes), submit=target.submit
+    )
+
+
+def _check_recipe(spec: ClusterSpec, name: str, target: Target) -> None:
+    if spec.recipe != target.recipe:
+        fitting = next((other for other, each in TARGETS.items() if each.recipe == spec.recipe), "")
+        raise SpecError(
+            f"'{name}' runs the recipe '{target.recipe}', and this is '{spec.recipe}'",
+            hint=f"composesim export {fitting} …" if fitting else f"composesim render DIR --recipe {spec.recipe} …",
+        )
+
+
+def _inside_project(program: Program) -> Program:
+    """Return the program with the script's path in the project, which is the same on the cluster."""
+    path = Path(os.path.abspath(Path(program.folder, program.target)))
+    if not path.is_relative_to(program.folder):
+        raise SpecError(
+            f"the script '{path}' is outside the project '{program.folder}', which is all that the cluster gets",
+            hint=f"cd {path.parent} && composesim export …",
+        )
+    return replace(program, target=copied_name(program))
+
+
+def _name_of(program: Program) -> str:
+    """Return a name made from the script's or the module's; a job that is exported twice has the same name."""
+    stem = program.target.rpartition(".")[2] if program.is_module else Path(program.target).stem
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem.lower()).strip("-")
+    return plain[:40] or "run"

@@ -1,0 +1,1 @@
+"""Write a spec as a job of a cluster: Slurm, Kubernetes operators, Docker Swarm, SkyPilot or torchrun."""

@@ -1,0 +1,153 @@
+"""Write a torch job as an object of a Kubernetes operator: JobSet, TrainJob, PyTorchJob, or Volcano's Job."""
+
+from __future__ import annotations
+
+from compose_sim.core.export.job import Job
+from compose_sim.core.export.pods import (
+    Object,
+    as_yaml,
+    container,
+    deadline,
+    environment,
+    literal,
+    pod,
+    require_short_name,
+    resources,
+    shared_memory,
+    torchrun,
+)
+
+_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+def jobset(job: Job) -> str:
+    """Return a JobSet: one indexed Job, whose pods get their node rank from an annotation."""
+    require_short_name(job, f"-node-0-{job.nodes - 1}-abcde")
+    rank: Object = {"name": "NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
+    command = torchrun(job, node_rank="$(NODE_RANK)", master=f"{job.name}-node-0-0.{job.name}", port=str(job.port))
+    # The default, OnFailure, would restart one rank in place while the others wait for it.
+    template = pod(job, container(job, "trainer", command, variables=[rank]), restart="Never")
+    return as_yaml(
+        {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {"name": job.name},
+            "spec": {
+                "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+                "failurePolicy": {"maxRestarts": job.max_restarts},
+                "replicatedJobs": [
+                    {
+                        "name": "node",
+                        "replicas": 1,
+                        "template": {
+                            "spec": {
+                                "parallelism": job.nodes,
+                                "completions": job.nodes,
+                                "completionMode": "Indexed",
+                                "backoffLimit": 0,
+                                **deadline(job),
+                                "template": template,
+                            }
+                        },
+                    }
+                ],
+            },
+        }
+    )
+
+
+def trainjob(job: Job) -> str:
+    """Return a TrainJob of the runtime `torch-distributed`, whose controller sets the variables that torchrun reads."""
+    require_short_name(job, f"-node-0-{job.nodes - 1}-abcde")
+    variables, needed = environment(job), resources(job)
+    mounted = {"name": "node", "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
+    pods = {"volumes": shared_memory(job), "containers": [mounted]}
+    patch = {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": pods}}}}]}
+    return as_yaml(
+        {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": job.name},
+            "spec": {
+                "runtimeRef": {"name": "torch-distributed"},
+                **deadline(job),
+                "trainer": {
+                    "image": job.image,
+                    "command": ["torchrun"],
+                    "args": [*map(literal, job.program)],
+                    "numNodes": job.nodes,
+                    "numProcPerNode": job.nproc,  # without it, a node without GPUs starts one rank per CPU
+                    **({"env": variables} if variables else {}),
+                    **({"resourcesPerNode": needed} if needed else {}),
+                },
+                "runtimePatches": [
+                    {"manager": "composesim.dev/export", "trainingRuntimeSpec": {"template": {"spec": patch}}}
+                ],
+            },
+        }
+    )
+
+
+def pytorchjob(job: Job) -> str:
+    """Return a PyTorchJob of the training operator's first version; an elastic one has workers only."""
+    require_short_name(job, f"-worker-{job.nodes - 1}")
+    elastic = {}
+    if job.elastic:
+        least, most = job.elastic
+        policy = {"minReplicas": least, "maxReplicas": most, "rdzvBackend": "c10d", "maxRestarts": job.max_restarts}
+        elastic = {"elasticPolicy": policy}
+        command = ["torchrun", *map(literal, job.program)]  # the operator sets the variables of the rendezvous
+        replicas = {"Worker": _replicas(job, command, job.nodes)}
+    else:
+        command = torchrun(job, node_rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
+        workers = {"Worker": _replicas(job, command, job.nodes - 1)} if job.nodes > 1 else {}
+        replicas = {"Master": _replicas(job, command, 1), **workers}
+    return as_yaml(
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "metadata": {"name": job.name},
+            "spec": {
+                "nprocPerNode": str(job.nproc),
+                "runPolicy": {
+                    "cleanPodPolicy": "None",
+                    "backoffLimit": job.max_restarts,
+                    **deadline(job),
+                },
+                **elastic,
+                "pytorchReplicaSpecs": replicas,
+            },
+        }
+    )
+
+
+def volcano(job: Job) -> str:
+    """Return a Job of Volcano, which starts all pods of the gang or none."""
+    require_short_name(job, f"-worker-{job.nodes - 1}")
+    plugin = ["--master=master", "--worker=worker", f"--port={job.port}", "--wait-master-enabled=true"]
+    command = torchrun(job, node_rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
+    template = pod(job, container(job, "trainer", command), restart="Never")
+    master = {"name": "master", "replicas": 1, "template": template}
+    ends_job = {"policies": [{"event": "TaskCompleted", "action": "CompleteJob"}]}
+    workers = [{"name": "worker", "replicas": job.nodes - 1, "template": template}] if job.nodes > 1 else []
+    return as_yaml(
+        {
+            "apiVersion": "batch.volcano.sh/v1alpha1",
+            "kind": "Job",
+            "metadata": {"name": job.name},
+            "spec": {
+                "schedulerName": "volcano",
+                "minAvailable": job.nodes,
+                "maxRetry": job.max_restarts,
+                "policies": [{"event": "PodFailed", "action": "RestartJob" if job.max_restarts else "AbortJob"}],
+                "plugins": {"pytorch": plugin, "svc": []},
+                "tasks": [{**master, **ends_job}, *workers],
+            },
+        }
+    )
+
+
+def _replicas(job: Job, command: list[str], count: int) -> Object:
+    """Return the pods of one role; the operator finds the container by its name, `pytorch`."""
+    template = pod(job, container(job, "pytorch", command))
+    return {"replicas": count, "restartPolicy": "OnFailure" if job.max_restarts else "Never", "template": template}

@@ -1,0 +1,123 @@
+"""Make the parts that all Kubernetes kinds share: containers, pods, quantities, names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from compose_sim.core.export.job import Job
+from compose_sim.errors import SpecError
+
+Object = dict[str, Any]
+
+_GPU = "nvidia.com/gpu"
+_LONGEST_NAME = 63  # of a pod, with the suffix that the controller adds
+_SHARED_MEMORY = "shm"
+
+
+class _Plain(yaml.SafeDumper):
+    """Write equal parts twice: not every tool reads anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Return True for all values."""
+        return True
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Write a text of several lines as lines."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _block)
+
+
+def as_yaml(document: Object) -> str:
+    """Return a document as YAML."""
+    return yaml.dump(document, Dumper=_Plain, sort_keys=False, width=120)
+
+
+def quantity(size: int) -> str:
+    """Return bytes as a quantity: `512Mi`. Kubernetes reads the `512m` of Docker and composesim as 0.512 bytes."""
+    for unit, factor in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
+
+
+def literal(word: str) -> str:
+    """Return a word that Kubernetes leaves alone: it replaces $(NAME) in arguments and values."""
+    return word.replace("$(", "$$(")
+
+
+def environment(job: Job) -> list[Object]:
+    """Return the variables of a container. Secrets come from the Secret `NAME-secrets`."""
+    plain: list[Object] = [{"name": name, "value": literal(value)} for name, value in job.environment.items()]
+    secret = f"{job.name}-secrets"
+    return plain + [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}} for name in job.secrets
+    ]
+
+
+def resources(job: Job) -> Object:
+    """Return the GPUs and the memory as limits, and the CPUs as a request: a CPU limit would throttle the ranks."""
+    limits = {
+        **({_GPU: str(job.gpus)} if job.gpus else {}),
+        **({"memory": quantity(job.memory_bytes)} if job.memory_bytes else {}),
+    }
+    return {
+        **({"limits": limits} if limits else {}),
+        **({"requests": {"cpu": f"{job.cpus:g}"}} if job.cpus else {}),
+    }
+
+
+def container(job: Job, name: str, command: Sequence[str], *, variables: Sequence[Object] = ()) -> Object:
+    """Return a container that runs a command; `variables` come before those of the job."""
+    variables, needed = [*variables, *environment(job)], resources(job)
+    return {
+        "name": name,
+        "image": job.image,
+        **({"command": [*command]} if command else {}),
+        **({"env": variables} if variables else {}),
+        **({"resources": needed} if needed else {}),
+        "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],
+    }
+
+
+def shared_memory(job: Job) -> list[Object]:
+    """Return the volume of /dev/shm, which has 64 MiB otherwise."""
+    return [{"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": quantity(job.shm_bytes)}}]
+
+
+def pod(job: Job, own: Object, *, restart: str = "") -> Object:
+    """Return a pod template with one container."""
+    policy = {"restartPolicy": restart} if restart else {}
+    return {"spec": {**policy, "volumes": shared_memory(job), "containers": [own]}}
+
+
+def deadline(job: Job) -> Object:
+    """Return the time limit of a job, if it has one."""
+    return {"activeDeadlineSeconds": max(1, int(job.timeout_s))} if job.timeout_s else {}
+
+
+def torchrun(job: Job, *, node_rank: str, master: str, port: str) -> list[str]:
+    """Return torchrun's command line for one node. Kubernetes replaces $(NAME) in it."""
+    return [
+        "torchrun",
+        f"--nnodes={job.nodes}",
+        f"--nproc-per-node={job.nproc}",
+        f"--node-rank={node_rank}",
+        f"--master-addr={master}",
+        f"--master-port={port}",
+        *map(literal, job.program),
+    ]
+
+
+def require_short_name(job: Job, suffix: str) -> None:
+    """Raise SpecError if the names that a controller makes from the job's would be too long: it would create no pods."""
+    if len(job.name + suffix) > _LONGEST_NAME:
+        raise SpecError(
+            f"'{job.name}{suffix}' is longer than the {_LONGEST_NAME} characters of a pod's name",
+            hint=f"composesim export --name {job.name[: _LONGEST_NAME - len(suffix)]} …",
+        )
