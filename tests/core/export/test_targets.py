@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,9 @@ import yaml
 
 from compose_sim.core.export.targets import TARGETS, own_changes
 from compose_sim.errors import SpecError
-from tests.builders import ROOT
 from tests.core.export.jobs import ARGUMENTS, FULL, changes, document, job, spec_of
 
-GOLDEN = ROOT / "tests" / "golden" / "export"
+GOLDEN = Path(__file__).parent / "golden"
 SCRIPTS = ("torchrun", "slurm")
 
 
