@@ -15,6 +15,8 @@ if __name__ == "__main__" and not __package__:
 
 from importlib import import_module
 
+from .shared.setuid_files import forbid_setuid_files
+
 # Role -> module, whose `main(arguments)` returns the exit code of the process.
 ROLES = {
     "master": ".master.rendezvous_master",
@@ -46,6 +48,7 @@ def main(arguments: list[str]) -> int:
     role, *rest = arguments or [""]
     if role not in ROLES:
         sys.exit(f"composesim: unknown role '{role}'. Roles: {', '.join(ROLES)}")
+    forbid_setuid_files()
     return int(import_module(ROLES[role], __package__).main(rest) or 0)
 
 

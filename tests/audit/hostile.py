@@ -2,6 +2,8 @@
 
 import json
 import os
+import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -74,6 +76,21 @@ def forge_others():
     os._exit(9)
 
 
+def plant_setuid():
+    """Leave programs in the project that give whoever executes them the rights of the user of the nodes."""
+    Path("chmod").touch()
+    for plant in (
+        lambda: Path("chmod").chmod(0o4755),
+        lambda: os.open("open", os.O_CREAT | os.O_WRONLY, 0o4755),
+        lambda: os.mknod("mknod", stat.S_IFREG | 0o4755),
+        lambda: subprocess.run(["install", "-m", "4755", "/bin/sh", "install"], capture_output=True),
+    ):
+        try:
+            plant()
+        except OSError as error:
+            print("refused", error.strerror)
+
+
 ATTACKS = {
     "metric-huge-number": lambda: print('{"step": ' + HUGE + "}"),
     "metric-deep": lambda: print('{"step": 1, "x": ' + DEEP + "}"),
@@ -99,6 +116,7 @@ ATTACKS = {
     "print-commands": lambda: print(COMMANDS),
     "forge": forge,
     "forge-others": forge_others,
+    "setuid": plant_setuid,
 }
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import secrets
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,16 @@ def test_an_attack_does_not_change_the_verdict(attack: str, tmp_path: Path) -> N
     assert control_characters(done.stdout) == []
     if attack.startswith("log-"):
         assert "fine" in composesim(tmp_path, "logs", "--run", run, check=0).stdout
+
+
+@pytest.mark.docker
+def test_no_setuid_file_leaves_a_container(tmp_path: Path) -> None:
+    """Nodes run as root here, as always in a project of root, and write into the project."""
+    _, done = up(tmp_path, "setuid", "--engine", "docker", "--nodes", "1")
+
+    assert done.stdout.count("refused") == 3
+    assert (tmp_path / "chmod").is_file()
+    assert [path for path in tmp_path.iterdir() if path.stat().st_mode & stat.S_ISUID] == []
 
 
 @pytest.mark.docker
