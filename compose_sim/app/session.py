@@ -25,7 +25,7 @@ from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.location import location_choice, runs_folder
-from compose_sim.engine.run_folder.record import build_report, last_output
+from compose_sim.engine.run_folder.record import build_report, last_output, read_state
 from compose_sim.errors import ComposesimError, EngineError, ResourceError, SpecError, resource_error, resource_errors
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Session:
         self.folder.claim()
         try:
             self._lay_out()
-            report = conclude(self._run(listener, player))
+            report = conclude(self._run_or_interrupt(listener, player))
             if unwritten := self._write_report(report):
                 listener.progress(f"report.json was not written: {unwritten.message}. Try: {unwritten.hint}")
             spec = self.request.spec
@@ -129,27 +129,36 @@ class Session:
         self.folder.clear(*self.plan.user_ids, token=self.plan.has_token, containers=self.plan.writers)
         self.folder.write_plan(self.plan)
 
+    def _run_or_interrupt(self, listener: Listener, player: Player | None) -> Report:
+        """Return the report, also if the user interrupts the run before its loop begins, which takes interrupts itself."""
+        try:
+            with interrupts_raise():
+                return self._run(listener, player)
+        except KeyboardInterrupt:
+            self.was_interrupted = True
+            self.folder.append_event("stopping", reason="interrupted")
+            return self._report(read_state(self.folder)[1])
+
     def _run(self, listener: Listener, player: Player | None) -> Report:
         from compose_sim.app.run import RunLoop
         from compose_sim.engine.lifetime.supervisor import start_supervisor
 
-        with interrupts_raise():
-            self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
-            try:
-                image = self.engine.prepare(self.plan, listener.progress)
-                self._start(image)
-                loop = RunLoop(self.plan, self.engine, self.folder, listener, player)
-                state = loop.follow()
-                self.was_interrupted = loop.was_interrupted
-                report = self._report(state)
-                self._write_report(report)  # before the clean-up, which may be interrupted
-            except ComposesimError as error:
-                if problem := self.engine.problem():
-                    raise EngineError(problem, evidence=error.message) from error
-                raise
-            finally:
-                if self._clean_up(listener):
-                    self._supervisor.release()
+        self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
+        try:
+            image = self.engine.prepare(self.plan, listener.progress)
+            self._start(image)
+            loop = RunLoop(self.plan, self.engine, self.folder, listener, player)
+            state = loop.follow()
+            self.was_interrupted = loop.was_interrupted
+            report = self._report(state)
+            self._write_report(report)  # before the clean-up, which may be interrupted
+        except ComposesimError as error:
+            if problem := self.engine.problem():
+                raise EngineError(problem, evidence=error.message) from error
+            raise
+        finally:
+            if self._clean_up(listener):
+                self._supervisor.release()
         return report
 
     def _start(self, image: str) -> None:

@@ -26,7 +26,7 @@ VERBS = {
     "export": "Print the job that runs a script on a real cluster.",
     "ps": "List runs and their nodes.",
     "logs": "Show what the ranks printed.",
-    "exec": "Run a command inside a node.",
+    "exec": "Run a command inside a node, or all nodes.",
     "attach": "Attach to the debugger of a rank that waits at breakpoint().",
     "wait": "Wait for a run to finish, and exit with its exit code.",
     "stats": "Show CPU, memory and network of each node.",

@@ -83,8 +83,8 @@ class Engine(Protocol):
         """Remove all nodes, networks and volumes of a run, if there are any. The run's folder stays."""
         ...
 
-    def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
-        """Run a command inside a node, on this terminal; return its exit status."""
+    def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
+        """Run a command inside a node and return the exit status. It gets this terminal, or `write` gets each line of output."""
         ...
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:

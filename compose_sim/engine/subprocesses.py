@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from compose_sim.engine.project_owner import Owner, as_user
 from compose_sim.errors import CommandError
@@ -88,6 +88,39 @@ def run_on_terminal(
     finally:
         signal.signal(signal.SIGINT, ours)
     return status if status >= 0 else 128 - status
+
+
+def run_on_lines(
+    argv: Sequence[str],
+    write: Callable[[str], None],
+    *,
+    folder: str | None = None,
+    env: Mapping[str, str] | None = None,
+    owner: Owner | None = None,
+) -> int:
+    """Run a program without a terminal, and pass each line that it prints to `write`; return the exit status as a shell would."""
+    with subprocess.Popen(
+        argv,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        **as_user(owner),
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            write(line.rstrip("\n"))
+    status = int(child.returncode)
+    return status if status >= 0 else 128 - status
+
+
+def through_shell(node: str, argv: Sequence[str]) -> list[str]:
+    """Return the command as a shell on the node starts it, which reports in the node's name if there is no such program."""
+    return ["sh", "-c", 'exec "$@"', node, *argv]
 
 
 def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -106,6 +106,16 @@ def test_a_command_runs_in_the_environment_of_its_node(bench: Bench) -> None:
     assert bench.engine.execute(plan.run, "node-1", [plan.python, "-c", program]) == 7
 
 
+def test_lines_of_a_command_that_does_not_exist_name_the_node(bench: Bench) -> None:
+    plan, lines = bench.start(WAITS), list[str]()
+
+    assert bench.engine.execute(plan.run, "node-0", ["no-such-command"], lines.append) == 127
+    assert bench.engine.execute(plan.run, "node-0", ["sh", "-c", "echo out; echo err >&2"], lines.append) == 0
+    assert lines[0].startswith("node-0:")
+    assert "no-such-command: not found" in lines[0]
+    assert sorted(lines[1:]) == ["err", "out"]
+
+
 def test_the_last_lines_of_a_node_that_failed_at_once(bench: Bench) -> None:
     plan = bench.start("import sys; [print(f'line {i}', flush=True) for i in range(30)]; sys.exit(1)")
     bench.ended(plan)

@@ -115,6 +115,9 @@ def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
     return state
 
 
+_OF_SHELLS = {126: " (the command cannot be executed)", 127: " (command not found)"}
+
+
 def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failure:
     exit_code, signal = event.data.get("exit_code"), event.data.get("signal")
     if rank.exception and not signal:
@@ -128,7 +131,8 @@ def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failur
     elif signal:
         kind, message = "signal", f"rank {rank.rank} was killed by {name}"
     else:
-        kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}"
+        meaning = _OF_SHELLS.get(exit_code or 0, "")
+        kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}{meaning}"
     message += _why_refused(event, rank.node)
     return Failure(t=event.t, kind=kind, node=rank.node, rank=rank.rank, message=message, generation=event.generation)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from compose_sim.core.compose.document import project_name
@@ -18,7 +18,14 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.engine.docker import actions, daemon, firewall, images
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.subprocesses import output_of, run_on_terminal, stream_lines, try_output_of
+from compose_sim.engine.subprocesses import (
+    output_of,
+    run_on_lines,
+    run_on_terminal,
+    stream_lines,
+    through_shell,
+    try_output_of,
+)
 from compose_sim.errors import EngineError
 
 _RUN_LABEL, _FOLDER_LABEL = "composesim.run", "composesim.folder"
@@ -135,10 +142,13 @@ class DockerEngine:
             firewall.open_host(run)
         _remove_if_any(["network", "rm"], list(networks))
 
-    def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
-        """Run `docker exec`, with a terminal if there is one."""
+    def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
+        """Run `docker exec`, with a terminal if there is one and nothing else gets the output."""
+        words = [_container(run, node), *through_shell(node, argv)]
+        if write:
+            return run_on_lines(["docker", "exec", *words], write)
         flags = ["--interactive", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
-        return run_on_terminal(["docker", "exec", *flags, _container(run, node), *argv])
+        return run_on_terminal(["docker", "exec", *flags, *words])
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
         """Return the end of `docker logs`."""

@@ -6,9 +6,10 @@ an interrupted wait on an Event can leave the lock held, and the run would hang 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
@@ -54,6 +55,16 @@ def interrupts_wake(wake_ups: WakeUps) -> Iterator[None]:
         yield
 
 
+def _leave(terminals: Sequence[int]) -> None:
+    """Send output nowhere if the terminal has been closed: writing to it fails, and the run is to end with a report."""
+    closed = [number for number in terminals if not os.isatty(number)]
+    if closed:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for number in closed:
+            os.dup2(nothing, number)
+        os.close(nothing)
+
+
 @contextmanager
 def _handled(handle: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers in that thread only
@@ -61,7 +72,13 @@ def _handled(handle: Callable[[], None]) -> Iterator[None]:
         return
     # If a shell started this process in the background, it ignores SIGINT: Ctrl-C is meant for another program.
     numbers = [number for number in _NUMBERS if (number, signal.getsignal(number)) != (signal.SIGINT, signal.SIG_IGN)]
-    before = {number: signal.signal(number, lambda *_: handle()) for number in numbers}
+    terminals = [number for number in (1, 2) if os.isatty(number)]
+
+    def handle_signal(*_: object) -> None:
+        _leave(terminals)
+        handle()
+
+    before = {number: signal.signal(number, handle_signal) for number in numbers}
     try:
         yield
     finally:

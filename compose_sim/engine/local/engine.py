@@ -12,7 +12,7 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from compose_sim.core.faults.effects import Action, Start
@@ -28,7 +28,7 @@ from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, last_event, try_read_plan
 from compose_sim.engine.run_folder.safe_files import SafeFolder
-from compose_sim.engine.subprocesses import run_on_terminal
+from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
 from compose_sim.errors import EngineError
 
 MASTER = "master"
@@ -139,7 +139,7 @@ class LocalEngine:
         self._children.reap_others(killed)
         _remove_sockets(run)
 
-    def execute(self, run: str, node: str, argv: Sequence[str]) -> int:
+    def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
         """Run a command in the node's environment and working directory; return 127 if there is no such command."""
         agent = agent_of(run, node)
         if agent is None:
@@ -147,7 +147,10 @@ class LocalEngine:
         folder = str(Path(f"/proc/{agent.pid}/cwd").readlink())
         # Anybody can start a process with the labels of a node, and with any other variables.
         environment, owner = process_labels.environment_of(agent.pid), owner_of_process(agent.pid)
-        return run_on_terminal(argv, folder=folder, env=environment, owner=owner)
+        words = through_shell(node, argv)
+        if write:
+            return run_on_lines(words, write, folder=folder, env=environment, owner=owner)
+        return run_on_terminal(words, folder=folder, env=environment, owner=owner)
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
         """Return the end of `logs/NODE.out`, where the node's first process prints."""
