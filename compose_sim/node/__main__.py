@@ -15,7 +15,7 @@ if __name__ == "__main__" and not __package__:
 
 from importlib import import_module
 
-from .shared.setuid_files import forbid_setuid_files
+from .setuid_files import forbid_setuid_files
 
 # Role -> module, whose `main(arguments)` returns the exit code of the process.
 ROLES = {

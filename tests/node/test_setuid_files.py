@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 TRIES = """
 import ctypes, os, stat, sys
 sys.path.insert(0, sys.argv[1])
-from compose_sim.node.shared.setuid_files import forbid_setuid_files
+from compose_sim.node.setuid_files import forbid_setuid_files
 libc = ctypes.CDLL(None, use_errno=True)
 def call(number, *arguments):
     if libc.syscall(number, *arguments) < 0:
