@@ -37,6 +37,7 @@ VERBS = {
     "down": "End a run and remove its nodes and network.",
     "prune": "Remove what crashed runs left behind.",
     "report": "Show the report of a run.",
+    "trace": "Write the timeline of a run for Perfetto.",
     "bench": "Measure shaped links, or nodes that share GPUs.",
     "doctor": "Check this machine, and print how to fix it.",
     "init": "Write a composesim.yaml and a small DDP script.",

@@ -109,3 +109,10 @@ def select_folder(run: str | None, *, elsewhere: bool = True) -> RunFolder:
     if not live:
         raise SpecError(f"there is no run in '{project}'", hint="composesim up --nodes 2 train.py")
     return RunFolder(live[only_run(live, project, elsewhere=elsewhere)])
+
+
+def named_folder(named: str | None) -> RunFolder:
+    """Return the folder of a run by name or path; without either, as `select_folder`."""
+    if named and "/" in named:
+        return RunFolder(Path(named).resolve())
+    return select_folder(named)

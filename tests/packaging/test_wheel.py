@@ -30,7 +30,8 @@ def test_the_wheel_carries_the_assets_under_their_names_in_the_checkout(wheel: P
         text=True,
     ).stdout.split()
 
-    assert {f"compose_sim/_assets/{name}" for name in tracked} <= set(ZipFile(wheel).namelist())
+    page = {str(path.relative_to(ROOT)) for path in (ROOT / "compose_sim" / "view" / "page").iterdir()}
+    assert {f"compose_sim/_assets/{name}" for name in tracked} | page <= set(ZipFile(wheel).namelist())
 
 
 def test_the_wheel_carries_the_licence_and_nothing_beside_the_package(wheel: Path) -> None:

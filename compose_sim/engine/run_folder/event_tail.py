@@ -23,7 +23,7 @@ _LONGEST_LINE = 1 << 20  # bytes; a longer line is cut
 _POLL_S = 0.05
 
 
-class _FileTail:
+class FileTail:
     """Reads the lines added to one file, with offsets. A last line without a newline is held back until it is complete."""
 
     def __init__(self, files: SafeFolder, name: str) -> None:
@@ -73,8 +73,8 @@ class EventTail:
         self._files = SafeFolder(folder)
         self._clock = read_clock(self._files)
         self._logs = logs
-        self._event_tails: dict[str, _FileTail] = {}
-        self._log_tails: dict[str, _FileTail] = {}
+        self._event_tails: dict[str, FileTail] = {}
+        self._log_tails: dict[str, FileTail] = {}
         self._finishing = False
         self._silent: set[str] = set()  # nodes without new events, which have started no rank, and written no new file
         self._rounds: dict[str, list[tuple[int, int]]] = {}  # log's stem -> (offset, generation), sorted
@@ -103,7 +103,7 @@ class EventTail:
         self._log_tails.clear()
 
     @property
-    def _tails(self) -> list[_FileTail]:
+    def _tails(self) -> list[FileTail]:
         return [*self._event_tails.values(), *self._log_tails.values()]
 
     def _collect(self, *, final: bool) -> list[Event]:
@@ -137,13 +137,13 @@ class EventTail:
                     rounds.append((int(begins_at), event.generation))
                     rounds.sort()
 
-    def _open(self, tails: dict[str, _FileTail], find: Callable[[], list[str]]) -> None:
+    def _open(self, tails: dict[str, FileTail], find: Callable[[], list[str]]) -> None:
         """Open new files. What a node has replaced or made unreadable since it was opened stays open."""
         with suppress(UnsafeFileError, PermissionError):
             for name in () if self._finishing else find():
                 if name not in tails:
                     with suppress(UnsafeFileError, PermissionError, FileNotFoundError):
-                        tails[name] = _FileTail(self._files, name)
+                        tails[name] = FileTail(self._files, name)
 
 
 def poll_interval(started: float) -> float:

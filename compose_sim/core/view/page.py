@@ -1,0 +1,191 @@
+"""Fold a run into messages for the page that shows it (`compose_sim/view`).
+
+A message replaces `now` and appends to `spans`, `usage`, `metrics` and `logs`. A finished run is one message; a running run is a
+sequence of them. Times are seconds since the start of the run, and those of spans microseconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from compose_sim.core.events.events import Event
+from compose_sim.core.plan.model import Plan
+from compose_sim.core.report.make_report import make_report
+from compose_sim.core.report.report import Report
+from compose_sim.core.state.fold import fold
+from compose_sim.core.state.node_phase import phase_of
+from compose_sim.core.state.state import ClusterState, RankState, initial_state
+from compose_sim.core.verdict.hang import diagnose, standings_of
+from compose_sim.core.view.timeline import KINDS, Span
+
+Message = dict[str, Any]
+_NO_METRICS = ("step", "epoch", "rank")
+_UNCHANGED = ("schema_version", "choices", "published", "scenario", "driver", "timeline")  # fields that no view shows
+
+
+class PageFold:
+    """What has been seen of a run, and what of it is not yet in a message."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.state = initial_state(plan)
+        self._shares: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._lives: dict[int, list[list[Any]]] = defaultdict(list)
+        self._stalls: dict[int, list[list[Any]]] = defaultdict(list)
+        self._texts: dict[str, int] = {"": 0}
+        self._steps: dict[int, int] = {}
+        self._new: Message = {}
+        self._begin()
+
+    def add_events(self, events: Iterable[Event]) -> None:
+        """Take further events, those of the logs included."""
+        for event in events:
+            if event.kind == "log":
+                self._new["logs"].append([event.rank, event.data["line"]])
+                continue
+            self.state = fold(self.state, event)
+            t, rank = self._since(event.t), event.rank
+            if event.kind == "usage":
+                self._add_usage(event, t)
+            elif event.kind == "metric":
+                self._add_metric(event)
+            elif rank is None:
+                continue
+            elif event.kind == "rank-started":
+                self._lives[rank].append([t, None, event.node])
+            elif event.kind == "rank-exited":
+                _close(self._lives[rank], t)
+                _close(self._stalls[rank], t)
+            elif event.kind == "stalled":
+                _close(self._stalls[rank], t)
+                self._stalls[rank].append([max(0.0, t - float(event.data.get("since_s") or 0.0)), None])
+            elif event.kind == "resumed":
+                _close(self._stalls[rank], t)
+
+    def add_spans(self, spans: Iterable[Span]) -> None:
+        """Take further spans of the timeline."""
+        start = self.state.started_at or 0.0
+        for span in spans:
+            self._shares[span.rank][span.kind] += span.lasted
+            if span.late is not None and span.late != span.rank:
+                self._shares[span.late]["caused"] += span.lasted
+            text = self._texts.get(span.what)
+            if text is None:
+                text = self._texts[span.what] = len(self._texts)
+                self._new["texts"].append(span.what)
+            began, lasted = round((span.began - start) * 1e6), round(span.lasted * 1e6)
+            self._new["spans"].append([span.rank, KINDS.index(span.kind), began, lasted, span.step, text, span.late])
+
+    def take(self, *, report: Report | None, is_over: bool, **more: Any) -> Message:
+        """Return what is new, with the state of the run: `report` is that of a run that is over."""
+        message = {"now": {**self._now(report, is_over=is_over), **more}, **self._new}
+        self._begin()
+        return message
+
+    def _begin(self) -> None:
+        self._new = {"spans": [], "texts": [], "usage": [], "metrics": [], "logs": []}
+
+    def _since(self, t: float) -> float:
+        return round(max(0.0, t - (self.state.started_at or t)), 4)
+
+    def _add_usage(self, event: Event, t: float) -> None:
+        node = self.state.nodes.get(event.node or "")
+        usage = node.usage if node else None
+        if usage:
+            values = (usage.cpus, usage.memory_bytes, usage.received_bytes, usage.sent_bytes, usage.gpu_use)
+            self._new["usage"].append([event.node, t, *values])
+
+    def _add_metric(self, event: Event) -> None:
+        step = event.data.get("step")
+        for name, value in event.data.items():
+            if name not in _NO_METRICS and isinstance(value, int | float) and not isinstance(value, bool):
+                self._new["metrics"].append([name, event.rank, step, value])
+
+    def _now(self, report: Report | None, *, is_over: bool) -> Message:
+        state = self.state
+        shown = (report or make_report(self.plan, state)).to_dict()
+        if not is_over:
+            shown |= {"verdict": "running", "exit_code": None, "cause": None}
+        return {
+            **{name: value for name, value in shown.items() if name not in _UNCHANGED},
+            "is_over": is_over,
+            "folder": self.plan.working_directory,
+            "t": self._since(state.last_t),
+            "phases": {name: phase_of(state, name) for name in state.nodes},
+            "wanted": list(state.wanted),
+            "ranks": [_rank(each) for each in state.ranks.values()],
+            "lives": dict(self._lives),
+            "stalls": dict(self._stalls),
+            "kinds": list(KINDS),
+            "shares": {rank: dict(shares) for rank, shares in sorted(self._shares.items())},
+            "hang": _hang(state, self.plan) if _hangs(state, report) else None,
+        }
+
+
+def thin(message: Message, *, most_spans: int, most_points: int, most_log_bytes: int) -> Message:
+    """Return a message of a finished run that is not too large for one file; `left_out` says what is missing."""
+    left_out = []
+    stride = -(-len(message["spans"]) // most_spans) or 1
+    spans = [span for span in message["spans"] if span[4] % stride == 0 or span[3] >= 100_000]
+    if stride > 1:
+        left_out.append(f"The timeline shows every {stride}th step, and what took longer than 0.1 s.")
+    points: dict[tuple[Any, ...], int] = defaultdict(int)
+    for point in message["metrics"]:
+        points[tuple(point[:2])] += 1
+    seen: dict[tuple[Any, ...], int] = defaultdict(int)
+    metrics = []
+    for point in message["metrics"]:
+        key = tuple(point[:2])
+        if seen[key] % (-(-points[key] // most_points)) == 0:
+            metrics.append(point)
+        seen[key] += 1
+    logs: list[Any] = []
+    size = 0
+    for rank, line in reversed(message["logs"]):
+        size += len(line) + 16
+        if size > most_log_bytes:
+            left_out.append(f"The first {len(message['logs']) - len(logs)} lines of the logs are not in this file.")
+            break
+        logs.append([rank, line])
+    now = {**message["now"], "left_out": left_out}
+    return {**message, "now": now, "spans": spans, "metrics": metrics, "logs": logs[::-1]}
+
+
+def _hangs(state: ClusterState, report: Report | None) -> bool:
+    return state.hang is not None or (report is not None and report.cause is not None and report.cause.kind == "hang")
+
+
+def _hang(state: ClusterState, plan: Plan) -> Message | None:
+    """Return the diagnosis, and the stacks of all ranks, that of the culprit first."""
+    standings = standings_of(state)
+    if not standings:
+        return None
+    found = diagnose(standings, folder=plan.working_directory)
+    ranks = [
+        {
+            "rank": each.rank,
+            "node": each.node,
+            "is_culprit": each.rank == found.rank,
+            "waits_in": each.waits_in,
+            "stands": "exited with status 0" if each.has_left else each.stands(plan.working_directory),
+            "frames": [list(frame) for frame in each.frames],
+            "steps": each.steps,
+        }
+        for each in sorted(standings, key=lambda each: (each.rank != found.rank, each.rank))
+    ]
+    place = list(found.place) if found.place else None
+    return {"message": found.message, "fix": found.fix, "rank": found.rank, "place": place, "ranks": ranks}
+
+
+def _rank(rank: RankState) -> Mapping[str, Any]:
+    return {
+        **{"rank": rank.rank, "node": rank.node, "phase": rank.phase, "step": rank.step},
+        **{"exit_code": rank.exit_code, "signal": rank.signal, "stopped": rank.stopped},
+    }
+
+
+def _close(periods: list[list[Any]], t: float) -> None:
+    if periods and periods[-1][1] is None:
+        periods[-1][1] = t

@@ -1,0 +1,104 @@
+// The cluster at one moment: the one under the pointer in the timeline, or the last of the run.
+
+const HELD = { pause: "paused", stop: "stopped", isolate: "isolated", partition: "partitioned" };
+const GONE = ["killed", "lost", "absent"];
+const MOST_IN_RING = 12;
+
+function drawCluster() {
+  const place = document.getElementById("picture");
+  if (!place || !run.now) return;
+  const now = run.now, t = lanes.cursor, live = t === null;
+  document.getElementById("moment").textContent = live ? (now.is_over ? "at the end of the run" : "now") : `at ${t.toFixed(3)} s`;
+  const names = now.nodes.length ? now.nodes.map((each) => each.name) : Object.keys(now.phases);
+  place.replaceChildren(names.length <= MOST_IN_RING ? ringOf(names, t) : gridOf(names, t), sentenceOf(t));
+}
+
+function stateOf(name, t) {
+  const now = run.now, faults = now.faults.filter((each) => each.nodes.includes(name) && (t === null ? each.healed_s === null : each.begun_s <= t && (each.healed_s === null || t <= each.healed_s)));
+  const ranks = ranksOf(now).filter((rank) => nodeOf(rank, t) === name);
+  if (t === null) {
+    const phase = now.phases[name] || "", ok = phase === "exited" && (now.nodes.find((each) => each.name === name) || {}).exit_code === 0;
+    const failed = phase === "exited" && !ok && !now.ranks.some((each) => each.node === name && (each.stopped || each.exit_code === 0));
+    return { phase: ok ? "finished" : phase, gone: GONE.includes(phase) || failed, held: faults.length > 0, faults, ranks };
+  }
+  const own = Object.values(now.lives).flat().filter(([, , node]) => node === name);
+  const alive = within(own, t), begun = own.some(([began]) => began <= t);
+  const fault = faults[faults.length - 1], held = fault && HELD[fault.kind];
+  const phase = held || (alive ? "running" : begun ? (fault ? "down" : "ended") : "starting");
+  return { phase, gone: begun && !alive && Boolean(fault), held: faults.length > 0, faults, ranks };
+}
+
+function doing(rank, t) {
+  if (t === null) {
+    const state = run.now.ranks.find((each) => each.rank === rank) || {};
+    if (run.now.hang) return inHang(rank, run.now.hang);
+    const stalled = (run.now.stalls[rank] || []).some(([, ended]) => ended === null);
+    const ended = state.exit_code === 0 ? "done" : state.exit_code || state.signal ? "bad" : "idle";
+    return stalled ? { kind: "stalled", words: "makes no progress" } : { kind: state.stopped ? "idle" : ended, words: state.stopped ? "was stopped" : state.exit_code ? `exit code ${state.exit_code}` : state.signal ? `signal ${state.signal}` : state.phase || "" };
+  }
+  const span = spanAt(rank, t);
+  if (span) return { kind: Object.keys(KIND)[span.kind], words: NAMES[span.kind] + (span.kind === KIND.waiting ? ` for rank ${span.late}` : ""), late: span.late, what: run.texts[span.text] };
+  return within(run.now.stalls[rank], t) ? (run.now.hang ? inHang(rank, run.now.hang) : { kind: "stalled", words: "makes no progress" }) : { kind: "idle", words: within(run.now.lives[rank], t) ? "other code" : "" };
+}
+
+function inHang(rank, hang) {
+  if (rank === hang.rank) return { kind: "stalled", words: "is the cause" };
+  const waits = (hang.ranks.find((each) => each.rank === rank) || {}).waits_in;
+  return { kind: waits ? "waiting" : "idle", words: waits ? `waits for rank ${hang.rank}` : "makes no progress", late: hang.rank, what: waits };
+}
+
+function nodeBox(name, t, x, y, wide) {
+  const state = stateOf(name, t), shown = state.ranks.slice(0, 8), chip = (wide - 20) / Math.max(1, shown.length) - (shown.length > 1 ? 3 : 0);
+  const single = state.ranks.length === 1 ? doing(state.ranks[0], t).words : "";
+  return svg("g", { transform: `translate(${x - wide / 2},${y - 32})` },
+    svg("rect", { class: `node ${state.gone ? "gone" : state.held ? "held" : ""}`, width: wide, height: 64, rx: 9 }),
+    svg("text", { x: 10, y: 18 }, `${state.gone ? "✕ " : state.held ? "! " : ""}${name}`),
+    svg("text", { class: "dim", x: wide - 10, y: 18, "text-anchor": "end" }, state.phase),
+    shown.map((rank, index) => {
+      const act = doing(rank, t);
+      return svg("g", {}, svg("rect", { class: `chip f-${act.kind}`, x: 10 + index * (chip + 3), y: 26, width: chip, height: 14, rx: 3 }),
+        svg("title", {}, `rank ${rank} ${act.words}`));
+    }),
+    svg("text", { class: "dim", x: 10, y: 55 }, state.held ? state.faults[0].text.slice(0, 30) : single ? `rank ${state.ranks[0]}: ${single}` : state.ranks.length ? `ranks ${state.ranks[0]}–${state.ranks[state.ranks.length - 1]}` : ""));
+}
+
+function ringOf(names, t) {
+  const wide = 176, across = names.length <= 4 ? 520 : 700, high = names.length <= 2 ? 90 : names.length <= 4 ? 210 : 380;
+  const at = names.map((_, index) => {
+    const angle = (index / names.length) * 2 * Math.PI - Math.PI * (names.length === 2 ? 1 : 0.75);
+    return [across / 2 + Math.cos(angle) * (across / 2 - wide / 2 - 6) * (names.length === 4 ? 1.3 : 1), high / 2 + Math.sin(angle) * (high / 2 - 36) * (names.length === 4 ? 1.35 : 1)];
+  });
+  const acts = new Map(ranksOf(run.now).map((rank) => [rank, doing(rank, t)]));
+  const moves = [...acts.values()].some((each) => each.kind === "moving");
+  const links = names.length < 2 ? [] : names.map((_, index) => {
+    const [a, b] = [at[index], at[(index + 1) % names.length]];
+    return svg("path", { class: `ring ${moves ? "moves" : ""}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` });
+  });
+  const awaits = [...acts].filter(([, act]) => act.kind === "waiting").map(([rank, act]) => {
+    const a = at[names.indexOf(nodeOf(rank, t))], b = at[names.indexOf(nodeOf(act.late, t))];
+    return a && b && a !== b ? svg("path", { class: "awaits", d: `M${a[0]} ${a[1]}Q${across / 2} ${high / 2} ${b[0]} ${b[1]}` }) : null;
+  });
+  return svg("svg", { viewBox: `0 0 ${across} ${high}`, role: "img", "aria-label": `${count(names.length, "node")}: ${names.map((each) => `${each} ${stateOf(each, t).phase}`).join(", ")}` },
+    svg("defs", {}, svg("pattern", { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+      svg("rect", { width: 5, height: 5, fill: colour("--waiting-soft") }), svg("rect", { width: 2, height: 5, fill: colour("--waiting") }))),
+    links, awaits, names.map((name, index) => nodeBox(name, t, at[index][0], at[index][1], wide)));
+}
+
+function gridOf(names, t) {
+  const columns = Math.ceil(Math.sqrt(names.length * 3)), size = Math.max(10, Math.floor(760 / columns) - 3);
+  return svg("svg", { viewBox: `0 0 760 ${Math.ceil(names.length / columns) * (size + 3)}`, role: "img", "aria-label": count(names.length, "node") },
+    names.map((name, index) => {
+      const state = stateOf(name, t), act = state.ranks.length ? doing(state.ranks[0], t) : { kind: "idle", words: "" };
+      return svg("g", {}, svg("rect", { class: state.gone ? "node gone" : `chip f-${act.kind}`, x: (index % columns) * (size + 3), y: Math.floor(index / columns) * (size + 3), width: size, height: size, rx: 2 }),
+        svg("title", {}, `${name} ${state.phase} ${act.words}`));
+    }));
+}
+
+function sentenceOf(t) {
+  const now = run.now, waits = ranksOf(now).map((rank) => doing(rank, t)).filter((each) => each.kind === "waiting");
+  const parts = [];
+  if (waits.length) parts.push(`${count(waits.length, "rank")} ${waits.length === 1 ? "waits" : "wait"} for rank ${waits[0].late} in ${waits[0].what}.`);
+  if (now.links.length) parts.push(`Links: ${now.links.join("; ")}.`);
+  if (t === null) parts.push("Move over the timeline to see who is in which collective at that moment.");
+  return el("p", { class: "small dim" }, parts.join(" "));
+}

@@ -1,0 +1,54 @@
+// Make elements. Texts of scripts and ranks only ever become text nodes.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) element.append(child);
+  }
+  return element;
+}
+
+const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
+  if (value < 1) return `${(value * 1000).toPrecision(value < 0.1 ? 2 : 3)} ms`;
+  if (value < 120) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+  return `${Math.floor(value / 60)} min ${String(Math.floor(value % 60)).padStart(2, "0")} s`;
+}
+
+function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
+  return `${value >= 100 || unit === 0 ? Math.round(value) : value.toPrecision(3)} ${units[unit]}`;
+}
+
+const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
+const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
+const number = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4))));
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function shortPath(file) {
+  const folder = run.now.folder ? `${run.now.folder}/` : "";
+  return folder && file.startsWith(folder) ? file.slice(folder.length) : file;
+}
+
+function showTip(text, x, y) {
+  const tip = document.getElementById("tip");
+  if (!text) { tip.hidden = true; return; }
+  tip.hidden = false;
+  tip.textContent = text;
+  const box = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(6, Math.min(x + 14, innerWidth - box.width - 6))}px`;
+  tip.style.top = `${y + 18 + box.height > innerHeight ? y - box.height - 12 : y + 18}px`;
+}

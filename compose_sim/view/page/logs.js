@@ -1,0 +1,54 @@
+// The logs of all ranks: only the lines in view are elements, so that any number of lines scrolls fluidly.
+
+const ROW = 20;
+const logs = { lines: [], rank: "", words: "", follow: true, taken: 0, box: null, filler: null };
+
+function logsSection() {
+  logs.box = el("div", { id: "log", tabindex: 0, role: "log", "aria-label": "Output of the ranks" }, (logs.filler = el("div")));
+  logs.box.addEventListener("scroll", () => { logs.follow = logs.box.scrollTop + logs.box.clientHeight > logs.box.scrollHeight - ROW; paintLogs(); });
+  const search = el("input", { type: "search", placeholder: "Search", "aria-label": "Search the logs", oninput: (event) => { logs.words = event.target.value.toLowerCase(); filterLogs(); } });
+  const ranks = el("select", { id: "log-rank", "aria-label": "Rank", onchange: (event) => { logs.rank = event.target.value; filterLogs(); } }, el("option", { value: "" }, "All ranks"));
+  return el("section", { id: "logs" }, el("h2", {}, "Logs", el("small", { id: "log-count" })), el("div", { class: "card" }, el("div", { class: "bar" }, ranks, search), logs.box));
+}
+
+function filterLogs() { logs.lines = []; logs.taken = 0; addLogs(); }
+
+const plain = (line) => line.replace(/\x1b\[[0-9;]*m/g, "");
+
+function addLogs() {
+  const known = new Set([...document.querySelectorAll("#log-rank option")].map((each) => each.value));
+  for (const rank of ranksOf(run.now).map(String)) if (!known.has(rank)) document.getElementById("log-rank").append(el("option", { value: rank }, `rank ${rank}`));
+  for (; logs.taken < run.logs.length; logs.taken += 1) {
+    const [rank, line] = run.logs[logs.taken];
+    if ((logs.rank === "" || String(rank) === logs.rank) && (!logs.words || plain(line).toLowerCase().includes(logs.words))) logs.lines.push(logs.taken);
+  }
+  logs.filler.style.height = `${logs.lines.length * ROW}px`;
+  document.getElementById("log-count").textContent = count(logs.lines.length, "line");
+  if (logs.follow && !run.now.is_over) logs.box.scrollTop = logs.box.scrollHeight;
+  paintLogs();
+}
+
+function paintLogs() {
+  const first = Math.max(0, Math.floor(logs.box.scrollTop / ROW) - 5), last = Math.min(logs.lines.length, first + Math.ceil(logs.box.clientHeight / ROW) + 10);
+  const rows = [];
+  for (let at = first; at < last; at += 1) {
+    const [rank, line] = run.logs[logs.lines[at]];
+    const row = el("div", { class: "line" }, el("span", { class: "who" }, `${rank === null ? "driver" : `rank ${rank}`}`.padEnd(8)), coloured(line.slice(0, 2000)));
+    row.style.top = `${at * ROW}px`;
+    rows.push(row);
+  }
+  logs.box.replaceChildren(logs.filler, ...rows);
+}
+
+// Text with SGR codes as elements with classes; found words are marked.
+function coloured(line) {
+  let codes = [];
+  return line.split(/(\x1b\[[0-9;]*m)/).map((part) => {
+    const code = /^\x1b\[([0-9;]*)m$/.exec(part);
+    if (code) { for (const each of code[1].split(";")) { codes = each === "" || each === "0" ? [] : [...codes.slice(-3), Number(each)]; } return null; }
+    if (!part) return null;
+    const at = logs.words ? part.toLowerCase().indexOf(logs.words) : -1;
+    const text = at < 0 ? [part] : [part.slice(0, at), el("mark", {}, part.slice(at, at + logs.words.length)), part.slice(at + logs.words.length)];
+    return codes.length ? el("span", { class: codes.map((each) => `a${each}`).join(" ") }, text) : text;
+  });
+}

@@ -1,0 +1,252 @@
+// The timeline: one lane per rank, with what it computes above and the collectives that it is in below; marks of the run on top.
+
+const NAMES = ["loads data", "forward", "backward", "optimizer", "waits", "moves data", "collective"];
+const COLOURS = ["--data", "--forward", "--backward", "--optimizer", "--waiting", "--moving", "--collective"];
+const AXIS = 24, MARKS = 38;
+const lanes = { from: 0, to: 1, fitted: true, cursor: null, pinned: false, canvas: null, wanted: false, rank: null };
+
+function timelineSection() {
+  const canvas = el("canvas", { id: "lanes", tabindex: 0, role: "application", "aria-describedby": "lane-keys",
+    "aria-label": "Timeline. Arrow keys move, plus and minus zoom, 0 shows everything." });
+  lanes.canvas = canvas;
+  canvas.addEventListener("wheel", onWheel, { passive: false });
+  canvas.addEventListener("pointerdown", onDown);
+  canvas.addEventListener("pointermove", onHover);
+  canvas.addEventListener("pointerleave", () => { showTip(""); if (!lanes.pinned) setCursor(null); });
+  canvas.addEventListener("dblclick", (event) => zoom(0.4, timeAt(event)));
+  canvas.addEventListener("keydown", onKey);
+  new ResizeObserver(draw).observe(canvas);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  const button = (label, title, act) => el("button", { title, "aria-label": title, onclick: act }, label);
+  return el("section", { id: "timeline" },
+    el("h2", {}, "Timeline", el("small", { id: "span-words" })),
+    el("div", { class: "card" },
+      el("div", { class: "bar" },
+        el("span", { class: "legend" }, ["data", "forward", "backward", "optimizer", "waiting", "moving"].map((name) =>
+          el("span", {}, el("i", { class: name }), { data: "loads data", waiting: "waits for a rank", moving: "moves data" }[name] || name))),
+        el("span", { class: "push" }), button("−", "Zoom out", () => zoom(2)), button("+", "Zoom in", () => zoom(0.5)),
+        button("Fit", "Show everything", fit)),
+      canvas,
+      el("p", { class: "small dim", id: "lane-keys" }, "Drag to move, Ctrl and the wheel or double click to zoom. With the keyboard: ← →, + −, 0. Click to hold a moment in the picture of the cluster.")),
+    el("div", { class: "grid", id: "below" }, el("div", { class: "card", id: "cluster" }, el("h3", {}, "Cluster ", el("span", { class: "dim small", id: "moment" })), el("div", { id: "picture" })), el("div", { class: "card scroll", id: "shares" })),
+    el("div", { class: "card", id: "waits" }));
+}
+
+function fit() { Object.assign(lanes, { ...extent(), fitted: true }); draw(); }
+
+// What happens before the first rank starts is left out.
+function extent() {
+  const begins = Object.values(run.now.lives).map(([first]) => first[0]), to = endOfRun(), from = begins.length ? Math.min(...begins) : 0;
+  return { from: Math.max(0, from - (to - from) * 0.01), to: to + (to - from) * 0.01 };
+}
+
+function show(from, to) {
+  const all = extent(), width = Math.max(0.0002, Math.min(to - from, all.to - all.from));
+  lanes.from = Math.max(all.from, Math.min(from, all.to - width));
+  lanes.to = lanes.from + width;
+  lanes.fitted = width >= (all.to - all.from) * 0.999;
+  draw();
+}
+
+function zoom(factor, at = (lanes.from + lanes.to) / 2) {
+  show(at - (at - lanes.from) * factor, at + (lanes.to - at) * factor);
+}
+
+const labelWidth = () => (lanes.canvas.clientWidth < 500 ? 34 : 116);
+const xOf = (t) => labelWidth() + ((t - lanes.from) / (lanes.to - lanes.from)) * (lanes.canvas.clientWidth - labelWidth());
+const timeAt = (event) => lanes.from + ((event.clientX - lanes.canvas.getBoundingClientRect().left - labelWidth()) / (lanes.canvas.clientWidth - labelWidth())) * (lanes.to - lanes.from);
+const laneHeight = (ranks) => Math.max(12, Math.min(44, Math.floor(900 / Math.max(1, ranks))));
+
+function draw() {
+  if (lanes.wanted || !lanes.canvas) return;
+  lanes.wanted = true;
+  requestAnimationFrame(() => { lanes.wanted = false; if (run.now) paint(); });
+}
+
+function paint() {
+  if (lanes.fitted) Object.assign(lanes, extent());
+  const { canvas } = lanes, ranks = ranksOf(run.now), high = laneHeight(ranks.length), width = canvas.clientWidth;
+  const height = AXIS + MARKS + ranks.length * high + 6, scale = devicePixelRatio || 1;
+  canvas.style.height = `${height}px`;
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  const pen = canvas.getContext("2d");
+  pen.scale(scale, scale);
+  pen.font = "12px system-ui, sans-serif";
+  pen.textBaseline = "middle";
+  const paints = COLOURS.map(colour);
+  paints[KIND.waiting] = hatch(pen, colour("--waiting"), colour("--waiting-soft"));
+  const base = colour("--lane"), ink = colour("--ink"), dim = colour("--dim"), bad = colour("--bad"), left = labelWidth();
+  ranks.forEach((rank, index) => {
+    const y = AXIS + MARKS + index * high, room = high - (high > 20 ? 6 : 2);
+    pen.fillStyle = base;
+    for (const [began, ended] of run.now.lives[rank] || []) box(pen, xOf(began), y, xOf(ended === null ? run.now.t : ended) - xOf(began), room, left);
+    const upper = Math.round(room * 0.58);
+    row(pen, run.spans.get(`${rank}/0`), y, upper, paints, left, width);
+    row(pen, run.spans.get(`${rank}/1`), y + upper, room - upper, paints, left, width);
+    pen.fillStyle = run.now.hang && run.now.hang.rank === rank ? bad : paints[KIND.waiting];
+    for (const [began, ended] of run.now.stalls[rank] || []) box(pen, xOf(began), y + upper, xOf(ended === null ? run.now.t : ended) - xOf(began), room - upper, left);
+    pen.fillStyle = colour("--card");
+    pen.fillRect(0, y - 1, left - 4, high);
+    pen.fillStyle = rank === lanes.rank ? colour("--accent") : ink;
+    pen.textAlign = "left";
+    if (high >= 14 || index % 4 === 0) {
+      pen.fillText(width < 500 ? `r${rank}` : `rank ${rank}`, 2, y + room / 2);
+      pen.fillStyle = dim;
+      if (width >= 500) pen.fillText(nodeOf(rank), 56, y + room / 2, 56);
+    }
+  });
+  axis(pen, width, height, dim, left);
+  marks(pen, width, height, left);
+  if (lanes.cursor !== null) {
+    pen.fillStyle = ink;
+    pen.fillRect(xOf(lanes.cursor), AXIS - 4, 1, height);
+  }
+  const words = document.getElementById("span-words");
+  if (words) words.textContent = lanes.fitted ? "all steps" : `${seconds(lanes.to - lanes.from)} from ${lanes.from.toFixed(3)} s`;
+}
+
+function row(pen, spans, y, high, paints, left, width) {
+  if (!spans) return;
+  let drawn = -1;
+  for (let index = Math.max(0, firstAfter(spans, lanes.from) - 1); index < spans.length; index += 1) {
+    const span = spans[index], x = xOf(span.began);
+    if (x > width) break;
+    const wide = (span.lasted / (lanes.to - lanes.from)) * (width - left);
+    if (wide < 0.5 && x + wide < drawn) continue;
+    pen.fillStyle = paints[span.kind];
+    box(pen, x, y, Math.max(wide, 0.6), high, left);
+    drawn = Math.max(x + wide, Math.floor(x) + 1);
+  }
+}
+
+function box(pen, x, y, wide, high, left) {
+  const from = Math.max(x, left);
+  if (x + wide > from) pen.fillRect(from, y, x + wide - from, high);
+}
+
+function hatch(pen, strong, soft) {
+  const tile = new OffscreenCanvas(6, 6), brush = tile.getContext("2d");
+  brush.fillStyle = soft;
+  brush.fillRect(0, 0, 6, 6);
+  brush.strokeStyle = strong;
+  brush.lineWidth = 2;
+  for (const shift of [-6, 0, 6]) { brush.beginPath(); brush.moveTo(shift - 1, 7); brush.lineTo(shift + 7, -1); brush.stroke(); }
+  return pen.createPattern(tile, "repeat");
+}
+
+function axis(pen, width, height, dim, left) {
+  pen.fillStyle = dim;
+  pen.textAlign = "center";
+  const span = lanes.to - lanes.from, places = Math.max(0, Math.ceil(-Math.log10(span / 8)));
+  for (const at of ticks(lanes.from, lanes.to, Math.max(3, width / 130))) {
+    const x = xOf(at);
+    if (x > left + 12 && x < width - 18) pen.fillText(`${at.toFixed(places)} s`, x, 10);
+    pen.globalAlpha = 0.18;
+    pen.fillRect(x, 18, 1, height);
+    pen.globalAlpha = 1;
+  }
+}
+
+// Rounds, faults with their undo, and hangs, across all lanes.
+function marks(pen, width, height, left) {
+  const taken = [-Infinity, -Infinity];  // the ends of the texts in two rows
+  pen.textAlign = "left";
+  for (const mark of marksOf(run.now).sort((a, b) => a.began - b.began)) {
+    const from = Math.max(left, xOf(mark.began)), to = Math.min(width, xOf(mark.ended));
+    if (to < left || from > width) continue;
+    pen.fillStyle = colour(mark.colour);
+    pen.globalAlpha = 0.09;
+    pen.fillRect(from, AXIS + MARKS - 4, Math.max(mark.ended > mark.began ? 1.5 : 0, to - from), height);
+    pen.globalAlpha = 1;
+    pen.fillRect(from, AXIS, 1.5, mark.ended > mark.began ? MARKS - 4 : height);
+    if (mark.ended > mark.began) pen.fillRect(from, AXIS + MARKS - 6, to - from, 3);
+    const row = taken[0] <= from ? 0 : 1;
+    if (taken[row] > from) continue;
+    taken[row] = from + 12 + pen.measureText(mark.text).width;
+    pen.fillText(mark.text, from + 5, AXIS + 7 + 15 * row, Math.max(10, width - from - 8));
+  }
+}
+
+function marksOf(now) {
+  const found = now.rounds.slice(1).map((each) => ({ began: each.began_s, ended: each.began_s, colour: "--accent", text: `round ${each.generation}: ${count(each.world_size, "rank")}` }));
+  for (const fault of now.faults) {
+    found.push({ began: fault.begun_s, ended: fault.healed_s === null ? Math.max(now.t, fault.begun_s) : fault.healed_s, colour: "--warn", text: fault.text });
+  }
+  const stalled = Object.values(now.stalls).map((each) => each[each.length - 1]).filter((each) => each && now.hang);
+  if (stalled.length) found.push({ began: Math.min(...stalled.map((each) => each[0])), ended: now.t, colour: "--bad", text: "no rank makes progress" });
+  return found.filter((each) => each.began !== null);
+}
+
+function rankAt(event) {
+  const ranks = ranksOf(run.now), y = event.clientY - lanes.canvas.getBoundingClientRect().top - AXIS - MARKS;
+  return y < 0 ? null : ranks[Math.floor(y / laneHeight(ranks.length))];
+}
+
+function describe(span) {
+  const name = NAMES[span.kind], what = run.texts[span.text], after = span.step ? `, step ${span.step}` : "";
+  const whom = span.kind === KIND.waiting ? ` for rank ${span.late}` : "";
+  return `rank ${span.rank} ${name}${whom}: ${seconds(span.lasted)}${after}${what ? `\n${what}` : ""}\nfrom ${span.began.toFixed(4)} s`;
+}
+
+function onHover(event) {
+  if (!run.now || event.buttons) return;
+  const t = timeAt(event), rank = rankAt(event);
+  if (!lanes.pinned) setCursor(t);
+  const mark = event.offsetY < AXIS + MARKS && marksOf(run.now).find((each) => xOf(each.began) - 4 <= event.offsetX && event.offsetX <= Math.max(xOf(each.ended), xOf(each.began) + 60));
+  if (mark) { showTip(`${mark.text}\n${mark.began.toFixed(2)} s${mark.ended > mark.began ? ` to ${mark.ended.toFixed(2)} s` : ""}`, event.clientX, event.clientY); return; }
+  const span = rank === null || rank === undefined ? null : nearest(rank, t);
+  const stall = !span && within(run.now.stalls[rank], t) ? `rank ${rank} ${doing(rank, t).words}` : "";
+  showTip(span ? describe(span) : stall, event.clientX, event.clientY);
+}
+
+// The span under the pointer, or one that is too narrow to hit, within three pixels.
+function nearest(rank, t) {
+  const reach = (3 * (lanes.to - lanes.from)) / lanes.canvas.clientWidth;
+  return spanAt(rank, t) || spanAt(rank, t + reach) || spanAt(rank, t - reach);
+}
+
+function setCursor(t) {
+  lanes.cursor = t;
+  draw();
+  drawCluster();
+}
+
+function onDown(event) {
+  const x = event.clientX, { from, to } = lanes, perPixel = (to - from) / (lanes.canvas.clientWidth - labelWidth());
+  let moved = false;
+  const move = (each) => { moved = moved || Math.abs(each.clientX - x) > 3; if (moved) show(from - (each.clientX - x) * perPixel, to - (each.clientX - x) * perPixel); };
+  lanes.canvas.setPointerCapture(event.pointerId);
+  lanes.canvas.addEventListener("pointermove", move);
+  lanes.canvas.addEventListener("pointerup", (each) => {
+    lanes.canvas.removeEventListener("pointermove", move);
+    if (moved) return;
+    lanes.pinned = !lanes.pinned;
+    lanes.rank = rankAt(each) ?? null;
+    setCursor(timeAt(each));
+  }, { once: true });
+}
+
+function onWheel(event) {
+  if (!event.ctrlKey && !event.metaKey) return;
+  event.preventDefault();
+  zoom(1.0015 ** event.deltaY, timeAt(event));
+}
+
+function onKey(event) {
+  const step = (lanes.to - lanes.from) / 8;
+  const acts = {
+    ArrowLeft: () => show(lanes.from - step, lanes.to - step), ArrowRight: () => show(lanes.from + step, lanes.to + step),
+    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": fit, Home: () => show(0, lanes.to - lanes.from),
+    End: () => show(endOfRun(), endOfRun() + lanes.to - lanes.from), Escape: () => { lanes.pinned = false; setCursor(null); },
+  };
+  if (acts[event.key] && !event.ctrlKey && !event.metaKey) { event.preventDefault(); acts[event.key](); }
+}
+
+function jumpTo(span) {
+  show(span.began - span.lasted * 0.6, span.began + span.lasted * 1.6);
+  Object.assign(lanes, { pinned: true, rank: span.rank });
+  setCursor(span.began + span.lasted / 2);
+  lanes.canvas.focus({ preventScroll: true });
+  lanes.canvas.scrollIntoView({ block: "center" });
+}

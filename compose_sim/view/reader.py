@@ -1,0 +1,106 @@
+"""Read a run, running or finished, into messages for the page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from compose_sim.core.events.events import Event
+from compose_sim.core.report.report import Report
+from compose_sim.core.view.page import Message, PageFold
+from compose_sim.core.view.samples import sample_strips
+from compose_sim.core.view.timeline import Timeline
+from compose_sim.engine.run_folder.check_inputs import read_observed
+from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
+from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.record import report_of
+
+_AROUND = 4  # lines of source before and after the one that a check names
+_LARGEST_SOURCE = 1 << 20
+_READ_FROM_LOGS = ("log", "metric")
+
+
+class RunReader:
+    """Reads what is new in a run's folder."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self._fold = PageFold(folder.read_plan())
+        self._timeline = Timeline()
+        self._events = EventTail(folder.path)
+        self._records: dict[str, FileTail] = {}
+        self._last = 0.0
+        self.is_over = False
+
+    def read(self) -> Message:
+        """Return what is new; the message of a run that is over is the last one."""
+        self.is_over = not self.folder.is_claimed()
+        self._fold.add_events(self._in_order(self._events.finish() if self.is_over else self._events.poll()))
+        for name in self.folder.files.files("observations", ".jsonl"):
+            self._read_records(name)
+        if not self.is_over:
+            return self._fold.take(report=None, is_over=False)
+        self._fold.add_spans(self._timeline.finish())
+        self.close()
+        report = report_of(self.folder)
+        samples = sample_strips(read_observed(self.folder.path))
+        sources = read_sources(report, self._fold.plan.working_directory)
+        return self._fold.take(report=report, is_over=True, samples=samples, sources=sources)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._events.close()
+        for tail in self._records.values():
+            tail.close()
+        self._records.clear()
+
+    def _in_order(self, events: list[Event]) -> Iterator[Event]:
+        """Yield events; lines of logs have no time, and take that of the last event."""
+        stamped = [event for event in events if event.kind not in _READ_FROM_LOGS]
+        self._last = max([self._last, *(event.t for event in stamped)])
+        yield from stamped
+        for event in events:
+            if event.kind in _READ_FROM_LOGS:
+                yield replace(event, t=self._last)
+
+    def _read_records(self, name: str) -> None:
+        _, rank, generation = ["", "", *name.removesuffix(".jsonl").rsplit(".", 2)][-3:]
+        if not (rank.isdigit() and generation.isdigit()):
+            return
+        with suppress(OSError, UnsafeFileError):
+            tail = self._records.get(name)
+            if tail is None:
+                tail = self._records[name] = FileTail(self.folder.files, f"observations/{name}")
+            while lines := tail.read():
+                spans = self._timeline.add(int(rank), int(generation), (line for _, line in lines))
+                self._fold.add_spans(spans)
+
+
+def read_sources(report: Report, folder: str) -> dict[str, Any]:
+    """Return the lines around the places that problems name, as far as they are in the run's working folder."""
+    places = [result.place for result in report.checks if result.is_problem and result.place]
+    sources = {}
+    for place in places:
+        lines = _read_source(place.file, folder) if place.line else None
+        if lines and place.line and place.line <= len(lines):
+            first = max(1, place.line - _AROUND)
+            sources[f"{place.file}:{place.line}"] = [first, lines[first - 1 : place.line + _AROUND]]
+    return sources
+
+
+def _read_source(file: str, folder: str) -> list[str] | None:
+    """Return the lines of a Python file; None if it is elsewhere, as ranks can write any path into their records."""
+    try:
+        descriptor = os.open(Path(folder, file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    with os.fdopen(descriptor, "rb") as opened:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()  # after all symbolic links
+        if path.suffix != ".py" or not path.is_relative_to(os.path.realpath(folder)):
+            return None
+        return opened.read(_LARGEST_SOURCE).decode("utf-8", "replace").splitlines()

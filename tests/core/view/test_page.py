@@ -1,0 +1,87 @@
+"""A run becomes one message, or several: what is appended is there once, and what is replaced is the latest."""
+
+from __future__ import annotations
+
+from compose_sim.core.events.events import Event
+from compose_sim.core.report.report import Cause
+from compose_sim.core.view.page import PageFold, thin
+from compose_sim.core.view.timeline import KINDS, Span
+from tests.builders import a_plan, a_report, an_event
+from tests.core.story import Story
+
+
+def metric(t: float, rank: int, **data: object) -> Event:
+    return an_event("metric", t, rank=rank, **data)
+
+
+def test_a_message_holds_what_is_new_since_the_last_one() -> None:
+    fold = PageFold(a_plan(nodes=2))
+    fold.add_events(Story(a_plan(nodes=2)).starts(1.0, 0, 1).round(2.0, 0, 1).trains(3.0, 1, 2).events)
+    fold.add_events([metric(4.0, 1, step=3, loss=0.5, note="x"), an_event("log", 4.0, rank=1, line="<b>")])
+    first = fold.take(report=None, is_over=False)
+    second = fold.take(report=None, is_over=False)
+
+    assert first["metrics"] == [["loss", 1, 3, 0.5]]
+    assert first["logs"] == [[1, "<b>"]]
+    assert (second["metrics"], second["logs"], second["now"]["metrics"]["loss"]) == ([], [], 0.5)
+    assert (first["now"]["verdict"], first["now"]["cause"], first["now"]["is_over"]) == ("running", None, False)
+
+
+def test_spans_are_microseconds_since_the_start_and_waits_are_charged_to_the_late_rank() -> None:
+    fold = PageFold(a_plan(nodes=2))
+    fold.add_events([Event(t=100.0, kind="started")])
+    fold.add_spans([Span(0, "waiting", 100.5, 0.25, 7, "barrier", late=1), Span(1, "moving", 101.0, 0.1, 7, "barrier")])
+    message = fold.take(report=None, is_over=False)
+
+    waiting, moving = KINDS.index("waiting"), KINDS.index("moving")
+    assert message["spans"] == [[0, waiting, 500_000, 250_000, 7, 1, 1], [1, moving, 1_000_000, 100_000, 7, 1, None]]
+    assert message["texts"] == ["barrier"]
+    assert message["now"]["shares"] == {0: {"waiting": 0.25}, 1: {"caused": 0.25, "moving": 0.1}}
+
+
+def test_a_rank_lives_on_one_node_per_round_and_stalls_until_it_goes_on() -> None:
+    fold = PageFold(a_plan(nodes=2))
+    fold.add_events(
+        [
+            Event(t=10.0, kind="started"),
+            an_event("rank-started", 11.0, rank=1, pid=5),
+            an_event("stalled", 40.0, rank=1, since_s=15.0, doing="sleeping"),
+            an_event("resumed", 41.0, rank=1),
+            an_event("rank-exited", 42.0, rank=1, exit_code=0),
+            an_event("rank-started", 43.0, rank=1, node="node-0", pid=6),
+        ]
+    )
+    now = fold.take(report=None, is_over=False)["now"]
+
+    assert now["lives"] == {1: [[1.0, 32.0, "node-1"], [33.0, None, "node-0"]]}
+    assert now["stalls"] == {1: [[15.0, 31.0]]}
+
+
+def test_a_hang_has_the_stacks_of_all_ranks_with_that_of_the_culprit_first() -> None:
+    fold = PageFold(a_plan(nodes=2))
+    story = Story(a_plan(nodes=2)).starts(1.0, 0, 1).round(2.0, 0, 1)
+    story.tell(20.0, "stalled", 0, doing="waiting", waiting_in="all_reduce #3", frames=[["a.py", 3, "f"]])
+    story.tell(20.0, "stalled", 1, doing="sleeping", place=["a.py", 9, "g", "time.sleep(9)"], frames=[["a.py", 9, "g"]])
+    fold.add_events(story.events)
+    cause = Cause(node="node-1", rank=1, kind="hang", message="rank 1 sleeps")
+    hang = fold.take(report=a_report(verdict="hung", cause=cause), is_over=True)["now"]["hang"]
+
+    assert (hang["rank"], hang["place"]) == (1, ["a.py", 9])
+    assert [(each["rank"], each["is_culprit"], each["waits_in"]) for each in hang["ranks"]] == [
+        (1, True, ""),
+        (0, False, "all_reduce #3"),
+    ]
+
+
+def test_a_long_run_is_thinned_and_the_page_says_so() -> None:
+    fold = PageFold(a_plan(nodes=2))
+    fold.add_events([Event(t=0.0, kind="started")])
+    fold.add_spans(Span(0, "forward", float(step), 0.5 if step == 7 else 0.01, step) for step in range(100))
+    fold.add_events(metric(1.0, 0, step=step, loss=1.0) for step in range(100))
+    fold.add_events(an_event("log", 1.0, rank=0, line="x" * 84) for _ in range(100))
+    message = thin(fold.take(report=a_report(), is_over=True), most_spans=50, most_points=10, most_log_bytes=1000)
+
+    assert [span[4] for span in message["spans"]] == sorted([7, *range(0, 100, 2)])
+    assert len(message["metrics"]) == 10
+    assert len(message["logs"]) == 10
+    assert len(message["now"]["left_out"]) == 2
