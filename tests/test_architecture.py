@@ -223,3 +223,23 @@ def test_help_imports_no_heavy_library() -> None:
     loaded = set(done.stdout.split())
 
     assert loaded & {"torch", "pydantic", "docker", "rich", "jinja2", "yaml", "jsonschema", "psutil"} == set()
+
+
+def test_plan_imports_nothing_that_only_runs_and_reports_need(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    code = "import sys; from compose_sim.cli import group; group(standalone_mode=False); print(*sys.modules)"
+    arguments = ["plan", "--engine", "local", "--nodes", "2", "train.py"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+
+    assert "compose_sim.core.plan.planner" in loaded
+    assert (
+        loaded & {"torch", "yaml", "jinja2", "jsonschema", "psutil", "http.client", "asyncio", "multiprocessing"}
+        == set()
+    )
+    unneeded = ("state", "verdict", "report", "checks", "faults", "scenarios", "events")
+    assert [name for name in loaded if name.startswith(tuple(f"compose_sim.core.{part}." for part in unneeded))] == [
+        "compose_sim.core.events.event_data"  # removes what would act on the terminal
+    ]

@@ -16,7 +16,7 @@ from compose_sim.core.compose.schema import check_document
 from compose_sim.core.plan.model import HIDDEN
 from compose_sim.core.units import format_bytes
 from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
-from compose_sim.engine.host.facts import docker_facts
+from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.folder import lay_out

@@ -10,26 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compose_sim import __version__
-from compose_sim.app.listener import Listener
 from compose_sim.app.program import new_name
 from compose_sim.app.request import Request
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import CONTAINER_FOLDER, Mount, Plan
-from compose_sim.core.report.report import Report
-from compose_sim.core.scenarios import Player
-from compose_sim.core.state.state import ClusterState
-from compose_sim.core.verdict.verdict import judge
-from compose_sim.engine.host.ports import port_in_use, port_in_use_error
-from compose_sim.engine.lifetime.interrupts import interrupts_raise
-from compose_sim.engine.protocol import Engine
-from compose_sim.engine.registry import make_engine
-from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.location import location_choice, runs_folder
-from compose_sim.engine.run_folder.record import build_report, last_output, read_state
 from compose_sim.errors import ComposesimError, EngineError, ResourceError, SpecError, resource_error, resource_errors
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
+    from compose_sim.app.listener import Listener
+    from compose_sim.core.report.report import Report
+    from compose_sim.core.scenarios import Player
+    from compose_sim.core.state.state import ClusterState
     from compose_sim.engine.lifetime.supervisor import Supervisor
+    from compose_sim.engine.protocol import Engine
+    from compose_sim.engine.run_folder.folder import RunFolder
 
 _CLEAN_UP_S = 30.0  # for an engine that does not respond; a daemon restarts in less
 _RETRY_S = 1.0
@@ -49,7 +44,7 @@ class Session:
         """
         self.request = request
         self.name = name or new_name(request.spec)
-        self.folder = RunFolder(folder or runs_folder(request.folder) / self.name)
+        self._folder = folder or runs_folder(request.folder) / self.name
         self.was_interrupted = False  # whether Ctrl-C or SIGTERM ended the run
         self._portable = portable
         self._environment: dict[str, str] = {}
@@ -62,7 +57,16 @@ class Session:
     @cached_property
     def engine(self) -> Engine:
         """The engine that the plan names."""
+        from compose_sim.engine.registry import make_engine
+
         return make_engine(self.plan.engine)
+
+    @cached_property
+    def folder(self) -> RunFolder:
+        """The folder of the run; planning does not create it."""
+        from compose_sim.engine.run_folder.folder import RunFolder
+
+        return RunFolder(self._folder)
 
     def add_environment(self, **variables: str) -> None:
         """Set variables on all nodes that the user cannot set: those that composesim's own code in the nodes reads."""
@@ -92,7 +96,7 @@ class Session:
         `player` injects faults during the run. `conclude` may extend the report once the nodes are gone.
         Raises ComposesimError if the run could not be started.
         """
-        from compose_sim.engine.docker.network import Networks  # here, because `plan` needs none of this
+        from compose_sim.engine.docker.network import Networks
         from compose_sim.engine.lifetime.orphans import remove_crashed
         from compose_sim.engine.run_folder.retirement import retire
 
@@ -114,7 +118,7 @@ class Session:
         return report
 
     def _make_plan(self) -> None:
-        plan, self.host = self.request.plan(run=self.name, run_folder=self.folder.path, portable=self._portable)
+        plan, self.host = self.request.plan(run=self.name, run_folder=self._folder, portable=self._portable)
         location = None if self._portable else location_choice(self.request.folder)
         choices = (*plan.choices, location) if location else plan.choices
         environment, mounts = {**plan.environment, **self._environment}, (*plan.mounts, *self._mounts)
@@ -131,6 +135,9 @@ class Session:
 
     def _run_or_interrupt(self, listener: Listener, player: Player | None) -> Report:
         """Return the report, also if the user interrupts the run before its loop begins, which takes interrupts itself."""
+        from compose_sim.engine.lifetime.interrupts import interrupts_raise
+        from compose_sim.engine.run_folder.record import read_state
+
         try:
             with interrupts_raise():
                 return self._run(listener, player)
@@ -164,6 +171,7 @@ class Session:
     def _start(self, image: str) -> None:
         """Start the nodes; plan again if another run has taken the subnet or a published port since the plan was made."""
         from compose_sim.app.documents import write_documents
+        from compose_sim.engine.host.ports import port_in_use, port_in_use_error
 
         facts = self._facts(image)
         for attempts_left in (2, 1, 0):
@@ -239,6 +247,9 @@ class Session:
 
     def _report(self, state: ClusterState) -> Report:
         """Return the report. If a node failed before it started a rank, its output is evidence; the engine may have that too."""
+        from compose_sim.core.verdict.verdict import judge
+        from compose_sim.engine.run_folder.record import build_report, last_output
+
         logs = last_output(self.folder, state) if judge(state).word == "failed" else {}
         output = {node: text or self.engine.output(self.name, node) for node, text in logs.items()}
         self.folder.append_event("verdict", verdict=judge(state, output).word)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -38,6 +37,8 @@ def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
     """Print text on stdout, or on stderr if `err`; of control characters only newlines, tabs and colours remain."""
     text = printable(text) + ("\n" if nl else "")
     if in_github_job():
+        import secrets
+
         from compose_sim.core.report.github import without_commands  # imports the report: too slow for `--help`
 
         text = without_commands(text, token=secrets.token_hex(16))

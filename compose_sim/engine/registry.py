@@ -21,6 +21,6 @@ def make_engine(name: str) -> Engine:
 
 def available_engines() -> list[Engine]:
     """Return the engines that work now; the local engine always does."""
-    from compose_sim.engine.host.facts import docker_facts
+    from compose_sim.engine.host.docker_facts import docker_facts
 
     return [make_engine(name) for name in (("docker", "local") if docker_facts().available else ("local",))]

@@ -7,16 +7,17 @@ of the value, or the flag.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from compose_sim.core.request.flags import options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
-from compose_sim.core.request.toml_source import read_toml
-from compose_sim.core.request.validation_errors import error_in_file, problems_of
-from compose_sim.core.request.yaml_source import KeyPath, read_yaml
 from compose_sim.errors import SpecError
+
+if TYPE_CHECKING:  # a request without a spec file and without mistakes does not wait for the YAML parser
+    from compose_sim.core.request.validation_errors import Problem
+    from compose_sim.core.request.yaml_source import KeyPath
 
 _PROGRAM = ("script", "module", "args")
 
@@ -27,11 +28,17 @@ def parse_spec_text(text: str, source: str, variables: Mapping[str, str]) -> dic
 
     Raises SpecError that names file, line and key.
     """
+    if not text:
+        return {}
+    from compose_sim.core.request.toml_source import read_toml
+    from compose_sim.core.request.validation_errors import error_in_file
+    from compose_sim.core.request.yaml_source import read_yaml
+
     read = (read_toml if source.endswith(".toml") else read_yaml)(text, source, variables)
     try:
         ClusterSpec.model_validate(read.values)
     except ValidationError as error:
-        raise error_in_file(read, problems_of(error, keys_at)) from None
+        raise error_in_file(read, _problems(error)) from None
     return read.values
 
 
@@ -59,7 +66,7 @@ def make_spec(values_of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> Cl
     try:
         return ClusterSpec.model_validate(values)
     except ValidationError as error:
-        problem = problems_of(error, keys_at)[0]
+        problem = _problems(error)[0]
         raise SpecError(problem.text, hint=problem.hint) from None
 
 
@@ -68,6 +75,12 @@ def keys_at(path: KeyPath) -> list[str]:
     inner = CheckSpec if path[0] == "check" else NodeSpec
     fields = (inner if len(path) > 1 else ClusterSpec).model_fields
     return [field.alias or name for name, field in fields.items()]
+
+
+def _problems(error: ValidationError) -> list[Problem]:
+    from compose_sim.core.request.validation_errors import problems_of
+
+    return problems_of(error, keys_at)
 
 
 def _merged_check(of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +96,7 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
     try:
         ClusterSpec.model_validate(dict(flags))
     except ValidationError as error:
-        problem = problems_of(error, keys_at)[0]
+        problem = _problems(error)[0]
         if not problem.path:
             raise SpecError(problem.text, hint="composesim up [SCRIPT | -m MODULE] ARGS…") from None
         verb, spec, path = (

@@ -12,7 +12,7 @@ import jinja2
 from compose_sim import assets
 from compose_sim.core.compose.dockerfile import Image, render_dockerfile
 from compose_sim.engine.docker.images import image_id
-from compose_sim.engine.host.facts import docker_facts
+from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.subprocesses import output_of, run_on_terminal, try_output_of
 from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError
 

@@ -7,7 +7,7 @@ import socket
 import struct
 from pathlib import Path
 
-from compose_sim.engine.host.facts import docker_endpoint
+from compose_sim.engine.host.docker_facts import docker_endpoint
 
 _CREDENTIALS = struct.Struct("3i")  # process, user and group at the other end
 _RESPONDS_WITHIN_S = 3.0  # if systemd holds the socket, a connection waits until the next daemon accepts it

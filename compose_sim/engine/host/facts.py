@@ -16,18 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Interface
 from pathlib import Path
 
-import psutil
-
-from compose_sim import assets
 from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
-from compose_sim.engine.host.capacity import free_process_ids, limits_of_docker
+from compose_sim.engine.host.capacity import available_memory, free_process_ids
+from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.host.gpus import inspect_gpus
 from compose_sim.engine.host.ports import listening_ports
 from compose_sim.engine.project_owner import Owner, owner_of
 from compose_sim.engine.subprocesses import output_of, try_output_of
 from compose_sim.errors import EnvironmentMissingError
 
-MINIMUM_COMPOSE = (2, 20)
 # What a program from /usr needs from outside /usr: the linker's cache, certificates, the time zone, name lookup.
 _SYSTEM_PATHS = (
     "/usr",
@@ -39,8 +36,6 @@ _SYSTEM_PATHS = (
     "/etc/nsswitch.conf",
     "/etc/ssl",
 )
-_SCRIPT = ", as make engine does" if assets.is_checkout() else ""
-_IMAGES = ("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")
 _OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # another distribution of the same module
 # Python is isolated (-I), so that it imports nothing from the folder that it is started in. Nothing more is imported once the path
 # contains what isolation leaves out, and `find_spec` does not execute the package that it finds.
@@ -73,10 +68,11 @@ def inspect_host(
     `python` is the interpreter that the user chose for nodes, if any; `packages` are the distributions that nodes need. `with_ports`
     lists the ports in use, for a plan that may publish some.
     """
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
         gpus = pool.submit(inspect_gpus)
         docker = pool.submit(docker_facts) if with_docker else None
         listening = pool.submit(listening_ports) if with_ports else None
+        subnets = pool.submit(_host_subnets)
         python_facts = find_python(python, packages, owner=owner_of(folder))
         user_id, group_id = _node_user(folder)
         return Host(
@@ -84,7 +80,7 @@ def inspect_host(
             system=platform.system(),
             cpus=len(os.sched_getaffinity(0)),
             memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            free_memory_bytes=psutil.virtual_memory().available,
+            free_memory_bytes=available_memory(),
             free_disk_bytes=shutil.disk_usage(folder).free,
             free_process_ids=free_process_ids(),
             folder=str(folder),
@@ -95,48 +91,8 @@ def inspect_host(
             python=python_facts,
             docker=docker.result() if docker else DockerFacts(available=False, reason="Docker was not checked"),
             system_paths=tuple(path for path in _SYSTEM_PATHS if Path(path).exists()),
-            host_subnets=_host_subnets(),
+            host_subnets=subnets.result(),
             listening=listening.result() if listening else {},
-        )
-
-
-def docker_facts() -> DockerFacts:
-    """Return whether a Docker engine can run nodes here; if not, what is missing and how to fix it."""
-    if shutil.which("docker") is None:
-        return DockerFacts(
-            available=False,
-            reason="the docker command is not installed",
-            hint=f"install Docker Engine{_SCRIPT}: https://docs.docker.com/engine/install",
-        )
-    endpoint = docker_endpoint()
-    if endpoint and not endpoint.startswith("unix://"):
-        return DockerFacts(
-            available=False,
-            reason=f"the Docker endpoint '{endpoint}' is on another machine, where nodes cannot mount this machine's folders",
-            hint="docker context use default, or unset DOCKER_HOST",
-        )
-    with ThreadPoolExecutor(max_workers=5) as pool:
-        limits = pool.submit(limits_of_docker, endpoint.removeprefix("unix://"))
-        version = pool.submit(try_output_of, ["docker", "version", "--format", "{{.Server.Version}}"])
-        compose = pool.submit(try_output_of, ["docker", "compose", "version", "--short"])
-        subnets = pool.submit(_used_subnets)
-        images = pool.submit(try_output_of, [*_IMAGES, "composesim*"])
-        status, text = version.result()
-        if status:
-            return _unreachable(text, endpoint)
-        compose_status, compose_text = compose.result()
-        if compose_status or _numbers(compose_text) < MINIMUM_COMPOSE:
-            return _without_compose(compose_status, compose_text.strip())
-        engine_version, compose_version = text.strip(), compose_text.strip()
-        return DockerFacts(
-            available=True,
-            reason=f"Docker Engine {engine_version} with Compose {compose_version} answers",
-            version=engine_version,
-            compose_version=compose_version,
-            used_subnets=subnets.result(),
-            images=tuple(images.result()[1].split()),
-            cpus=limits.result()[0],
-            memory_bytes=limits.result()[1],
         )
 
 
@@ -218,55 +174,6 @@ def _cuda_of(torch: str) -> str | None:
         return None
     match = re.search(r"^cuda\b[^=\n]*=\s*(?:'([^']*)'|None)", text, re.MULTILINE)
     return (match[1] or "") if match else None
-
-
-def docker_endpoint() -> str:
-    """Return the address that the docker command talks to; "" if it is unknown."""
-    if endpoint := os.environ.get("DOCKER_HOST"):
-        return endpoint
-    status, output = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
-    return output.strip() if status == 0 else ""
-
-
-def _used_subnets() -> tuple[str, ...]:
-    status, output = try_output_of(["docker", "network", "ls", "--quiet"])
-    if status or not output.split():
-        return ()
-    template = "{{range .IPAM.Config}}{{.Subnet}} {{end}}"
-    return tuple(
-        subnet
-        for subnet in try_output_of(["docker", "network", "inspect", "--format", template, *output.split()])[1].split()
-        if subnet.count(".") == 3 and "/" in subnet
-    )
-
-
-def _unreachable(text: str, endpoint: str) -> DockerFacts:
-    last = text.strip().splitlines()[-1] if text.strip() else "no answer"
-    if "permission denied" in text:
-        reason = f"this user has no permission for the Docker socket '{endpoint}'"
-        return DockerFacts(available=False, reason=reason, hint="sudo usermod -aG docker $USER, then log in again")
-    if "Cannot connect" in text or "failed to connect" in text:
-        reason = f"no Docker daemon answers at '{endpoint}'"
-        return DockerFacts(available=False, reason=reason, hint="sudo systemctl start docker")
-    return DockerFacts(available=False, reason=f"'docker version' failed: {last}", hint="docker version")
-
-
-def _without_compose(status: int, text: str) -> DockerFacts:
-    hint = f"install Compose v2 (docker-compose-plugin, docker-compose-v2){_SCRIPT}"
-    if status == 0:
-        return DockerFacts(
-            available=False, reason=f"Compose {text} is older than {'.'.join(map(str, MINIMUM_COMPOSE))}", hint=hint
-        )
-    if shutil.which("docker-compose"):
-        return DockerFacts(
-            available=False, reason="only Compose v1 (docker-compose) is installed, not v2 (docker compose)", hint=hint
-        )
-    return DockerFacts(available=False, reason="Docker has no Compose plugin", hint=hint)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    parts = text.strip().lstrip("v").split("-")[0].split(".")
-    return tuple(int(part) for part in parts if part.isdigit())
 
 
 def _node_user(folder: Path) -> tuple[int, int]:

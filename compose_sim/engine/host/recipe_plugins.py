@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.metadata import entry_points
 from typing import Any, cast
 
 from compose_sim.core.plan.recipes import BUILT_IN, Recipe, load_recipe
@@ -21,6 +19,8 @@ def find_recipe(name: str) -> Recipe:
     """Return the recipe of that name. Raise SpecError if there is none, or if another package's recipe is invalid or fails later."""
     if name in BUILT_IN:
         return load_recipe(name)
+    from importlib.metadata import entry_points
+
     others = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in BUILT_IN}
     if name not in others:
         meant = "; did you mean 'ddp'?" if "torch" in name else did_you_mean(name, [*BUILT_IN, *sorted(others)])
@@ -54,6 +54,8 @@ class _PluginRecipe:
         except ComposesimError:
             raise
         except Exception as error:
+            import traceback
+
             where = error.__traceback__.tb_next if error.__traceback__ else None  # without this frame
             raise SpecError(
                 f"{self._described} failed in {part}: {type(error).__name__}: {error}",

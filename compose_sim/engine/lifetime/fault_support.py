@@ -7,7 +7,7 @@ from functools import cache
 from compose_sim.core.faults.kind import FaultKind
 from compose_sim.core.network.shaping_script import lacking
 from compose_sim.engine.docker.network import find_means
-from compose_sim.engine.host.facts import docker_facts
+from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import ComposesimError
 

@@ -1,0 +1,178 @@
+"""Find out whether a Docker engine can run nodes here, from its socket: ten times faster than from the docker command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from compose_sim import assets
+from compose_sim.core.host.host import DockerFacts
+from compose_sim.engine.host.answers import home_folder, remembered
+from compose_sim.engine.subprocesses import try_output_of
+
+MINIMUM_COMPOSE = (2, 20)
+_SCRIPT = ", as make engine does" if assets.is_checkout() else ""
+_DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"  # of the context `default`
+_RESPONDS_WITHIN_S = 2.0
+# Where the docker command looks for Compose, besides the folder of its settings.
+_PLUGINS = tuple(f"/usr/{folder}/docker/cli-plugins" for folder in ("local/lib", "local/libexec", "lib", "libexec"))
+
+
+def docker_facts() -> DockerFacts:
+    """Return whether a Docker engine can run nodes here; if not, what is missing and how to fix it."""
+    if shutil.which("docker") is None:
+        return DockerFacts(
+            available=False,
+            reason="the docker command is not installed",
+            hint=f"install Docker Engine{_SCRIPT}: https://docs.docker.com/engine/install",
+        )
+    endpoint = docker_endpoint()
+    if endpoint and not endpoint.startswith("unix://"):
+        return DockerFacts(
+            available=False,
+            reason=f"the Docker endpoint '{endpoint}' is on another machine, where nodes cannot mount this machine's folders",
+            hint="docker context use default, or unset DOCKER_HOST",
+        )
+    with ThreadPoolExecutor(max_workers=5) as pool:
+        version = pool.submit(_engine_version, endpoint)
+        info, networks, images = (
+            pool.submit(_query, endpoint, path) for path in ("/info", "/networks", "/images/json")
+        )
+        compose = pool.submit(_compose_version)
+        status, engine_version = version.result()
+        if status:
+            return _unreachable(engine_version, endpoint)
+        compose_status, compose_version = compose.result()
+        if compose_status or _numbers(compose_version) < MINIMUM_COMPOSE:
+            return _without_compose(compose_status, compose_version)
+        cpus, memory = _limits(info.result())
+        return DockerFacts(
+            available=True,
+            reason=f"Docker Engine {engine_version} with Compose {compose_version} answers",
+            version=engine_version,
+            compose_version=compose_version,
+            used_subnets=_subnets(networks.result()),
+            images=_images(images.result()),
+            cpus=cpus,
+            memory_bytes=memory,
+        )
+
+
+def docker_endpoint() -> str:
+    """Return the address that the docker command talks to; "" if it is unknown."""
+    if endpoint := os.environ.get("DOCKER_HOST"):
+        return endpoint
+    if _uses_default_context():
+        return _DEFAULT_ENDPOINT
+    status, output = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
+    return output.strip() if status == 0 else ""
+
+
+def _settings() -> Path:
+    """Return the file with the settings of the docker command."""
+    return Path(os.environ.get("DOCKER_CONFIG") or home_folder(".docker"), "config.json")
+
+
+def _uses_default_context() -> bool:
+    if os.environ.get("DOCKER_CONTEXT"):
+        return False
+    try:
+        return not json.loads(_settings().read_text()).get("currentContext")
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError, AttributeError):  # the docker command knows
+        return False
+
+
+def _query(endpoint: str, path: str) -> Any:
+    """Return what the daemon answers to GET, as JSON; None if it does not answer."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_RESPONDS_WITHIN_S)
+            connection.connect((endpoint or _DEFAULT_ENDPOINT).removeprefix("unix://"))
+            connection.sendall(
+                f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode()
+            )  # 1.0: the answer is not in chunks
+            with connection.makefile("rb") as answer:
+                head, _, body = answer.read().partition(b"\r\n\r\n")
+        return json.loads(body) if b" 200 " in head.split(b"\r\n")[0] else None
+    except (OSError, ValueError):
+        return None
+
+
+def _engine_version(endpoint: str) -> tuple[int, str]:
+    """Return 0 and the version of the engine, or another number and what the docker command prints."""
+    match _query(endpoint, "/version"):
+        case {"Version": str(version)}:
+            return 0, version
+    status, text = try_output_of(["docker", "version", "--format", "{{.Server.Version}}"])
+    return status, text.strip()
+
+
+def _compose_version() -> tuple[int, str]:
+    """Return 0 and the version of Compose, or another number and what the docker command prints."""
+    settings, docker = _settings(), shutil.which("docker") or "docker"
+    plugins = [Path(folder, "docker-compose") for folder in (str(settings.parent / "cli-plugins"), *_PLUGINS)]
+
+    def ask() -> tuple[int, str]:
+        status, text = try_output_of(["docker", "compose", "version", "--short"])
+        return status, text.strip()
+
+    if not any(plugin.exists() for plugin in plugins):  # the settings name another folder
+        return ask()
+    return remembered("compose-version", (Path(docker).resolve(), settings, *plugins), ask)
+
+
+def _limits(info: Any) -> tuple[int | None, int | None]:
+    """Return the CPUs and the memory of the daemon's machine, each None if it cannot limit that."""
+    try:
+        return (info["NCPU"] if info["CpuCfsQuota"] else None, info["MemTotal"] if info["MemoryLimit"] else None)
+    except (KeyError, TypeError):
+        return None, None
+
+
+def _images(images: Any) -> tuple[str, ...]:
+    """Return the tags of images that composesim has built or made."""
+    tags = (tag for image in images or () for tag in image.get("RepoTags") or ())
+    return tuple(tag for tag in tags if tag.startswith("composesim") and "/" not in tag)
+
+
+def _subnets(networks: Any) -> tuple[str, ...]:
+    """Return the IPv4 subnets of the daemon's networks."""
+    configured = [each for network in networks or () for each in (network.get("IPAM") or {}).get("Config") or ()]
+    subnets = (each.get("Subnet", "") for each in configured)
+    return tuple(subnet for subnet in subnets if subnet.count(".") == 3 and "/" in subnet)
+
+
+def _unreachable(text: str, endpoint: str) -> DockerFacts:
+    last = text.strip().splitlines()[-1] if text.strip() else "no answer"
+    if "permission denied" in text:
+        reason = f"this user has no permission for the Docker socket '{endpoint}'"
+        return DockerFacts(available=False, reason=reason, hint="sudo usermod -aG docker $USER, then log in again")
+    if "Cannot connect" in text or "failed to connect" in text:
+        reason = f"no Docker daemon answers at '{endpoint}'"
+        return DockerFacts(available=False, reason=reason, hint="sudo systemctl start docker")
+    return DockerFacts(available=False, reason=f"'docker version' failed: {last}", hint="docker version")
+
+
+def _without_compose(status: int, text: str) -> DockerFacts:
+    hint = f"install Compose v2 (docker-compose-plugin, docker-compose-v2){_SCRIPT}"
+    if status == 0:
+        return DockerFacts(
+            available=False, reason=f"Compose {text} is older than {'.'.join(map(str, MINIMUM_COMPOSE))}", hint=hint
+        )
+    if shutil.which("docker-compose"):
+        return DockerFacts(
+            available=False, reason="only Compose v1 (docker-compose) is installed, not v2 (docker compose)", hint=hint
+        )
+    return DockerFacts(available=False, reason="Docker has no Compose plugin", hint=hint)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.strip().lstrip("v").split("-")[0].split(".")
+    return tuple(int(part) for part in parts if part.isdigit())
