@@ -25,7 +25,7 @@ _LARGEST_SOURCE = 1 << 20
 _READ_FROM_LOGS = ("log", "metric")
 
 
-class RunReader:
+class PageReader:
     """Reads what is new in a run's folder."""
 
     def __init__(self, folder: RunFolder) -> None:

@@ -13,9 +13,9 @@ from compose_sim.errors import SpecError
 def write_page(path: Path, folder: RunFolder) -> int:
     """Write the page of a finished run, and return 0, or the exit code of bad usage if the file cannot be written."""
     from compose_sim.view.document import report_page
-    from compose_sim.view.reader import RunReader
+    from compose_sim.view.reader import PageReader
 
-    page = report_page(RunReader(folder).read())
+    page = report_page(PageReader(folder).read())
     try:
         write_file(path, page)
     except OSError as error:
