@@ -19,7 +19,7 @@ from compose_sim.cli.run_session import run_session
 from compose_sim.cli.views.annotations import annotate
 from compose_sim.cli.views.checks import print_checks
 from compose_sim.cli.views.junit import write_junit
-from compose_sim.cli.views.report import check_verdict, print_cause
+from compose_sim.cli.views.report import check_verdict, print_cause, results_beside_cause
 from compose_sim.core.request.check_ids import known_check
 
 
@@ -52,7 +52,7 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
         print_json(report.to_dict())
     else:
         echo()
-        print_checks(report.checks)
+        print_checks(results_beside_cause(report))
         print_cause(report)
         echo()
         echo(check_verdict(report))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from compose_sim.cli.views.expectations import print_expectations
 from compose_sim.cli.views.faults import history_lines
 from compose_sim.core.doctor.gpu_errors import explain
 from compose_sim.core.plan.model import REQUESTED
-from compose_sim.core.report.report import Cause, NodeReport, Report, Timings
+from compose_sim.core.report.report import Cause, CheckResult, NodeReport, Report, Timings
 from compose_sim.core.units import format_bytes, format_count, format_seconds
 
 _MOST_NODES = 16
@@ -45,7 +46,7 @@ def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ())
     ):
         if parts:
             echo(click.style(f"{name:<9}", dim=True) + " · ".join(parts), err=err)
-    problems = [result for result in report.checks if result.is_problem and result.id not in skip]
+    problems = [result for result in results_beside_cause(report) if result.is_problem and result.id not in skip]
     if problems:
         echo(err=err)
         print_checks(problems, err=err)
@@ -53,6 +54,12 @@ def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ())
     print_cause(report, err=err)
     echo(err=err)
     echo(final_line(report), err=err)
+
+
+def results_beside_cause(report: Report) -> list[CheckResult]:
+    """Return the results of all checks. One that found the cause of the run does not repeat it: the last line has it."""
+    cause = report.cause.message if report.cause else None
+    return [replace(each, detail="see the last line") if each.detail == cause else each for each in report.checks]
 
 
 def print_cause(report: Report, *, err: bool = False) -> None:

@@ -10,7 +10,7 @@ import pytest
 from compose_sim.cli.views.report import cause_line, final_line, metric_parts, print_report, ranges
 from compose_sim.core.plan.model import Choice
 from compose_sim.core.report.make_report import make_report
-from compose_sim.core.report.report import Cause, Report
+from compose_sim.core.report.report import Cause, CheckResult, Report
 from compose_sim.core.state.fold import fold_all
 from tests.builders import a_plan, a_report, an_event
 
@@ -108,3 +108,12 @@ def test_an_error_of_devices_on_gpus_that_nobody_asked_for_names_the_way_out(
     print_report(a_report(cause=cause, choices=(choice,)))
 
     assert capsys.readouterr().out.count("--gpus none") == hints
+
+
+def test_a_check_that_found_the_cause_does_not_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
+    hang = CheckResult(id="hang", status="failed", detail="rank 1 on node-1 sleeps", fix="Wake it.")
+    print_report(a_report(verdict="hung", cause=a_cause(message=hang.detail, rank=1), checks=(hang,)))
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "rank 1 on node-1 sleeps" in line] == [lines[-1]]
+    assert "✘ hang  see the last line" in lines
