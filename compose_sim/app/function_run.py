@@ -23,6 +23,7 @@ from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.plan.model import Mount, Program
 from compose_sim.core.report.report import Cause, Report
+from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import RunError, SpecError
 
@@ -49,6 +50,12 @@ def run_function(
         raise SpecError(
             f"recipe '{request.spec.recipe}' runs scripts, and {name} is a function",
             hint=f"composesim.run('train.py', recipe='{request.spec.recipe}')",
+        )
+    if owner := owner_of(request.folder):
+        raise SpecError(
+            f"'{request.folder}' belongs to the user '{owner.name}', and root would load what {name} returns there",
+            evidence="loading a value can execute code",
+            hint=f"sudo -u {owner.name} python …",
         )
     call = f"call-{secrets.token_hex(4)}"  # a new name: an earlier run of the same name may have left values
     session = Session(_request(request, name, call))

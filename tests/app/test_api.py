@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -331,3 +332,11 @@ def test_a_function_runs_in_containers(here: Path) -> None:
     code = f"{SUMS_RANKS}print(composesim.run(sum_of_ranks, args=(10,), nodes=2, engine='docker'))"
 
     assert python(here, code) == [21, 21]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root works in the projects of others")
+def test_root_loads_no_values_that_another_user_could_write(here: Path) -> None:
+    os.chown(here, 65534, 65534)
+
+    with pytest.raises(composesim.SpecError, match="belongs to the user 'nobody'"):
+        composesim.run(len, args=([1],), **BARE)

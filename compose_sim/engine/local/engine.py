@@ -205,9 +205,9 @@ class LocalEngine:
         try:
             while time.monotonic() < deadline:
                 has_exited = handle is None or bool(select.select([handle], [], [], _POLL_S)[0])
-                started = last_event(folder.path, MASTER, "master-started")
-                if started:
-                    return int(started["port"])
+                port = last_event(folder.path, MASTER, "master-started").get("port")
+                if isinstance(port, int):  # else a rank wrote the event: processes of this machine share the file
+                    return port
                 if has_exited:
                     break
         finally:

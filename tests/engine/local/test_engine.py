@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from compose_sim.core.faults.effects import Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.local import process_labels
 from compose_sim.engine.local.engine import LocalEngine
@@ -70,6 +72,19 @@ def test_a_daemon_that_a_node_left_behind_is_removed(bench: Bench) -> None:
     bench.engine.remove(plan.run)
 
     assert process_labels.environment_of(daemon) == {}
+
+
+def test_a_forged_start_of_the_master_is_not_the_port(bench: Bench) -> None:
+    """Processes of this machine share the file of events, and a node that is started again asks for the port."""
+    plan = bench.start(WAITS, WAITS)
+    file = Path(plan.folder, "events", "master.jsonl")
+    with file.open("a") as events:
+        events.write(json.dumps({"t": 0, "kind": "master-started", "data": {}}) + "\n")
+    bench.do(plan, Signal(node="master", name="KILL"), Signal(node="node-0", name="KILL"))
+    bench.ended(plan, "master", "node-0")
+
+    with pytest.raises(EngineError, match="did not start to listen"):
+        bench.do(plan, Start(node="node-0"))
 
 
 def test_composesim_inside_a_node_does_not_end_itself(bench: Bench) -> None:

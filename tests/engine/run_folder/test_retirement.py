@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from compose_sim.engine.run_folder.folder import RunFolder, runs_of
 from compose_sim.engine.run_folder.location import runs_folder
@@ -19,7 +22,7 @@ def a_run(
     """Write the folder of a run whose plan is `age` seconds old."""
     folder = RunFolder(runs_folder(project) / name)
     folder.claim()
-    folder.write_plan(a_plan(run=name, keep=keep))
+    folder.write_plan(replace(a_plan(run=name, keep=keep), working_directory=str(project)))
     if finished:
         folder.write_report(a_report(run=name))
     folder.files.make_folder("shared")
@@ -72,3 +75,17 @@ def test_a_link_in_shared_storage_is_neither_counted_nor_followed(tmp_path: Path
     assert size_of(run) < 1 << 20
     assert retire(tmp_path, most_runs=0, most_bytes=0) == ("run",)
     assert (treasure / "file").is_file()
+
+
+def test_projects_that_share_a_folder_for_runs_delete_only_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPOSESIM_RUNS", str(tmp_path / "runs"))
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    a_run(ours, "old", 2)
+    a_run(theirs, "newest", 0)
+    a_run(ours, "new", 1)
+
+    assert retire(ours, most_runs=1, most_bytes=PLENTY) == ("old",)
+    assert delete_finished(ours, live=()) == ("new",)
+    assert names(ours) == names(theirs) == ["newest"]
