@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from compose_sim.core.events.events import Event
@@ -18,6 +18,7 @@ from compose_sim.engine.run_folder.check_inputs import read_observed
 from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.node_files import files_of_nodes
 from compose_sim.engine.run_folder.record import report_of
 
 _AROUND = 4  # lines of source before and after the one that a check names
@@ -41,7 +42,7 @@ class PageReader:
         """Return what is new; the message of a run that is over is the last one."""
         self.is_over = not self.folder.is_claimed()
         self._fold.add_events(self._in_order(self._events.finish() if self.is_over else self._events.poll()))
-        for name in self.folder.files.files("observations", ".jsonl"):
+        for name in files_of_nodes(self.folder.files, "observations", ".jsonl"):
             self._read_records(name)
         if not self.is_over:
             return self._fold.take(report=None, is_over=False)
@@ -69,13 +70,13 @@ class PageReader:
                 yield replace(event, t=self._last)
 
     def _read_records(self, name: str) -> None:
-        _, rank, generation = ["", "", *name.removesuffix(".jsonl").rsplit(".", 2)][-3:]
+        _, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
         if not (rank.isdigit() and generation.isdigit()):
             return
         with suppress(OSError, UnsafeFileError):
             tail = self._records.get(name)
             if tail is None:
-                tail = self._records[name] = FileTail(self.folder.files, f"observations/{name}")
+                tail = self._records[name] = FileTail(self.folder.files, name)
             while lines := tail.read():
                 spans = self._timeline.add(int(rank), int(generation), (line for _, line in lines))
                 self._fold.add_spans(spans)
