@@ -259,6 +259,7 @@ def test_flags_win_over_what_the_file_says_of_checks() -> None:
         "steps": 9,
         "only": ("hang", "set-epoch"),
         "skip": ("teardown",),
+        "strict": False,
         "tolerance": 0.01,
         "junit": "out.xml",
     }
