@@ -11,7 +11,7 @@ from compose_sim.node.records.process_groups import InitProcessGroup, ProcessGro
 # The checks that compare each of them; the first one gives the reason if none of them could.
 COMPARED_BY: Mapping[str, tuple[str, ...]] = {
     "replicas": ("params-in-sync",),
-    "gradients": ("matches-single", "loss-scale"),
+    "gradients": ("gradient-mean", "matches-single", "loss-scale"),
     "samples": ("sampler-overlap",),
 }
 

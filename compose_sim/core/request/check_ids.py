@@ -16,6 +16,7 @@ IDS = (
     "unused-params",
     "uneven-inputs",
     "params-in-sync",
+    "gradient-mean",
     "loss-scale",
     "matches-single",
     "sampler-overlap",

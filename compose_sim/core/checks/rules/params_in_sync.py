@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replica_diff import Difference, compare, model_at, shapes_exchanged, step_at
 from compose_sim.core.checks.rules.unused_params import UNFINISHED
 from compose_sim.core.units import format_count
@@ -33,6 +34,9 @@ def judge(case: Case) -> Result:
     has_models = observed.first(DdpModel) is not None
     reasons = []
     for comparison in comparisons:
+        for found in _without_consequences(comparison.excused):
+            if _train_together(case, found):
+                return _failed(case, found, has_models)
         if comparison.excused:
             reasons.append(f"{comparison.excused[0]} differs, but ranks exchange all parameters by themselves")
         for found in _without_consequences(comparison.different):
@@ -62,6 +66,8 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     if found.model is not None:
         stuck = case.verdict != "passed" and (case.observed.first(UnusedParameters) or UNFINISHED in case.evidence)
         return f"{found} differs because DistributedDataParallel could not finish its reduction" if stuck else ""
+    if _train_together(case, found):
+        return ""
     if any("send" in each.how or "recv" in each.how for each in case.observed.of(UntrackedWait)):
         return f"{found} differs, but ranks send each other messages: they may hold different parts"
     steps = max(sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed)
@@ -77,6 +83,31 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     return ""
 
 
+def _train_together(case: Case, found: Difference) -> bool:
+    """
+    Return whether ranks that differ reduce the gradient of this parameter, and must therefore hold the same value.
+
+    Local SGD may begin with reduced gradients too. Then ranks differ later, and no gradient is reduced any more.
+    """
+    name = found.name if found.kind == "parameter" else found.name.rpartition(": ")[0]
+    reduced = [
+        each.nth
+        for optimizer in optimizers(case.observed)
+        for each in optimizer.reductions
+        if optimizer.index == found.optimizer
+        and (found.model, name) in {(optimizer.rows[row].model, optimizer.rows[row].name) for row in each.rows}
+        and sum(bool(set(each.ranks) & set(group)) for group in found.agreeing) > 1
+    ]
+    return bool(reduced) and (max(reduced) > found.nth or len(set(_step_counts(case, found).values())) > 1)
+
+
+def _step_counts(case: Case, found: Difference) -> dict[int, int]:
+    """Return how many steps each rank made with the optimizer."""
+    return {
+        rank.rank: sum(each.optimizer == found.optimizer for each in rank.of(OptimizerStep)) for rank in case.observed
+    }
+
+
 def _shares_data(case: Case) -> bool:
     """Return whether the data set is divided between ranks."""
     samplers = (name for each in case.observed.of(LoaderInfo) for name in each.samplers)
@@ -86,7 +117,9 @@ def _shares_data(case: Case) -> bool:
 def _failed(case: Case, found: Difference, has_models: bool) -> Result:
     step = step_at(case.observed, found)
     when = f"after step {found.nth}" if found.nth else "before the first step"
-    why, fix = _explain(found, model_at(step, found.model), step, has_models)
+    counts = _step_counts(case, found)
+    together = _train_together(case, found)
+    why, fix = _explain(found, model_at(step, found.model), step, has_models, together=together, counts=counts)
     return failed(
         f"{when} {found} differs between ranks ({found.who}): {why}",
         fix=fix,
@@ -96,9 +129,22 @@ def _failed(case: Case, found: Difference, has_models: bool) -> Result:
 
 
 def _explain(
-    found: Difference, model: SteppedModel | None, step: OptimizerStep | None, has_models: bool
+    found: Difference,
+    model: SteppedModel | None,
+    step: OptimizerStep | None,
+    has_models: bool,
+    *,
+    together: bool,
+    counts: Mapping[int, int],
 ) -> tuple[str, str]:
     """Return why the tensor differs and what to change, as far as the step shows."""
+    if not has_models and together:
+        if found.nth == 0:
+            return (
+                "ranks reduce its gradient, but began with different values",
+                "Begin with the same weights: `for p in model.parameters(): dist.broadcast(p.data, 0)`, before the first step.",
+            )
+        return _explain_by_steps(counts)
     if not has_models:
         return (
             "there is no DistributedDataParallel, so each rank trains its own model",
@@ -120,6 +166,20 @@ def _explain(
             "Set and load weights before wrapping, the same on every rank, and remove `init_sync=False`.",
         )
     return _explain_by_model(found, model, step.backwards if step else 0)
+
+
+def _explain_by_steps(counts: Mapping[int, int]) -> tuple[str, str]:
+    """Return why ranks differ that reduce gradients by themselves: the steps that some left out, if they did."""
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
+        return (
+            f"ranks made different numbers of steps ({listed})",
+            "Step on every rank or on none: reduce what decides about a step, such as whether a gradient is infinite.",
+        )
+    return (
+        "ranks change it differently after its gradient was reduced, or do not reduce it at every step",
+        "Do the same on every rank after the reduction: learning rate, clipping, every change of a gradient or weight.",
+    )
 
 
 def _explain_by_model(found: Difference, model: SteppedModel | None, backwards: int) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from . import (
     randomness,
     recording,
     replaying,
+    sketches,
     timings,
 )
 
@@ -48,4 +49,5 @@ OBSERVERS = (
     randomness,
     recording,
     replaying,
+    sketches,
 )

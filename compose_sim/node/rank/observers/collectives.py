@@ -57,6 +57,11 @@ def end(context: RankContext) -> None:
         context.note(LaterCollectives(later))
 
 
+def issued(context: RankContext) -> int:
+    """Return how many collectives the script has issued so far."""
+    return int(context.memory.get(_COUNT, 0))
+
+
 def note_untracked_wait(context: RankContext, how: str) -> None:
     """Record that the rank may have waited for another by a message, a store, a lock or a sleep; once between two collectives."""
     if context.memory.get(_UNTRACKED) != context.synchronisations:

@@ -1,0 +1,264 @@
+"""Judge whether each step uses the mean over the ranks of what each rank computed by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from statistics import median
+
+from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
+from compose_sim.core.checks.evidence.gradient_sums import (
+    Optimizer,
+    Ranks,
+    Reduction,
+    alike,
+    distance,
+    factor,
+    is_known,
+    joined,
+    mean,
+    norm,
+    optimizers,
+)
+from compose_sim.core.checks.wording import ranks_text
+from compose_sim.core.units import format_count
+from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.models import OptimizerStep
+
+QUESTION = "Does each step use the mean over ranks of their gradients?"
+
+_LEAST = 3  # steps that must show the same
+_NEAR = 0.02
+_MOST_RANKS, _MOST_ROWS = 8, 64
+_LEAST_ELEMENTS = 4
+_CLOSELY = 1e-3
+_FIX_DIVIDE = "Divide by the number of ranks after the sum: `p.grad /= dist.get_world_size()`, or reduce with `op=dist.ReduceOp.AVG`."
+_FIX_ONCE = "Divide once: DistributedDataParallel and ReduceOp.AVG already take the mean over ranks."
+_FIX_COPY = "Make the optimizer from the parameters of the model that is trained, after it was copied: `Optimizer(model.parameters())`."
+_FIX_ORDER = (
+    "Reduce in the same order on every rank, such as that of `model.parameters()`; never in that of a set or of files."
+)
+_FIX_WEIGHTS = "Divide by the number of ranks after the sum, before the weights are used."
+_FIX_LEFT_OUT = "Reduce the gradients of all ranks with `all_reduce`, instead of sending those of one rank."
+_FIX_CLIP = "Clip after the reduction: then every rank scales the mean by the same factor."
+_ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # whose steps do not depend on a constant factor
+
+
+def judge(case: Case) -> Result:
+    """Compare the gradients that were used with those that each rank computed before any reduction."""
+    if case.observed.world_size < 2:
+        return not_applicable("there is only one rank")
+    found = optimizers(case.observed)
+    if not found:
+        return not_applicable(_why_nothing(case))
+    for each in found:
+        problem = _copy(each) or _crossed(each) or _added_weights(each) or _wrong_reduction(each)
+        if problem:
+            return problem
+    judged = [reduction for each in found for reduction in each.reductions if _is_judged(reduction)]
+    if judged:
+        return passed(_summary(judged))
+    return not_applicable(_why_not(found))
+
+
+def _why_nothing(case: Case) -> str:
+    if case.observed.first(OptimizerStep):
+        return "only `composesim check` records gradients"
+    return "no optimizer step was seen"
+
+
+def _is_judged(reduction: Reduction) -> bool:
+    return reduction.factor is not None or bool(reduction.weights)
+
+
+def _summary(judged: Sequence[Reduction]) -> str:
+    steps = format_count(len({(each.step.optimizer, each.nth) for each in judged}), "step")
+    exact = all(each.factor is not None and abs(each.factor - 1) < _NEAR for each in judged)
+    what = (
+        "the mean" if exact else "a multiple of the mean" if all(each.factor for each in judged) else "a weighted mean"
+    )
+    return f"{steps} used {what} of the gradients that the ranks computed ({ranks_text(judged[0].ranks)})"
+
+
+def _why_not(found: Sequence[Optimizer]) -> str:
+    steps = [step for each in found for by_rank in each.steps.values() for step in by_rank.values()]
+    if any(each.reductions for each in found):
+        return "the gradients that were used are no combination of those that the ranks computed, as if they were compressed"
+    if all(len(by_rank) < 2 for each in found for by_rank in each.steps.values()):
+        return "each optimizer is stepped by only one rank"
+    if not any(is_known(step, row) for step in steps for row in range(len(step.own))):
+        return "what each rank computes by itself was not seen, as if parameters were sharded"
+    if not any(each.rows for each in found):
+        return "ranks train different parameters"
+    if all(_computed_alone(step) for step in steps):
+        return "each rank steps with its own gradient, or all computed the same"
+    return "no gradient was reduced over ranks that computed different ones"
+
+
+def _computed_alone(step: SketchedStep) -> bool:
+    known = [row for row in range(len(step.own)) if is_known(step, row)]
+    return factor(joined(step.used, known), joined(step.own, known)) is not None
+
+
+def _copy(optimizer: Optimizer) -> Result | None:
+    """Find an optimizer whose parameters never have a gradient, while a model of the same shapes has."""
+    steps = [step for by_rank in optimizer.steps.values() for step in by_rank.values()]
+    if not all(step.copy_of is not None for step in steps) or len(optimizer.steps) < 2:
+        return None
+    return failed(
+        f"none of the {len(optimizer.rows)} parameters of the {steps[0].type} had a gradient at any of {len(optimizer.steps)} steps, "
+        "but a DistributedDataParallel model with the same shapes had: the optimizer holds the parameters of another copy, so the "
+        "model never changes",
+        fix=_FIX_COPY,
+        at=steps[0].at,
+    )
+
+
+def _crossed(optimizer: Optimizer) -> Result | None:
+    """Find a gradient that was reduced with that of another parameter on another rank."""
+    steps = optimizer.steps.get(1, {})
+    if any(map(_is_judged, optimizer.reductions)) or not 2 <= len(steps) <= _MOST_RANKS:
+        return None
+    found = [(row, *each) for row in range(min(len(optimizer.rows), _MOST_ROWS)) for each in _partners(optimizer, row)]
+    if len({row for row, _, _ in found}) < 2:
+        return None
+    (row, other, ranks), rank = found[0], min(steps)
+    return failed(
+        f"in step 1 the gradient of {optimizer.rows[row].name} on rank {rank} was reduced with that of "
+        f"{optimizer.rows[other].name} on {ranks_text(ranks)}: ranks reduce gradients in different orders",
+        fix=_FIX_ORDER,
+        at=steps[rank].at,
+        ranks=sorted(steps),
+    )
+
+
+def _partners(optimizer: Optimizer, row: int) -> Iterator[tuple[int, Ranks]]:
+    """Yield each parameter that other ranks reduced together with this one of the first rank, and these ranks."""
+    steps = optimizer.steps[1]
+    first, *others = sorted(steps)
+    if not _is_replica(optimizer, row) or not norm(steps[first].used[row] or ()):
+        return
+    used, own = steps[first].used[row] or (), steps[first].own[row] or ()
+    for other in range(min(len(optimizer.rows), _MOST_ROWS)):
+        if (
+            other == row
+            or optimizer.rows[other].shape != optimizer.rows[row].shape
+            or not _is_replica(optimizer, other)
+        ):
+            continue
+        for choice in product((row, other), repeat=len(others)):
+            average = mean([own, *(steps[rank].own[at] or () for rank, at in zip(others, choice, strict=True))])
+            fits = any(
+                distance(used, [times * each for each in average]) < _CLOSELY * norm(used) for times in (1, len(steps))
+            )
+            if other in choice and fits:
+                yield other, tuple(rank for rank, at in zip(others, choice, strict=True) if at == other)
+
+
+def _is_replica(optimizer: Optimizer, row: int) -> bool:
+    """Return whether all ranks began with equal values of a parameter that is large enough to be told from others."""
+    steps = optimizer.steps[1]
+    if prod(optimizer.rows[row].shape) < _LEAST_ELEMENTS or not all(is_known(step, row) for step in steps.values()):
+        return False
+    return len(alike({rank: step.before[row] or () for rank, step in steps.items()})) == 1
+
+
+def _added_weights(optimizer: Optimizer) -> Result | None:
+    """Find ranks that make their weights equal between two steps, but by a sum or otherwise not by the mean."""
+    rows = range(len(optimizer.rows))
+    found: list[tuple[float, SketchedStep, Ranks]] = []
+    for nth, earlier in sorted(optimizer.steps.items()):
+        later = optimizer.steps.get(nth + 1, {})
+        ranks = tuple(sorted(earlier.keys() & later.keys()))
+        if len(ranks) < 2 or any(None in (*earlier[rank].after, *later[rank].before) for rank in ranks):
+            continue
+        then = {rank: joined(earlier[rank].after, rows) for rank in ranks}
+        now = {rank: joined(later[rank].before, rows) for rank in ranks}
+        if len(alike(then)) == len(ranks) and len(alike(now)) == 1:
+            times = factor(now[ranks[0]], mean(list(then.values())))
+            found.append((times if times is not None else 1.0, later[ranks[0]], ranks))
+    if not found or any(abs(times - len(ranks)) > _NEAR * len(ranks) for times, _, ranks in found):
+        return None
+    _, step, ranks = found[0]
+    return failed(
+        f"before step {step.nth} {ranks_text(ranks)} replaced their weights by the sum of them, {len(ranks)} times the mean",
+        fix=_FIX_WEIGHTS,
+        at=step.at,
+        ranks=ranks,
+    )
+
+
+def _wrong_reduction(optimizer: Optimizer) -> Result | None:
+    """Judge the reductions of each group of ranks."""
+    groups: dict[Ranks, list[Reduction]] = {}
+    for each in optimizer.reductions:
+        groups.setdefault(each.ranks, []).append(each)
+    for _, reductions in sorted(groups.items()):
+        problem = _scaled(reductions) or _left_out(reductions) or _clipped_early(reductions)
+        if problem:
+            return problem
+    return None
+
+
+def _scaled(reductions: Sequence[Reduction]) -> Result | None:
+    """Find a gradient that is the same multiple of the mean at every step, if nothing else explains the factor."""
+    factors = [each.factor for each in reductions if each.factor is not None]
+    size, first = len(reductions[0].ranks), reductions[0].step
+    if len(factors) < min(_LEAST, len(reductions)) or len(factors) < 2 or max(factors) > (1 + _NEAR) * min(factors):
+        return None
+    times = median(factors)
+    # The ranks' losses are means over their samples, times a number, added up over backward passes.
+    scales = {(each.step.mean_times or 0.0) * each.step.backwards for each in reductions}
+    of_loss = scales.pop() if len(scales) == 1 else 0.0
+    if abs(of_loss - 1) > _NEAR or any(each.step.in_backward for each in reductions):
+        return None
+    wrong = size if abs(times - size) < _NEAR * size else 1 / size if abs(times - 1 / size) < _NEAR / size else None
+    if wrong is None:
+        return None
+    who = ranks_text(reductions[0].ranks)
+    text = f"at each of {len(factors)} steps the gradient that was used is {_times(times)} the mean of those that {who} computed"
+    why = "gradients are added but not divided" if times > 1 else "gradients are divided by the number of ranks twice"
+    fix = _FIX_DIVIDE if times > 1 else _FIX_ONCE
+    unsure = first.type.startswith(_ADAPTIVE) or any(each.step.in_forward for each in reductions)
+    return (warned if unsure else failed)(f"{text}: {why}", fix=fix, at=first.at, ranks=reductions[0].ranks)
+
+
+def _times(value: float) -> str:
+    return f"{value:.3g} times" if value > 1 else f"1/{1 / value:.3g} of"
+
+
+def _left_out(reductions: Sequence[Reduction]) -> Result | None:
+    """Find a rank whose gradient is never part of the one that all use."""
+    known = [each for each in reductions if each.weights]
+    if len(known) < _LEAST or len(known) < len(reductions):
+        return None
+    ranks = reductions[0].ranks
+    without = [rank for place, rank in enumerate(ranks) if all(abs(each.weights[place]) < 1e-3 for each in known)]
+    if not without or len(without) == len(ranks):
+        return None
+    return failed(
+        f"{ranks_text(without)} computed gradients at {len(known)} steps that no rank used: all used those of the others",
+        fix=_FIX_LEFT_OUT,
+        at=reductions[0].step.at,
+        ranks=without,
+    )
+
+
+def _clipped_early(reductions: Sequence[Reduction]) -> Result | None:
+    """Find gradients that were scaled on each rank, each by another factor below 1, before the mean."""
+    known = [each for each in reductions if each.weights and each.factor is None]
+    shrunk = [
+        each
+        for each in known
+        if all(0 < weight < 1 + _NEAR for weight in each.weights) and max(each.weights) > 1.05 * min(each.weights)
+    ]
+    if len(shrunk) < _LEAST or len(shrunk) < len(known):
+        return None
+    weights = ", ".join(f"{weight:.2f}" for weight in shrunk[0].weights)
+    return warned(
+        f"in step {shrunk[0].nth} each rank's gradient was scaled by another factor ({weights}) before the mean, as by early clipping",
+        fix=_FIX_CLIP,
+        at=shrunk[0].step.at,
+        ranks=shrunk[0].ranks,
+    )

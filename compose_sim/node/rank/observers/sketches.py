@@ -1,0 +1,255 @@
+"""Sketch, in `check`, the gradient that each rank computes by itself and the one that the optimizer uses, at the first steps.
+
+A sketch is a few weighted sums of a tensor's elements, with the same weights on every rank. It is linear: the sketch of a mean over
+ranks is the mean of their sketches, so the checks compare gradients of all ranks without any communication between ranks.
+
+A rank's gradient is seen before DDP or the script reduces it, in hooks of autograd's AccumulateGrad nodes: hooks of the parameters
+themselves would be pickled with the model.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from ...records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
+from ...shared.import_hooks import after_import, wrap
+from ..context import RankContext, here, place
+from . import backward
+from .collectives import issued
+from .models import clean, living
+
+STEPS = 20  # of each optimizer
+_SUMS = 4
+_MOST_TENSORS, _MOST_ELEMENTS = 200, 1 << 16  # spread evenly
+_OWN, _OPTIMIZERS, _WINDOW, _WEIGHTS = (f"sketches.{name}" for name in ("own", "optimizers", "window", "weights"))
+_REDUCTION_MEAN = 1
+_DEPTH = 8
+
+
+@dataclass
+class Own:
+    """What backward passes have added to one parameter's gradient since it was cleared."""
+
+    node: Any  # keeps the hook alive
+    total: Any = None  # a sketch, as a tensor
+    backwards: int = 0
+    elements: int = 0
+
+
+@dataclass
+class Window:
+    """What happened since the last step: the collectives by phase, and what the backward passes started from."""
+
+    stepped_at: int = 0  # collectives so far
+    began_at: int | None = None
+    ended_at: int = 0
+    scales: set[float | None] = field(default_factory=set)
+
+
+def install() -> None:
+    after_import("torch.optim.optimizer", _after_optimizer)
+    backward.before.append(_begin_backward)
+    backward.after.append(_end_backward)
+
+
+def _after_optimizer(module: ModuleType) -> None:
+    @wrap(module.Optimizer, "__init__")
+    def make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        context = here()
+        if context is not None and context.mode == "record":
+            context.guard(__name__, _follow, self)
+
+
+def _follow(context: RankContext, optimizer: Any) -> None:
+    """Hook the parameters of an optimizer that are not yet hooked."""
+    owns: dict[int, Own] = context.memory.setdefault(_OWN, {})
+    torch: Any = sys.modules["torch"]
+    for parameter in _chosen(optimizer):
+        if id(parameter) in owns or not _is_plain(parameter) or not parameter.requires_grad:
+            continue
+        with torch.enable_grad():
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        own = owns[id(parameter)] = Own(node)
+        node.register_prehook(_hook(own, parameter))
+
+
+def _hook(own: Own, parameter: Any) -> Any:
+    def add(gradients: Any) -> None:
+        context = here()
+        if context is not None and own.node is not None and gradients[0] is not None:
+            context.guard(__name__, _add, own, parameter, gradients[0])
+
+    return add
+
+
+def _add(context: RankContext, own: Own, parameter: Any, gradient: Any) -> None:
+    held = _sums(context, parameter.grad)
+    if held is None or not bool(held.any()):  # cleared since the last backward pass
+        own.total, own.backwards = None, 0
+    elif own.total is None and parameter.grad is not None:
+        own.total = held  # not cleared since the last step: what was used is still part of it
+    sums = _sums(context, gradient)
+    own.total = sums if own.total is None or sums is None else own.total + sums
+    own.backwards, own.elements = own.backwards + 1, gradient.numel()
+
+
+def before_step(context: RankContext, optimizer: Any, index: int, steps: int) -> None:
+    """Sketch what the step is about to use."""
+    if context.mode != "record" or steps >= STEPS:
+        return
+    owns: dict[int, Own] = context.memory.setdefault(_OWN, {})
+    chosen, models = _chosen(optimizer), list(living(context))
+    known: dict[int, Any] = context.memory.setdefault(_OPTIMIZERS, {})
+    rows = tuple(_rows(optimizer, chosen, models))
+    if known.get(index) != rows:
+        known[index] = rows
+        context.note(SketchedTensors(index, rows))
+    mine = [owns.get(id(each)) for each in chosen]
+    window: Window = context.memory.setdefault(_WINDOW, Window())
+    scales = window.scales or {None}
+    began = window.ended_at if window.began_at is None else window.began_at
+    context.memory["sketches.pending"] = {
+        "own": tuple(
+            None if own is None or not _fits(own, each) else _plain(own.total) for own, each in zip(mine, chosen)
+        ),
+        "used": tuple(_plain(_sums(context, each.grad)) for each in chosen),
+        "before": tuple(_plain(_sums(context, each)) for each in chosen),
+        "backwards": max((own.backwards for own in mine if own is not None), default=0),
+        "mean_times": next(iter(scales)) if len(scales) == 1 else None,
+        "in_forward": max(0, began - window.stepped_at),
+        "in_backward": max(0, window.ended_at - began),
+        "copy_of": _copied(optimizer, models),
+    }
+
+
+def after_step(context: RankContext, optimizer: Any, index: int, nth: int) -> None:
+    """Record the step, and forget what led to it."""
+    pending = context.memory.pop("sketches.pending", None)
+    if pending is None:
+        return
+    owns: dict[int, Own] = context.memory.setdefault(_OWN, {})
+    chosen = _chosen(optimizer)
+    after = tuple(_plain(_sums(context, each)) for each in chosen)
+    context.note(SketchedStep(index, nth, after=after, type=type(optimizer).__name__, at=place(), **pending))
+    for each in chosen:
+        own = owns.get(id(each))
+        if own is not None:
+            own.total, own.backwards = None, 0
+            if nth >= STEPS:
+                own.node = None
+    context.memory[_WINDOW] = Window(stepped_at=issued(context))
+    if nth < STEPS:
+        _follow(context, optimizer)
+
+
+def _begin_backward(context: RankContext, tensors: Any, _: dict[str, Any]) -> None:
+    if context.mode != "record":
+        return
+    window: Window = context.memory.setdefault(_WINDOW, Window())
+    if window.began_at is None:
+        window.began_at = issued(context)
+    root = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+    window.scales.add(mean_times(getattr(root, "grad_fn", None)))
+
+
+def _end_backward(context: RankContext, _: bool) -> None:
+    if context.mode == "record":
+        context.memory.setdefault(_WINDOW, Window()).ended_at = issued(context)
+
+
+def mean_times(node: Any) -> float | None:
+    """Return the number by which a loss multiplies a mean over samples; None if it does not end in such a mean."""
+    times = 1.0
+    for _ in range(_DEPTH):
+        name = type(node).__name__.rstrip("0123456789")
+        if name == "MeanBackward":
+            return times
+        if hasattr(node, "_saved_reduction"):
+            return times if node._saved_reduction == _REDUCTION_MEAN else None
+        inputs = [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
+        if len(inputs) != 1:
+            return None
+        if name in ("MulBackward", "DivBackward"):
+            number = getattr(node, "_saved_other", None)
+            number = getattr(node, "_saved_self", None) if number is None and name == "MulBackward" else number
+            number = float(number) if number is not None and getattr(number, "numel", lambda: 1)() == 1 else 0.0
+            if not number:
+                return None
+            times = times * number if name == "MulBackward" else times / number
+        elif name not in ("ToCopyBackward", "ViewBackward", "SqueezeBackward", "CloneBackward", "AliasBackward"):
+            return None
+        node = inputs[0]
+    return None
+
+
+def _copied(optimizer: Any, models: list[Any]) -> int | None:
+    """Return the DDP model that has gradients and the shapes of these parameters, if none of these has a gradient."""
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not held or any(parameter.grad is not None for parameter in held):
+        return None
+    shapes = [tuple(parameter.shape) for parameter in held]
+    for model, ddp in models:
+        own = [each for each in ddp.module.parameters() if each.requires_grad]
+        if [tuple(each.shape) for each in own] == shapes and all(each.grad is not None for each in own):
+            return int(model.index)
+    return None
+
+
+def _chosen(optimizer: Any) -> list[Any]:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return parameters[:: 1 + (len(parameters) - 1) // _MOST_TENSORS] if parameters else []
+
+
+def _rows(optimizer: Any, chosen: list[Any], models: list[Any]) -> list[SketchedTensor]:
+    """Name the parameters as `states.py` does."""
+    names = {
+        id(each): (model.index, clean(name)) for model, ddp in models for name, each in ddp.module.named_parameters()
+    }
+    for group_number, group in enumerate(optimizer.param_groups):
+        given = group.get("param_names") or ()
+        for number, parameter in enumerate(group["params"]):
+            own = str(given[number]) if number < len(given) else f"{number} of group {group_number}"
+            names.setdefault(id(parameter), (None, own))
+    return [SketchedTensor(*names[id(each)], tuple(each.shape)) for each in chosen]
+
+
+def _is_plain(tensor: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    is_plain = type(tensor.detach()) is torch.Tensor and tensor.layout is torch.strided
+    return bool(is_plain and tensor.is_leaf and tensor.is_floating_point() and tensor.device.type != "meta")
+
+
+def _fits(own: Own, parameter: Any) -> bool:
+    """Return whether the gradient that was computed has the shape of the one that is used: FSDP shards it in between."""
+    return parameter.grad is not None and own.elements == int(parameter.grad.numel())
+
+
+def _plain(sums: Any) -> Sketch:
+    return None if sums is None else tuple(float(f"{each:.9g}") for each in sums.tolist())
+
+
+def _sums(context: RankContext, tensor: Any) -> Any:
+    """Return the weighted sums of a tensor's elements, or of evenly spread ones of a large tensor."""
+    torch: Any = sys.modules["torch"]
+    if tensor is None or type(tensor.detach()) is not torch.Tensor or tensor.layout is not torch.strided:
+        return None
+    with torch.no_grad():
+        flat = tensor.detach().reshape(-1)
+        few = flat[:: 1 + flat.numel() // _MOST_ELEMENTS].to("cpu", torch.float64)
+        return _weights(context, few.numel()) @ few
+
+
+def _weights(context: RankContext, count: int) -> Any:
+    """Return the weights, the same on every rank: no random numbers, which are the script's."""
+    known: dict[int, Any] = context.memory.setdefault(_WEIGHTS, {})
+    if count not in known:
+        torch: Any = sys.modules["torch"]
+        positions = torch.arange(1, count + 1, dtype=torch.float64)
+        known[count] = torch.stack(
+            [torch.cos(positions * positions * turn) for turn in (0.731, 1.377, 2.113, 2.897)[:_SUMS]]
+        )
+    return known[count]

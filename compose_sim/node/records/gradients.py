@@ -1,0 +1,47 @@
+"""Gradients of the first steps of each optimizer, as sketches, which add up over ranks as the gradients do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Optional
+
+from .record import Place, Record
+
+Sketch = Optional[tuple[float, ...]]  # of a tensor; None if there is none, or if it is sharded
+
+
+class SketchedTensor(NamedTuple):
+    """A parameter that is sketched at each step."""
+
+    model: int | None  # the DDP model that holds it
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SketchedTensors(Record):
+    """Parameters of an optimizer whose sketches follow, in this order."""
+
+    optimizer: int
+    rows: tuple[SketchedTensor, ...]
+
+
+@dataclass(frozen=True)
+class SketchedStep(Record):
+    """What one step of an optimizer used and changed."""
+
+    optimizer: int
+    nth: int  # of this optimizer, from 1
+    own: tuple[Sketch, ...]  # what the rank's backward passes added to each gradient since it was cleared
+    used: tuple[Sketch, ...]  # the gradient that the step used
+    before: tuple[Sketch, ...]  # the parameter before the step
+    after: tuple[Sketch, ...]  # and after it
+    backwards: int = 0  # that added to the gradients
+    mean_times: float | None = (
+        None  # each backward started from a mean over samples, times this; None if that is not known
+    )
+    in_forward: int = 0  # collectives between the last step and the first backward pass
+    in_backward: int = 0  # and from then on to the end of the last backward pass
+    copy_of: int | None = None  # a DDP model with gradients and the same shapes, if these parameters have none
+    type: str = ""  # of the optimizer
+    at: Place | None = None

@@ -1,0 +1,162 @@
+"""Whether each step used the mean of the gradients that the ranks computed, judged from sketches made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from compose_sim.core.checks import Result
+from compose_sim.core.checks.rules import gradient_mean
+from compose_sim.core.checks.rules.gradient_mean import judge
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
+from compose_sim.node.records.record import Record
+from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.replicas import AT
+
+Vector = tuple[float, ...]
+Used = Callable[[int, Sequence[Vector]], Vector]  # from the rank, and from what all ranks computed
+
+ROWS = (SketchedTensor(None, "0 of group 0", (2, 2)), SketchedTensor(None, "1 of group 0", (2, 2)))
+WEIGHTS = ((0.5, 0.1, -0.3, 0.9), (0.2, -0.4, 0.7, 0.1))
+
+
+def own(rank: int, nth: int, row: int = 0) -> Vector:
+    """Return a gradient that no other rank, step or parameter has."""
+    return tuple(((7 * rank + 3 * nth + 5 * row + place * place * (rank + 2)) % 11) - 4.5 for place in range(4))
+
+
+def mean(owns: Sequence[Vector], times: float = 1.0) -> Vector:
+    return tuple(times * sum(values) / len(owns) for values in zip(*owns, strict=True))
+
+
+def weighted(owns: Sequence[Vector], *weights: float) -> Vector:
+    return mean([tuple(weight * each for each in values) for weight, values in zip(weights, owns, strict=True)])
+
+
+def steps(rank: int, used: Used, *, ranks: int = 2, count: int = 5, **more: Any) -> list[Record]:
+    """Return the steps of a rank whose used gradients follow from those of all ranks."""
+    found: list[Record] = [SketchedTensors(0, ROWS)]
+    for nth in range(1, count + 1):
+        owns = [[own(each, nth, row) for each in range(ranks)] for row in range(2)]
+        values: dict[str, Any] = {
+            "own": tuple(each[rank] for each in owns),
+            "used": tuple(used(rank, each) for each in owns),
+            "before": WEIGHTS,
+            "after": WEIGHTS,
+            "backwards": 1,
+            "mean_times": 1.0,
+            "type": "SGD",
+            "at": AT,
+        }
+        found.append(SketchedStep(0, nth, **{**values, **more}))
+    return found
+
+
+def judged(used: Used, *, ranks: int = 2, **more: Any) -> Result:
+    return judge(case({rank: steps(rank, used, ranks=ranks, **more) for rank in range(ranks)}))
+
+
+def test_the_mean_passes_on_any_number_of_ranks() -> None:
+    assert judged(lambda _, owns: mean(owns)).status == "passed"
+    assert judged(lambda _, owns: mean(owns), ranks=4).detail == (
+        "5 steps used the mean of the gradients that the ranks computed (ranks 0, 1, 2, 3)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({}, "failed"),
+        ({"type": "AdamW"}, "warned"),  # its steps do not depend on the factor
+        ({"in_forward": 1}, "warned"),
+        ({"in_backward": 2}, "passed"),  # as in sequence parallelism, where each rank has a part of the gradient
+        ({"mean_times": 0.5}, "passed"),  # the loss is divided by the number of ranks
+        ({"mean_times": None}, "passed"),  # a sum over samples, or several terms
+        ({"mean_times": 0.25, "backwards": 4}, "failed"),
+    ],
+)
+def test_a_sum_fails_unless_the_loss_may_explain_it(more: dict[str, Any], status: str) -> None:
+    result = judged(lambda _, owns: mean(owns, 2.0), **more)
+
+    assert result.status == status
+    assert (result.at == AT) == (status != "passed")
+
+
+def test_a_mean_that_is_divided_again_fails_and_one_that_is_clipped_does_not() -> None:
+    calls = iter(range(1000))
+
+    assert judged(lambda _, owns: mean(owns, 0.5)).status == "failed"
+    assert judged(lambda _, owns: mean(owns, 1.0 / (2 + next(calls) // 2 % 5))).status == "passed"
+
+
+def test_a_rank_whose_gradient_nobody_uses_is_named() -> None:
+    result = judged(lambda _, owns: weighted(owns, 2.0, 0.0))
+
+    assert (result.status, result.ranks) == ("failed", (1,))
+
+
+def test_a_mean_weighted_by_counts_passes_and_clipping_before_the_mean_warns() -> None:
+    assert judged(lambda _, owns: weighted(owns, 1.5, 0.5)).status == "passed"
+    assert judged(lambda _, owns: weighted(owns, 1.0, 0.3)).status == "warned"
+
+
+@pytest.mark.parametrize(
+    ("used", "reason"),
+    [
+        (lambda rank, owns: owns[rank], "each rank steps with its own gradient, or all computed the same"),
+        (lambda _, owns: (9.0, 1.0, -7.0, 3.0), "as if they were compressed"),
+    ],
+)
+def test_what_is_no_reduction_is_not_judged(used: Used, reason: str) -> None:
+    result = judged(used)
+
+    assert result.status == "not-applicable"
+    assert result.detail.endswith(reason)
+
+
+def test_two_groups_that_each_take_their_mean_pass() -> None:
+    def used(rank: int, owns: Sequence[Vector]) -> Vector:
+        return mean(owns[0:2] if rank < 2 else owns[2:4])
+
+    assert judged(used, ranks=4).status == "passed"
+
+
+def test_gradients_that_were_reduced_with_those_of_another_parameter_fail() -> None:
+    def crossed(rank: int) -> list[Record]:
+        mixed = tuple(
+            mean([own(0, 1, row if rank == 0 else 1 - row), own(1, 1, 1 - row if rank == 0 else row)])
+            for row in range(2)
+        )
+        values: dict[str, Any] = {"own": (own(rank, 1, 0), own(rank, 1, 1)), "before": WEIGHTS, "after": WEIGHTS}
+        return [SketchedTensors(0, ROWS), SketchedStep(0, 1, used=mixed, at=AT, **values)]
+
+    result = judge(case({0: crossed(0), 1: crossed(1)}))
+
+    assert (result.status, result.ranks, result.fix) == ("failed", (0, 1), gradient_mean._FIX_ORDER)
+
+
+@pytest.mark.parametrize(("times", "status"), [(1.0, "not-applicable"), (2.0, "failed")])
+def test_weights_that_are_added_between_steps_fail_and_averaged_ones_do_not(times: float, status: str) -> None:
+    def local(rank: int) -> list[Record]:
+        after = [tuple(own(each, 9, row) for row in range(2)) for each in range(2)]
+        then = tuple(mean([after[0][row], after[1][row]], times) for row in range(2))
+        gradient = (own(rank, 1, 0), own(rank, 1, 1))
+        first = SketchedStep(0, 1, own=gradient, used=gradient, before=WEIGHTS, after=after[rank], at=AT)
+        return [
+            SketchedTensors(0, ROWS),
+            first,
+            SketchedStep(0, 2, own=gradient, used=gradient, before=then, after=then, at=AT),
+        ]
+
+    assert judge(case({0: local(0), 1: local(1)})).status == status
+
+
+def test_an_optimizer_of_another_copy_fails() -> None:
+    def without_gradients(copy_of: int | None) -> list[Record]:
+        values: dict[str, Any] = {"own": (None, None), "used": (None, None), "before": WEIGHTS, "after": WEIGHTS}
+        return [SketchedTensors(0, ROWS), *(SketchedStep(0, nth, copy_of=copy_of, at=AT, **values) for nth in (1, 2))]
+
+    assert judge(case({rank: without_gradients(0) for rank in range(2)})).status == "failed"
+    assert judge(case({rank: without_gradients(None) for rank in range(2)})).status == "not-applicable"
