@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from compose_sim import __version__
@@ -50,6 +52,7 @@ class Session:
         self._environment: dict[str, str] = {}
         self._mounts: tuple[Mount, ...] = ()
         self._supervisor: Supervisor | None = None
+        self._removal: Future[None] | None = None  # of the nodes, in the background
         self.plan: Plan
         self.host: Host
         self._make_plan()
@@ -148,6 +151,7 @@ class Session:
 
     def _run(self, listener: Listener, player: Player | None) -> Report:
         from compose_sim.app.run import RunLoop
+        from compose_sim.core.verdict.verdict import judge
         from compose_sim.engine.lifetime.supervisor import start_supervisor
 
         self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
@@ -157,6 +161,8 @@ class Session:
             loop = RunLoop(self.plan, self.engine, self.folder, listener, player)
             state = loop.follow()
             self.was_interrupted = loop.was_interrupted
+            if judge(state).word == "passed":  # else the report may need what the engine has of their output
+                self._begin_clean_up()
             report = self._report(state)
             self._write_report(report)  # before the clean-up, which may be interrupted
         except ComposesimError as error:
@@ -202,6 +208,21 @@ class Session:
             raise
         return None
 
+    def _begin_clean_up(self) -> None:
+        """Remove the nodes in the background, unless they are kept; `_clean_up` waits for that, and tries again if it fails."""
+        removal: Future[None] = Future()
+
+        def remove() -> None:
+            try:
+                self.engine.remove(self.name)
+                removal.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - raised where the result is needed
+                removal.set_exception(error)
+
+        if not self.plan.keep:
+            self._removal = removal
+            Thread(target=remove, daemon=True).start()
+
     def _clean_up(self, listener: Listener) -> bool:
         """
         Remove the nodes, unless they are kept; return False if the supervisor has to.
@@ -222,7 +243,11 @@ class Session:
         deadline, problem = time.monotonic() + _CLEAN_UP_S, ""
         while True:
             try:
-                self.engine.remove(self.name)
+                if begun := self._removal:
+                    self._removal = None
+                    begun.result()
+                else:
+                    self.engine.remove(self.name)
                 return True
             except (ComposesimError, OSError) as error:
                 if not problem:

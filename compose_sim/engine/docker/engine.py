@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from compose_sim.core.compose.document import project_name
@@ -132,12 +133,15 @@ class DockerEngine:
 
     def remove(self, run: str) -> None:
         """Remove containers first, in parallel, then the network that they hold."""
-        # MPS releases the GPU properly if it can exit by itself, after its clients, before it is killed.
-        _remove_if_any(["stop", "--time", "6"], _ids(run, f"{_ROLE_LABEL}={MPS_NAME}"))
-        _remove_if_any(["rm", "--force", "--volumes"], _ids(run))
         form = "{{.ID}} {{.Internal}}"
         query = ["docker", "network", "ls", "--format", form, "--filter", f"label={_RUN_LABEL}={run}"]
-        networks = dict(line.split() for line in output_of(query).splitlines())  # the id, and whether it is isolated
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            listed = pool.submit(output_of, query)
+            roles = _roles(run)
+            # MPS releases the GPU properly if it can exit by itself, after its clients, before it is killed.
+            _remove_if_any(["stop", "--time", "6"], [each for each, role in roles.items() if role == MPS_NAME])
+            _remove_if_any(["rm", "--force", "--volumes"], list(roles))
+            networks = dict(line.split() for line in listed.result().splitlines())  # the id, and whether it is isolated
         if "false" in networks.values():
             firewall.open_host(run)
         _remove_if_any(["network", "rm"], list(networks))
@@ -186,10 +190,9 @@ def _parse_event(line: str) -> dict[str, Any]:
     return event
 
 
-def _ids(run: str | None, *labels: str) -> list[str]:
-    wanted = [f"{_RUN_LABEL}={run}" if run else _RUN_LABEL, *labels]
-    filters = [word for label in wanted for word in ("--filter", f"label={label}")]
-    return output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", *filters]).split()
+def _ids(run: str | None) -> list[str]:
+    wanted = f"{_RUN_LABEL}={run}" if run else _RUN_LABEL
+    return output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={wanted}"]).split()
 
 
 def _roles(run: str) -> dict[str, str]:
