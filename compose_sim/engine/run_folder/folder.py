@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import compileall
 import fcntl
 import json
 import os
 import secrets
+import sys
 import time
 from collections.abc import Collection, Mapping
 from functools import cached_property
@@ -253,6 +255,9 @@ def lay_out(
     files.remove_tree("node")
     files.share_folder("node", user)
     # Bytecode helps only nodes that run this very Python: nodes cannot store bytecode, and each process would compile again.
+    # We never import most of this code, so the first run compiles it, if the package can be written.
+    if bytecode and not sys.dont_write_bytecode:
+        compileall.compile_dir(assets.node_code(), quiet=2)
     files.copy_tree(assets.node_code(), "node", leave_out=() if bytecode else ("__pycache__",))
     _write_secret(files, SECRET, user)
     files.share_folder("journal", user, private=True)

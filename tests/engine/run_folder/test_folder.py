@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
+import struct
 import subprocess
 import sys
 import threading
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.record import delete
 from compose_sim.errors import SpecError
 from compose_sim.node.shared.authentication import SECRET
+from tests.builders import ROOT
 
 # Another process that claims a run's folder until it is asked to end.
 HOLDER = """
@@ -147,3 +151,25 @@ def test_where_a_run_stands(folder: RunFolder, tmp_path: Path) -> None:
     folder.claim()
     assert state_of(folder.path) == "under way"
     folder.release()
+
+
+@pytest.mark.parametrize("switched_off", [False, True])
+def test_nodes_get_bytecode_that_is_valid_for_their_code_unless_the_user_wants_none(
+    switched_off: bool, tmp_path: Path
+) -> None:
+    package = shutil.copytree(
+        ROOT / "compose_sim", tmp_path / "compose_sim", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    code = "import os, sys; from compose_sim.engine.run_folder.folder import RunFolder, Path; "
+    code += "RunFolder(Path(sys.argv[1])).clear(os.getuid(), os.getgid())"
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1" if switched_off else "", "PYTHONPYCACHEPREFIX": ""}
+    run = runs_folder(tmp_path) / "run"
+    subprocess.run([sys.executable, "-c", code, run], env=environment, cwd=package.parent, check=True)
+
+    sources = sorted((run / "node").rglob("*.py"))
+    compiled = [Path(cache_from_source(str(source))) for source in sources]
+    assert len(sources) > 50
+    assert {file.exists() for file in compiled} == {not switched_off}
+    for source, file in () if switched_off else zip(sources, compiled, strict=True):
+        _, flags, seconds, size = struct.unpack("<4sLLL", file.read_bytes()[:16])
+        assert (flags, seconds, size) == (0, int(source.stat().st_mtime), source.stat().st_size)
