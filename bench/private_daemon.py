@@ -51,6 +51,16 @@ class PrivateDaemon:
             self._process.send_signal(number)
             self._process.wait()
 
+    def pause(self) -> None:
+        """Have the daemon accept connections and answer nothing, as one that hangs does."""
+        if self._process:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the daemon go on."""
+        if self._process:
+            self._process.send_signal(signal.SIGCONT)
+
     def left(self, run: str) -> list[str]:
         """The containers and networks of a run."""
         wanted = ("--quiet", "--filter", f"label=composesim.run={run}")

@@ -6,6 +6,7 @@
     │   └── ResourceError               4   no space, no file descriptors, no memory
     ├── RunError                        1   a function failed on a rank, or its run did not pass
     └── EngineError                     3   an engine failed
+        ├── EngineSilentError           4   an engine is there, but does not answer
         └── CommandError                3   a program that an engine started exited with an error
 
 A message says what happened and quotes the value; the evidence shows why; the hint is a command to type.
@@ -99,6 +100,12 @@ class EngineError(ComposesimError):
     """An engine exists, but could not do what was requested."""
 
     exit_code = 3
+
+
+class EngineSilentError(EngineError):
+    """An engine is there, but does not answer any more."""
+
+    exit_code = 4
 
 
 class CommandError(EngineError):

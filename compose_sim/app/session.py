@@ -17,7 +17,15 @@ from compose_sim.app.request import Request
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import CONTAINER_FOLDER, Mount, Plan
 from compose_sim.engine.run_folder.location import location_choice, runs_folder
-from compose_sim.errors import ComposesimError, EngineError, ResourceError, SpecError, resource_error, resource_errors
+from compose_sim.errors import (
+    ComposesimError,
+    EngineError,
+    EngineSilentError,
+    ResourceError,
+    SpecError,
+    resource_error,
+    resource_errors,
+)
 
 if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
     from compose_sim.app.listener import Listener
@@ -165,6 +173,8 @@ class Session:
                 self._begin_clean_up()
             report = self._report(state)
             self._write_report(report)  # before the clean-up, which may be interrupted
+        except EngineSilentError:
+            raise
         except ComposesimError as error:
             if problem := self.engine.problem():
                 raise EngineError(problem, evidence=error.message) from error
@@ -246,6 +256,8 @@ class Session:
                 if begun := self._removal:
                     self._removal = None
                     begun.result()
+                elif away := self.engine.problem():  # a ping, which takes no time even if the engine hangs
+                    raise EngineError(away)
                 else:
                     self.engine.remove(self.name)
                 return True

@@ -6,40 +6,46 @@ import ctypes
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from compose_sim.engine.project_owner import Owner, as_user
-from compose_sim.errors import CommandError
+from compose_sim.errors import CommandError, EngineSilentError
 
+# A daemon may take minutes for a command, but it answers a ping at once, unless it hangs or was stopped.
+_LOOK_S, _SILENT_S = 2.0, 10.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 
 
 def output_of(argv: Sequence[str], *, stdin: bytes | None = None) -> str:
     """Return what a program prints on stdout; raise CommandError with the stderr if it fails."""
-    done = subprocess.run(argv, input=stdin, capture_output=True, check=False)
-    stdout, stderr = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
-    if done.returncode:
-        raise CommandError(argv, done.returncode, stderr or stdout)
-    return stdout
+    source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    with subprocess.Popen(argv, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        stdout, stderr = _outputs(child, argv, stdin)
+    if child.returncode:
+        raise CommandError(argv, child.returncode, (stderr or stdout).decode("utf-8", "replace"))
+    return str(stdout, "utf-8", "replace")
 
 
 def try_output_of(argv: Sequence[str], *, owner: Owner | None = None) -> tuple[int, str]:
     """Return the exit status and all output of a program that may fail; 127 if it is not installed. It runs as `owner`, if given."""
     try:
-        done = subprocess.run(
+        child = subprocess.Popen(
             argv,
             env=owner.environment(os.environ) if owner else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            check=False,
             **as_user(owner),
         )
     except (FileNotFoundError, PermissionError) as error:
         return 127, str(error)
-    return done.returncode, done.stdout
+    with child:
+        output, _ = _outputs(child, argv)
+    return child.returncode, output
 
 
 def run_bound(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
@@ -49,11 +55,7 @@ def run_bound(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> N
     Raises CommandError with all output if it fails.
     """
     with _start_bound(argv, env) as child:
-        try:
-            output, _ = child.communicate()
-        except BaseException:
-            child.terminate()
-            raise
+        output, _ = _outputs(child, argv)
     if child.returncode:
         raise CommandError(argv, child.returncode, output)
 
@@ -121,6 +123,26 @@ def run_on_lines(
 def through_shell(node: str, argv: Sequence[str]) -> list[str]:
     """Return the command as a shell on the node starts it, which reports in the node's name if there is no such program."""
     return ["sh", "-c", 'exec "$@"', node, *argv]
+
+
+def _outputs(child: subprocess.Popen[Any], argv: Sequence[str], stdin: bytes | None = None) -> tuple[Any, Any]:
+    """Return all that a program prints. End it if we are interrupted, or if it waits for a Docker daemon that hangs."""
+    answered = time.monotonic()
+    while True:
+        try:
+            return child.communicate(stdin, timeout=_LOOK_S if argv[0] == "docker" else None)
+        except subprocess.TimeoutExpired:
+            from compose_sim.engine.docker import daemon  # here, because it starts programs itself
+
+            stdin = None  # the rest of it is sent all the same
+            if daemon.responds():
+                answered = time.monotonic()
+            elif time.monotonic() - answered > _SILENT_S:
+                child.terminate()
+                raise EngineSilentError(daemon.silent(argv), hint=daemon.HINT) from None
+        except BaseException:
+            child.terminate()
+            raise
 
 
 def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -74,3 +74,19 @@ def test_a_user_who_does_not_wait_for_the_daemon_leaves_the_rest_to_the_supervis
 
     eventually(lambda: "nothing is left" in log.read_text(), within=PATIENCE_S, what="the supervisor is done")
     assert daemon.left(name) == []
+
+
+def test_a_daemon_that_hangs_is_named_and_delays_no_interrupt_for_long(project: Project, daemon: PrivateDaemon) -> None:
+    name = project.named("hung")
+    with started(project, name) as process:
+        daemon.pause()
+        process.send_signal(signal.SIGINT)
+        other = project.run("down", "--run", project.named("other"))
+        assert process.stderr is not None
+        assert any("Waiting to remove the nodes" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(PATIENCE_S) == 130
+        daemon.resume()
+    assert (other.status, f"'{daemon.endpoint}' hangs" in other.stderr) == (4, True)
+    eventually(lambda: daemon.left(name) == [], within=PATIENCE_S, what="nothing is left")

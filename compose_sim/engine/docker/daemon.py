@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from compose_sim.engine.host.docker_facts import docker_endpoint
 
+HINT = "docker version; sudo systemctl restart docker"
+_PING_EVERY_S, _SILENT_S = 5.0, 60.0  # a run goes on without the daemon, so there is time
 _CREDENTIALS = struct.Struct("3i")  # process, user and group at the other end
 _RESPONDS_WITHIN_S = 3.0  # if systemd holds the socket, a connection waits until the next daemon accepts it
 
@@ -23,6 +30,30 @@ def responds() -> bool:
             return connection.recv(len(b"HTTP/1.0 200")).endswith(b" 200")
         except OSError:
             return False
+
+
+@contextmanager
+def ended_if_silent(follower: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a program that follows the daemon when the context ends, or when the daemon has not answered for a minute."""
+    over = threading.Event()
+    watch = threading.Thread(target=_kill_if_silent, args=(follower, over), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        follower.kill()
+        follower.communicate()
+
+
+def _kill_if_silent(follower: subprocess.Popen[str], over: threading.Event) -> None:
+    answered = time.monotonic()
+    while not over.wait(_PING_EVERY_S):
+        if responds():
+            answered = time.monotonic()
+        elif time.monotonic() - answered > _SILENT_S:
+            follower.kill()
+            return
 
 
 def shares_our_network() -> bool:
@@ -43,6 +74,11 @@ def shares_our_network() -> bool:
 def away() -> str:
     """Return the message for a daemon that was there when the run was planned."""
     endpoint = docker_endpoint()
+    return f"the Docker daemon at '{endpoint}' stopped, restarted or hung during the run; see 'docker version', then run again"
+
+
+def silent(argv: Sequence[str]) -> str:
+    """Return the message for a daemon that accepts connections and answers nothing."""
     return (
-        f"the Docker daemon at '{endpoint}' stopped or restarted during the run; see 'docker version', then run again"
+        f"the Docker daemon at '{docker_endpoint()}' hangs: '{' '.join(argv[:4])}' waits for it, and it answers no ping"
     )

@@ -69,7 +69,7 @@ class DockerEngine:
         """Follow the daemon's event stream from the start of the run, so that no exit is missed."""
         running = {"master", *(node.name for node in plan.initial_nodes)}
         events, lines = stream_lines(_events_command(plan.run, since=self._started_at))
-        try:
+        with daemon.ended_if_silent(events):
             # The daemon replays only the last 256 events: a large cluster may have lost nodes before these.
             statuses = self.statuses(plan.run)
             listed_at = time.time()  # after the listing: an exit in between would otherwise be yielded twice
@@ -78,9 +78,6 @@ class DockerEngine:
             yield from listed.values()
             if running:
                 yield from self._exits_in(lines, plan, running, listed=listed.keys(), listed_at=listed_at)
-        finally:
-            events.kill()
-            events.communicate()
 
     def _exits_in(
         self, lines: Iterator[str], plan: Plan, running: set[str], *, listed: Collection[str], listed_at: float

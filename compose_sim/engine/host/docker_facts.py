@@ -14,6 +14,7 @@ from compose_sim import assets
 from compose_sim.core.host.host import DockerFacts
 from compose_sim.engine.host.answers import home_folder, remembered
 from compose_sim.engine.subprocesses import try_output_of
+from compose_sim.errors import EngineSilentError
 
 MINIMUM_COMPOSE = (2, 20)
 _SCRIPT = ", as make engine does" if assets.is_checkout() else ""
@@ -44,7 +45,10 @@ def docker_facts() -> DockerFacts:
             pool.submit(_query, endpoint, path) for path in ("/info", "/networks", "/images/json")
         )
         compose = pool.submit(_compose_version)
-        status, engine_version = version.result()
+        try:
+            status, engine_version = version.result()
+        except EngineSilentError as error:
+            return DockerFacts(available=False, reason=error.message, hint=error.hint)
         if status:
             return _unreachable(engine_version, endpoint)
         compose_status, compose_version = compose.result()

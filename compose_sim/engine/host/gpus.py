@@ -10,6 +10,7 @@ from typing import Any
 
 from compose_sim.core.host.gpus import NO_GPUS, Gpu, Inventory, Toolkit
 from compose_sim.engine.subprocesses import try_output_of
+from compose_sim.errors import EngineSilentError
 
 _CONTROL = Path("/dev/nvidiactl")
 _DXG = Path("/dev/dxg")  # the same on WSL
@@ -180,10 +181,10 @@ def _find_library(name: str) -> str:
 
 
 def _docker_info() -> dict[str, Any]:
-    status, output = try_output_of(["docker", "info", "--format", "{{json .}}"])
     try:
+        status, output = try_output_of(["docker", "info", "--format", "{{json .}}"])
         info = json.loads(output) if status == 0 else {}
-    except ValueError:
+    except (EngineSilentError, ValueError):
         return {}
     return info if isinstance(info, dict) and info.get("ServerVersion") else {}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.ports import next_free, port_taken
 from compose_sim.engine.subprocesses import try_output_of
-from compose_sim.errors import SpecError
+from compose_sim.errors import EngineSilentError, SpecError
 
 _UNKNOWN = "another user's process"
 # A port in use on one of these addresses is not free on 127.0.0.1.
@@ -51,7 +51,10 @@ def _describe(pid: int | None) -> str:
 
 def _ports_of_containers() -> dict[int, str]:
     """Return the container behind each published port; nothing if Docker does not respond."""
-    status, output = try_output_of(["docker", "ps", "--format", "{{.Names}}\t{{.Ports}}"])
+    try:
+        status, output = try_output_of(["docker", "ps", "--format", "{{.Names}}\t{{.Ports}}"])
+    except EngineSilentError:
+        return {}
     found: dict[int, str] = {}
     for line in output.splitlines() if status == 0 else ():
         name, _, ports = line.partition("\t")

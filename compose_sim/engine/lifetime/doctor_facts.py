@@ -16,7 +16,7 @@ from compose_sim.engine.subprocesses import try_output_of
 def inspect_machine(folder: Path) -> Machine:
     """Inspect the machine, as seen from a project folder."""
     host = inspect_host(folder)
-    crashed = [found for found in find_runs(folder) if found.state == "crashed"]
+    crashed = [found for found in find_runs(folder, skip_silent=True) if found.state == "crashed"]
     return Machine(
         host=host,
         python_why=_why_this_python(host),

@@ -63,10 +63,16 @@ def state_of(path: Path | None) -> str:
         return "unreadable"
 
 
-def find_runs(project: Path) -> list[FoundRun]:
-    """Find every run with nodes or a network on an engine. One without a folder label is looked up in `project`."""
+def find_runs(project: Path, *, skip_silent: bool = False) -> list[FoundRun]:
+    """
+    Find every run with nodes or a network on an engine. One without a folder label is looked up in `project`.
+
+    An engine that hangs is skipped, or else raises EngineSilentError.
+    """
     runs = []
     for engine in _engines():
+        if skip_silent and engine.problem():
+            continue
         try:
             found = engine.remaining_runs()
         except CommandError:
@@ -83,7 +89,7 @@ def runs_to_act_on(project: Path, *, everywhere: bool) -> list[FoundRun]:
 def remove_crashed(project: Path) -> list[FoundRun]:
     """Remove what crashed runs of this project have left, such as before a reboot; return those runs."""
     removed = []
-    for found in find_runs(project) if runs_of(project) else []:
+    for found in find_runs(project, skip_silent=True) if runs_of(project) else []:
         if found.state == "crashed" and found.is_in(project):
             with suppress(ComposesimError):  # it must not stop the run that is about to begin
                 found.engine.remove(found.run)
