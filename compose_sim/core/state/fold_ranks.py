@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from compose_sim.core.events.events import Event
+from compose_sim.core.state import inner_exception
 from compose_sim.core.state.state import ClusterState, Failure, NodeState, RankState, Round
 
 _PHASES = ["starting", "init", "running", "ended", "exited"]
@@ -83,14 +84,15 @@ def _on_metric_step(state: ClusterState, event: Event, step: int) -> ClusterStat
 
 def _on_exception(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
-    message = f"{data.get('type', 'Exception')}: {data.get('message', '')}".rstrip(": ")
+    message = inner_exception.describe(data.get("type", "Exception"), data.get("message", ""))
+    hint = data.get("hint", "")
     failure = Failure(
         t=event.t,
         kind="exception",
         node=event.node,
         rank=event.rank,
         message=message,
-        traceback=str(data.get("traceback", "")),
+        traceback="\n".join(part.rstrip() for part in (data.get("traceback", ""), hint) if part),
         generation=event.generation,
     )
     return _update_rank(state, event, exception=failure)

@@ -155,7 +155,18 @@ def _exit_code(code: Any) -> int:
 
 def _report_exception(events: EventLog, error: BaseException) -> None:
     report = traceback.TracebackException(type(error), error, error.__traceback__)
-    events.emit("exception", type=type(error).__name__, message=str(report), traceback="".join(report.format()))
+    text = "".join(report.format())
+    events.emit("exception", type=type(error).__name__, message=str(report), traceback=text, hint=_hint(error))
+
+
+def _hint(error: BaseException) -> str:
+    """Return how to install a package that this Python does not have, or ""."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not name or name in sys.modules:
+        return ""
+    if os.environ.get("COMPOSESIM_ENGINE") == "local":
+        return f"The nodes run {sys.executable}. Try: {sys.executable} -m pip install {name}"
+    return f"The nodes run {sys.executable} of their image. Try: composesim image build --requirements FILE"
 
 
 def _hide_our_frames(error: BaseException) -> None:

@@ -59,6 +59,7 @@ def emulate(c10d: Any) -> None:
     c10d.Backend.backend_type_map["nccl"] = c10d.ProcessGroup.BackendType.GLOO
     _accept_cpu_memory(c10d)
     _keep_barriers_on_cpu(c10d)
+    _name_cuda_as_default(c10d)
 
 
 def _accept_cpu_memory(c10d: Any) -> None:
@@ -82,6 +83,17 @@ def _accept_cpu_memory(c10d: Any) -> None:
                 backend = backends["cuda"]
                 group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, backend)
         return made
+
+
+def _name_cuda_as_default(c10d: Any) -> None:
+    """Let torch's own code make the tensors that it sends through a group of NCCL on CUDA, as FSDP does."""
+    if not hasattr(c10d, "_get_pg_default_device"):
+        return
+
+    @wrap(c10d, "_get_pg_default_device")
+    def _get_pg_default_device(original: Any, group: Any = None) -> Any:
+        group = group or c10d._get_default_group()
+        return devices.real_device("cuda") if _is_nccl_alone(group) else original(group)
 
 
 def _backends(group: Any) -> dict[str, Any]:
