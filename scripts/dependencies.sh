@@ -3,13 +3,13 @@
 #
 #   scripts/dependencies.sh lock      write requirements-dev.txt: every dependency for use and development, with its hashes
 #   scripts/dependencies.sh lowest    run the tests that need no torch with the oldest versions that pyproject.toml accepts
-#   scripts/dependencies.sh sbom      write dist/composesim-VERSION.cdx.json: what a user of the wheel in dist installs
+#   scripts/dependencies.sh sbom      check the metadata in dist, and write dist/composesim-VERSION.cdx.json: what a user of the wheel in dist installs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 WORK=build/dependencies
 LOCK=requirements-dev.txt
-TOOLS=(uv==0.13.* cyclonedx-bom==7.*)
+TOOLS=(uv==0.13.* cyclonedx-bom==7.* twine==6.*)
 PURE=(tests/core tests/templates tests/test_architecture.py tests/engine/run_folder tests/cli/test_console.py tests/cli/views)
 NOT_PURE=(
     --deselect tests/core/scenarios/test_scenario_file.py::test_the_published_schema_is_that_of_the_code # that of the locked pydantic
@@ -17,7 +17,7 @@ NOT_PURE=(
 )
 
 main() {
-    [ -x "$WORK/tools/bin/uv" ] || install_tools
+    [ -x "$WORK/tools/bin/twine" ] || install_tools
     case "${1:-}" in
         lock) lock ;;
         lowest) lowest ;;
@@ -46,6 +46,7 @@ lowest() {
 
 sbom() {
     local wheel name
+    "$WORK/tools/bin/twine" check --strict dist/*.whl dist/*.tar.gz
     for wheel in dist/composesim-*.whl; do
         name=$(basename "$wheel")
         uv venv --quiet --clear --python .venv/bin/python "$WORK/sbom"

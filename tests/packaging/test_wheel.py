@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -39,6 +43,32 @@ def test_the_wheel_carries_the_licence_and_nothing_beside_the_package(wheel: Pat
 
     assert [name for name in names if name.endswith("licenses/LICENSE")]
     assert {name.split("/")[0].split("-")[0] for name in names} == {"compose_sim", "composesim"}
+
+
+def test_an_installed_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    """As with pipx, the environment of composesim holds neither torch nor the checkout."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    libraries = next((tmp_path / "venv" / "lib").glob("python3*/site-packages")) / "libraries.pth"
+    libraries.write_text(
+        sysconfig.get_path("purelib")
+    )  # of the other dependencies; an editable composesim is not among them
+    environment = {**os.environ, "VIRTUAL_ENV": "", "COMPOSESIM_RUNS": str(tmp_path)}
+
+    def run(*words: str) -> str:
+        argv = [str(tmp_path / "venv" / "bin" / "composesim"), *words]
+        done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("init", "project")
+    up = ("up", "--engine", "local", "--launcher", "env", "--json", "--python", sys.executable)
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    assert json.loads(run(*up, "hello.py"))["verdict"] == "passed"
+    assert run("check", "--explain", "set-epoch") == (ROOT / "docs" / "checks" / "set-epoch.md").read_text()
+    assert run("--version").startswith("composesim, version ")
 
 
 def imported(*folders: Path) -> list[str]:

@@ -89,7 +89,12 @@ def _bridge(machine: Machine) -> _Finding:
 def _image(machine: Machine) -> _Finding:
     if DEFAULT_IMAGE in machine.host.docker.images:
         return _passed(f"{DEFAULT_IMAGE} is built")
-    return _passed(f"{DEFAULT_IMAGE} is not built, and not needed: nodes can run this machine's Python")
+    needed = (
+        "and not needed: nodes run this machine's Python"
+        if _has_torch(machine)
+        else "which a Python with torch can replace"
+    )
+    return _passed(f"{DEFAULT_IMAGE} is not built, {needed}")
 
 
 def _gpu(machine: Machine) -> _Finding:

@@ -48,9 +48,9 @@ def version(name):
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-torch = importlib.util.find_spec("torch")
+torch, pip = importlib.util.find_spec("torch"), bool(importlib.util.find_spec("pip"))
 versions = {name: version(name) for name in sys.argv[1:] if name != "torch" or torch}
-print(json.dumps([sys.prefix, sys.base_prefix, sys.path, versions, torch and torch.origin]))
+print(json.dumps([sys.prefix, sys.base_prefix, sys.path, versions, torch and torch.origin, pip]))
 """
 
 
@@ -136,19 +136,20 @@ def _probe(executable: str, names: tuple[str, ...], owner: Owner | None) -> Pyth
         origin = torch.origin if torch else None
         versions = {name: _version(name) for name in names if name != "torch" or torch}
         prefix, base, path = sys.prefix, sys.base_prefix, [entry for entry in sys.path if entry]
+        has_pip = importlib.util.find_spec("pip") is not None
     else:
         status, output = try_output_of([executable, "-I", "-c", _PROBE, *names], owner=owner)
         answer = output.splitlines()[-1:]
         if status or not (answer and answer[0].startswith("[")):
             return None
-        prefix, base, path, versions, origin = json.loads(answer[0])
+        prefix, base, path, versions, origin, has_pip = json.loads(answer[0])
     # An editable install or a .pth file may put folders outside the prefixes on the path.
     outside = [entry for entry in path if entry and Path(entry).is_dir() and Path(entry) != Path.cwd()]
     return PythonFacts(
         executable=executable,
         prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
         packages=_with_other_builds({name: version for name, version in versions.items() if version}),
-        takes_packages=prefix != base or not any(Path(base).glob("lib/python3*/EXTERNALLY-MANAGED")),
+        takes_packages=has_pip and (prefix != base or not any(Path(base).glob("lib/python3*/EXTERNALLY-MANAGED"))),
         torch_cuda=_cuda_of(origin) if origin else None,
     )
 
