@@ -23,7 +23,6 @@ from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.plan.model import Mount, Program
 from compose_sim.core.report.report import Cause, Report
-from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import RunError, SpecError
 
@@ -51,14 +50,14 @@ def run_function(
             f"recipe '{request.spec.recipe}' runs scripts, and {name} is a function",
             hint=f"composesim.run('train.py', recipe='{request.spec.recipe}')",
         )
-    if owner := owner_of(request.folder):
-        raise SpecError(
-            f"'{request.folder}' belongs to the user '{owner.name}', and root would load what {name} returns there",
-            evidence="loading a value can execute code",
-            hint=f"sudo -u {owner.name} python …",
-        )
     call = f"call-{secrets.token_hex(4)}"  # a new name: an earlier run of the same name may have left values
     session = Session(_request(request, name, call))
+    if session.plan.user_ids[0] != os.geteuid():
+        raise SpecError(
+            f"nodes run as the user '{session.plan.user_name}', and root would load what {name} returns there",
+            evidence="loading a value can execute code",
+            hint=f"sudo -u {session.plan.user_name} python …",
+        )
     shared = SafeFolder(session.folder.path / "shared")
     files = SafeFolder(shared.path / call)
     try:

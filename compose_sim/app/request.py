@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.host.recipe_plugins import find_recipe
-from compose_sim.engine.project_owner import owner_of
+from compose_sim.engine.project_owner import Owner, owner_of
 from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.errors import SpecError
 
@@ -53,11 +54,14 @@ class Request:
         host = inspect_host(
             self.folder,
             python=spec.python,
+            user=spec.user,
             packages={**recipe.PACKAGES, **needed_packages(spec.services)},
             with_docker=spec.engine != "local" and not portable,
             with_ports=not portable and bool(spec.services or spec.publish or recipe.DRIVEN),
         )
         program = self.program or find_program(spec, recipe, self.folder)
+        if spec.user and not portable:
+            _check_readable(self.folder, host)
         plan = make_plan(
             spec,
             host,
@@ -71,6 +75,22 @@ class Request:
             isolates=self.isolates,
         )
         return (replace(plan, program=self.label) if self.label else plan), host
+
+
+def _check_readable(folder: Path, host: Host) -> None:
+    """Raise SpecError if the user of the nodes cannot read the project: containers mount it, whoever may enter the folders above."""
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        with acting_as(Owner(host.user_id, host.group_id, host.user_name, "/") if os.geteuid() == 0 else None):
+            os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place))
+    except PermissionError:
+        raise SpecError(
+            f"the user '{host.user_name}' cannot read the project '{folder}'",
+            evidence=f"its mode is {stat.filemode(folder.stat().st_mode)}",
+            hint=f"chmod o+rx {folder}, or leave --user out",
+        ) from None
+    finally:
+        os.close(place)
 
 
 def read_request(

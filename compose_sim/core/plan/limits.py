@@ -68,6 +68,12 @@ def _check_links(spec: ClusterSpec, *, portable: bool) -> None:
         raise SpecError(f"--link: {error}", hint="composesim up --nodes N --link …") from None
 
 
+def choose_user(spec: ClusterSpec, host: Host) -> Choice | None:
+    """Return the user that nodes run as, if one was requested."""
+    why = f"{REQUESTED}; nodes write to $COMPOSESIM_SHARED, and to the project if its permissions allow it"
+    return Choice(what="user", value=f"{host.user_name} ({host.user_id})", why=why) if spec.user else None
+
+
 def choose_network(spec: ClusterSpec, *, contained: bool, isolates: bool) -> Choice | None:
     """Return what nodes can reach; None on the local engine, whose nodes use the network of this machine."""
     if not contained:

@@ -21,7 +21,7 @@ from compose_sim.core.plan.defaults import (
 from compose_sim.core.plan.environment import common_environment, gpu_environment, stall_seconds, with_dotenv
 from compose_sim.core.plan.gpus.assignment import gpu_requests
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME, GpuPlan, plan_gpus
-from compose_sim.core.plan.limits import check_limits, choose_network, choose_subnet
+from compose_sim.core.plan.limits import check_limits, choose_network, choose_subnet, choose_user
 from compose_sim.core.plan.model import (
     CONTAINER_FOLDER,
     HOSTED,
@@ -111,6 +111,7 @@ def make_plan(
     is_isolated = network is not None and network.value == "isolated"
     is_limited = runtime.contained and not portable
     common = with_dotenv(plan.environment, dotenv or {}, contained=runtime.contained)
+    requested = filter(None, (choose_user(spec, host), project, network))
     return replace(
         plan,
         # A rendered document leaves the subnet to the engine that will run it.
@@ -123,7 +124,7 @@ def make_plan(
         services=services,
         has_token=recipe.DRIVEN or bool(services),
         environment={**common, **(env_files or {}), **spec.env},
-        choices=(*plan.choices, *filter(None, (project, network)), *(() if is_isolated else port_choices)),
+        choices=(*plan.choices, *requested, *(() if is_isolated else port_choices)),
     )
 
 

@@ -174,6 +174,14 @@ class ClusterSpec(BaseModel):
     shm_size: Annotated[Size, Flag("cluster", "SIZE")] = Field(
         "1g", validate_default=True, description="Size of /dev/shm on each node."
     )
+    user: Annotated[
+        Annotated[Text, Field(pattern=r"^([0-9]{1,9}|[A-Za-z_][A-Za-z0-9_.-]*)$")] | None,
+        Flag("cluster", "NAME|UID", unset="you, or the owner of the project if you are root", needs_docker=True),
+    ] = Field(
+        None,
+        description="User of the nodes. Only root can choose one, in a project of root.",
+        examples=["nobody"],
+    )
     network: Annotated[
         Literal["isolated", "open", "full"] | None,
         Flag("network", "isolated|open|full", unset="open; isolated in check", needs_docker=True),

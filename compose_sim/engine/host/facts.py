@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import platform
-import pwd
 import re
 import shutil
 import sys
@@ -21,7 +20,7 @@ from compose_sim.engine.host.capacity import available_memory, free_process_ids
 from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.host.gpus import inspect_gpus
 from compose_sim.engine.host.ports import listening_ports
-from compose_sim.engine.project_owner import Owner, owner_of
+from compose_sim.engine.project_owner import Owner, owner_of, user_of_nodes
 from compose_sim.engine.subprocesses import output_of, try_output_of
 from compose_sim.errors import EnvironmentMissingError
 
@@ -59,14 +58,15 @@ def inspect_host(
     *,
     python: str | None = None,
     packages: Iterable[str] = (),
+    user: str | None = None,
     with_docker: bool = True,
     with_ports: bool = False,
 ) -> Host:
     """
     Inspect this machine, as seen from a working folder.
 
-    `python` is the interpreter that the user chose for nodes, if any; `packages` are the distributions that nodes need. `with_ports`
-    lists the ports in use, for a plan that may publish some.
+    `python` and `user` are the interpreter and the user chosen for nodes, if any; `packages` are the distributions that nodes need.
+    `with_ports` lists the ports in use, for a plan that may publish some.
     """
     with ThreadPoolExecutor(max_workers=4) as pool:
         gpus = pool.submit(inspect_gpus)
@@ -74,7 +74,7 @@ def inspect_host(
         listening = pool.submit(listening_ports) if with_ports else None
         subnets = pool.submit(_host_subnets)
         python_facts = find_python(python, packages, owner=owner_of(folder))
-        user_id, group_id = _node_user(folder)
+        nodes = user_of_nodes(folder, user)
         return Host(
             name=platform.node(),
             system=platform.system(),
@@ -84,9 +84,9 @@ def inspect_host(
             free_disk_bytes=shutil.disk_usage(folder).free,
             free_process_ids=free_process_ids(),
             folder=str(folder),
-            user_id=user_id,
-            group_id=group_id,
-            user_name=_user_name(user_id),
+            user_id=nodes.user,
+            group_id=nodes.group,
+            user_name=nodes.name,
             gpus=gpus.result(),
             python=python_facts,
             docker=docker.result() if docker else DockerFacts(available=False, reason="Docker was not checked"),
@@ -175,20 +175,6 @@ def _cuda_of(torch: str) -> str | None:
         return None
     match = re.search(r"^cuda\b[^=\n]*=\s*(?:'([^']*)'|None)", text, re.MULTILINE)
     return (match[1] or "") if match else None
-
-
-def _node_user(folder: Path) -> tuple[int, int]:
-    if os.geteuid() != 0:
-        return os.geteuid(), os.getegid()
-    owner = folder.stat()
-    return owner.st_uid, owner.st_gid
-
-
-def _user_name(user_id: int) -> str:
-    try:
-        return pwd.getpwuid(user_id).pw_name
-    except KeyError:
-        return "node"
 
 
 def _host_subnets() -> tuple[str, ...]:
