@@ -22,7 +22,15 @@ from compose_sim.core.checks.evidence.replay_diff import (
     why_not_joined,
 )
 from compose_sim.core.units import format_count
-from compose_sim.node.records.replays import ReplayedStep, ReplayEnd, ReplayFailed, ReplayMisaligned
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.replays import (
+    RecordedStep,
+    RecordingStopped,
+    ReplayedStep,
+    ReplayEnd,
+    ReplayFailed,
+    ReplayMisaligned,
+)
 
 QUESTION = "Does one rank with the same global batches compute the same?"
 _FIX = (
@@ -34,6 +42,7 @@ _FIX_OWN = (
     "with gradient the samples that are compared, clip after backward. If it is intentional: `--skip matches-single`."
 )
 _FIX_SCALE = "See loss-scale."
+_ONLY_CHECK = "only `composesim check` replays the script"
 _CLEARLY = 5.0  # times the tolerance
 _CLEARLY_LOW = 0.25  # in low precision
 
@@ -69,7 +78,10 @@ def judge(case: Case) -> Result:
 def why_not(case: Case) -> str:
     """Return why there is nothing to compare; "" if there is."""
     if case.single is None:
-        return case.why_no_single or reason_against(case.observed) or "only `composesim check` replays the script"
+        is_recorded = case.observed.first(RecordedStep) or case.observed.first(RecordingStopped)
+        if case.observed.first(OptimizerStep) and not (is_recorded or case.why_no_single):
+            return _ONLY_CHECK  # `up` records no steps
+        return case.why_no_single or reason_against(case.observed) or _ONLY_CHECK
     steps = steps_of(case.single)
     failure = case.single.first(ReplayFailed)
     if not steps and failure is not None:

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Case
 from compose_sim.core.checks.evidence.replay_diff import needs_alone
 from compose_sim.core.checks.rules.matches_single import judge
-from tests.core.checks.rules.replays import case, recorded, step
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.models import OptimizerStep
+from tests.core.checks.rules.cluster import observe
+from tests.core.checks.rules.replays import AT, case, recorded, step
 
 PARTED = [step(0), step(1, difference=0.4, cosine=0.9)]
 
@@ -88,3 +91,11 @@ def test_an_unknown_communication_hook_may_change_gradients() -> None:
 def test_few_digits_part_more() -> None:
     assert judge(case(step(0, precision="low", difference=2e-2))).status == PASSED
     assert judge(replace(case(step(0, difference=2e-2), alone=(step(0, difference=2e-2),)))).status == FAILED
+
+
+def test_up_which_records_no_steps_does_not_say_that_there_were_none() -> None:
+    stepped = Observed(ranks={rank: observe(rank, [OptimizerStep(1, 0, 1, AT)]) for rank in range(2)})
+
+    result = judge(Case(observed=stepped, verdict="passed"))
+
+    assert (result.status, result.detail) == (NOT_APPLICABLE, "only `composesim check` replays the script")
