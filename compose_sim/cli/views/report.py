@@ -71,7 +71,7 @@ def print_cause(report: Report, *, err: bool = False) -> None:
         echo(err=err)
         echo(_shortened(cause.traceback), err=err)
         if _may_come_from_emulation(report, cause):
-            echo("CUDA is emulated on the CPU here. To run the script without CUDA, add --gpus none.", err=err)
+            echo("CUDA is emulated on the CPU here. If the script also runs without CUDA, add --gpus none.", err=err)
     explanation = explain(cause.text)
     if explanation:
         echo(explanation, err=err)
@@ -83,7 +83,8 @@ def _may_come_from_emulation(report: Report, cause: Cause) -> bool:
         (choice.what, choice.value) == ("gpus", "emulated") and not choice.why.endswith(REQUESTED)
         for choice in report.choices
     )
-    return unasked and bool(re.search(r"cuda|gpu|device|nccl", cause.text, re.IGNORECASE))
+    mentioned = re.search(r"cuda|gpu|device|nccl", cause.text, re.IGNORECASE)
+    return unasked and bool(mentioned) and "emulation of CUDA, not an error of the script" not in cause.text
 
 
 def final_line(report: Report) -> str:

@@ -20,6 +20,7 @@ from ..shared import process, roles
 from ..shared.event_log import EventLog
 from ..shared.frames import is_ours
 from . import emulate, function_call, gpu_limits, instrument, teardown
+from .emulate import own_failure
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,9 @@ def run_alone(program: UserProgram, events: EventLog, *, end: Callable[[], None]
         exit_code = _exit_code(error.code)
         raise
     except BaseException as error:
+        hint = _hint(error)
         _hide_our_frames(error)
-        _report_exception(events, error)
+        _report_exception(events, error, hint)
         exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
         raise
     finally:
@@ -153,14 +155,17 @@ def _exit_code(code: Any) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def _report_exception(events: EventLog, error: BaseException) -> None:
+def _report_exception(events: EventLog, error: BaseException, hint: str) -> None:
     report = traceback.TracebackException(type(error), error, error.__traceback__)
     text = "".join(report.format())
-    events.emit("exception", type=type(error).__name__, message=str(report), traceback=text, hint=_hint(error))
+    events.emit("exception", type=type(error).__name__, message=str(report), traceback=text, hint=hint)
 
 
 def _hint(error: BaseException) -> str:
-    """Return how to install a package that this Python does not have, or ""."""
+    """Return whether the emulation failed, or how to install a package that this Python does not have; else ""."""
+    gap = own_failure.hint(error)
+    if gap:
+        return gap
     name = (getattr(error, "name", None) or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or not name or name in sys.modules:
         return ""

@@ -92,12 +92,16 @@ def test_the_last_line_names_the_cause() -> None:
     assert line == "✘ failed  node-1 was killed (SIGKILL) before its ranks started"
 
 
+GAP = "no _cuda_x\nThis is a gap in composesim's emulation of CUDA, not an error of the script."
+
+
 @pytest.mark.parametrize(
     ("why", "message", "hints"),
     [
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "SyncBatchNorm only works with GPU modules", 1),
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "ValueError: boom", 0),
         ("CUDA emulated on the CPU: requested", "CUDA error: invalid device ordinal", 0),
+        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", GAP, 0),
     ],
 )
 def test_an_error_of_devices_on_gpus_that_nobody_asked_for_names_the_way_out(
