@@ -9,13 +9,15 @@ from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replica_diff import Difference, compare, model_at, shapes_exchanged, step_at
 from compose_sim.core.checks.rules.unused_params import UNFINISHED
+from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, UnusedParameters
-from compose_sim.node.records.process_groups import ProcessGroup, UntrackedWait
+from compose_sim.node.records.process_groups import Collective, DdpForward, ProcessGroup, UntrackedWait
 
 QUESTION = "Are parameters, buffers and optimizer state equal on all ranks?"
 
+_LEAST = 3
 _FEW = 64  # numbers: a metric, not part of a model
 
 
@@ -26,6 +28,9 @@ def judge(case: Case) -> Result:
         return not_applicable("there is only one rank")
     if not observed.first(OptimizerStep):
         return not_applicable("no optimizer stepped")
+    idle = _never_stepped(case)
+    if idle:
+        return idle
     comparisons = [each for each in compare(observed) if len(each.ranks) > 1]
     if not comparisons:
         return not_applicable("each optimizer is stepped by only one rank")
@@ -53,6 +58,27 @@ def judge(case: Case) -> Result:
         return passed(f"{tensors} compared: equal on all ranks now and then, as if ranks average them periodically")
     samples = sum(each.samples for each in comparisons)
     return passed(f"{tensors} compared: equal on all ranks after each of {samples} sampled steps")
+
+
+def _never_stepped(case: Case) -> Result | None:
+    """Find ranks that reduce the gradients of a DDP model and never step, although others do and nothing sends them the weights."""
+    steps = {rank.rank: list(rank.of(OptimizerStep)) for rank in case.observed}
+    reduced = {rank.rank: sum(1 for _ in rank.of(DdpForward)) for rank in case.observed}
+    idle = [rank for rank, mine in steps.items() if not mine and reduced[rank] >= _LEAST]
+    first = next((mine[0] for mine in steps.values() if len(mine) >= _LEAST), None)
+    sends = any(
+        sum(each.op in ("broadcast", "all_reduce", "scatter") for each in rank.of(Collective)) >= _LEAST
+        for rank in case.observed
+    )
+    if not idle or first is None or case.verdict != "passed" or sends or any(case.observed.of(UntrackedWait)):
+        return None
+    return failed(
+        f"{ranks_text(idle)} reduced gradients {reduced[idle[0]]} times and never stepped, while rank {first.rank} stepped "
+        f"{len(steps[first.rank])} times: their weights stay as they were",
+        fix="Step on every rank: the reduced gradient is the same on all of them.",
+        at=first.at,
+        ranks=idle,
+    )
 
 
 def _without_consequences(different: Sequence[Difference]) -> list[Difference]:
@@ -198,6 +224,11 @@ def _explain_by_model(found: Difference, model: SteppedModel | None, backwards: 
             return (
                 "every forward pass before the step ran in no_sync(), so nothing was reduced",
                 "Leave no_sync() for the last micro-batch before each step: run its forward and backward outside.",
+            )
+        if 0 < model.reduced < model.forwards:
+            return (
+                f"only {model.reduced} of {model.forwards} forward passes before the step ran outside no_sync(), and not the last one",
+                "Leave no_sync() for the last micro-batch before each step, not for another: its backward reduces what was added up.",
             )
         if backwards > model.forwards:
             return (

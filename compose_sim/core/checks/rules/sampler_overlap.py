@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.epochs import Loader, Pair, local_rank_twins, pairs, pairs_text, training_loaders
 from compose_sim.core.checks.evidence.same_samples import CommonSamples, compare, overlap
+from compose_sim.core.checks.evidence.sample_identity import Mismatch, find_mismatch
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import TrainingForward
 from compose_sim.node.records.models import DdpModel
@@ -15,6 +16,13 @@ QUESTION = "Does each rank see different samples?"
 _FIX = (
     "Give the loader a DistributedSampler, DataLoader(data, sampler=DistributedSampler(data), …), with the same seed on all ranks; "
     "let an iterable data set yield every world_size-th sample, starting at RANK."
+)
+_FIX_ORDER = (
+    "Order and split the data the same on all ranks: sort what comes from a folder or a set, and seed every shuffle, "
+    "random_split(…, generator=torch.Generator().manual_seed(0))."
+)
+_FIX_TWICE = (
+    "Divide the data once: give every rank all of it and a DistributedSampler, or each rank a part and no such sampler."
 )
 _FIX_TWINS = (
     "Divide by RANK (dist.get_rank()) and WORLD_SIZE (dist.get_world_size()): LOCAL_RANK starts at 0 on every node."
@@ -37,6 +45,9 @@ def judge(case: Case) -> Result:
         return not_applicable("the ranks do not train together: there is no DDP model, and hardly a collective")
     looked_at: list[CommonSamples] = []
     for by_rank in training:
+        mismatch = find_mismatch(case, by_rank)
+        if mismatch:
+            return _other_samples(mismatch, by_rank)
         both = [pair for pair in pairs(case, by_rank) if set(pair) <= by_rank.keys()]
         found = {pair: compare(case, by_rank[pair[0]], by_rank[pair[1]]) for pair in both}
         decided = {pair: each for pair, each in found.items() if each is not None}
@@ -73,6 +84,28 @@ def _overlap(case: Case, by_rank: dict[int, Loader], overlapping: list[Pair], co
         detail += f"; its samplers: {', '.join(loader.info.samplers or ('none',))}"
     ranks = sorted({rank for pair in overlapping for rank in pair})
     return failed(detail, fix=_FIX_TWINS if twins else _FIX, at=loader.place, ranks=ranks)
+
+
+def _other_samples(mismatch: Mismatch, by_rank: dict[int, Loader]) -> Result:
+    """Report that ranks divide indices, which are other samples on each rank."""
+    left, right = mismatch.ranks
+    loader = by_rank[left]
+    if mismatch.moved is None:
+        return warned(
+            f"{loader} divides its indices among {loader.info.sampling.num_replicas} ranks, but none of {mismatch.count} indices "
+            f"that ranks {left} and {right} both had is the same sample: each rank divides data of which only it knows",
+            fix=_FIX_TWICE,
+            at=loader.place,
+            ranks=mismatch.ranks,
+        )
+    ours, theirs = mismatch.moved
+    return failed(
+        f"an index of {loader} is another sample on each rank: the sample with index {ours} on rank {left} has index {theirs} on "
+        f"rank {right}, as have {mismatch.count - 1} others, so samples are used twice or never",
+        fix=_FIX_ORDER,
+        at=loader.place,
+        ranks=mismatch.ranks,
+    )
 
 
 def _judge_by_hand(case: Case, together: list[Pair]) -> Result:

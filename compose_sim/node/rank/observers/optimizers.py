@@ -6,15 +6,17 @@ import sys
 import time
 import weakref
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from ...records.models import OptimizerStep, SteppedModel
+from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
 from . import gradients, sketches, states
 from .models import FLUSHED, MOST_NAMES, Model, living, sampled
 from .training import follow_steps
 
+_MADE = "optimizers.made"
 _ALL, _STEPPING, _BEGAN = "optimizers.all", "optimizers.stepping", "optimizers.began"
 _MOST_NOTED = 1000  # steps per optimizer; then every hundredth
 
@@ -32,7 +34,17 @@ class Stepper:
 
 
 def install() -> None:
+    after_import("torch.optim.optimizer", _after_optimizer)
     follow_steps(_before_step, _after_step)
+
+
+def _after_optimizer(module: ModuleType) -> None:
+    @wrap(module.Optimizer, "__init__")
+    def make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        context = here()
+        if context is not None:  # backward passes before this are not those of its first step
+            context.memory.setdefault(_MADE, {})[id(self)] = _backwards(context)
 
 
 def end(context: RankContext) -> None:
@@ -137,7 +149,8 @@ def _stepper(context: RankContext, optimizer: Any) -> Stepper:
     stepper = known.get(id(optimizer))
     if stepper is None or stepper.reference() is not optimizer:
         index = context.memory["optimizers.count"] = context.memory.get("optimizers.count", -1) + 1
-        stepper = known[id(optimizer)] = Stepper(index=index, reference=weakref.ref(optimizer))
+        since = context.memory.get(_MADE, {}).get(id(optimizer), (0, 0))
+        stepper = known[id(optimizer)] = Stepper(index=index, reference=weakref.ref(optimizer), backwards=since)
     return stepper
 
 

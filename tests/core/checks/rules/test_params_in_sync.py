@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.params_in_sync import judge
 from compose_sim.node.records.data import Join
-from compose_sim.node.records.models import UnusedParameters
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
+from compose_sim.node.records.models import TensorHashes, TensorRow, TensorTable, UnusedParameters
 from compose_sim.node.records.process_groups import ProcessGroup, UntrackedWait
+from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import Records, case
 from tests.core.checks.rules.replicas import all_reduce, ddp, forward, state, step, table
 
@@ -107,3 +111,57 @@ def test_ranks_that_join_early_are_compared_by_their_steps_within_the_join() -> 
     assert judge(case(ranks)).status == PASSED
     ranks[1][-2] = state(3, "e")
     assert judge(case(ranks)).status == FAILED
+
+
+def test_a_rank_that_reduces_and_never_steps_fails_unless_it_is_sent_the_weights() -> None:
+    def ranks(*more: Record) -> dict[int, Records]:
+        return {0: [ddp(), *training("a", "b", "c", "d"), *more], 1: [ddp(), *[forward()] * 4, *more]}
+
+    result = judge(case(ranks()))
+
+    assert (result.status, result.ranks) == (FAILED, (1,))
+    assert judge(case(ranks(*[all_reduce(4, 2)] * 3))).status == NOT_APPLICABLE
+
+
+def sketched(used: Sequence[tuple[float, ...]], *, rank: int, differs: bool) -> Records:
+    """Return steps without DDP, with the hashes of a parameter and the gradients that were computed and used."""
+    notes: Records = [GROUP, table("weight", model=None), SketchedTensors(0, (SketchedTensor(None, "weight", (4, 2)),))]
+    for nth, gradient in enumerate(used, 1):
+        own = tuple(each + (rank * 2 - 1) for each in gradient)
+        notes += [all_reduce(4, 2), state(nth - 1, f"{nth}{rank if differs else ''}"), step(nth)]
+        notes.append(SketchedStep(0, nth, own=(own,), used=(gradient,), before=(gradient,), after=(gradient,)))
+    return notes
+
+
+def test_ranks_that_reduce_gradients_by_hand_must_hold_equal_weights() -> None:
+    used = [(1.0, 2.0, 3.0, 4.0), (2.0, 5.0, 1.0, 7.0), (4.0, 4.0, 3.0, 1.0)]
+
+    result = judge(case({rank: sketched(used, rank=rank, differs=True) for rank in range(2)}))
+
+    assert result.status == FAILED
+    assert "began with different values" in result.detail
+    assert judge(case({rank: sketched(used, rank=rank, differs=False) for rank in range(2)})).status == PASSED
+
+
+def test_a_rank_that_left_out_a_step_is_named_with_the_numbers_of_steps() -> None:
+    used = [(1.0, 2.0, 3.0, 4.0), (2.0, 5.0, 1.0, 7.0), (4.0, 4.0, 3.0, 1.0)]
+    ranks = {rank: sketched(used[: 3 - rank], rank=rank, differs=False) for rank in range(2)}
+    ranks[1].append(state(2, "3x"))
+    ranks[0].append(state(3, "4"))
+
+    assert "(rank 0: 3, rank 1: 2)" in judge(case(ranks)).detail
+
+
+def test_optimizer_state_that_differs_because_the_parameter_does_is_no_cause() -> None:
+    def member(rank: int) -> Records:
+        rows = (
+            TensorRow("parameter", None, "weight", (4, 2), "float32", "cpu"),
+            TensorRow("optimizer state", None, "weight: exp_avg", (4, 2), "float32", "cpu"),
+        )
+        notes: Records = [GROUP, TensorTable(0, 0, rows[:1]), state(0, f"a{rank}"), step(1), TensorTable(0, 1, rows)]
+        return [*notes, TensorHashes(0, 1, 1, (f"b{rank}", f"c{rank}")), step(2)]
+
+    assert (
+        judge(case({rank: member(rank) for rank in range(2)})).detail
+        == "each rank trains its own model, which differed from the start"
+    )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.sampler_overlap import judge
-from compose_sim.node.records.data import RandomDraws, TrainingForward
+from compose_sim.node.records.data import RandomDraws, Sampling, TrainingForward
+from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.loading import LINE, epoch, loader
 from tests.core.checks.rules.replicas import ddp
+
+DIVIDED = Sampling(num_replicas=2)
 
 
 def test_equal_indices_fail() -> None:
@@ -29,6 +32,44 @@ def test_shares_pass_though_the_last_batch_is_padded() -> None:
 def test_indices_that_mean_other_samples_pass() -> None:
     rows = {0: range(100, 108), 1: range(200, 208)}
     assert judge(case({rank: [ddp(), loader(), *epoch(range(8), rows=rows[rank])] for rank in rows})).status == PASSED
+
+
+def test_a_sample_with_another_index_on_each_rank_fails_with_the_fix_for_that() -> None:
+    rows = {0: [10, 11, 12, 13, 14, 15, 16, 17], 1: [13, 10, 11, 12, 20, 21, 22, 23]}
+    notes = {rank: [ddp(), loader(sampling=DIVIDED), *epoch(range(8), rows=rows[rank])] for rank in rows}
+
+    result = judge(case(notes))
+
+    assert (result.status, result.at, result.ranks) == (FAILED, LINE, (0, 1))
+    assert "the sample with index 0 on rank 0 has index 1 on rank 1, as have 3 others" in result.detail
+    assert "random_split" in result.fix
+
+
+def test_a_part_of_the_data_that_is_divided_again_warns() -> None:
+    rows = {0: range(100, 108), 1: range(200, 208)}
+    notes = {rank: [ddp(), loader(sampling=DIVIDED), *epoch(range(8), rows=rows[rank])] for rank in rows}
+
+    assert judge(case(notes)).status == WARNED
+
+
+def test_samples_that_change_from_epoch_to_epoch_do_not_show_what_an_index_means() -> None:
+    rows = {0: (range(100, 108), range(300, 308)), 1: (range(200, 208), range(400, 408))}
+    notes = {
+        rank: [
+            ddp(),
+            loader(sampling=DIVIDED),
+            *(each for at in (0, 1) for each in epoch(range(8), number=at, rows=rows[rank][at])),
+        ]
+        for rank in rows
+    }
+
+    assert judge(case(notes)).status == PASSED
+
+
+def test_ranks_without_ddp_may_rightly_see_the_same_as_in_tensor_parallelism() -> None:
+    ends = ScriptEnd(steps=4, synchronisations=8)
+
+    assert judge(case({rank: [loader(), *epoch(range(8)), ends] for rank in range(2)})).status == NOT_APPLICABLE
 
 
 def test_equal_indices_fail_where_augmentation_makes_contents_differ() -> None:
