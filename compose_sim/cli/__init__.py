@@ -37,6 +37,7 @@ VERBS = {
     "down": "End a run and remove its nodes and network.",
     "prune": "Remove what crashed runs left behind.",
     "report": "Show the report of a run.",
+    "view": "Show a page of a run, live while it goes on.",
     "trace": "Write the timeline of a run for Perfetto.",
     "bench": "Measure shaped links, or nodes that share GPUs.",
     "doctor": "Check this machine, and print how to fix it.",

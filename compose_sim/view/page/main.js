@@ -3,7 +3,7 @@
 const BUILT = new Map();  // section -> what it was built from, so that a section is built again only if that has changed
 
 function section(name, values, build) {
-  const key = JSON.stringify(values);
+  const key = JSON.stringify([values]);
   if (BUILT.get(name) === key) return;
   BUILT.set(name, key);
   const made = build(run.now), old = document.getElementById(name);
@@ -15,7 +15,8 @@ function section(name, values, build) {
 function render() {
   const now = run.now;
   document.title = `${now.run} · composesim`;
-  document.getElementById("head").replaceChildren(...headOf(now));
+  section("head", [headKey(now)], () => el("header", { id: "head" }, headOf(now)));
+  showAge();
   section("overview", [now.cause, now.t, now.metrics, now.nodes, now.phases, now.faults, now.rounds, now.notes], overviewSection);
   section("hang", now.hang, hangSection);
   section("timeline", 1, timelineSection);
@@ -30,6 +31,8 @@ function render() {
   navigation(now);
   footer(now);
 }
+
+const headKey = (now) => [now.run, now.verdict, now.checks.map((each) => each.status), now.versions, now.ranks.length, now.nodes.length, live.runs];
 
 function navigation(now) {
   const problems = now.checks.filter((each) => ["failed", "warned"].includes(each.status)).length;
@@ -46,6 +49,7 @@ function footer(now) {
 function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
   document.getElementById("main").replaceChildren();
+  if (data === null) { follow(); return; }
   take(data);
   render();
 }

@@ -13,7 +13,7 @@ function headOf(now) {
   const nodes = now.nodes.length || Object.keys(now.phases).length;
   const facts = [now.program, `${count(nodes, "node")}, ${count(now.ranks.length || now.world_size, "rank")}`, now.engine === "local" ? "plain processes" : now.image || now.engine, now.backend,
     now.versions.torch && `torch ${now.versions.torch}`, now.timings.started_at && new Date(now.timings.started_at * 1000).toLocaleString()];
-  return [el("h1", {}, now.run), verdictPill(now), el("span", { class: "brand" }, "composesim"), el("span", { class: "facts" }, facts.filter(Boolean).join(" · "))];
+  return [el("h1", {}, now.run), verdictPill(now), el("span", { class: "dim small", id: "age" }), el("span", { class: "brand" }, runList() || "composesim"), el("span", { class: "facts" }, facts.filter(Boolean).join(" · "))];
 }
 
 function overviewSection(now) {
@@ -61,7 +61,7 @@ function historyCard(now) {
     ...now.faults.map((each) => ["fault", each.begun_s, each.text, [each.healed_s !== null ? `healed at ${seconds(each.healed_s)}` : "not healed", each.recovered_s !== null ? `training went on after ${seconds(each.recovered_s)}` : "", each.steps_lost ? `${count(each.steps_lost, "step")} repeated` : ""]]),
     ...now.rounds.slice(1).map((each) => ["round", each.began_s, `round ${each.generation} with ${count(each.world_size, "rank")}`, [each.nodes.join(", ")]]),
   ].sort((a, b) => a[1] - b[1]);
-  const notes = [...now.notes, now.bottleneck ? `Most likely limited by ${now.bottleneck.what}: ${now.bottleneck.why}` : ""].filter(Boolean);
+  const notes = [...now.notes, now.bottleneck && now.is_over && !now.cause ? `Most likely limited by ${now.bottleneck.what}: ${now.bottleneck.why}` : ""].filter(Boolean);
   if (!rows.length && !notes.length) return null;
   return el("div", { class: "card" }, rows.length ? el("table", {}, el("tbody", {}, rows.map(([kind, t, what, more]) =>
     el("tr", {}, el("td", { class: "dim" }, kind), el("td", { class: "n" }, seconds(t)), el("td", {}, what), el("td", { class: "dim" }, more.filter(Boolean).join(", ")))))) : null,

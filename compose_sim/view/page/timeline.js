@@ -2,7 +2,8 @@
 
 const NAMES = ["loads data", "forward", "backward", "optimizer", "waits", "moves data", "collective"];
 const COLOURS = ["--data", "--forward", "--backward", "--optimizer", "--waiting", "--moving", "--collective"];
-const AXIS = 24, MARKS = 38;
+const AXIS = 24;
+let marksHeight = 6;  // the room for marks above the lanes
 const lanes = { from: 0, to: 1, fitted: true, cursor: null, pinned: false, canvas: null, wanted: false, rank: null };
 
 function timelineSection() {
@@ -65,8 +66,9 @@ function draw() {
 
 function paint() {
   if (lanes.fitted) Object.assign(lanes, extent());
+  marksHeight = marksOf(run.now).length ? 38 : 6;
   const { canvas } = lanes, ranks = ranksOf(run.now), high = laneHeight(ranks.length), width = canvas.clientWidth;
-  const height = AXIS + MARKS + ranks.length * high + 6, scale = devicePixelRatio || 1;
+  const height = AXIS + marksHeight + ranks.length * high + 6, scale = devicePixelRatio || 1;
   canvas.style.height = `${height}px`;
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(height * scale);
@@ -76,9 +78,9 @@ function paint() {
   pen.textBaseline = "middle";
   const paints = COLOURS.map(colour);
   paints[KIND.waiting] = hatch(pen, colour("--waiting"), colour("--waiting-soft"));
-  const base = colour("--lane"), ink = colour("--ink"), dim = colour("--dim"), bad = colour("--bad"), left = labelWidth();
+  const base = colour("--lane"), ink = colour("--ink"), dim = colour("--dim"), bad = colour("--bad"), card = colour("--card"), accent = colour("--accent"), left = labelWidth();
   ranks.forEach((rank, index) => {
-    const y = AXIS + MARKS + index * high, room = high - (high > 20 ? 6 : 2);
+    const y = AXIS + marksHeight + index * high, room = high - (high > 20 ? 6 : 2);
     pen.fillStyle = base;
     for (const [began, ended] of run.now.lives[rank] || []) box(pen, xOf(began), y, xOf(ended === null ? run.now.t : ended) - xOf(began), room, left);
     const upper = Math.round(room * 0.58);
@@ -86,9 +88,9 @@ function paint() {
     row(pen, run.spans.get(`${rank}/1`), y + upper, room - upper, paints, left, width);
     pen.fillStyle = run.now.hang && run.now.hang.rank === rank ? bad : paints[KIND.waiting];
     for (const [began, ended] of run.now.stalls[rank] || []) box(pen, xOf(began), y + upper, xOf(ended === null ? run.now.t : ended) - xOf(began), room - upper, left);
-    pen.fillStyle = colour("--card");
+    pen.fillStyle = card;
     pen.fillRect(0, y - 1, left - 4, high);
-    pen.fillStyle = rank === lanes.rank ? colour("--accent") : ink;
+    pen.fillStyle = rank === lanes.rank ? accent : ink;
     pen.textAlign = "left";
     if (high >= 14 || index % 4 === 0) {
       pen.fillText(width < 500 ? `r${rank}` : `rank ${rank}`, 2, y + room / 2);
@@ -106,18 +108,33 @@ function paint() {
   if (words) words.textContent = lanes.fitted ? "all steps" : `${seconds(lanes.to - lanes.from)} from ${lanes.from.toFixed(3)} s`;
 }
 
+// Spans that are narrower than a pixel share it: it has the colour of what took longest in it, and is fainter if little happened.
 function row(pen, spans, y, high, paints, left, width) {
   if (!spans) return;
-  let drawn = -1;
+  const perPixel = (lanes.to - lanes.from) / (width - left);
+  let column = -1, times = [];
+  const flush = () => {
+    const busy = times.reduce((sum, each) => sum + (each || 0), 0);
+    if (!busy) return;
+    pen.globalAlpha = Math.min(1, 0.2 + busy / perPixel);
+    pen.fillStyle = paints[times.reduce((best, each, kind) => ((each || 0) > (times[best] || 0) ? kind : best), 0)];
+    box(pen, column, y, 1, high, left);
+    pen.globalAlpha = 1;
+    times = [];
+  };
   for (let index = Math.max(0, firstAfter(spans, lanes.from) - 1); index < spans.length; index += 1) {
-    const span = spans[index], x = xOf(span.began);
+    const span = spans[index], x = xOf(span.began), wide = span.lasted / perPixel;
     if (x > width) break;
-    const wide = (span.lasted / (lanes.to - lanes.from)) * (width - left);
-    if (wide < 0.5 && x + wide < drawn) continue;
-    pen.fillStyle = paints[span.kind];
-    box(pen, x, y, Math.max(wide, 0.6), high, left);
-    drawn = Math.max(x + wide, Math.floor(x) + 1);
+    if (Math.floor(x) !== column || wide >= 1) flush();
+    if (wide >= 1) {
+      pen.fillStyle = paints[span.kind];
+      box(pen, x, y, wide, high, left);
+    } else {
+      column = Math.floor(x);
+      times[span.kind] = (times[span.kind] || 0) + span.lasted;
+    }
   }
+  flush();
 }
 
 function box(pen, x, y, wide, high, left) {
@@ -157,10 +174,10 @@ function marks(pen, width, height, left) {
     if (to < left || from > width) continue;
     pen.fillStyle = colour(mark.colour);
     pen.globalAlpha = 0.09;
-    pen.fillRect(from, AXIS + MARKS - 4, Math.max(mark.ended > mark.began ? 1.5 : 0, to - from), height);
+    pen.fillRect(from, AXIS + marksHeight - 4, Math.max(mark.ended > mark.began ? 1.5 : 0, to - from), height);
     pen.globalAlpha = 1;
-    pen.fillRect(from, AXIS, 1.5, mark.ended > mark.began ? MARKS - 4 : height);
-    if (mark.ended > mark.began) pen.fillRect(from, AXIS + MARKS - 6, to - from, 3);
+    pen.fillRect(from, AXIS, 1.5, mark.ended > mark.began ? marksHeight - 4 : height);
+    if (mark.ended > mark.began) pen.fillRect(from, AXIS + marksHeight - 6, to - from, 3);
     const row = taken[0] <= from ? 0 : 1;
     if (taken[row] > from) continue;
     taken[row] = from + 12 + pen.measureText(mark.text).width;
@@ -179,7 +196,7 @@ function marksOf(now) {
 }
 
 function rankAt(event) {
-  const ranks = ranksOf(run.now), y = event.clientY - lanes.canvas.getBoundingClientRect().top - AXIS - MARKS;
+  const ranks = ranksOf(run.now), y = event.clientY - lanes.canvas.getBoundingClientRect().top - AXIS - marksHeight;
   return y < 0 ? null : ranks[Math.floor(y / laneHeight(ranks.length))];
 }
 
@@ -193,7 +210,7 @@ function onHover(event) {
   if (!run.now || event.buttons) return;
   const t = timeAt(event), rank = rankAt(event);
   if (!lanes.pinned) setCursor(t);
-  const mark = event.offsetY < AXIS + MARKS && marksOf(run.now).find((each) => xOf(each.began) - 4 <= event.offsetX && event.offsetX <= Math.max(xOf(each.ended), xOf(each.began) + 60));
+  const mark = event.offsetY < AXIS + marksHeight && marksOf(run.now).find((each) => xOf(each.began) - 4 <= event.offsetX && event.offsetX <= Math.max(xOf(each.ended), xOf(each.began) + 60));
   if (mark) { showTip(`${mark.text}\n${mark.began.toFixed(2)} s${mark.ended > mark.began ? ` to ${mark.ended.toFixed(2)} s` : ""}`, event.clientX, event.clientY); return; }
   const span = rank === null || rank === undefined ? null : nearest(rank, t);
   const stall = !span && within(run.now.stalls[rank], t) ? `rank ${rank} ${doing(rank, t).words}` : "";

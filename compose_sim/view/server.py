@@ -1,0 +1,141 @@
+"""Serve the live page on 127.0.0.1: the page, the list of runs, and a stream of messages per reader (server-sent events).
+
+The page holds no data. Whoever asks for data needs the token, which is in the fragment of the printed address: browsers send it to
+no server, and no other page can read it. Requests for another host name are refused, so that a name that somebody else points
+at 127.0.0.1 reaches nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder
+from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.errors import SpecError
+from compose_sim.view.document import content_policy, live_page
+from compose_sim.view.reader import PageReader
+
+_BETWEEN_MESSAGES_S = 0.5
+_PING_S = 10.0
+_WRITE_WITHIN_S = 60.0  # a reader that takes nothing for so long is dropped
+_NOTHING_NEW = ("spans", "texts", "usage", "metrics", "logs")
+
+
+class ViewServer(ThreadingHTTPServer):
+    """Serves the runs beside one run; each connection has a thread, and a reader that sleeps delays no other."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: RunFolder, port: int) -> None:
+        """Listen on a port; 0 chooses a free one."""
+        self.folder, self.token = folder, secrets.token_urlsafe(24)
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    @property
+    def address(self) -> str:
+        """The address to open, with the token."""
+        return f"http://127.0.0.1:{self.server_port}/#token={self.token}"
+
+    def runs(self) -> dict[str, RunFolder]:
+        """Return the runs of the project, by name."""
+        if not is_run_folder(self.folder.path):  # one that `render` wrote, elsewhere
+            return {self.folder.name: self.folder}
+        above = SafeFolder(self.folder.path.parent)
+        folders = (RunFolder(above.path / name) for name in above.folders())
+        return {folder.name: folder for folder in folders if folder.files.status("plan.json")}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ViewServer
+    timeout = _WRITE_WITHIN_S
+
+    def version_string(self) -> str:
+        """Return the header `Server`, without the version of Python."""
+        return "composesim"
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing: the terminal shows the address."""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}:
+            self._answer(
+                HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "open the address that composesim view printed\n"
+            )
+            return
+        request = urlsplit(self.path)
+        if request.path == "/":
+            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", live_page())
+        elif request.path not in ("/runs", "/events"):
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is no such page\n")
+        elif not self._is_allowed():
+            self._answer(HTTPStatus.UNAUTHORIZED, "text/plain", "the token is missing or wrong\n")
+        elif request.path == "/runs":
+            runs = self.server.runs().values()
+            listed = [{"name": run.name, "is_running": run.is_claimed()} for run in runs]
+            shown = {"runs": listed, "shown": self.server.folder.name}
+            self._answer(HTTPStatus.OK, "application/json", json.dumps(shown))
+        else:
+            self._stream(parse_qs(request.query).get("run", [self.server.folder.name])[0])
+
+    def _is_allowed(self) -> bool:
+        given = self.headers.get("Authorization", "")
+        return hmac.compare_digest(given.encode("utf-8", "replace"), f"Bearer {self.server.token}".encode())
+
+    def _answer(self, status: HTTPStatus, content_type: str, text: str) -> None:
+        data = text.encode()
+        self._begin(status, content_type, {"Content-Length": str(len(data))})
+        self.wfile.write(data)
+
+    def _begin(self, status: HTTPStatus, content_type: str, more: dict[str, str]) -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": content_type,
+            "Content-Security-Policy": content_policy(live=True) + "; frame-ancestors 'none'",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "no-store",
+            "Connection": "close",
+        }
+        for name, value in {**headers, **more}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _stream(self, name: str) -> None:
+        """Send messages until the run is over or the reader has gone."""
+        folder = self.server.runs().get(name)
+        if folder is None:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is no such run\n")
+            return
+        try:
+            reader = PageReader(folder)
+        except SpecError as error:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", f"{error.message}\n")
+            return
+        self._begin(HTTPStatus.OK, "text/event-stream", {})
+        try:
+            self._send_messages(reader)
+        except OSError:  # the reader has gone
+            pass
+        finally:
+            reader.close()
+
+    def _send_messages(self, reader: PageReader) -> None:
+        sent, last = None, 0.0
+        while not reader.is_over:
+            message = reader.read()
+            if message["now"] != sent or any(message[name] for name in _NOTHING_NEW):
+                sent, last = message["now"], time.monotonic()
+                self.wfile.write(f"data: {json.dumps(message, separators=(',', ':'))}\n\n".encode())
+            elif time.monotonic() - last > _PING_S:
+                last = time.monotonic()
+                self.wfile.write(b": still here\n\n")
+            self.wfile.flush()
+            if not reader.is_over:
+                time.sleep(_BETWEEN_MESSAGES_S)

@@ -1,0 +1,112 @@
+"""The live page: it is served to who has the token, under its own name, and follows a run until it is over."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import DONE, Live, Project, run_finished
+
+SCRIPT = """
+import json
+print("<img src=x onerror=alert(1)>", flush=True)
+print(json.dumps({"step": 2, "loss": 0.25}), flush=True)
+"""
+
+
+class Page:
+    """The server of a page, and what its address says."""
+
+    def __init__(self, address: str) -> None:
+        self.place, _, self.token = address.strip().removeprefix("http://").partition("/#token=")
+
+    def get(self, path: str, *, token: str | None = None, host: str | None = None) -> HTTPResponse:
+        """Ask for a path, with the right token and host unless others are given."""
+        connection = HTTPConnection(self.place, timeout=60)
+        token = self.token if token is None else token
+        connection.request("GET", path, headers={"Host": host or self.place, "Authorization": f"Bearer {token}"})
+        return connection.getresponse()
+
+    def messages(self, path: str = "/events") -> Iterator[dict[str, Any]]:
+        """Yield the messages of a stream."""
+        for line in self.get(path):
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
+
+
+@contextmanager
+def served(project: Project, *words: str) -> Iterator[Page]:
+    """Serve a page; Ctrl-C ends it with status 0."""
+    process = project.start("view", *words)
+    assert process.stdout
+    try:
+        yield Page(process.stdout.readline())
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in errors) == (0, False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Return a run of two nodes."""
+    return run_finished(tmp_path_factory.mktemp("viewed"), SCRIPT, "--nodes", "2")
+
+
+def test_data_need_the_token_and_the_page_holds_none(finished: Project) -> None:
+    with served(finished, DONE) as page:
+        assert [page.get(path, token="").status for path in ("/", "/runs", "/events")] == [200, 401, 401]
+        assert page.get("/runs", token=page.token[:-1]).status == 401
+        assert page.get(f"/runs?token={page.token}", token="").status == 401
+        assert b'id="data">null</script>' in page.get("/", token="").read()
+        assert json.load(page.get("/runs")) == {"runs": [{"name": DONE, "is_running": False}], "shown": DONE}
+
+
+def test_no_other_name_for_the_machine_and_no_other_site_reaches_the_page(finished: Project) -> None:
+    with served(finished, "--run", DONE) as page:
+        port = page.place.partition(":")[2]
+        answers = [page.get("/", host=host) for host in ("evil.example", f"evil.example:{port}", f"localhost:{port}")]
+        headers = answers[-1].headers
+
+        assert [answer.status for answer in answers] == [421, 421, 200]
+        assert "Access-Control-Allow-Origin" not in headers
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
+
+
+def test_a_finished_run_is_one_message_and_other_names_are_no_path(finished: Project) -> None:
+    with served(finished, DONE) as page:
+        (message,) = page.messages()
+
+        assert (message["now"]["verdict"], message["now"]["is_over"], len(message["logs"])) == ("passed", True, 4)
+        for name in ("no-such-run", "..", f"../runs/{DONE}", "%2e%2e"):
+            assert page.get(f"/events?run={name}").status == 404
+
+
+def test_a_port_that_is_taken_is_bad_usage(finished: Project) -> None:
+    with served(finished, DONE) as page:
+        done = finished.run("view", DONE, "--port", page.place.partition(":")[2])
+
+    assert done.returncode == 2
+    assert "--port" in done.stderr
+
+
+def test_two_readers_follow_a_run_until_it_is_over(live: Live) -> None:
+    with served(live.project, live.run) as page:
+        readers = [page.messages(), page.messages()]
+        seen: list[list[dict[str, Any]]] = []
+        for reader in readers:
+            seen.append([next(message for message in reader if message["logs"])])
+        for rank in (0, 1):
+            live.tell(rank, "0")
+        for reader, messages in zip(readers, seen, strict=True):
+            messages += reader
+
+    for first, *_, last in seen:
+        assert (first["now"]["verdict"], last["now"]["verdict"], last["now"]["is_over"]) == ("running", "passed", True)

@@ -1,0 +1,104 @@
+"""The page in a real browser: what a reader sees of a run, and that hostile text does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compose_sim.core.report.report import Cause, CheckResult, FaultReport, Place, Report
+from compose_sim.core.view.page import PageFold
+from compose_sim.core.view.timeline import Span
+from compose_sim.view.document import report_page
+from tests.builders import a_plan, a_report, an_event
+from tests.core.story import Story
+from tests.view.browser import CHROMIUM, Tab, a_tab
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed (scripts/browser.sh)")
+HOSTILE = "</script><img src=x onerror=document.title='owned'>\x1b[31mred\x1b[0m"
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    with a_tab() as made:
+        yield made
+
+
+def a_page(folder: Path, report: Report, *, ranks: int = 4, steps: int = 40, stalls: bool = False) -> str:
+    """Write the page of a run with these ranks and steps, in each of which rank 2 is late; return its address."""
+    plan = a_plan(nodes=ranks)
+    story = Story(plan).starts(1.0, *range(ranks)).round(2.0, *range(ranks)).trains(3.0, 1, steps)
+    fold = PageFold(plan)
+    fold.add_events([*story.events, *(an_event("rank-started", 2.5, rank=rank, pid=1) for rank in range(ranks))])
+    if stalls:
+        story = Story(plan).starts(1.0, *range(ranks)).round(2.0, *range(ranks))
+        for rank in range(ranks):
+            how = (
+                {"doing": "sleeping", "place": ["a.py", 9, "g", HOSTILE]} if rank == 2 else {"waiting_in": "barrier #3"}
+            )
+            story.tell(30.0, "stalled", rank, since_s=15.0, frames=[["a.py", 9, HOSTILE]], **how)
+        fold.add_events(story.events)
+    for step in range(steps):
+        for rank in range(ranks):
+            begun = 3.0 + step * 0.1
+            fold.add_spans([Span(rank, "backward", begun, 0.02, step)])
+            fold.add_spans([Span(rank, "waiting", begun + 0.02, 0.05, step, "barrier #1", 2)] if rank != 2 else [])
+    fold.add_events(an_event("log", 5.0, rank=line % ranks, line=f"{line} {HOSTILE}") for line in range(5000))
+    fold.add_events(
+        an_event("metric", 5.0, rank=rank, step=step, loss=1.0 / (step + 1)) for rank in (0, 1) for step in range(9)
+    )
+    file = folder / "page.html"
+    file.write_text(report_page(fold.take(report=report, is_over=True, samples=[], sources={})))
+    return file.as_uri()
+
+
+def test_a_reader_sees_every_section_and_hostile_text_does_nothing(tab: Tab, tmp_path: Path) -> None:
+    checks = (CheckResult(id="set-epoch", status="failed", detail=HOSTILE, fix="f", place=Place(file="a.py", line=3)),)
+    report = a_report(verdict="failed", cause=Cause(node="node-1", rank=1, kind="exit", message=HOSTILE), checks=checks)
+    tab.open(a_page(tmp_path, report))
+    tab.wait_for("document.querySelector('footer')")
+
+    shown = tab.run("[...document.querySelectorAll('nav a')].map((each) => each.getAttribute('href'))")
+    assert shown == ["#overview", "#timeline", "#cluster", "#checks", "#metrics", "#logs"]
+    assert tab.run("document.querySelector('#overview b').textContent") == HOSTILE.replace("\x1b", "\x1b")
+    assert tab.run("document.images.length") == 0
+    assert tab.run("document.title") == "demo · composesim"
+    assert tab.run("document.querySelectorAll('#log .line').length") < 60
+    tab.run("document.querySelector('#log').scrollTop = 1e6")
+    tab.wait_for("document.querySelector('#log').textContent.includes('4999 ')")
+    assert tab.run("document.querySelector('#log .a31').textContent") == "red"
+    tab.run(
+        "(() => { const box = document.querySelector('#logs input'); box.value = '123 '; box.dispatchEvent(new Event('input')); })()"
+    )
+    assert tab.run("document.querySelector('#log-count').textContent") == "5 lines"
+    assert tab.errors == []
+
+
+def test_the_cluster_follows_the_timeline_and_keys_zoom(tab: Tab, tmp_path: Path) -> None:
+    fault = FaultReport(id="f", kind="pause", nodes=("node-1",), text="node-1 paused", begun_s=3.5, healed_s=4.5)
+    tab.open(a_page(tmp_path, a_report(faults=(fault,))))
+    tab.wait_for("document.querySelector('footer')")
+    tab.run("setCursor(3.04)")
+
+    assert "3 ranks wait for rank 2 in barrier #1" in tab.run("document.querySelector('#picture').textContent")
+    tab.run("setCursor(4.04)")
+    assert tab.run("document.querySelector('.node.held') !== null")
+    assert tab.run("document.querySelector('#waits button').textContent").startswith("rank ")
+    tab.run("document.querySelector('#waits button').click()")
+    tab.wait_for("!lanes.fitted && lanes.to - lanes.from < 0.2")
+    tab.run("lanes.canvas.dispatchEvent(new KeyboardEvent('keydown', { key: '0' }))")
+    tab.wait_for("lanes.fitted")
+    assert tab.errors == []
+
+
+def test_the_stacks_of_a_hang_begin_with_the_culprit(tab: Tab, tmp_path: Path) -> None:
+    report = a_report(verdict="hung", cause=Cause(node="node-2", rank=2, kind="hang", message="rank 2 sleeps"))
+    tab.open(a_page(tmp_path, report, stalls=True), width=390, scheme="dark")
+    tab.wait_for("document.querySelector('footer')")
+
+    assert tab.run("[...document.querySelectorAll('.stacks h3')].map((each) => each.textContent)") == [
+        "rank 2 the cause", *(f"rank {rank} waits for it" for rank in (0, 1, 3))
+    ]  # fmt: skip
+    assert tab.run("document.documentElement.scrollWidth") == 390  # nothing makes a phone scroll sideways
+    assert tab.errors == []
