@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup recipes demo engine check lint format docs test gpu fast audit lock lowest dist zoo bench soak clean
+.PHONY: help setup recipes demo engine check lint format docs test gpu fast audit lock lowest dist zoo bench bench-against soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX LOCKED
@@ -74,6 +74,9 @@ zoo: setup ## Run the checks on scripts that are wrong, and on those that only l
 
 bench: setup ## Measure, side by side with the tools beside us
 	$(BIN)/python -m bench
+
+bench-against: setup ## Compare the speed of this checkout with REV; exit code 1 if it is slower; ARGS='--only plan' for some rows
+	$(BIN)/python -m bench.against $(REV) $(ARGS)
 
 soak: setup ## Break runs on purpose for MINUTES, at random from SEED, and count what is lost: bench/reliability.md
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(ARGS)
