@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
 from compose_sim.node.records.record import Record
 
+A = TypeVar("A", bound=Record)
 Key = tuple[tuple[int, ...], str]
 
 
@@ -67,6 +70,22 @@ class HappensBefore:
         one_first = clocks[other.rank][second].get(one.rank, 0) > first
         other_first = clocks[one.rank][first].get(other.rank, 0) > second
         return not one_first and not other_first
+
+    def overlapping(self, one: Record, others: Sequence[A]) -> Iterator[A]:
+        """Yield those of `others`, which are records of one rank in order, that `may_overlap` with `one`."""
+        first, clocks = self._interval(one), self._clocks
+        if not others or first >= len(clocks[one.rank]):
+            return
+        rank = others[0].rank
+        # All before these have happened before, and once one has happened after, all that follow have.
+        start = bisect_left(others, clocks[one.rank][first].get(rank, 0), key=self._interval)
+        for place in range(start, len(others)):
+            other = others[place]
+            second = self._interval(other)
+            if second >= len(clocks[rank]) or clocks[rank][second].get(one.rank, 0) > first:
+                return
+            if self.may_overlap(one, other):
+                yield other
 
 
 def _key(each: Collective | DdpForward) -> Key:

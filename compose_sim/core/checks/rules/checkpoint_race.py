@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.happens_before import HappensBefore
@@ -32,10 +33,11 @@ def judge(case: Case) -> Result:
     written = sorted(path for path, uses in files.items() if any(use.op in _WRITERS for use in uses))
     if not written:
         return not_applicable("the script writes no file")
-    order = HappensBefore(observed)
+    order, renamed, awaited = HappensBefore(observed), _renamed(observed), _awaited(observed)
     twice = (_written_twice(observed, order, path, files[path]) for path in written)
     early = (
-        _read_early(observed, order, path, files[path]) or _awaited_and_read(observed, path, files[path])
+        _read_early(observed, order, path, files[path])
+        or (None if path in renamed else _awaited_and_read(observed, awaited, path, files[path]))
         for path in written
     )
     return (
@@ -52,13 +54,33 @@ def _by_path(observed: Observed) -> dict[str, list[FileUse]]:
     return files
 
 
+def _renamed(observed: Observed) -> set[str | None]:
+    """Return the names that files got when they were complete."""
+    return {each.to for each in observed.of(FileUse) if each.op == "rename"}
+
+
+def _awaited(observed: Observed) -> dict[tuple[int, int, int], set[str]]:
+    """Return the files that a rank waited for, by rank, steps and synchronisations so far."""
+    found: dict[tuple[int, int, int], set[str]] = {}
+    for each in observed.of(FileUse):
+        if each.op == "await":
+            found.setdefault((each.rank, each.steps, each.sync), set()).add(each.path)
+    return found
+
+
 def _written_twice(observed: Observed, order: HappensBefore, path: str, uses: Sequence[FileUse]) -> Result | None:
     rivals: set[int] = set()
     first: FileUse | None = None
-    for one, other in _pairs(observed, uses, _WRITERS, _WRITERS):
-        if one.rank < other.rank and order.may_overlap(one, other) and not _is_handed_over(one, other, uses):
-            rivals |= {one.rank, other.rank}
-            first = first or one
+    writes: dict[int, list[FileUse]] = {}
+    for each in uses:
+        if each.op in _WRITERS:
+            writes.setdefault(each.rank, []).append(each)
+    for rank, other_rank in combinations(sorted(writes), 2):
+        for one in writes[rank]:
+            for other in order.overlapping(one, writes[other_rank]):
+                if _is_same_file(observed, one, other) and not _is_handed_over(one, other, uses):
+                    rivals |= {rank, other_rank}
+                    first = first or one
     if first is None:
         return None
     by_local = rivals == {rank.rank for rank in observed if rank.local_rank == 0}
@@ -72,22 +94,20 @@ def _written_twice(observed: Observed, order: HappensBefore, path: str, uses: Se
     )
 
 
-def _awaited_and_read(observed: Observed, path: str, uses: Sequence[FileUse]) -> Result | None:
+def _awaited_and_read(
+    observed: Observed, awaited: Mapping[tuple[int, int, int], set[str]], path: str, uses: Sequence[FileUse]
+) -> Result | None:
     """Find a rank that waits until a file exists, and reads it while another rank is still writing under the final name."""
-    if any(each.to == path for each in observed.of(FileUse) if each.op == "rename"):
-        return None
-    for write, read in _pairs(observed, uses, _WRITERS, ("read",)):
-        waits = [each for each in observed.ranks[read.rank].of(FileUse) if each.op == "await"]
-        here = [each for each in waits if each.steps == read.steps and each.sync == read.sync]
-        others = any(each.path != path for each in here)  # a second file may signal that the first is complete
-        if here and not others and write.steps == read.steps:
+    for write, read in _writes_and_reads(observed, uses):
+        # A second file may signal that the first is complete.
+        if awaited.get((read.rank, read.steps, read.sync)) == {path}:
             return _too_early(path, write, read, "as soon as it exists, while")
     return None
 
 
 def _read_early(observed: Observed, order: HappensBefore, path: str, uses: Sequence[FileUse]) -> Result | None:
-    for write, read in _pairs(observed, uses, _WRITERS, ("read",)):
-        if write.steps == read.steps and order.may_overlap(write, read) and not _is_handed_over(write, read, uses):
+    for write, read in _writes_and_reads(observed, uses):
+        if order.may_overlap(write, read) and not _is_handed_over(write, read, uses):
             return _too_early(path, write, read, "without a barrier in between, while")
     return None
 
@@ -101,16 +121,22 @@ def _too_early(path: str, write: FileUse, read: FileUse, when: str) -> Result:
     )
 
 
-def _pairs(
-    observed: Observed, uses: Sequence[FileUse], ops: Sequence[str], others: Sequence[str]
-) -> Iterator[tuple[FileUse, FileUse]]:
-    """Yield two uses of the same file by two ranks, which are on one node if each node has its own file."""
-    for one in uses:
-        for other in uses:
-            if one.op in ops and other.op in others and one.rank != other.rank:
-                together = observed.ranks[one.rank].node == observed.ranks[other.rank].node
-                if together or not (one.private or other.private):
-                    yield one, other
+def _writes_and_reads(observed: Observed, uses: Sequence[FileUse]) -> Iterator[tuple[FileUse, FileUse]]:
+    """Yield each use of a file that writes with each one of another rank that reads the same file after as many steps."""
+    reads: dict[int, list[FileUse]] = {}
+    for each in uses:
+        if each.op == "read":
+            reads.setdefault(each.steps, []).append(each)
+    for write in uses:
+        if write.op in _WRITERS:
+            for read in reads.get(write.steps, ()):
+                if read.rank != write.rank and _is_same_file(observed, write, read):
+                    yield write, read
+
+
+def _is_same_file(observed: Observed, one: FileUse, other: FileUse) -> bool:
+    """Return whether two ranks mean the same file by the same path: not if each node has its own and they are on two nodes."""
+    return not (one.private or other.private) or observed.ranks[one.rank].node == observed.ranks[other.rank].node
 
 
 def _is_handed_over(write: FileUse, use: FileUse, uses: Sequence[FileUse]) -> bool:
