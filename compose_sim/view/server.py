@@ -24,7 +24,7 @@ from compose_sim.view.reader import PageReader
 _BETWEEN_MESSAGES_S = 0.5
 _PING_S = 10.0
 _WRITE_WITHIN_S = 60.0  # a reader that takes nothing for so long is dropped
-_NOTHING_NEW = ("spans", "texts", "usage", "metrics", "logs")
+_APPENDED = ("spans", "texts", "usage", "metrics", "logs")
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         sent, last = None, 0.0
         while not reader.is_over:
             message = reader.read()
-            if message["now"] != sent or any(message[name] for name in _NOTHING_NEW):
+            if message["now"] != sent or any(message[name] for name in _APPENDED):
                 sent, last = message["now"], time.monotonic()
                 self.wfile.write(f"data: {json.dumps(message, separators=(',', ':'))}\n\n".encode())
             elif time.monotonic() - last > _PING_S:

@@ -21,8 +21,9 @@ from compose_sim.core.verdict.hang import diagnose, standings_of
 from compose_sim.core.view.timeline import KINDS, Span
 
 Message = dict[str, Any]
+_END_OF_NODE = ("node-lost", "node-stopped")
 _NO_METRICS = ("step", "epoch", "rank")
-_UNCHANGED = ("schema_version", "choices", "published", "scenario", "driver", "timeline")  # fields that no view shows
+_NOT_SHOWN = ("schema_version", "choices", "published", "scenario", "driver", "timeline")  # fields of the report
 
 
 class PageFold:
@@ -51,9 +52,12 @@ class PageFold:
                 self._add_usage(event, t)
             elif event.kind == "metric":
                 self._add_metric(event)
+            elif event.kind in _END_OF_NODE:
+                self._node_ended(event.data.get("node") or event.node, t)
             elif rank is None:
                 continue
             elif event.kind == "rank-started":
+                _close(self._lives[rank], t)
                 self._lives[rank].append([t, None, event.node])
             elif event.kind == "rank-exited":
                 _close(self._lives[rank], t)
@@ -63,6 +67,12 @@ class PageFold:
                 self._stalls[rank].append([max(0.0, t - float(event.data.get("since_s") or 0.0)), None])
             elif event.kind == "resumed":
                 _close(self._stalls[rank], t)
+
+    def _node_ended(self, name: str | None, t: float) -> None:
+        """A node that is killed reports no end of its ranks."""
+        for lives in self._lives.values():
+            if lives and lives[-1][2] == name:
+                _close(lives, t)
 
     def add_spans(self, spans: Iterable[Span]) -> None:
         """Take further spans of the timeline."""
@@ -109,7 +119,7 @@ class PageFold:
         if not is_over:
             shown |= {"verdict": "running", "exit_code": None, "cause": None}
         return {
-            **{name: value for name, value in shown.items() if name not in _UNCHANGED},
+            **{name: value for name, value in shown.items() if name not in _NOT_SHOWN},
             "is_over": is_over,
             "folder": self.plan.working_directory,
             "t": self._since(state.last_t),

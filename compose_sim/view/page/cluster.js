@@ -21,11 +21,11 @@ function stateOf(name, t) {
     const failed = phase === "exited" && !ok && !now.ranks.some((each) => each.node === name && (each.stopped || each.exit_code === 0));
     return { phase: ok ? "finished" : phase, gone: GONE.includes(phase) || failed, held: faults.length > 0, faults, ranks };
   }
-  const own = Object.values(now.lives).flat().filter(([, , node]) => node === name);
+  const own = Object.values(now.lives).flat().filter(([, , node]) => node === name), here = ranksOf(now).filter((rank) => within((now.lives[rank] || []).filter(([, , node]) => node === name), t));
   const alive = within(own, t), begun = own.some(([began]) => began <= t);
   const fault = faults[faults.length - 1], held = fault && HELD[fault.kind];
   const phase = held || (alive ? "running" : begun ? (fault ? "down" : "ended") : "starting");
-  return { phase, gone: begun && !alive && Boolean(fault), held: faults.length > 0, faults, ranks };
+  return { phase, gone: begun && !alive && Boolean(fault), held: faults.length > 0, faults, ranks: here };
 }
 
 function doing(rank, t) {

@@ -23,7 +23,7 @@ function overviewSection(now) {
   const tiles = [
     [now.is_over ? "took" : "running for", seconds(now.is_over ? now.timings.total_s : now.t)],
     steps ? ["optimizer steps", steps] : null,
-    steps && trained > 0.2 ? ["steps per second", number(Number((steps / lastStepSpan(now, trained)).toPrecision(3)))] : null,
+    steps && trained > 0.2 && now.rounds.length < 2 ? ["steps per second", number(Number((steps / lastStepSpan(now, trained)).toPrecision(3)))] : null,
     ...metrics.slice(0, 3).map(([name, value]) => [name, number(value)]),
     wait && ["of the time spent waiting for ranks", percent(wait.share)],
     now.restarts ? ["restarts", now.restarts] : null,

@@ -49,11 +49,13 @@ def test_a_rank_lives_on_one_node_per_round_and_stalls_until_it_goes_on() -> Non
             an_event("resumed", 41.0, rank=1),
             an_event("rank-exited", 42.0, rank=1, exit_code=0),
             an_event("rank-started", 43.0, rank=1, node="node-0", pid=6),
+            Event(t=44.0, kind="node-lost", node="master", data={"node": "node-0"}),
+            an_event("rank-started", 45.0, rank=1, pid=7),
         ]
     )
     now = fold.take(report=None, is_over=False)["now"]
 
-    assert now["lives"] == {1: [[1.0, 32.0, "node-1"], [33.0, None, "node-0"]]}
+    assert now["lives"] == {1: [[1.0, 32.0, "node-1"], [33.0, 34.0, "node-0"], [35.0, None, "node-1"]]}
     assert now["stalls"] == {1: [[15.0, 31.0]]}
 
 
