@@ -191,6 +191,7 @@ FAULTS = [
     ends_rank("rank-term 0", signal=15),
     ends_rank("rank-interrupt 1", "exception", type="KeyboardInterrupt"),
     ends_rank("memory node-2", signal=9, oom=True),
+    ends_rank("gpu-error node-1 --kind oom", "exception", type="OutOfMemoryError"),
     Case("rank-stop 0", stands_still, goes_on, healed=True),
     Case("rank-hang 1", stands_still, goes_on, healed=True),
     Case("rank-lock-gil 2", stands_still, goes_on, healed=True),

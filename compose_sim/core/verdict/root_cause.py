@@ -50,7 +50,9 @@ def blame_fault(state: ClusterState, cause: Failure | None) -> Failure | None:
     hits = [failure for failure in state.failures if failure.node in fault.loses and fault_of(state, failure) is fault]
     hit = _explain_lost_node(min(hits, key=lambda failure: failure.t, default=cause), state)
     killed = hit.message.endswith("was killed (SIGKILL)")
-    message = f"{hit.message} by {fault.id}" if killed else f"{hit.message} ({fault.id}: {fault.text})"
+    first, *rest = hit.message.split("\n")
+    named = f"{first} by {fault.id}" if killed else f"{first} ({fault.id}: {fault.text})"
+    message = "\n".join((named, *rest))
     return replace(hit, message=message)
 
 

@@ -101,6 +101,12 @@ def _raise(values: Mapping[str, Any], _: Path) -> None:
     raise InjectedFault(f"raised on purpose ({values['id']})")
 
 
+def _gpu_error(values: Mapping[str, Any], _: Path) -> None:
+    from . import gpu_errors
+
+    raise gpu_errors.error(values["kind"])
+
+
 def _exit(values: Mapping[str, Any], _: Path) -> None:
     os._exit(int(values["code"]))
 
@@ -127,6 +133,7 @@ _AROUND_SCRIPTS = {
 }
 ACTIONS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
     "raise": _raise,
+    "gpu-error": _gpu_error,
     "exit": _exit,
     "hang": _hang,
     "lock-gil": _lock_gil,

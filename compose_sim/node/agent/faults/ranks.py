@@ -16,7 +16,7 @@ from .command import POLL_SECONDS, TIMEOUT_SECONDS, Command, CommandHandler, Exe
 
 _START_SECONDS = 6.0
 _END_SECONDS = 9.0  # from the beginning of the command to the end of the rank
-_ENDS = ("raise", "exit")
+_ENDS = ("raise", "gpu-error", "exit")
 
 
 def _signal(command: Command, node: NodeContext) -> Generator[float, None, None]:

@@ -10,7 +10,7 @@ from compose_sim.core.faults.parse import parse_fault
 from tests.builders import ROOT, a_plan
 
 INSTANTANEOUS = {"rank-raise", "rank-exit", "rank-segfault", "rank-abort", "rank-kill", "rank-term", "rank-interrupt"}
-INSTANTANEOUS |= {"restart", "memory"}
+INSTANTANEOUS |= {"restart", "memory", "gpu-error"}
 
 
 def test_every_kind_has_a_summary_and_engines() -> None:
@@ -36,6 +36,7 @@ def test_a_kind_lasts_if_its_effect_can_be_reverted() -> None:
         "slow-link": {"rate": "1mbit"},
         "loss": {"rate": "5%"},
         "delay": {"time": "5ms"},
+        "gpu-error": {"kind": "ecc"},
     }
     effects = {
         name: kind.effect(parse_fault(name, arguments[kind.target], required.get(name, {}), plan=plan), run)

@@ -1,0 +1,39 @@
+"""A GPU fault is a command for the first rank of the node, which is lost by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from compose_sim.core.faults.commands import Fault
+from compose_sim.core.faults.effects import AgentCommand, Effect
+from compose_sim.core.faults.kind import RunSnapshot
+from compose_sim.core.faults.kinds import KINDS
+from compose_sim.errors import SpecError
+from tests.builders import a_plan
+
+
+def effect_on(*nodes: str) -> Effect:
+    """Return the effect in a run of two nodes with two ranks each, of which node-2 has none."""
+    ranks = {0: "node-0", 1: "node-0", 2: "node-1", 3: "node-1"}
+    run = RunSnapshot(plan=a_plan(nodes=3), running=("node-0", "node-1", "node-2"), ranks=ranks)
+    return KINDS["gpu-error"].effect(Fault(kind="gpu-error", nodes=nodes, options={"kind": "ecc"}), run)
+
+
+def test_the_first_rank_of_each_node_gets_the_error() -> None:
+    effect = effect_on("node-1", "node-0")
+
+    assert [(each.node, dict(each.values)) for each in effect.apply if isinstance(each, AgentCommand)] == [
+        ("node-1", {"rank": 2, "action": "gpu-error", "kind": "ecc"}),
+        ("node-0", {"rank": 0, "action": "gpu-error", "kind": "ecc"}),
+    ]
+    assert (effect.loses, effect.lasts) == (("node-1", "node-0"), False)
+
+
+def test_a_node_without_ranks_is_refused() -> None:
+    with pytest.raises(SpecError, match="no rank is running on node-2"):
+        effect_on("node-2")
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="'fire' is none of xid, ecc, lost, oom"):
+        KINDS["gpu-error"].options["kind"].parse("fire")
