@@ -171,7 +171,9 @@ def _added_weights(optimizer: Optimizer) -> Result | None:
     for nth, earlier in sorted(optimizer.steps.items()):
         later = optimizer.steps.get(nth + 1, {})
         ranks = tuple(sorted(earlier.keys() & later.keys()))
-        if len(ranks) < 2 or any(None in (*earlier[rank].after, *later[rank].before) for rank in ranks):
+        values = [each for rank in ranks for each in (earlier[rank].after, later[rank].before)]
+        # An optimizer may get more parameters later.
+        if len(ranks) < 2 or any(len(each) != len(rows) or None in each for each in values):
             continue
         then = {rank: joined(earlier[rank].after, rows) for rank in ranks}
         now = {rank: joined(later[rank].before, rows) for rank in ranks}

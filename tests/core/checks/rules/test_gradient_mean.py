@@ -153,6 +153,16 @@ def test_weights_that_are_added_between_steps_fail_and_averaged_ones_do_not(time
     assert judge(case({0: local(0), 1: local(1)})).status == status
 
 
+def test_parameters_that_an_optimizer_gets_later_are_judged_from_then_on() -> None:
+    def growing(rank: int) -> list[Record]:
+        owns = [own(each, 1) for each in range(2)]
+        first = SketchedStep(0, 1, own=(owns[rank],), used=(mean(owns),), before=WEIGHTS[:1], after=WEIGHTS[:1], at=AT)
+        table, _, *later = steps(rank, lambda _, found: mean(found))
+        return [SketchedTensors(0, ROWS[:1]), first, table, *later]
+
+    assert judge(case({rank: growing(rank) for rank in range(2)})).status == "passed"
+
+
 def test_an_optimizer_of_another_copy_fails() -> None:
     def without_gradients(copy_of: int | None) -> list[Record]:
         values: dict[str, Any] = {"own": (None, None), "used": (None, None), "before": WEIGHTS, "after": WEIGHTS}
