@@ -43,7 +43,7 @@ format: setup ## Format the code, and fix what can be fixed without thinking
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-docs: setup ## Write the generated files: docs/cli.md, the schemas of composesim.yaml and report.json, and the composesim.yaml of `init`
+docs: setup ## Write the generated files: docs/cli.md, the man page, the schemas of composesim.yaml and report.json, and the composesim.yaml of `init`
 	$(BIN)/python -m scripts.write_reference
 
 test: setup ## Check, and all tests that this machine can run; its last lines say which it could not

@@ -1,6 +1,7 @@
 """Write the files that are generated from the spec and the commands (`make docs`).
 
-docs/cli.md, the JSON schemas of composesim.yaml and report.json, and the commented composesim.yaml that `composesim init` writes.
+docs/cli.md, the man page, the JSON schemas of composesim.yaml and report.json, and the commented composesim.yaml that
+`composesim init` writes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.flags import SpecOption, options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
+from scripts.man_page import man_page
 
 ROOT = Path(__file__).resolve().parent.parent
 _ACTIVE = {"nodes": 2, "script": "train.py"}  # the settings that a new composesim.yaml makes
@@ -205,6 +207,7 @@ def report_schema() -> str:
 
 FILES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_page,
+    "docs/composesim.1": man_page,
     "templates/composesim.schema.json": schema,
     "templates/report.schema.json": report_schema,
     "templates/init/composesim.yaml": commented_spec,

@@ -42,6 +42,7 @@ def test_the_wheel_carries_the_licence_and_nothing_beside_the_package(wheel: Pat
     names = ZipFile(wheel).namelist()
 
     assert [name for name in names if name.endswith("licenses/LICENSE")]
+    assert [name for name in names if name.endswith("data/share/man/man1/composesim.1")]
     assert {name.split("/")[0].split("-")[0] for name in names} == {"compose_sim", "composesim"}
 
 
