@@ -23,6 +23,7 @@ from compose_sim.node.records.replays import ReplayedStep, Settings
 
 QUESTION = "Is the gradient the mean over all samples, and the learning rate scaled once?"
 _SLACK = 1.05  # above the world size, for learning rates that were rounded
+_SETTLED = 3  # steps with the same rate
 _RATES = {"lr": "the learning rate", "initial_lr": "initial_lr", "max_lr": "max_lr"}
 
 
@@ -71,20 +72,33 @@ def _wrong_factor(factor: Factor, case: Case) -> Result:
 
 
 def _rate_scaled_twice(steps: Sequence[ReplayedStep], world_size: int) -> str:
-    """Return the evidence that a learning rate grew by more than the world size. A warm-up is not compared, only what is fixed."""
+    """Return the evidence that a learning rate grew by more than the world size. A warm-up is not compared."""
     firsts = {step.optimizer: step for step in reversed(steps)}
     for optimizer, first in sorted(firsts.items()):
         own = [step for step in steps if step.optimizer == optimizer]
         pairs = zip(first.settings, first.recorded_settings, strict=False)
         for group, (single, recorded) in enumerate(pairs):
             all_steps = [step.recorded_settings[group] for step in own if group < len(step.recorded_settings)]
-            for name, one, many in _fixed_rates(single, recorded, all_steps):
+            for name, one, many in (*_fixed_rates(single, recorded, all_steps), *_settled_rate(own, group)):
                 if one > 0 and many / one > world_size * _SLACK:
                     return (
                         f"{name} is {one:.3g} at world size 1 and {many:.3g} at world size {world_size}: it grows {many / one:.3g} "
                         f"times for {world_size} times as many samples, so it is scaled more than once"
                     )
     return ""
+
+
+def _settled_rate(steps: Sequence[ReplayedStep], group: int) -> Iterator[tuple[str, float, float]]:
+    """Yield the learning rate after a warm-up, if it no longer changed in either run."""
+    pairs = [
+        list(zip(step.settings, step.recorded_settings, strict=False))[group : group + 1] for step in steps[-_SETTLED:]
+    ]
+    last = [(one.get("lr"), many.get("lr")) for pair in pairs for one, many in pair]
+    if len(last) < _SETTLED or len(set(last)) > 1:
+        return
+    one, many = last[0]
+    if one is not None and many is not None:
+        yield _RATES["lr"], one, many
 
 
 def _fixed_rates(

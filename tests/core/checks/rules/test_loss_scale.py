@@ -64,3 +64,11 @@ def test_a_warm_up_is_no_scale() -> None:
     first = rates({"lr": 0.001, "initial_lr": 0.1}, {"lr": 0.016, "initial_lr": 0.4})
     second = rates({"lr": 0.002, "initial_lr": 0.1}, {"lr": 0.032, "initial_lr": 0.4})
     assert judge(case(step(0, **first), step(1, **second))).status == PASSED
+
+
+@pytest.mark.parametrize(("settled", "status"), [(0.4, PASSED), (1.6, FAILED)])
+def test_a_rate_that_a_warm_up_scales_again_fails_once_it_has_settled(settled: float, status: str) -> None:
+    pairs = [(0.05, settled / 2), *[(0.1, settled)] * 3]
+    steps = [step(number, **rates({"lr": one}, {"lr": many})) for number, (one, many) in enumerate(pairs)]
+
+    assert judge(case(*steps)).status == status
