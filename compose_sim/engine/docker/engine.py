@@ -159,7 +159,10 @@ class DockerEngine:
         """Return the runs that still have a container or a network."""
         form = f'{{{{.Label "{_RUN_LABEL}"}}}} {{{{.Label "{_FOLDER_LABEL}"}}}}'
         query = ["--filter", f"label={_RUN_LABEL}", "--format", form]
-        listings = (output_of(["docker", *words, *query]) for words in (["network", "ls"], ["ps", "--all"]))
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            listings = pool.map(
+                lambda words: output_of(["docker", *words, *query]), (["network", "ls"], ["ps", "--all"])
+            )
         labels = (line.partition(" ") for listing in listings for line in listing.splitlines())
         folders: dict[str, str] = {}
         for run, _, folder in labels:
