@@ -5,6 +5,7 @@ Every process that composesim starts inside a node, for the master or for a serv
 
 from __future__ import annotations
 
+import os
 import sys
 
 if __name__ == "__main__" and not __package__:
@@ -48,7 +49,8 @@ def main(arguments: list[str]) -> int:
     role, *rest = arguments or [""]
     if role not in ROLES:
         sys.exit(f"composesim: unknown role '{role}'. Roles: {', '.join(ROLES)}")
-    forbid_setuid_files()
+    if os.getppid() <= 1:  # the first process of a container, from which all others inherit it
+        forbid_setuid_files()
     return int(import_module(ROLES[role], __package__).main(rest) or 0)
 
 

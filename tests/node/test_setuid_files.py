@@ -28,7 +28,6 @@ def call(number, *arguments):
 if sys.argv[2] == "container":
     libc.prctl(38, ctypes.c_ulong(1), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 forbid_setuid_files()
-forbid_setuid_files()
 folder = os.open(".", os.O_RDONLY)
 file = os.open("file", os.O_CREAT | os.O_RDWR, 0o755)
 try:

@@ -24,10 +24,9 @@ def test_a_command_knows_all_nodes_and_its_status_is_the_verdict(project: Projec
     report = done.report
     assert (report["recipe"], report["verdict"], done.status) == ("exec", "failed", 1)
     assert (report["cause"]["rank"], report["cause"]["message"]) == (1, "rank 1 exited with status 3")
-    logs = project.folder / ".composesim" / "runs" / run / "logs"
     first = "node-0" if engine == "docker" else "127.0.0.1"
-    assert (logs / "node-1.1.log").read_text().strip() == f"rank 1 of 2 among node-0,node-1, first is {first}"
-    assert "node-0 slots=1\nnode-1 slots=1\n" in (logs / "node-0.0.log").read_text()
+    assert project.log_of(run, "node-1.1").strip() == f"rank 1 of 2 among node-0,node-1, first is {first}"
+    assert "node-0 slots=1\nnode-1 slots=1\n" in project.log_of(run, "node-0.0")
 
 
 def test_a_command_that_is_not_there(project: Project) -> None:
@@ -39,5 +38,4 @@ def test_a_command_that_is_not_there(project: Project) -> None:
     )
 
     assert (done.status, done.report["cause"]["message"]) == (1, "rank 0 exited with status 127")
-    log = project.folder / ".composesim" / "runs" / run / "logs" / "node-0.0.log"
-    assert "'no-such-command'" in log.read_text()
+    assert "'no-such-command'" in project.log_of(run, "node-0.0")
