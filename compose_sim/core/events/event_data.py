@@ -24,6 +24,7 @@ _NUMBER = (int, float)
 _TEXTS = ("list", str)
 _FRAME = ("row", str, int, str)  # file, line, function
 _PLACE = ("row", str, int, str, str)  # and the text of the line
+_PENDING = {"op": str, "number": int, "group": str, "ranks": ("list", int), "sizes": str, "at": ("row", str, int)}
 _EXIT: Mapping[str, Any] = {"exit_code": int}
 
 # Kind -> field -> type. ("list", T) is a list of T, ("dict", T) maps names to T, ("row", T, …) is a list of exactly
@@ -71,6 +72,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
         **{"since_s": _NUMBER, "doing": str, "waiting_in": str, "place": _PLACE, "frames": ("list", _FRAME)},
         **{"threads": ("list", _PLACE), "workers": ("list", ("fields", {"pid": int, "doing": str, "place": _PLACE}))},
         **{"locked_in_c": bool, "steps": int, "collectives": int, "batches": int},
+        **{"on_device": bool, "pending": ("list", ("fields", _PENDING)), "reached": ("dict", int)},
     },
     "hang": {"message": str, "traceback": str},
     "fault": {

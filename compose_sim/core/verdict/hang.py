@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fault_attribution import active_faults
 from compose_sim.core.state.state import ClusterState, Failure, RankState
+from compose_sim.core.verdict.pending_collectives import may_be_computed
 from compose_sim.core.verdict.stalled_rank import Standing, place_of, standing_of
 
 # Before the first step, ranks may wait for things that are not observed. If all ranks only sleep, they may wake up by themselves.
@@ -50,6 +51,8 @@ def find_hang(state: ClusterState, plan: Plan, *, now: float) -> Failure | None:
     last_moved = max(state.round_at, healed_at, *(rank.stalled_since for rank in live))
     standings = standings_of(state)
     if now - last_moved < plan.stall_s * _patience(standings):
+        return None
+    if may_be_computed({each.rank: each.recorded for each in standings if not each.has_left}):
         return None
     found = diagnose(standings, folder=plan.working_directory)
     return Failure(
@@ -121,7 +124,7 @@ def _is_live(rank: RankState, state: ClusterState) -> bool:
 
 def _patience(standings: tuple[Standing, ...]) -> int:
     live = [each for each in standings if not each.has_left]
-    if any(not each.steps for each in live):
+    if any(not (each.steps or each.is_done) for each in live):
         return _PATIENCE_FACTOR
     only_sleeping = all(each.doing == "sleeping" and not each.waits_in and not each.locked_in_c for each in live)
     return _PATIENCE_FACTOR if only_sleeping else 1

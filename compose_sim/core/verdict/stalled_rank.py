@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from posixpath import basename
 from typing import Any
 
 from compose_sim.core.state.state import RankState
+from compose_sim.core.verdict.pending_collectives import Recorded, recorded_in
 
 _LOADER = "/torch/utils/data/dataloader.py"
 _COLLECTIVES = ("/torch/distributed/", "/paddle/distributed/")
@@ -49,6 +50,7 @@ class Standing:
     steps: int = 0
     script_ended: bool = False
     at_breakpoint: bool = False
+    recorded: Recorded = field(default_factory=Recorded)
 
     @property
     def name(self) -> str:
@@ -100,7 +102,8 @@ class Standing:
             others = "; ".join(f"its other thread at {spot.describe(folder)}" for spot in self.locked_threads[:3])
             return f"{self.name} waits for a thread or a lock{at}, {others}"
         if self.spot is None and (self.script_ended or any(_is_exit(frame) for frame in self.frames)):
-            return f"{self.name} has reached the end of its script and waits for a thread to finish"
+            waits = "waits for a thread to finish" if self.doing == "locked" else "does not exit"
+            return f"{self.name} has reached the end of its script and {waits}"
         if self.doing == "sleeping":
             return f"{self.name} sleeps{at}"
         return f"{self.name} is{at}" if at else f"{self.name} makes no progress{after}"
@@ -130,10 +133,12 @@ def standing_of(rank: RankState) -> Standing:
             (int(each.get("pid", 0)), str(each.get("doing", "")), _spot(each.get("place")))
             for each in data.get("workers") or ()
         ),
-        locked_in_c=bool(data.get("locked_in_c")),
+        # While the interpreter ends, no thread gets its lock.
+        locked_in_c=bool(data.get("locked_in_c")) and rank.phase != "ended",
         steps=int(data.get("steps") or 0),
         script_ended=rank.phase == "ended",
         at_breakpoint=rank.at_breakpoint,
+        recorded=recorded_in(data),
     )
     return _with_wait(standing, str(data.get("waiting_in", "")), in_init=rank.in_init)
 
@@ -147,7 +152,14 @@ def place_of(standing: Standing) -> tuple[str, int] | None:
 def _with_wait(standing: Standing, reported: str, *, in_init: bool) -> Standing:
     if standing.doing in ("stopped", "traced") or standing.locked_in_c:
         return standing  # it does not wait for other ranks, whatever it has called
-    return replace(standing, waits_in=reported or _inferred(standing, in_init=in_init))
+    return replace(standing, waits_in=reported or _inferred(standing, in_init=in_init) or _pending(standing))
+
+
+def _pending(standing: Standing) -> str:
+    """Return the collective that a rank waits in although the call has returned: for its result, or to leave."""
+    others = standing.doing == "sleeping" or standing.workers or standing.waits_for_loader or standing.locked_threads
+    at = (standing.spot.file, standing.spot.line) if standing.spot else None
+    return "" if others or not standing.recorded.pending else standing.recorded.pending[0].describe(at)
 
 
 def _inferred(standing: Standing, *, in_init: bool) -> str:

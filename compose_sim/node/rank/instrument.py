@@ -13,7 +13,7 @@ from ..shared.event_log import EventLog
 from ..shared.import_hooks import after_import
 from ..shared.progress_page import ProgressPage
 from . import context as rank_context
-from . import fault_handler, lazy_compiler, stack_signal
+from . import fault_handler, flight_recorder, lazy_compiler, stack_signal
 from .context import RankContext, describe_error, variable_number
 from .observations import Observations
 from .observers import OBSERVERS
@@ -67,10 +67,19 @@ def end() -> None:
         return
     _emit_versions()
     context.emit_step()
+    context.guard(flight_recorder.__name__, _note_collectives)
     for observer in OBSERVERS:
         _call(observer, "end", context)
     context.note(ScriptEnd(_raised(), context.steps, context.synchronisations))
     context.flush()
+
+
+def _note_collectives(context: RankContext) -> None:
+    """Note which collectives are pending, with a dump if the script raised: from here on, the interpreter may end."""
+    context.progress.set("leaving", 1)
+    flight_recorder.answer(context.progress)
+    if _raised() or context.progress.get("pending"):
+        flight_recorder.dump(context.progress)
 
 
 def _call(observer: Any, name: str, context: RankContext) -> None:

@@ -7,12 +7,14 @@ The signal goes to a helper thread that only waits for it, so it does not interr
 from __future__ import annotations
 
 import _thread
+import contextlib
 import faulthandler
 import fcntl
 import os
 import signal
 
 from ..shared.progress_page import STACKS_SIGNAL, ProgressPage
+from . import flight_recorder
 
 _LEAST_DESCRIPTOR = 500  # so that the script's own files get the same descriptors as without us
 
@@ -52,6 +54,8 @@ def _wait_for_signals(progress: ProgressPage) -> None:
     while True:
         signal.pause()
         progress.advance("awake")  # this takes the interpreter's lock, so it shows the agent that the lock is free
+        with contextlib.suppress(Exception):  # the recorder's format may change, and this thread must live on
+            flight_recorder.answer(progress)
 
 
 def _out_of_the_way(descriptor: int) -> int:

@@ -18,13 +18,20 @@ STACKS_SIGNAL = signal.SIGRTMAX - 3  # makes a rank write its stacks; handled by
 _COUNTERS = ("steps", "collectives", "batches")
 _OF_STACKS = ("main_thread", "helper", "descriptor", "awake")  # set by rank/stack_signal.py
 _OF_LIBRARIES = ("busy_library",)  # 1: a thread of a library exchanges messages all the time, even without progress
+_OF_DEVICE = (  # set by rank/flight_recorder.py when the agent asks, except the first and the last
+    "on_device",  # 1: collectives run on a GPU, and the main thread spins while it waits for them
+    "pending",  # the number of groups with a collective that has not completed
+    "completed",  # the number of collectives that have
+    "dump_wanted",  # 1: the agent wants a dump; 0 once it is written
+    "leaving",  # 1: the rank destroys a process group, or its script has ended
+)
 _SIZE = 4096
 _WAITING_AT = 64
 _WAITING_BYTES = 1024
 _STACKS_AT = 2048
 _OFFSETS = {
     **{name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)},
-    **{name: _STACKS_AT + 8 * index for index, name in enumerate(_OF_STACKS + _OF_LIBRARIES)},
+    **{name: _STACKS_AT + 8 * index for index, name in enumerate(_OF_STACKS + _OF_LIBRARIES + _OF_DEVICE)},
 }
 _counter = struct.Struct("=Q")
 _length = struct.Struct("=H")
@@ -36,6 +43,7 @@ class ProgressPage:
     def __init__(self, folder: Path, node: str, rank: int, generation: int) -> None:
         """Map the page. If that fails, the rank's progress is not seen."""
         self.path = folder / "observations" / f"{node}.{rank}.{generation}.progress"
+        self.flight_path = folder / "observations" / "flight" / f"rank_{rank}"  # of the flight recorder
         self._page: Any = bytearray(_SIZE)
         try:
             self.path.parent.mkdir(exist_ok=True)
@@ -52,6 +60,11 @@ class ProgressPage:
     def stacks_path(self) -> Path:
         """The file for the rank's stacks."""
         return self.path.with_suffix(".stacks")
+
+    @property
+    def pending_path(self) -> Path:
+        """The file for the collectives that the rank has issued and that have not completed."""
+        return self.path.with_suffix(".pending")
 
     def advance(self, name: str) -> None:
         """Increment one of `steps`, `collectives` and `batches`."""

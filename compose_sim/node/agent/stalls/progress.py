@@ -59,7 +59,9 @@ class ProgressMeter:
     def __init__(self, process: int, progress: ProgressPage) -> None:
         """Measure this process, which writes this progress page."""
         self._process, self._progress = process, progress
+        self.stands_for = 0  # how many calls ago a counter of the rank advanced, whatever it has computed since
         self._counters: dict[str, int] | None = None
+        self._completed = 0
         self._work: Work | None = None
         self._levels = dict.fromkeys(_LIMITS, 0.0)
         self._measured_at = 0.0
@@ -67,8 +69,11 @@ class ProgressMeter:
     def has_progressed(self, now: float, network: Callable[[], tcp_counters.Totals]) -> bool:
         """Return whether the rank has made progress since the last call; the first call returns True."""
         counters, before = self._progress.counters(), self._counters
-        self._counters = counters
-        if counters != before:
+        completed, completed_before = self._progress.get("completed"), self._completed
+        self._counters, self._completed = counters, completed
+        self.stands_for = self.stands_for + 1 if counters == before else 0
+        # The rank counts completed collectives only when it is asked, which takes until the second of these calls.
+        if not self.stands_for or (self.stands_for > 2 and completed != completed_before):
             self._work = None  # a counter has advanced, so the work does not matter
             return True
         work, earlier = work_of(self._process, network()), self._work
@@ -79,11 +84,13 @@ class ProgressMeter:
             return False
         return self._exceeds_waiting(earlier, work, passed)
 
+    def forget_work(self) -> None:
+        """Do not count what the rank has done since the last call: it answered the agent."""
+        self._work = None
+
     def _exceeds_waiting(self, earlier: Work, work: Work, passed: float) -> bool:
-        progressed, kinds = False, tuple(_LIMITS)
-        if self._progress.get("busy_library"):  # then the main thread polls a thousand times a second while it waits
-            kinds = () if self._progress.waiting_in() else _OF_MAIN_THREAD
-        for kind in kinds:
+        progressed = False
+        for kind in self._kinds():
             drain, limit = _LIMITS[kind]
             done = max(0, getattr(work, kind) - getattr(earlier, kind))
             self._levels[kind] = max(0.0, self._levels[kind] + done - drain * passed)
@@ -91,6 +98,16 @@ class ProgressMeter:
                 self._levels[kind] = 0.0
                 progressed = True
         return progressed
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Return the kinds of work that count."""
+        page = self._progress
+        if page.get("on_device"):  # the main thread spins while it waits for the GPU, and threads of NCCL all the time
+            waits = page.waiting_in() or page.get("pending") or page.get("leaving")
+            return () if waits else _OF_MAIN_THREAD
+        if page.get("busy_library"):  # then the main thread polls a thousand times a second while it waits
+            return () if page.waiting_in() else _OF_MAIN_THREAD
+        return tuple(_LIMITS)
 
 
 def work_of(process: int, network: tcp_counters.Totals) -> Work | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import linecache
+import os
 import platform
 import re
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +84,14 @@ def request(process: int, thread: int, file: Path, descriptor: int) -> Generator
     with file.open("rb") as text:
         text.seek(before)
         return parse(text.read().decode("utf-8", "replace"))
+
+
+def ask(process: int, thread: int, file: Path, descriptor: int) -> None:
+    """Have a process answer in its page (rank/flight_recorder.py), without waiting, and without keeping the stacks."""
+    if _handles_signal(process, thread, file, descriptor):
+        with suppress(OSError):  # it has ended
+            os.truncate(file, 0)
+            send_signal(process, thread)
 
 
 def parse(text: str) -> tuple[Stack, ...]:

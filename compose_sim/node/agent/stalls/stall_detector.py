@@ -5,10 +5,11 @@ A node only judges its own ranks. composesim, which knows all nodes, decides whe
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Generator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Callable
 
 from ...shared.event_log import EventLog
 from ...shared.frames import is_ours, is_user_code
@@ -19,6 +20,8 @@ from .progress import ProgressMeter, children_of
 from .stack_dump import Stack
 
 _NEVER = float("inf")
+_DUMP_SECONDS = 2.0
+_POLLS_BETWEEN_SIGNALS = 10
 _GIL_SECONDS = 2.0  # a helper thread that has not got the interpreter's lock by then never will
 _POLL_SECONDS = 0.05
 _MOST_LOOKS = 20
@@ -35,6 +38,14 @@ class _WatchedRank:
         self.reported = False
         self.diagnosis: Generator[float, None, None] | None = None
         self.continue_at = _NEVER
+        self.asked_at = -1  # what the helper thread had counted when it was last asked
+
+    def ask(self) -> None:
+        """Ask a rank that uses a GPU whether a collective is pending, unless it has not answered yet."""
+        awake = self.progress.get("awake")
+        if self.progress.get("on_device") and not (awake == self.asked_at or self.diagnosis or self.reported):
+            self.asked_at = awake
+            _ask(self.progress, self.process)
 
     def progressed(self, now: float) -> None:
         self.progressed_at = now
@@ -69,8 +80,12 @@ class StallDetector:
         self._ignore_gap(now)
         network = lru_cache(maxsize=None)(lambda: tcp_counters.bytes_by_socket(store_port))
         for watched in self._ranks.values():
+            if watched.diagnosis is not None:
+                watched.meter.forget_work()
             if watched.meter.has_progressed(now, network):
                 watched.progressed(now)
+            if watched.meter.stands_for:
+                watched.ask()
         starting = any(not rank.pid and not rank.ended for rank in ranks)
         if not starting and all(now - watched.progressed_at >= self._seconds for watched in self._ranks.values()):
             for watched in self._ranks.values():
@@ -93,6 +108,7 @@ class StallDetector:
                 pause = next(watched.diagnosis, None)
                 watched.continue_at = _NEVER if pause is None else now + pause
                 if pause is None:
+                    watched.meter.forget_work()
                     watched.diagnosis, watched.reported = None, True
 
 
@@ -103,6 +119,7 @@ def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
     awake, helper = progress.get("awake"), progress.get("helper")
     has_helper = helper not in (0, process)
     stacks: tuple[Stack, ...] = ()
+    progress.set("dump_wanted", int(has_helper))
     if has_helper or doing != "stopped":  # only the helper thread of a stopped rank may run, never the main thread
         stacks = yield from _stacks_of(progress, process, helper or process)
     main = next((stack for stack in stacks if stack.thread == progress.get("main_thread")), None)
@@ -115,10 +132,13 @@ def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
         "frames": _frames(main),
         "threads": [_place(stack) for stack in others[:_MOST_THREADS]],
         "workers": [],
+        "on_device": bool(progress.get("on_device")),
         **progress.counters(),
     }
-    if stacks and doing != "stopped" and progress.get("helper") not in (0, process):
-        stall["locked_in_c"] = not (yield from _has_woken(progress, awake))
+    if stacks and doing != "stopped" and has_helper:
+        stall["locked_in_c"] = not (yield from _has_woken(progress, process, awake))
+    if doing != "stopped" and not stall.get("locked_in_c"):
+        stall.update((yield from _collectives(progress, process)))
     if main and _waits_for_children(main):
         stall["workers"] = yield from _workers(progress, process)
     stall["since_s"] = round(time.monotonic() - watched.progressed_at, 3)
@@ -138,12 +158,42 @@ def _stacks_of(progress: ProgressPage, process: int, thread: int) -> Generator[f
     return stack_dump.request(process, thread, progress.stacks_path, progress.get("descriptor"))
 
 
-def _has_woken(progress: ProgressPage, before: int) -> Generator[float, None, bool]:
+def _ask(progress: ProgressPage, process: int) -> None:
+    helper = progress.get("helper")
+    if helper not in (0, process):
+        stack_dump.ask(process, helper, progress.stacks_path, progress.get("descriptor"))
+
+
+def _asked_until(
+    condition: Callable[[], bool], progress: ProgressPage, process: int, seconds: float
+) -> Generator[float, None, bool]:
+    """Return whether the helper thread brings about a condition. Signal it again now and then: it may have been busy."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        for _ in range(_POLLS_BETWEEN_SIGNALS):
+            yield _POLL_SECONDS
+            if condition():
+                return True
+        _ask(progress, process)
+    return condition()
+
+
+def _has_woken(progress: ProgressPage, process: int, before: int) -> Generator[float, None, bool]:
     """Return whether the helper thread got the interpreter's lock after it was signalled."""
-    until = time.monotonic() + _GIL_SECONDS
-    while progress.get("awake") == before and time.monotonic() < until:
-        yield _POLL_SECONDS
-    return progress.get("awake") != before
+    return (yield from _asked_until(lambda: progress.get("awake") != before, progress, process, _GIL_SECONDS))
+
+
+def _collectives(progress: ProgressPage, process: int) -> Generator[float, None, dict[str, Any]]:
+    """Return the collectives that a rank has issued and that have not completed, and how far it has come in each group."""
+    if not progress.get("leaving"):  # it has written them before
+        written = yield from _asked_until(lambda: not progress.get("dump_wanted"), progress, process, _DUMP_SECONDS)
+        if not written:
+            return {}
+    try:
+        found = json.loads(progress.pending_path.read_text())
+        return {"pending": list(found["pending"]), "reached": dict(found["reached"])}
+    except (OSError, ValueError, KeyError, TypeError):  # torch has recorded nothing
+        return {}
 
 
 def _workers(progress: ProgressPage, process: int) -> Generator[float, None, list[dict[str, Any]]]:

@@ -12,9 +12,10 @@ from typing import Any, Callable
 from ...records.devices_and_files import TrainerLibraries
 from ...records.process_groups import InitProcessGroup, ProcessGroup
 from ...records.record import Place
+from ...shared import emulation
 from ...shared.frames import is_user_code
 from ...shared.import_hooks import after_import, wrap
-from .. import stack_signal, teardown
+from .. import flight_recorder, stack_signal, teardown
 from ..context import RankContext, here, place, variable_number
 
 _LIBRARIES = ("transformers", "lightning", "pytorch_lightning", "accelerate")  # which report by themselves
@@ -44,18 +45,26 @@ def _after_distributed(module: ModuleType) -> None:
         context = here()
         given = dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), arguments), **options)
         if context is not None:
+            flight_recorder.enable(sys.modules["torch"])
             _before_init(context, given, place())
         original(*arguments, **options)
         if context is not None:
             backend, size = module.get_backend(), module.get_world_size()
+            context.progress.set("on_device", int("nccl" in backend and not emulation.is_on()))
             context.events.emit("init", phase="done", backend=backend, world_size=size)
             context.note(ProcessGroup(size, backend))
 
     @wrap(module, "destroy_process_group")
     def destroy_process_group(original: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        if here() is not None:
+        context = here()
+        if context is not None:
             teardown.let_gloo_finish()
+            context.progress.set("leaving", 1)
         original(*arguments, **options)
+        if context is not None:
+            context.progress.set("leaving", 0)
+            if not module.is_initialized():
+                context.progress.set("on_device", 0)
 
 
 def _before_init(context: RankContext, given: dict[str, Any], at: Place | None) -> None:

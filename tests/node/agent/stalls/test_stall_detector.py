@@ -49,6 +49,7 @@ progress.advance("steps")
 stand(sys.argv[2])
 """
 Start = Callable[[str], tuple["subprocess.Popen[str]", ProgressPage]]
+Computing = tuple[ProgressPage, Callable[[float], None], Callable[[], bool]]
 
 
 @pytest.fixture
@@ -156,8 +157,12 @@ def test_output_of_faulthandler_is_parsed() -> None:
     assert [(frame.file, frame.line, frame.function) for frame in stack.frames] == [("/home/ada/ä.py", 3, "load")]
 
 
-def test_advancing_and_computing_are_progress(tmp_path: Path) -> None:
-    """In another process: this one reads files while it measures."""
+@pytest.fixture
+def computing(tmp_path: Path) -> Iterator[Computing]:
+    """A process that computes on request, with its page, and whether it has progressed since it was last asked.
+
+    Another process than this one, which reads files while it measures.
+    """
     computes = """import sys, time
 for line in sys.stdin:
     until = time.thread_time() + float(line)
@@ -178,19 +183,40 @@ for line in sys.stdin:
             print(seconds, file=process.stdin, flush=True)
             assert process.stdout.readline() == "done\n"
 
-        def moved() -> bool:
-            return meter.has_progressed(float(next(looks)), dict)
-
         compute(0.0)  # it has started, and waits
-        assert moved()
-        assert not moved()
-        assert not moved()
-        progress.advance("batches")
-        assert moved()
-        assert not moved()
-        compute(0.1)
-        assert moved()
-        assert not moved()
+        yield progress, compute, lambda: meter.has_progressed(float(next(looks)), dict)
+
+
+def test_advancing_and_computing_are_progress(computing: Computing) -> None:
+    progress, compute, moved = computing
+    assert moved()
+    assert not moved()
+    assert not moved()
+    progress.advance("batches")
+    assert moved()
+    assert not moved()
+    compute(0.1)
+    assert moved()
+    assert not moved()
+
+
+def test_computing_while_a_collective_of_a_gpu_is_pending_is_no_progress(computing: Computing) -> None:
+    """The main thread spins until the GPU has finished."""
+    progress, compute, moved = computing
+    progress.set("on_device", 1)
+    assert moved()
+    assert not moved()
+    compute(0.1)
+    assert moved()
+    progress.set("pending", 1)
+    compute(0.1)
+    assert not moved()
+    progress.set("completed", 25)
+    assert moved()
+    assert not moved()
+    progress.set("pending", 0)
+    compute(0.1)
+    assert moved()
 
 
 @pytest.mark.parametrize("is_store", [False, True])

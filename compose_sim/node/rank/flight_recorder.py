@@ -1,0 +1,139 @@
+"""Read torch's flight recorder: the last collectives of this rank, and which of them have not completed.
+
+torch records those of NCCL, and of gloo from torch 2.13 on. Any thread can read the recorder while the main thread waits
+for a GPU. Dumps keep torch's own format, which `python -m torch.distributed.flight_recorder.fr_trace FOLDER` reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ..shared.frames import is_user_code
+from ..shared.progress_page import ProgressPage
+
+_SIZE = "2000"  # collectives; the default of new versions of torch, which older ones lack
+_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second until torch 2.8
+_RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")  # of NCCL, of gloo
+_MOST_PENDING = 4
+
+_earlier: set[str] = set()  # groups that were made before the current ones, and destroyed
+_groups: dict[str, dict[str, str]] = {}  # what a dump contains about each group, by name
+
+
+def enable(torch: Any) -> None:
+    """Have torch record collectives, unless the user has decided that; must be called before a process group is made."""
+    if not any(name in os.environ for name in _VARIABLES):
+        version = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
+        os.environ[_VARIABLES[0] if version >= (2, 9) else _VARIABLES[1]] = _SIZE
+    _earlier.update(name for name, _, _ in _statuses())
+
+
+def answer(progress: ProgressPage) -> None:
+    """Write into the page whether collectives are pending, and write a dump if the agent wants one."""
+    groups = list(_statuses())
+    progress.set("pending", sum(issued != completed for _, issued, completed in groups))
+    progress.set("completed", sum(max(0, completed) for _, _, completed in groups))
+    if progress.get("dump_wanted"):
+        try:
+            dump(progress)
+        finally:
+            progress.set("dump_wanted", 0)
+
+
+def dump(progress: ProgressPage) -> None:
+    """Write what the recorder holds: in torch's format, and the collectives that have not completed as JSON."""
+    recorded = _recorded()
+    if recorded is None:
+        return
+    entries = recorded["entries"]
+    _note_groups()
+    recorded["pg_config"] = {**_groups, **{name: each for name, each in recorded["pg_config"].items() if name}}
+    progress.flight_path.parent.mkdir(exist_ok=True)
+    _write(progress.flight_path, pickle.dumps(recorded, protocol=2))
+    reached: dict[str, int] = {}
+    for entry in entries:
+        group = entry["process_group"][0]
+        reached[group] = max(reached.get(group, 0), entry["collective_seq_id"])
+    pending = [_row(entry, recorded["pg_config"]) for entry in _pending(entries)]
+    _write(progress.pending_path, json.dumps({"pending": pending[:_MOST_PENDING], "reached": reached}).encode())
+
+
+def _statuses() -> Iterator[tuple[str, int, int]]:
+    """Yield the number of each group that may still exist, and of its last collectives that were issued and completed."""
+    for recorder in _RECORDERS:
+        read = _function(f"{recorder}_json")
+        groups = json.loads(read(False, False)).get("pg_status", {}) if read else {}
+        for number, status in groups.items():
+            if f"{recorder} {number}" not in _earlier:
+                issued, completed = status["last_enqueued_collective"], status["last_completed_collective"]
+                yield f"{recorder} {number}", int(issued), int(completed)
+
+
+def _recorded() -> dict[str, Any] | None:
+    """Return what torch has recorded; of NCCL if that has been used. The pickle comes from torch in this very process."""
+    for name in _RECORDERS:
+        read = _function(name)
+        with _without_compiler():
+            recorded = pickle.loads(read()) if read else {}
+        if recorded.get("entries"):
+            found: dict[str, Any] = recorded
+            return found
+    return None
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Keep torch from importing its compiler, for seconds, to ask it for the lines of compiled code when there is none."""
+    torch: Any = sys.modules["torch"]
+    if "_inductor" in vars(torch):
+        yield
+        return
+    compiled = SimpleNamespace(stack_frames_for_code=lambda *_: None)
+    torch._inductor = SimpleNamespace(codecache=SimpleNamespace(PyCodeCache=compiled))
+    try:
+        yield
+    finally:
+        del torch._inductor
+
+
+def _function(name: str) -> Any:
+    return getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
+
+
+def _note_groups() -> None:
+    """Note the ranks of all groups: torch leaves them out for gloo, and forgets those of groups that were destroyed."""
+    module: Any = sys.modules["torch.distributed.distributed_c10d"]
+    for group, name in module._world.pg_names.items():
+        ranks = str(module.get_process_group_ranks(group))
+        _groups[name] = {"name": name, "desc": group.group_desc, "ranks": ranks}
+
+
+def _pending(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return (entry for entry in entries if not entry["retired"] and entry["state"] != "completed")
+
+
+def _row(entry: dict[str, Any], groups: dict[str, dict[str, str]]) -> dict[str, Any]:
+    group = entry["process_group"][0]
+    frames = ((frame["filename"], frame["line"]) for frame in entry.get("frames") or ())
+    return {
+        "op": entry["profiling_name"].partition(":")[2],
+        "number": entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"],
+        "group": group,
+        "ranks": json.loads(groups.get(group, {}).get("ranks") or "[]"),
+        "sizes": str(entry["input_sizes"]),
+        "at": next(([file, line] for file, line in frames if is_user_code(file)), None),
+    }
+
+
+def _write(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}")
+    draft.write_bytes(data)
+    draft.replace(path)

@@ -1,0 +1,56 @@
+"""Torch's flight recorder shows what a rank waits for, although its main thread spins; torch's own tool reads the dumps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.node.harness import Cluster
+
+pytestmark = pytest.mark.train
+
+# What a rank does on a GPU: a collective returns at once, and the main thread spins until it has completed.
+SCRIPT = """
+import sys, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+context = next(module for name, module in sys.modules.items() if name.endswith("rank.context")).here()
+context.progress.set("on_device", 1)
+for step in range(1501):
+    if step == 1500 and dist.get_rank() == 1:
+        time.sleep(600)
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    while not work.is_completed():
+        pass
+"""
+
+
+def test_a_rank_that_spins_reports_what_it_waits_for(cluster: Callable[..., Cluster]) -> None:
+    made = cluster(SCRIPT)
+    made.environment["COMPOSESIM_STALL_SECONDS"] = "3"
+    made.start(2)
+    waits, sleeps = (
+        made.wait_for(lambda node=node: made.events(node, "stalled"))[0]["data"] for node in ("node-0", "node-1")
+    )
+
+    assert [(each["op"], each["number"], each["ranks"], each["at"][1]) for each in waits["pending"]] == [
+        ("all_reduce", 1501, [0, 1], 12)
+    ]
+    assert (sleeps["pending"], sleeps["reached"]) == ([], {"0": 1500})
+    assert [each["locked_in_c"] for each in (waits, sleeps)] == [False, False]
+    folder = made.folder / "observations" / "flight"
+    analysed = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "collective: gloo:all_reduce\nmissing ranks: {1}" in analysed.stdout + analysed.stderr
+    assert "script.py:12" in analysed.stdout + analysed.stderr
+    # Writing a dump is work, but no progress.
+    assert [made.events(node, "resumed") for node in ("node-0", "node-1")] == [[], []]
