@@ -24,6 +24,7 @@ DEFAULTS = {  # of the cluster, as flags take them
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
 }
 _NEED_A_REPLAY = ("loss-scale", "matches-single")
+_NEED_GRADIENTS = ("gradient-mean", "params-in-sync")
 _RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
@@ -54,11 +55,14 @@ def check_request(request: Request) -> Request:
 def check(session: Session, listener: Listener) -> Report:
     """Run a session, replay the first steps if a chosen check needs that, and return the report with all chosen checks."""
     settings = session.request.spec.check
-    replays = any((not settings.only or name in settings.only) and name not in settings.skip for name in _NEED_A_REPLAY)
+    names = chosen(settings.only, settings.skip)
+    replays = any(name in names for name in _NEED_A_REPLAY)
     if replays or settings.steps:
         limit = {"COMPOSESIM_CHECK_STEPS": str(settings.steps)} if settings.steps else {}
         record = session.add_mount(session.folder.path / _RECORD, _RECORD, read_only=False)
         session.add_environment(COMPOSESIM_CHECK="record", COMPOSESIM_RECORD=record, **limit)
+    elif any(name in names for name in _NEED_GRADIENTS):
+        session.add_environment(COMPOSESIM_CHECK="record")  # observers look closer, and nothing is kept for a replay
 
     def conclude(report: Report) -> Report:
         case = read_case(session.folder.path, report)
