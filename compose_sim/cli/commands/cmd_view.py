@@ -28,10 +28,8 @@ def command(name: str | None, run: str | None, port: int, opens: bool) -> None:
         raise SpecError(f"--port: {port} cannot be used: {error.strerror}", hint="composesim view") from None
     with server:
         echo(server.address)
-        say(
-            "Ctrl-C ends it. From another machine: ssh -L "
-            + f"{server.server_port}:127.0.0.1:{server.server_port} HOST"
-        )
+        tunnel = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} HOST"
+        say(f"Ctrl-C ends it. From another machine: {tunnel}")
         if opens:
             webbrowser.open(server.address)
         with suppress(KeyboardInterrupt):

@@ -11,7 +11,7 @@ from tests.cli.conftest import DONE, Project, run_finished
 
 SCRIPT = """
 import json, os
-print(json.dumps({"step": 1, "loss": 0.5}), "</script>", flush=True)
+print("</script>", flush=True)
 print(json.dumps({"step": 2, "loss": 0.25}), flush=True)
 """
 
