@@ -177,7 +177,7 @@ def _line(text: str, number: int) -> str:
 
 
 def _yaml_hint(problem: str, line: str) -> str:
-    unquoted = re.search(r"[^\"']?(\$\{[^}]*\})", line)
+    unquoted = re.search(r"(?<![\"'])(\$\{[^}]*\})", line)
     if unquoted and "got '{'" in problem:
         return f'"{unquoted[1]}" with quotes, inside braces or brackets'
     return "indent with spaces, not tabs" if "'\\t'" in problem else ""
