@@ -78,7 +78,7 @@ def _note_collectives(context: RankContext) -> None:
     """Note which collectives are pending, with a dump if the script raised: from here on, the interpreter may end."""
     context.progress.set("leaving", 1)
     flight_recorder.answer(context.progress)
-    if _raised() or context.progress.get("pending"):
+    if _raised() or context.progress.get("pending") or context.progress.pending_path.exists():
         flight_recorder.dump(context.progress)
 
 

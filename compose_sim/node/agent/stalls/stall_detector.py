@@ -185,10 +185,9 @@ def _has_woken(progress: ProgressPage, process: int, before: int) -> Generator[f
 
 def _collectives(progress: ProgressPage, process: int) -> Generator[float, None, dict[str, Any]]:
     """Return the collectives that a rank has issued and that have not completed, and how far it has come in each group."""
-    if not progress.get("leaving"):  # it has written them before
-        written = yield from _asked_until(lambda: not progress.get("dump_wanted"), progress, process, _DUMP_SECONDS)
-        if not written:
-            return {}
+    written = yield from _asked_until(lambda: not progress.get("dump_wanted"), progress, process, _DUMP_SECONDS)
+    if not (written or progress.get("leaving")):  # a rank that leaves wrote them at the end of the script
+        return {}
     try:
         found = json.loads(progress.pending_path.read_text())
         return {"pending": list(found["pending"]), "reached": dict(found["reached"])}

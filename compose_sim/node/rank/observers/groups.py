@@ -50,7 +50,7 @@ def _after_distributed(module: ModuleType) -> None:
         original(*arguments, **options)
         if context is not None:
             backend, size = module.get_backend(), module.get_world_size()
-            context.progress.set("on_device", int("nccl" in backend and not emulation.is_on()))
+            context.progress.set("on_device", int(_uses_device(module)))
             context.events.emit("init", phase="done", backend=backend, world_size=size)
             context.note(ProcessGroup(size, backend))
 
@@ -60,11 +60,19 @@ def _after_distributed(module: ModuleType) -> None:
         if context is not None:
             teardown.let_gloo_finish()
             context.progress.set("leaving", 1)
-        original(*arguments, **options)
-        if context is not None:
-            context.progress.set("leaving", 0)
-            if not module.is_initialized():
-                context.progress.set("on_device", 0)
+        try:
+            original(*arguments, **options)
+        finally:
+            if context is not None:
+                context.progress.set("leaving", 0)
+                context.progress.set("on_device", int(_uses_device(module)))
+
+
+def _uses_device(module: ModuleType) -> bool:
+    """Return whether collectives may run on a GPU: NCCL is a backend of the group, if only for some tensors."""
+    if emulation.is_on() or not module.is_initialized():
+        return False
+    return "nccl" in getattr(module, "get_backend_config", module.get_backend)()
 
 
 def _before_init(context: RankContext, given: dict[str, Any], at: Place | None) -> None:
