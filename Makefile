@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup recipes demo engine check lint format docs test gpu fast audit lock lowest dist zoo bench bench-against soak clean
+.PHONY: help setup recipes demo engine check lint format docs test gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX LOCKED
@@ -17,7 +17,8 @@ help: ## Say what there is
 	@echo "                        and builds for each CUDA: its address is on PyTorch's page 'Get Started'"
 	@echo "  LOCKED=no             the newest dependencies, instead of those of requirements-dev.txt with their hashes"
 	@echo "  PYTHON=python3.12     the interpreter of .venv, 3.11 or newer"
-	@echo "  MINUTES=10 SEED=1     of make soak; ARGS='--only recovery crashes' for some of its rows"
+	@echo "  MINUTES=10 SEED=1     of make soak; ARGS='--only large busy' for some of its rows"
+	@echo "  FUZZ_EXAMPLES=10000   of make fuzz; ARGS='-n 16 -k events' goes to pytest"
 	@echo "  Variable of make test and make fast: ARGS='-k digits -x' goes to pytest; of make zoo: its words"
 
 setup: ## Make .venv with the command .venv/bin/composesim, the tools and torch; quick when nothing changed
@@ -55,8 +56,11 @@ gpu: ## On a machine with NVIDIA GPUs: prove that nodes get them, and compare em
 fast: setup ## The tests that start no training, no engine: seconds
 	$(BIN)/python -m pytest -m 'not train and not docker and not gpu' $(ARGS)
 
-audit: setup ## Attack composesim with scripts and projects, and check that nobody is harmed
-	$(BIN)/python -m pytest --timeout 120 tests/audit $(ARGS)
+audit: setup ## Attack composesim with scripts, projects and inputs, and check that nobody is harmed
+	$(BIN)/python -m pytest --timeout 120 tests/audit tests/fuzz tests/scenarios/test_daemon_restarts.py $(ARGS)
+
+fuzz: setup ## Send composesim FUZZ_EXAMPLES inputs of each kind, new ones each time
+	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),10000) $(BIN)/python -m pytest --timeout 0 tests/fuzz $(ARGS)
 
 lock: setup ## Renew requirements-dev.txt, the locked dependencies of development and CI
 	@scripts/dependencies.sh lock

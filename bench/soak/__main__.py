@@ -8,7 +8,7 @@ import sys
 import time
 
 from bench import machine
-from bench.soak import checkpoints, crashes, daemon_restarts, faults, flood, recovery
+from bench.soak import checkpoints, crashes, daemon_restarts, faults, flood, load, recovery
 from bench.soak.leaks import left_of
 from bench.soak.setting import REPOSITORY, prepared
 from bench.soak.table import as_json, as_markdown
@@ -20,6 +20,8 @@ _ROWS = {
     "daemon": daemon_restarts.measure,
     "flood": flood.measure,
     "checkpoints": checkpoints.measure,
+    "large": load.measure_large,
+    "busy": load.measure_busy,
 }
 _PAGE, _VALUES = REPOSITORY / "bench" / "reliability.md", REPOSITORY / "bench" / "reliability.json"
 
@@ -30,12 +32,15 @@ def main() -> int:
     parser.add_argument(
         "--minutes", type=float, default=10, help="of random faults; the other rows take what they take"
     )
+    parser.add_argument("--times", type=int, default=5, help="of each run in `large`, and of ten runs in `busy`")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=["docker", "local"], default="docker")
     parser.add_argument("--only", nargs="*", choices=[*_ROWS], default=[*_ROWS], metavar="ROW")
     arguments = parser.parse_args()
     known = json.loads(_VALUES.read_text()) if _VALUES.exists() else {}
-    with prepared(minutes=arguments.minutes, seed=arguments.seed, engine=arguments.engine) as soak:
+    with prepared(
+        minutes=arguments.minutes, times=arguments.times, seed=arguments.seed, engine=arguments.engine
+    ) as soak:
         for name in arguments.only:
             began, busy = time.monotonic(), machine.busy_cores()
             print(f"{name} …", flush=True)

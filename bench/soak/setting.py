@@ -35,10 +35,11 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Soak:
-    """One soak: the folder, the duration and the seed."""
+    """One soak: the folder, the duration, how often runs are repeated, and the seed."""
 
     folder: Path
     minutes: float
+    times: int
     seed: int
     engine: str
     environment: dict[str, str]
@@ -116,7 +117,7 @@ class Soak:
 
 
 @contextmanager
-def prepared(*, minutes: float, seed: int, engine: str) -> Iterator[Soak]:
+def prepared(*, minutes: float, times: int, seed: int, engine: str) -> Iterator[Soak]:
     """Yield a soak with a folder that is deleted at the end."""
     # Not in /tmp, which is private to every node.
     with tempfile.TemporaryDirectory(prefix="composesim-soak.", dir="/var/tmp") as folder:
@@ -127,4 +128,4 @@ def prepared(*, minutes: float, seed: int, engine: str) -> Iterator[Soak]:
         for script in SCRIPTS.glob("*.py"):
             shutil.copy(script, path)
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        yield Soak(folder=path, minutes=minutes, seed=seed, engine=engine, environment=environment)
+        yield Soak(folder=path, minutes=minutes, times=times, seed=seed, engine=engine, environment=environment)

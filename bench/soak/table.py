@@ -15,6 +15,8 @@ _KNOWN = {
     "daemon": "",
     "flood": "",
     "checkpoints": "",
+    "large": "",
+    "busy": "",
 }
 
 
