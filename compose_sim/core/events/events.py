@@ -65,16 +65,17 @@ class Event:
 def parse_event(line: str) -> Event | None:
     """Return the event on an untrusted line; None if it is torn, of an unknown kind, or has a field of the wrong type."""
     fields = read_object(line)
-    if fields is None or fields.get("kind") not in KINDS or not isinstance(fields.get("t"), int | float):
+    kind = fields.get("kind") if fields else None
+    if not fields or not isinstance(kind, str) or kind not in KINDS or not isinstance(fields.get("t"), int | float):
         return None
     node, rank, generation = (fields.get(name) for name in ("node", "rank", "generation"))
     data = fields.get("data") or {}
     numbers = [each for each in (rank, generation) if each is not None]
-    if not isinstance(data, dict) or not isinstance(node, str | None) or not is_valid(fields["kind"], data):
+    if not isinstance(data, dict) or not isinstance(node, str | None) or not is_valid(kind, data):
         return None
     if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in numbers):
         return None
-    return Event(t=fields["t"], kind=fields["kind"], node=node, rank=rank, generation=generation, data=data)
+    return Event(t=fields["t"], kind=kind, node=node, rank=rank, generation=generation, data=data)
 
 
 def parse_file_event(line: str, writer: str) -> Event | None:

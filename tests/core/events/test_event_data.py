@@ -131,3 +131,8 @@ def test_an_event_with_a_field_of_the_wrong_type_is_ignored(data: Any) -> None:
     line = {"t": 1.0, "kind": "rank-exited", "node": "node-0", "rank": 0, "generation": 0, "data": data}
 
     assert parse_event(json.dumps(line)) is None
+
+
+@pytest.mark.parametrize("kind", [[], {}, 1, None])
+def test_a_kind_that_is_no_text_is_no_event(kind: Any) -> None:
+    assert parse_event(json.dumps({"v": 1, "t": 1.0, "node": "node-0", "kind": kind, "data": {}})) is None
