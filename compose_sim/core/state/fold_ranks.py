@@ -84,7 +84,7 @@ def _on_metric_step(state: ClusterState, event: Event, step: int) -> ClusterStat
 
 def _on_exception(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
-    message = inner_exception.describe(data.get("type", "Exception"), data.get("message", ""))
+    message = inner_exception.describe(data.get("type") or "Exception", data.get("message") or "")
     hint = data.get("hint", "")
     failure = Failure(
         t=event.t,
