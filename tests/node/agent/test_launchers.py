@@ -27,6 +27,8 @@ DIFFERS = {
     "MASTER_ADDR": "bare torchrun on one node says localhost or the host's name, we the master's",
     "TORCHELASTIC_RUN_ID": "our run's name",
     "TORCHELASTIC_ERROR_FILE": "a file in a temporary folder, read by torchrun when it reports a failure; we have events",
+    "TORCH_FR_BUFFER_SIZE": "ours: torch's flight recorder records collectives, and we read it when a run hangs",
+    "TORCHINDUCTOR_CACHE_DIR": "set by torch's compiler, which we import on first use",
     "NODE_RANK": "ours: Lightning and others read it beside GROUP_RANK",
 }
 BARE_PROCESS = {
