@@ -105,6 +105,15 @@ def scaled():
     return scaler.get_scale(), bool(layer.weight.isfinite().all())
 
 
+def coalesced():
+    tensors = [torch.full((1,), value, device="cuda") for value in (2.0, 3.0)]
+    with dist._coalescing_manager(device=torch.device("cuda:0"), async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor, async_op=True)
+    manager.wait()
+    return [tensor.item() for tensor in tensors]
+
+
 def nvml():
     try:
         import pynvml
@@ -172,6 +181,9 @@ PROBES = [
     ("str(torch.ones(1).cuda()), torch.ones(1).cuda().type()", "(\"tensor([1.], device='cuda:0')\", 'torch.cuda.FloatTensor')"),
     ("torch.cuda.synchronize(), torch.accelerator.synchronize(), torch.cuda.ipc_collect()", "(None, None, None)"),
     ("0 <= torch.cuda.utilization() <= 100, torch.cuda.temperature() > 0, torch.cuda.power_draw() > 0", "(True, True, True)"),
+    ("torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device='cuda').device.type", "cuda"),
+    ("torch.cuda.memory._snapshot()['device_traces']", "[[]]"),
+    ("coalesced()", "[2.0, 3.0]"),
     ("nvml()", "(1, True, True, True)"),
 ]  # fmt: skip
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Callable
 
 import torch
@@ -114,6 +116,32 @@ def emulate(distributed: Any) -> None:
             setattr(distributed, name, _checked(real, COMPOSED.get(name)))
     for name in ("isend", "irecv"):  # a P2POp accepts only these functions
         setattr(distributed.distributed_c10d, name, getattr(distributed, name))
+    _run_one_by_one(distributed.distributed_c10d)
+
+
+_open_managers: list[Any] = []
+
+
+def _run_one_by_one(c10d: Any) -> None:
+    """Run what `_coalescing_manager` would send together, as Megatron's gradients, one after the other: gloo cannot coalesce."""
+    if not hasattr(c10d, "_coalescing_manager"):
+        return
+    real = c10d._coalescing_manager
+
+    @contextmanager
+    def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[Any]:
+        if not groups.is_nccl_alone(group or c10d._get_default_group()):
+            with real(group, device, async_ops) as manager:
+                yield manager
+            return
+        manager = c10d._CoalescingManager()
+        _open_managers.append(manager)
+        try:
+            yield manager
+        finally:
+            _open_managers.remove(manager)
+
+    c10d._coalescing_manager = torch.distributed._coalescing_manager = _coalescing_manager  # type: ignore[attr-defined]
 
 
 def _checked(real: Any, compose: Composition | None) -> Any:
@@ -124,7 +152,10 @@ def _checked(real: Any, compose: Composition | None) -> Any:
         call = signature.bind(*arguments, **options).arguments
         group = call.get("group")
         is_nccl = groups.check_tensors(group, call.values(), {})
-        return real(*arguments, **options) if compose is None or not is_nccl else compose(real, dict(call))
+        work = real(*arguments, **options) if compose is None or not is_nccl else compose(real, dict(call))
+        if _open_managers and hasattr(work, "wait"):
+            work.wait()
+        return work
 
     return checked
 

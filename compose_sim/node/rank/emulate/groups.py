@@ -93,7 +93,7 @@ def _name_cuda_as_default(c10d: Any) -> None:
     @wrap(c10d, "_get_pg_default_device")
     def _get_pg_default_device(original: Any, group: Any = None) -> Any:
         group = group or c10d._get_default_group()
-        return devices.real_device("cuda") if _is_nccl_alone(group) else original(group)
+        return devices.real_device("cuda") if is_nccl_alone(group) else original(group)
 
 
 def _backends(group: Any) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def check_tensors(group: Any, arguments: Any, options: Any) -> bool:
     import torch.distributed as distributed
 
     group = group if isinstance(group, distributed.ProcessGroup) else distributed.group.WORLD
-    if group is None or not _is_nccl_alone(group):
+    if group is None or not is_nccl_alone(group):
         return False
     index = None
     for tensor in tensors_in(arguments, options):
@@ -137,7 +137,8 @@ def check_tensors(group: Any, arguments: Any, options: Any) -> bool:
     return True
 
 
-def _is_nccl_alone(group: Any) -> bool:
+def is_nccl_alone(group: Any) -> bool:
+    """Return whether all tensors of this group go through NCCL."""
     import torch.distributed.distributed_c10d as c10d
 
     return bool(c10d._world.pg_map.get(group, ("",))[0] == "nccl")

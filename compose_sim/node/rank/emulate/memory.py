@@ -114,5 +114,9 @@ def install() -> None:
         "list_gpu_processes": lambda device=None: f"GPU:{index_of(device)} is emulated: no other process shares it",
         "memory_snapshot": lambda *arguments, **options: [],
         "_record_memory_history": nothing,
+        "_snapshot": lambda *arguments, **options: {
+            "segments": [],
+            "device_traces": [[] for _ in range(devices.count())],
+        },
     }
     replace(answers, torch.cuda, torch.cuda.memory)

@@ -62,6 +62,8 @@ def install() -> None:
     _torch.Tensor.__init__ = _tag_new
     for name in ("from_numpy", "frombuffer", "from_file"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
+    nested: Any = _torch._C._nested
+    nested.nested_tensor = _on_its_device(nested.nested_tensor)
 
 
 def _tag_new(self: Any, *arguments: Any, **options: Any) -> None:
@@ -69,6 +71,15 @@ def _tag_new(self: Any, *arguments: Any, **options: Any) -> None:
     if self._composesim_device is None and type(self) is _torch.Tensor:
         source: Any = arguments[0] if arguments and isinstance(arguments[0], _torch.Tensor) else None
         self._composesim_device = CPU if source is None else source._composesim_device
+
+
+def _on_its_device(function: Any) -> Any:
+    @functools.wraps(function)
+    def on_its_device(*arguments: Any, device: Any = None, **options: Any) -> Any:
+        tag = CPU if device is None else devices.index_of(device)
+        return put(function(*arguments, **options), tag)
+
+    return on_its_device
 
 
 def _on_cpu(function: Any) -> Any:

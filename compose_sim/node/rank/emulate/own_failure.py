@@ -12,7 +12,7 @@ _HERE = str(Path(__file__).resolve().parent) + os.sep
 # What torch raises when it reaches for a part of CUDA that neither this build nor the emulation has
 _GAPS = re.compile(
     r"_composesim_|has no attribute '_cuda_|not compiled with CUDA enabled|not linked with support for cuda"
-    r"|instantiate dummy base class|_for_cpu\S* does not have a sharding strategy"
+    r"|from the 'CUDA' backend|instantiate dummy base class|_for_cpu\S* does not have a sharding strategy"
     r"|Cannot access accelerator device when none is available"
 )
 # Raised by faulty code. Others that leave the emulation are CUDA's own errors, or the answers of the CPU to the script
