@@ -89,4 +89,6 @@ def test_a_daemon_that_hangs_is_named_and_delays_no_interrupt_for_long(project: 
         assert process.wait(PATIENCE_S) == 130
         daemon.resume()
     assert (other.status, f"'{daemon.endpoint}' hangs" in other.stderr) == (4, True)
-    eventually(lambda: daemon.left(name) == [], within=PATIENCE_S, what="nothing is left")
+    log = project.folder / ".composesim" / "runs" / name / "supervisor.log"
+    eventually(lambda: "nothing is left" in log.read_text(), within=PATIENCE_S, what="the supervisor is done")
+    assert daemon.left(name) == []
