@@ -37,5 +37,5 @@ def test_a_command_that_is_not_there(project: Project) -> None:
         *("up", "--json", "--recipe", "exec", "--engine", "local", "--nodes", "1", "--name", run), "no-such-command"
     )
 
-    assert (done.status, done.report["cause"]["message"]) == (1, "rank 0 exited with status 127")
+    assert (done.status, done.report["cause"]["message"]) == (1, "rank 0 exited with status 127 (command not found)")
     assert "'no-such-command'" in project.log_of(run, "node-0.0")
