@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup recipes demo engine check lint format docs test gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
+.PHONY: help setup recipes demo engine check lint format docs pictures test gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX LOCKED
@@ -46,6 +46,9 @@ format: setup ## Format the code, and fix what can be fixed without thinking
 
 docs: setup ## Write the generated files: docs/cli.md, the man page, the schemas of composesim.yaml and report.json, and the composesim.yaml of `init`
 	$(BIN)/python -m scripts.write_reference
+
+pictures: setup ## Make the pictures in the documents from a real run; needs Chromium
+	@scripts/pictures.sh
 
 test: setup ## Check, and all tests that this machine can run; its last lines say which it could not
 	@scripts/test.sh $(ARGS)

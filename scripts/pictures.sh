@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Make the pictures in the documents from a real run. They are stale when the code of the page changes (tests/view/test_pictures.py).
+set -euo pipefail
+export LC_ALL=C # the order of names below
+cd "$(dirname "$0")/.."
+
+folder=$PWD/docs/pictures
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r train_ddp.py data "$work"
+composesim=$PWD/.venv/bin/composesim
+page=$PWD/compose_sim/view/page
+mkdir -p "$folder"
+(
+    cd "$work"
+    "$composesim" up --engine local --nodes 4 --name demo train_ddp.py --epochs 3
+    "$composesim" report --run demo --html demo.html
+) >/dev/null 2>&1
+chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1120 \
+    --screenshot="$folder/page.png" "file://$work/demo.html" 2>/dev/null
+cat "$page"/* | sha256sum | cut -d ' ' -f 1 >"$folder/page.made-from"
+echo "$folder/page.png"
