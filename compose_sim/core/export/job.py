@@ -48,7 +48,7 @@ class Change:
 
 
 # What happens on every target to a key of the spec that the target does not keep.
-_LEFT_OUT = {
+LEFT_OUT = {
     "link": "the network has the cluster's own bandwidth and delay",
     "scratch": "there is no /scratch: mount a volume there",
     "services": "services beside the nodes are not part of the job",
@@ -57,6 +57,12 @@ _LEFT_OUT = {
     "network": "the cluster decides what nodes can reach",
     "share": "every rank gets a GPU to itself",
     "gpu_memory": "no limit is set for a rank's GPU memory",
+    "options": "options of the recipe have no counterpart",
+    "launcher": "torchrun, or the framework, starts the ranks",
+    "master": "the first node listens at MASTER_ADDR",
+    "master_port": "the cluster chooses MASTER_PORT",
+    "user": "the cluster, or the image, decides which user runs the job",
+    "hang_timeout": "torch's own timeout ends a hang",
     "python": "the image, or the active environment, provides the interpreter",
     "backend": "the script's init_process_group decides",
     "max_restarts": "nobody starts a new round: the job fails with the first rank",
@@ -110,7 +116,7 @@ def changes_of(spec: ClusterSpec, job: Job, *, keeps: Collection[str], needs_ima
     """Return what is different there, for a target that keeps these keys of the spec and a script with this text."""
     found = [
         Change(what="with" if key == "services" else key, text=text)
-        for key, text in _LEFT_OUT.items()
+        for key, text in LEFT_OUT.items()
         if key not in keeps and _is_set(spec, key)
     ]
     found += _unequal_nodes(spec, job, keeps)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from compose_sim.core.export.job import LEFT_OUT
 from compose_sim.core.export.targets import TARGETS, own_changes
+from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 from tests.core.export.jobs import ARGUMENTS, FULL, changes, document, job, spec_of
 
@@ -97,6 +99,15 @@ def test_what_a_target_cannot_keep_is_reported() -> None:
     assert reported("torchrun", **common) == everywhere | {"timeout", "elastic", "with"}
     assert reported("slurm", **common) == everywhere | {"elastic", "with"}
     assert reported("pytorchjob", **common) == everywhere | {"with", "project"}
+
+
+def test_no_key_of_a_spec_is_left_out_silently() -> None:
+    """A new key is kept by some target, or has a sentence, or changes nothing about the job."""
+    in_the_job = {"nodes", "nproc_per_node", "recipe", "image", "gpus", "gpus_per_node", "env", "env_file", "mounts"}
+    in_the_job |= {"name", "module", "script", "args"}
+    about_this_machine = {"engine", "node_timeout", "keep", "force", "keep_runs", "keep_runs_size", "check"}
+
+    assert set(ClusterSpec.model_fields) == in_the_job | about_this_machine | set(LEFT_OUT)
 
 
 def test_a_spec_without_settings_loses_only_composesim() -> None:
