@@ -67,6 +67,7 @@ class PlainListener:
         for line in links_of(self._folder) if self._folder else ():
             self.progress(line)
         self._folder = None
+        self.milestones(state)  # they are no later than the lines: logs are read before events
         lines = [self._log_line(event) for event in events if event.kind == "log"]
         if lines:
             self.write("\n".join(lines) + "\n")
@@ -83,7 +84,7 @@ class PlainListener:
                 self.progress(words)
         if waiting := waiting_line(state):
             self._print_once(f"waiting in {state.generation}: {waiting}", waiting)
-        self.milestones(state)
+        self.failures(state)
 
     def write(self, text: str) -> None:
         """Print output of ranks. If the reader has gone (`| head`), the run continues."""
@@ -105,6 +106,9 @@ class PlainListener:
             )
         if state.first_step_at:
             self._print_once("first step", f"first step after {format_seconds(state.first_step_at - start)}")
+
+    def failures(self, state: ClusterState) -> None:
+        """Print each failure of a rank or a node, unless composesim caused it by stopping the run."""
         for failure in state.failures if not state.stopping else ():
             if is_excused(state, failure) and not fault_of(state, failure):
                 continue  # a node that `scale` removed was not lost
@@ -162,6 +166,9 @@ class LiveListener(PlainListener):
 
     def milestones(self, state: ClusterState) -> None:
         """Print nothing: the status lines show them."""
+
+    def failures(self, state: ClusterState) -> None:
+        """Print nothing, for the same reason."""
 
     def close(self) -> None:
         """Remove the status from the screen."""
