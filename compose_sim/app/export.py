@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compose_sim.app.program import find_program
+from compose_sim.app.program import find_program, name_after
 from compose_sim.app.request import Request
 from compose_sim.core.export.job import Change, changes_of, job_of
 from compose_sim.core.export.targets import TARGETS, Target, own_changes
@@ -41,7 +41,7 @@ def export(request: Request, target_name: str, *, accelerator: str) -> Exported:
     job = job_of(
         spec,
         program,
-        name=spec.name or _name_of(program),
+        name=spec.name or name_after(program.target, is_module=program.is_module),
         image=spec.image,
         accelerator=accelerator,
         variables=request.env_files,
@@ -71,10 +71,3 @@ def _inside_project(program: Program) -> Program:
             hint=f"cd {path.parent} && composesim export …",
         )
     return replace(program, target=copied_name(program))
-
-
-def _name_of(program: Program) -> str:
-    """Return a name made from the script's or the module's; a job that is exported twice has the same name."""
-    stem = program.target.rpartition(".")[2] if program.is_module else Path(program.target).stem
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem.lower()).strip("-")
-    return plain[:40] or "run"

@@ -82,9 +82,15 @@ def new_name(spec: ClusterSpec) -> str:
     recipe = find_recipe(spec.recipe)
     words = (spec.script, *spec.args[:1]) if recipe.RUNS_COMMANDS else (spec.script,)
     first = next(filter(None, words), recipe.EXAMPLE or spec.recipe)
-    stem = (spec.module or Path(first).stem).rpartition(".")[2].lower()
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-")[:40]
-    return f"{plain or 'run'}-{secrets.token_hex(2)}"
+    name = name_after(spec.module or first, is_module=spec.module is not None)
+    return f"{name}-{secrets.token_hex(2)}"
+
+
+def name_after(target: str, *, is_module: bool) -> str:
+    """Return the last part of a script's or a module's name in lower-case letters, digits and -, or `run`."""
+    stem = target.rpartition(".")[2] if is_module else Path(target).stem
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem.lower()).strip("-")
+    return plain[:40].strip("-") or "run"
 
 
 def _check_script(path: Path, name: str) -> None:
