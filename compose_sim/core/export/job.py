@@ -112,6 +112,18 @@ def job_of(
     )
 
 
+def torchrun(job: Job, *, node_rank: str, master: str, port: str) -> list[str]:
+    """Return the start of torchrun's command line for one node; the program follows, quoted as its reader needs it."""
+    return [
+        "torchrun",
+        f"--nnodes={job.nodes}",
+        f"--nproc-per-node={job.nproc}",
+        f"--node-rank={node_rank}",
+        f"--master-addr={master}",
+        f"--master-port={port}",
+    ]
+
+
 def changes_of(spec: ClusterSpec, job: Job, *, keeps: Collection[str], needs_image: bool, source: str) -> list[Change]:
     """Return what is different there, for a target that keeps these keys of the spec and a script with this text."""
     found = [

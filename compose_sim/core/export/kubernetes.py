@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compose_sim.core.export.job import Job
+from compose_sim.core.export.job import Job, torchrun
 from compose_sim.core.export.pods import (
     Object,
     as_yaml,
@@ -14,7 +14,6 @@ from compose_sim.core.export.pods import (
     require_short_name,
     resources,
     shared_memory,
-    torchrun,
 )
 
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
@@ -24,7 +23,7 @@ def jobset(job: Job) -> str:
     """Return a JobSet: one indexed Job, whose pods get their node rank from an annotation."""
     require_short_name(job, f"-node-0-{job.nodes - 1}-abcde")
     rank: Object = {"name": "NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
-    command = torchrun(job, node_rank="$(NODE_RANK)", master=f"{job.name}-node-0-0.{job.name}", port=str(job.port))
+    command = _torchrun(job, node_rank="$(NODE_RANK)", master=f"{job.name}-node-0-0.{job.name}", port=str(job.port))
     # The default, OnFailure, would restart one rank in place while the others wait for it.
     template = pod(job, container(job, "trainer", command, variables=[rank]), restart="Never")
     return as_yaml(
@@ -99,7 +98,7 @@ def pytorchjob(job: Job) -> str:
         command = ["torchrun", *map(literal, job.program)]  # the operator sets the variables of the rendezvous
         replicas = {"Worker": _replicas(job, command, job.nodes)}
     else:
-        command = torchrun(job, node_rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
+        command = _torchrun(job, node_rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
         workers = {"Worker": _replicas(job, command, job.nodes - 1)} if job.nodes > 1 else {}
         replicas = {"Master": _replicas(job, command, 1), **workers}
     return as_yaml(
@@ -125,7 +124,7 @@ def volcano(job: Job) -> str:
     """Return a Job of Volcano, which starts all pods of the gang or none."""
     require_short_name(job, f"-worker-{job.nodes - 1}")
     plugin = ["--master=master", "--worker=worker", f"--port={job.port}", "--wait-master-enabled=true"]
-    command = torchrun(job, node_rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
+    command = _torchrun(job, node_rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
     template = pod(job, container(job, "trainer", command), restart="Never")
     master = {"name": "master", "replicas": 1, "template": template}
     ends_job = {"policies": [{"event": "TaskCompleted", "action": "CompleteJob"}]}
@@ -145,6 +144,11 @@ def volcano(job: Job) -> str:
             },
         }
     )
+
+
+def _torchrun(job: Job, *, node_rank: str, master: str, port: str) -> list[str]:
+    """Return torchrun's command line. Kubernetes replaces $(NAME) in it."""
+    return [*torchrun(job, node_rank=node_rank, master=master, port=port), *map(literal, job.program)]
 
 
 def _replicas(job: Job, command: list[str], count: int) -> Object:

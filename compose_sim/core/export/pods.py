@@ -101,19 +101,6 @@ def deadline(job: Job) -> Object:
     return {"activeDeadlineSeconds": max(1, int(job.timeout_s))} if job.timeout_s else {}
 
 
-def torchrun(job: Job, *, node_rank: str, master: str, port: str) -> list[str]:
-    """Return torchrun's command line for one node. Kubernetes replaces $(NAME) in it."""
-    return [
-        "torchrun",
-        f"--nnodes={job.nodes}",
-        f"--nproc-per-node={job.nproc}",
-        f"--node-rank={node_rank}",
-        f"--master-addr={master}",
-        f"--master-port={port}",
-        *map(literal, job.program),
-    ]
-
-
 def require_short_name(job: Job, suffix: str) -> None:
     """Raise SpecError if the names that a controller makes from the job's would be too long: it would create no pods."""
     if len(job.name + suffix) > _LONGEST_NAME:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from compose_sim.core.export.job import Job
+from compose_sim.core.export.job import Job, torchrun
 
 # The port depends on the job, so that two jobs on one node do not meet.
 _RENDEZVOUS = """\
@@ -37,15 +37,16 @@ def torchrun_lines(job: Job) -> str:
     """Return one command line per host; MASTER_ADDR is the address of the first host."""
     lines = [*_exports(job), ': "${MASTER_ADDR:?set it to the address of the first host}"']
     for number in range(job.nodes):
-        rendezvous = f'--node-rank {number} --master-addr "$MASTER_ADDR" --master-port {job.port}'
-        lines += [f"# on host {number}", f"{_torchrun(job)} {rendezvous} {shlex.join(job.program)}"]
+        command = torchrun(job, node_rank=str(number), master='"$MASTER_ADDR"', port=str(job.port))
+        lines += [f"# on host {number}", f"{' '.join(command)} {shlex.join(job.program)}"]
     return "\n".join([*lines, ""])
 
 
 def _attempts(job: Job) -> str:
     """Return the start of all nodes. A failed rank ends all of them, and a new attempt starts all of them."""
-    inner = f'exec {_torchrun(job)} --node-rank "$SLURM_NODEID" --master-addr "$0" --master-port "$1" "${{@:2}}"'
-    start = f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(inner)} \\\n  "
+    command = torchrun(job, node_rank='"$SLURM_NODEID"', master='"$0"', port='"$1"')
+    inner = shlex.quote(f'exec {" ".join(command)} "${{@:2}}"')
+    start = f"srun --kill-on-bad-exit=1 bash -c {inner} \\\n  "
     if not job.max_restarts:
         return f'{start}"$head" "$port" {shlex.join(job.program)}'
     return (
@@ -54,10 +55,6 @@ def _attempts(job: Job) -> str:
         "done\n"
         "exit 1"
     )
-
-
-def _torchrun(job: Job) -> str:
-    return f"torchrun --nnodes {job.nodes} --nproc-per-node {job.nproc}"
 
 
 def _exports(job: Job) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from compose_sim.core.export.job import Job
+from compose_sim.core.export.job import Job, torchrun
 from compose_sim.core.export.pods import Object, as_yaml
 from compose_sim.errors import SpecError
 
@@ -21,10 +21,7 @@ def swarm(job: Job) -> str:
 
 def _service(job: Job, number: int) -> Object:
     shared_memory = {"type": "tmpfs", "target": "/dev/shm", "tmpfs": {"size": job.shm_bytes}}
-    command = [
-        *("torchrun", f"--nnodes={job.nodes}", f"--nproc-per-node={job.nproc}", f"--node-rank={number}"),
-        *("--master-addr=node-0", f"--master-port={job.port}", *map(_literal, job.program)),
-    ]
+    command = torchrun(job, node_rank=str(number), master="node-0", port=str(job.port))
     limits = {
         **({"cpus": f"{job.cpus:g}"} if job.cpus else {}),
         **({"memory": str(job.memory_bytes)} if job.memory_bytes else {}),
@@ -35,7 +32,7 @@ def _service(job: Job, number: int) -> Object:
     variables |= {name: f"${{{name}:?export it before you deploy}}" for name in job.secrets}
     return {
         "image": job.image,
-        "command": command,
+        "command": [*command, *map(_literal, job.program)],
         **({"environment": variables} if variables else {}),
         "volumes": [shared_memory],
         "networks": ["cluster"],
@@ -64,11 +61,8 @@ def skypilot(job: Job) -> str:
         **({"cpus": f"{job.cpus:g}+"} if job.cpus else {}),
         **({"memory": f"{-(-job.memory_bytes // (1 << 30))}+"} if job.memory_bytes else {}),
     }
-    run = (
-        'head=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
-        f"torchrun --nnodes={job.nodes} --nproc-per-node={job.nproc} --node-rank=$SKYPILOT_NODE_RANK \\\n"
-        f"  --master-addr=$head --master-port={job.port} {shlex.join(job.program)}\n"
-    )
+    command = torchrun(job, node_rank="$SKYPILOT_NODE_RANK", master="$head", port=str(job.port))
+    run = f'head=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n{" ".join(command)} \\\n  {shlex.join(job.program)}\n'
     return as_yaml(
         {
             "name": job.name,

@@ -59,9 +59,9 @@ export SLURM_JOB_NODELIST=node-[7-8] SLURM_JOB_ID=12 HF_TOKEN=x
     done = subprocess.run(["bash"], input=stand_ins + text, capture_output=True, text=True, check=True)
 
     words = done.stdout.split("\0")
-    assert words[:4] == ["--nnodes", "4", "--nproc-per-node", "2"]
-    assert words[4:10] == ["--node-rank", "1", "--master-addr", "node-7", "--master-port", "20012"]
-    assert words[10:-2] == ["train.py", *ARGUMENTS]
+    assert words[:2] == ["--nnodes=4", "--nproc-per-node=2"]
+    assert words[2:5] == ["--node-rank=1", "--master-addr=node-7", "--master-port=20012"]
+    assert words[5:-2] == ["train.py", *ARGUMENTS]
     assert words[-2] == FULL["env"]["GREETING"]
 
 

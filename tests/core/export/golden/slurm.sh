@@ -13,7 +13,7 @@ export GREETING='it'"'"'s $(HOME) $5'
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))
 for attempt in {0..2}; do
-srun --kill-on-bad-exit=1 bash -c 'exec torchrun --nnodes 4 --nproc-per-node 2 --node-rank "$SLURM_NODEID" --master-addr "$0" --master-port "$1" "${@:2}"' \
+srun --kill-on-bad-exit=1 bash -c 'exec torchrun --nnodes=4 --nproc-per-node=2 --node-rank="$SLURM_NODEID" --master-addr="$0" --master-port="$1" "${@:2}"' \
   "$head" "$((port + attempt))" train.py --note 'it'"'"'s $(HOME) $5' -x && exit 0
 done
 exit 1
