@@ -18,7 +18,7 @@ from compose_sim.engine.run_folder.check_inputs import read_observed
 from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.node_files import files_of_nodes
+from compose_sim.engine.run_folder.node_files import NodeFiles
 from compose_sim.engine.run_folder.record import report_of
 
 _AROUND = 4  # lines of source before and after the one that a check names
@@ -31,6 +31,7 @@ class PageReader:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
+        self._found = NodeFiles(folder.files)
         self._fold = PageFold(folder.read_plan())
         self._timeline = Timeline()
         self._events = EventTail(folder.path)
@@ -42,7 +43,7 @@ class PageReader:
         """Return what is new; the message of a run that is over is the last one."""
         self.is_over = not self.folder.is_claimed()
         self._fold.add_events(self._in_order(self._events.finish() if self.is_over else self._events.poll()))
-        for name in files_of_nodes(self.folder.files, "observations", ".jsonl"):
+        for name in self._found.names("observations", ".jsonl"):
             self._read_records(name)
         if not self.is_over:
             return self._fold.take(report=None, is_over=False)

@@ -14,8 +14,8 @@ from compose_sim.core.state.fold import fold_all
 from compose_sim.core.verdict.hang import standings_of
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.folder import RunFolder, event_files
-from compose_sim.engine.run_folder.node_files import files_of_nodes
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.node_files import NodeFiles, files_of_nodes
 from compose_sim.engine.run_folder.safe_files import MOST_BYTES, SafeFolder
 from compose_sim.errors import SpecError
 
@@ -94,7 +94,9 @@ def read_events(folder: Path) -> list[Event]:
     """Return all events of the run, in order of time."""
     files = SafeFolder(folder)
     parsed = [
-        parse_file_event(line, PurePath(name).stem) for name in event_files(files) for line in _lines(files, name)
+        parse_file_event(line, PurePath(name).stem)
+        for name in NodeFiles(files).event_files()
+        for line in _lines(files, name)
     ]
     return sorted((event for event in parsed if event), key=lambda event: event.t)
 

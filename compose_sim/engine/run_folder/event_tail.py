@@ -13,8 +13,7 @@ from compose_sim.core.events.events import Event, parse_file_event, parse_metric
 from compose_sim.core.state.fold_driver import NODE as DRIVER
 from compose_sim.engine.run_folder.clock import read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.folder import event_files
-from compose_sim.engine.run_folder.node_files import files_of_nodes
+from compose_sim.engine.run_folder.node_files import NodeFiles
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
@@ -71,12 +70,12 @@ class EventTail:
 
     def __init__(self, folder: Path, *, logs: bool = True) -> None:
         self._files = SafeFolder(folder)
+        self._found = NodeFiles(self._files)
         self._clock = read_clock(self._files)
         self._logs = logs
         self._event_tails: dict[str, FileTail] = {}
         self._log_tails: dict[str, FileTail] = {}
         self._finishing = False
-        self._silent: set[str] = set()  # nodes without new events, which have started no rank, and written no new file
         self._rounds: dict[str, list[tuple[int, int]]] = {}  # log's stem -> (offset, generation), sorted
 
     def poll(self) -> list[Event]:
@@ -85,7 +84,6 @@ class EventTail:
 
     def finish(self) -> list[Event]:
         """Return what is left once all writers have exited, including incomplete last lines."""
-        self._silent = set()
         events = self.poll()
         # What a process that outlived the run adds from now on is not read, or this might never end.
         self._finishing = True
@@ -109,20 +107,17 @@ class EventTail:
     def _collect(self, *, final: bool) -> list[Event]:
         # Logs first: the events read afterwards then contain the round of every log line.
         if self._logs:
-            self._open(self._log_tails, lambda: files_of_nodes(self._files, "logs", ".log", besides=self._silent))
+            self._open(self._log_tails, lambda: self._found.names("logs", ".log"))
         printed = [(tail.stem, tail.finish() if final else tail.read()) for tail in self._log_tails.values()]
         now = self._clock.now()
         events: list[Event] = []
-        heard = {"master"}  # the driver's files appear there later
-        self._open(self._event_tails, lambda: event_files(self._files, besides=self._silent))
+        self._open(self._event_tails, self._found.event_files)
         for tail in self._event_tails.values():
             for _ in range(1 if final else _MOST_CHUNKS):
                 lines = tail.finish() if final else tail.read()
                 if not lines:
                     break
                 events += _parsed(tail.stem, lines)
-                heard.add(tail.stem)
-        self._silent = {tail.stem for tail in self._event_tails.values()} - heard
         self._note_rounds(events)
         for stem, lines in printed:
             events += _log_events(stem, lines, self._rounds.get(stem, []), now)

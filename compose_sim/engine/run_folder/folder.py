@@ -22,13 +22,12 @@ from compose_sim.core.report.report import Report
 from compose_sim.engine.run_folder.clock import begin_clock, read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.location import make_home, runs_folder
-from compose_sim.engine.run_folder.node_files import files_of_nodes
+from compose_sim.engine.run_folder.node_files import OWN_EVENTS
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError, ResourceError, SpecError, resource_error
 from compose_sim.node.shared.authentication import SECRET
 from compose_sim.node.shared.event_log import RunClock
 
-OWN_EVENTS = "journal/composesim.jsonl"  # not below `events`, where nodes write
 _WRITTEN_BY_ALL_NODES = ("shared", "record", "mps")
 _WITH_SOCKETS = ("debug", "mps")  # whoever can open these controls a rank
 _KEPT = ("shared",)  # until the run's folder is deleted
@@ -216,15 +215,6 @@ def try_read_plan(folder: str) -> Plan | None:
         return RunFolder(Path(folder)).read_plan()
     except SpecError:
         return None
-
-
-def event_files(files: SafeFolder, *, besides: Collection[str] = ()) -> list[str]:
-    """Return the names of a run's event files: that of composesim, then those that nodes and the master write."""
-    own = OWN_EVENTS.rpartition("/")[2]
-    names = [
-        name for name in files_of_nodes(files, "events", ".jsonl", besides=besides) if not name.endswith(f"/{own}")
-    ]
-    return [OWN_EVENTS, *names] if files.status(OWN_EVENTS) else names
 
 
 def last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from compose_sim.core.plan.model import KINDS
-from compose_sim.engine.run_folder.event_tail import EventTail
-from compose_sim.engine.run_folder.folder import RunFolder, event_files
-from compose_sim.engine.run_folder.node_files import files_of_nodes, folder_of
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.node_files import NodeFiles, files_of_nodes, folder_of
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from tests.builders import an_event
 
 
@@ -36,21 +37,49 @@ def test_a_container_writes_only_files_that_are_named_after_it(tmp_path: Path) -
     )
     files = RunFolder(tmp_path).files
 
-    assert event_files(files) == ["nodes/master/events/master.jsonl", "nodes/node-0/events/node-0.jsonl"]
+    assert NodeFiles(files).event_files() == ["nodes/master/events/master.jsonl", "nodes/node-0/events/node-0.jsonl"]
     assert files_of_nodes(files, "logs", ".log") == ["nodes/master/logs/driver.0.log", "nodes/node-1/logs/node-1.0.log"]
     assert folder_of(files, "node-0") == "nodes/node-0/"
 
 
-def test_a_rank_that_starts_late_is_followed(tmp_path: Path) -> None:
-    """The folder of a node is not searched while the node reports nothing; at the end, all are."""
-    write(tmp_path, "nodes/node-0/events/node-0.jsonl")
-    with closing(EventTail(tmp_path)) as tail:
-        tail.poll()
-        tail.poll()
-        write(tmp_path, "nodes/node-0/logs/node-0.0.log")
-        found = [event.kind for event in tail.finish()]
+def test_files_that_nodes_add_are_found_in_new_and_in_old_folders(tmp_path: Path) -> None:
+    write(tmp_path, "nodes/node-0/logs/node-0.0.log", "nodes/node-1/events/node-1.jsonl")
+    long_ago = 1_000_000_000
+    for folder in [tmp_path, *tmp_path.glob("**/")]:
+        os.utime(folder, (long_ago, long_ago))
+    finder = NodeFiles(RunFolder(tmp_path).files)
 
-    assert found == ["log"]
+    assert finder.names("logs", ".log") == ["nodes/node-0/logs/node-0.0.log"]
+    write(
+        tmp_path, "nodes/node-0/logs/node-0.1.log", "nodes/node-1/logs/node-1.0.log", "nodes/node-2/logs/node-2.0.log"
+    )
+    assert finder.names("logs", ".log") == [
+        *("nodes/node-0/logs/node-0.0.log", "nodes/node-0/logs/node-0.1.log"),
+        *("nodes/node-1/logs/node-1.0.log", "nodes/node-2/logs/node-2.0.log"),
+    ]
+
+
+def test_a_folder_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
+    """The times of two changes may be equal."""
+    write(tmp_path, "logs/node-0.0.log")
+    times = (tmp_path / "logs").stat()
+    finder = NodeFiles(RunFolder(tmp_path).files)
+    assert finder.names("logs", ".log") == ["logs/node-0.0.log"]
+
+    write(tmp_path, "logs/node-0.1.log")
+    os.utime(tmp_path / "logs", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert finder.names("logs", ".log") == ["logs/node-0.0.log", "logs/node-0.1.log"]
+
+
+def test_a_settled_folder_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run looks for new files twenty times a second."""
+    write(tmp_path, "logs/node-0.0.log")
+    os.utime(tmp_path / "logs", (0, 0))
+    finder = NodeFiles(RunFolder(tmp_path).files)
+    finder.names("logs", ".log")
+
+    monkeypatch.setattr(SafeFolder, "opened", None)
+    assert finder.names("logs", ".log") == ["logs/node-0.0.log"]
 
 
 def test_each_container_gets_folders_that_no_other_one_shares(tmp_path: Path) -> None:
