@@ -45,21 +45,22 @@ while True:
     dist.all_reduce(weight.grad)
     optimizer.step()
     step, failed = step + 1, []
+    path = f"{scratch}/{os.getpid()}-{step}"
     try:
-        with open(f"{scratch}/{os.getpid()}-{step}", "wb") as file:
+        with open(path, "wb") as file:
             file.write(bytes(10_000))
+            time.sleep(0.01)  # so that a fault often begins while a rank holds what it is about to give back
     except OSError as error:
         failed.append(error.strerror)
-    if os.path.exists(f"{scratch}/{os.getpid()}-{step}"):
-        os.unlink(f"{scratch}/{os.getpid()}-{step}")
+    if os.path.exists(path):
+        os.unlink(path)
     try:
-        thread = threading.Thread(target=int)
+        thread = threading.Thread(target=time.sleep, args=(0.01,))
         thread.start()
         thread.join()
     except RuntimeError as error:
         failed.append(str(error))
     print(json.dumps({"step": step, "rank": rank, "failed": failed}), flush=True)
-    time.sleep(0.02)
 dist.destroy_process_group()
 """
 

@@ -39,6 +39,11 @@ def test_an_exception_is_the_cause_with_its_traceback(project: Project, engine: 
 @pytest.mark.parametrize(
     ("code", "kind", "message"),
     [
+        (
+            "import atexit; atexit.register(threading.Event().wait); atexit.register(dist.destroy_process_group); 1 / 0",
+            "exception",
+            "ZeroDivisionError: division by zero",  # not that of rank 0, though rank 1 is stopped before it has exited
+        ),
         ("sys.exit(3)", "exit", "rank 1 exited with status 3"),
         ("import ctypes; ctypes.string_at(0)", "signal", "rank 1 was killed by SIGSEGV"),
         ("os.abort()", "signal", "rank 1 was killed by SIGABRT"),
@@ -50,7 +55,7 @@ def test_an_exception_is_the_cause_with_its_traceback(project: Project, engine: 
     ],
 )
 def test_how_a_rank_ended_is_told(project: Project, code: str, kind: str, message: str) -> None:
-    script = project.write("train.py", JOINED + f"if rank == 1: {code}\ndist.barrier()\n")
+    script = project.write("train.py", "import threading\n" + JOINED + f"if rank == 1: {code}\ndist.barrier()\n")
     outcome = project.run("up", "--engine", "local", "--nodes", "2", "--json", script)
     cause = outcome.report["cause"]
 

@@ -36,6 +36,9 @@ def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -
     if not failures:
         return master_failure(state)
     failures.sort(key=lambda failure: failure.t)
+    raised = _raised_before(state, failures[0])
+    if raised:
+        return raised
     causes = [failure for failure in failures if not is_consequence(failure.message)]
     if causes and causes[0].t <= failures[0].t + _CONSEQUENCE_WITHIN_S:
         return causes[0]
@@ -90,6 +93,21 @@ def _how_node_ended(node: NodeState) -> tuple[str, str]:
     if exit_code > 128:
         return "signal", f"was killed by signal {exit_code - 128}"
     return "exit", f"exited with status {exit_code}"
+
+
+def _raised_before(state: ClusterState, first: Failure) -> Failure | None:
+    """
+    Return an exception that came before the first failure, of a rank that composesim stopped before it had exited.
+
+    A rank closes its connections while it exits, which may take longer than the others need to fail and to be noticed.
+    """
+    if first.kind != "exception":  # the others get their time when they are noticed
+        return None
+    raised = [rank.exception for rank in state.ranks.values() if rank.exception and rank.exception.t < first.t]
+    raised = [
+        each for each in raised if not (is_consequence(each.message) or (state.elastic and is_excused(state, each)))
+    ]
+    return min(raised, key=lambda failure: failure.t, default=None)
 
 
 def _early_leaver(state: ClusterState, consequence: Failure) -> Failure | None:

@@ -31,6 +31,16 @@ def refused_processes() -> int:
     return _count(_lines("pids.events") or _lines("pids/pids.events"), "max")
 
 
+def process_limit() -> int | None:
+    """Return how many processes and threads this container may have; None if there is no limit."""
+    return _number("pids.max", "pids/pids.max")
+
+
+def free_processes() -> int:
+    """Return how many more processes and threads this container can start; 0 if unknown."""
+    return max(0, (process_limit() or 0) - (_number("pids.current", "pids/pids.current") or 0))
+
+
 def _count(lines: Iterable[str], wanted: str) -> int:
     return next((int(count) for name, _, count in (line.partition(" ") for line in lines) if name == wanted), 0)
 

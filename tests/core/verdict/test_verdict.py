@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compose_sim.core.events.events import Event
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import Failure
@@ -53,6 +55,38 @@ def test_the_first_exception_is_the_cause() -> None:
     assert verdict.cause is not None
     assert (verdict.cause.rank, verdict.cause.kind, verdict.cause.message) == (2, "exception", "ValueError: bad batch")
     assert verdict.cause.traceback == "Traceback…"
+
+
+@pytest.mark.parametrize("end", [{"exit_code": 1}, {"signal": 15}], ids=["exits", "is killed"])
+@pytest.mark.parametrize("message", ["Connection closed by peer [10.0.0.3]:5", "gloo: no error"])
+def test_an_exception_is_the_cause_although_the_rank_is_stopped(message: str, end: dict[str, int]) -> None:
+    """A rank that raised first may still be exiting when the others have failed without it."""
+    events = started() + [
+        an_event("exception", 5.00, rank=2, type="ValueError", message="bad batch"),
+        an_event("exception", 5.01, rank=0, type="RuntimeError", message=message),
+        an_event("rank-exited", 5.02, rank=0, exit_code=1),
+        an_event("rank-exited", 7.03, rank=2, stopped=True, **end),
+        *ended({0: 1, 1: 143, 2: 143}),
+    ]
+    cause = first_cause(fold_all(PLAN, events))
+
+    assert cause is not None
+    assert (cause.rank, cause.kind, cause.message) == (2, "exception", "ValueError: bad batch")
+
+
+def test_an_exception_of_a_stopped_rank_is_no_cause() -> None:
+    """It may come from being stopped."""
+    events = started() + [
+        an_event("exception", 5.00, rank=0, type="ValueError", message="bad batch"),
+        an_event("rank-exited", 5.01, rank=0, exit_code=1),
+        an_event("exception", 5.02, rank=2, type="RuntimeError", message="interrupted"),
+        an_event("rank-exited", 5.03, rank=2, stopped=True, exit_code=1),
+        *ended({0: 1, 1: 143, 2: 143}),
+    ]
+    cause = first_cause(fold_all(PLAN, events))
+
+    assert cause is not None
+    assert (cause.rank, cause.message) == (0, "ValueError: bad batch")
 
 
 def test_a_crash_after_the_script_ended_is_named_teardown() -> None:

@@ -26,8 +26,9 @@ def attach(run: Cluster, name: str) -> socket.socket:
     descriptor = os.open(run.folder / "debug", os.O_RDONLY)
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(PATIENCE_S)
-    run.wait_for((run.folder / "debug" / name).exists)
-    link.connect(f"/proc/self/fd/{descriptor}/{name}")
+    run.wait_for(
+        lambda: link.connect_ex(f"/proc/self/fd/{descriptor}/{name}") == 0
+    )  # it is announced before it listens
     os.close(descriptor)
     return link
 
@@ -45,7 +46,10 @@ def test_a_breakpoint_waits_for_a_terminal(cluster: MakeCluster) -> None:
     run = cluster(SCRIPT, launcher="env").start(1)
     place = run.wait_for_event("node-0", "breakpoint", phase="waiting")["data"]
     assert (place["file"], place["line"]) == (run.program[0], 4)
-    run.wait_for(lambda: stat.S_IMODE((run.folder / "debug" / place["socket"]).stat().st_mode) == 0o600)
+    path = run.folder / "debug" / place["socket"]
+    run.wait_for(
+        lambda: path.exists() and stat.S_IMODE(path.stat().st_mode) == 0o600
+    )  # nobody has connected, so it stays
     with attach(run, place["socket"]) as link:
         assert "secret += 1" in until(link, "(Pdb) ")
         link.sendall(b"secret = 99\np secret\n")

@@ -13,6 +13,7 @@ from ...shared import roles
 from ...shared.event_log import EventLog
 
 POLL_SECONDS = 0.02
+SETTLE_POLLS = 10  # a resource is taken this often: a rank may give back what it held for a moment at the first time
 TIMEOUT_SECONDS = 8.0  # composesim gives up after 20
 
 

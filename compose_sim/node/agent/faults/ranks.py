@@ -12,7 +12,16 @@ from collections.abc import Generator
 from pathlib import Path
 
 from ...shared import fault_note
-from .command import POLL_SECONDS, TIMEOUT_SECONDS, Command, CommandHandler, ExecutionError, NodeContext, wait_until
+from .command import (
+    POLL_SECONDS,
+    SETTLE_POLLS,
+    TIMEOUT_SECONDS,
+    Command,
+    CommandHandler,
+    ExecutionError,
+    NodeContext,
+    wait_until,
+)
 
 _START_SECONDS = 6.0
 _END_SECONDS = 9.0  # from the beginning of the command to the end of the rank
@@ -90,7 +99,11 @@ def _limit_files(command: Command, node: NodeContext) -> Generator[float, None, 
     )
     soft, hard = resource.prlimit(rank.pid, resource.RLIMIT_NOFILE)
     node.held[command.id] = (rank, soft)
-    resource.prlimit(rank.pid, resource.RLIMIT_NOFILE, (_next_descriptor(rank.pid), hard))
+    lowest = soft
+    for _ in range(SETTLE_POLLS):
+        lowest = min(lowest, _next_descriptor(rank.pid))
+        resource.prlimit(rank.pid, resource.RLIMIT_NOFILE, (lowest, hard))
+        yield POLL_SECONDS
 
 
 def _restore_files(command: Command, node: NodeContext) -> None:

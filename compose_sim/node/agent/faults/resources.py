@@ -10,7 +10,16 @@ from collections.abc import Generator
 from pathlib import Path
 
 from .. import usage
-from .command import TIMEOUT_SECONDS, Command, CommandHandler, ExecutionError, NodeContext, wait_until
+from .command import (
+    POLL_SECONDS,
+    SETTLE_POLLS,
+    TIMEOUT_SECONDS,
+    Command,
+    CommandHandler,
+    ExecutionError,
+    NodeContext,
+    wait_until,
+)
 
 _PREFERRED_VICTIM = "1000"  # the highest score of /proc/PID/oom_score_adj
 _RESERVED_FOR_HOST = 256 << 20
@@ -73,22 +82,29 @@ def _available_on_host() -> int:
 
 def _fill_disk(command: Command, node: NodeContext) -> Generator[float, None, None]:
     """Allocate all that is left of `--scratch`, a file system in the node's memory."""
-    yield from ()
     scratch = os.environ.get("COMPOSESIM_SCRATCH")
     if not (scratch and node.contained and os.path.ismount(scratch)):
         raise ExecutionError("the node has no --scratch disk, so this would fill the disk of the host")
     file = os.open(_filler(scratch, command), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        size, chunk = 0, _PAGE * os.statvfs(scratch).f_blocks
-        while chunk >= _PAGE:
-            try:
-                os.posix_fallocate(file, size, chunk)
-            except OSError:  # less than that is left
-                chunk //= 2
-            else:
-                size += chunk
+        size = 0
+        for _ in range(SETTLE_POLLS):
+            size = _grow(file, size, _PAGE * os.statvfs(scratch).f_blocks)
+            yield POLL_SECONDS
     finally:
         os.close(file)
+
+
+def _grow(file: int, size: int, chunk: int) -> int:
+    """Allocate until nothing is left, and return the new size of the file."""
+    while chunk >= _PAGE:
+        try:
+            os.posix_fallocate(file, size, chunk)
+        except OSError:  # less than that is left
+            chunk //= 2
+        else:
+            size += chunk
+    return size
 
 
 def _empty_disk(command: Command, node: NodeContext) -> None:
@@ -104,7 +120,7 @@ def _filler(scratch: str, command: Command) -> Path:
 
 def _exhaust_processes(command: Command, node: NodeContext) -> Generator[float, None, None]:
     """Start a process that takes as many threads as the control group of the node allows."""
-    limit = _process_limit() if node.contained else None
+    limit = usage.process_limit() if node.contained else None
     if limit is None or limit > _MOST_THREADS:
         raise ExecutionError("the node has no process limit, so this would exhaust the processes of the host")
     process, deadline = node.start(command, "balloon", "threads", str(limit)), time.monotonic() + TIMEOUT_SECONDS
@@ -121,16 +137,6 @@ def _exhaust_processes(command: Command, node: NodeContext) -> Generator[float, 
     except ExecutionError:
         node.end(command)
         raise
-
-
-def _process_limit() -> int | None:
-    for name in ("pids.max", "pids/pids.max"):  # control groups version 2, and 1
-        try:
-            text = Path("/sys/fs/cgroup", name).read_text().strip()
-        except OSError:
-            continue
-        return int(text) if text.isdigit() else None
-    return None
 
 
 def _end_process(command: Command, node: NodeContext) -> None:
