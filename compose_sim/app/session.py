@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from compose_sim import __version__
@@ -36,9 +34,6 @@ if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
     from compose_sim.engine.protocol import Engine
     from compose_sim.engine.run_folder.folder import RunFolder
 
-_CLEAN_UP_S = 30.0  # for an engine that does not respond; a daemon restarts in less
-_RETRY_S = 1.0
-
 
 class Session:
     """One run of a request: planned when the session is created, and executed by `run`."""
@@ -55,15 +50,21 @@ class Session:
         self.request = request
         self.name = name or new_name(request.spec)
         self._folder = folder or runs_folder(request.folder) / self.name
+        self.marks: dict[str, float] = {}  # phase of `core/state/phases.py` -> when it ended, on the monotonic clock
+        self.mark("Python and imports")
         self.was_interrupted = False  # whether Ctrl-C or SIGTERM ended the run
         self._portable = portable
         self._environment: dict[str, str] = {}
         self._mounts: tuple[Mount, ...] = ()
         self._supervisor: Supervisor | None = None
-        self._removal: Future[None] | None = None  # of the nodes, in the background
         self.plan: Plan
         self.host: Host
         self._make_plan()
+        self.mark("inspection and plan")
+
+    def mark(self, phase: str) -> None:
+        """Note that a phase has ended."""
+        self.marks[phase] = time.monotonic()
 
     @cached_property
     def engine(self) -> Engine:
@@ -117,6 +118,7 @@ class Session:
         self.folder.claim()
         try:
             self._lay_out()
+            self.mark("run folder")
             report = conclude(self._run_or_interrupt(listener, player))
             if unwritten := self._write_report(report):
                 listener.progress(f"report.json was not written: {unwritten.message}. Try: {unwritten.hint}")
@@ -158,21 +160,26 @@ class Session:
             return self._report(read_state(self.folder)[1])
 
     def _run(self, listener: Listener, player: Player | None) -> Report:
+        from compose_sim.app.node_removal import NodeRemoval
         from compose_sim.app.run import RunLoop
         from compose_sim.core.verdict.verdict import judge
         from compose_sim.engine.lifetime.supervisor import start_supervisor
 
         self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
+        removal = NodeRemoval(self.engine, self.plan, log=self.folder.path / "supervisor.log")
         try:
             image = self.engine.prepare(self.plan, listener.progress)
+            self.mark("supervisor and image")
             self._start(image)
+            self.mark("engine creates nodes")
             loop = RunLoop(self.plan, self.engine, self.folder, listener, player)
             state = loop.follow()
             self.was_interrupted = loop.was_interrupted
             if judge(state).word == "passed":  # else the report may need what the engine has of their output
-                self._begin_clean_up()
+                removal.begin()
             report = self._report(state)
             self._write_report(report)  # before the clean-up, which may be interrupted
+            self.mark("checks and report")
         except EngineSilentError:
             raise
         except ComposesimError as error:
@@ -180,8 +187,9 @@ class Session:
                 raise EngineError(problem, evidence=error.message) from error
             raise
         finally:
-            if self._clean_up(listener):
+            if removal.finish(listener):
                 self._supervisor.release()
+            self.mark("nodes removed")
         return report
 
     def _start(self, image: str) -> None:
@@ -193,6 +201,7 @@ class Session:
         for attempts_left in (2, 1, 0):
             if self.engine.name == "docker":
                 write_documents(self.plan, self.folder.path, image=image, dotenv=self.request.dotenv)
+                self.mark("compose file")
             self.folder.append_event("started", {"version": __version__, **facts})
             try:
                 self.engine.start(self.plan, self.folder)
@@ -217,59 +226,6 @@ class Session:
                 return named
             raise
         return None
-
-    def _begin_clean_up(self) -> None:
-        """Remove the nodes in the background, unless they are kept; `_clean_up` waits for that, and tries again if it fails."""
-        removal: Future[None] = Future()
-
-        def remove() -> None:
-            try:
-                self.engine.remove(self.name)
-                removal.set_result(None)
-            except BaseException as error:  # noqa: BLE001 - raised where the result is needed
-                removal.set_exception(error)
-
-        if not self.plan.keep:
-            self._removal = removal
-            Thread(target=remove, daemon=True).start()
-
-    def _clean_up(self, listener: Listener) -> bool:
-        """
-        Remove the nodes, unless they are kept; return False if the supervisor has to.
-
-        An engine that does not respond, or a user who does not wait for it, must not cost the user the report.
-        """
-        try:
-            if self.plan.keep or self._remove_nodes(listener):
-                return True
-        except KeyboardInterrupt:
-            pass
-        log = self.folder.path / "supervisor.log"
-        listener.progress(f"A background process goes on trying: see {log}. Try: composesim prune")
-        return False
-
-    def _remove_nodes(self, listener: Listener) -> bool:
-        """Remove the nodes; return False if the engine does not respond for long."""
-        deadline, problem = time.monotonic() + _CLEAN_UP_S, ""
-        while True:
-            try:
-                if begun := self._removal:
-                    self._removal = None
-                    begun.result()
-                elif away := self.engine.problem():  # a ping, which takes no time even if the engine hangs
-                    raise EngineError(away)
-                else:
-                    self.engine.remove(self.name)
-                return True
-            except (ComposesimError, OSError) as error:
-                if not problem:
-                    problem = self.engine.problem() or str(error)
-                    listener.progress(
-                        f"{problem}\nWaiting to remove the nodes. Ctrl-C leaves that to a background process."
-                    )
-                if time.monotonic() > deadline:
-                    return False
-            time.sleep(_RETRY_S)
 
     def _facts(self, image: str) -> dict[str, Any]:
         """Return the facts about this machine and the engine for the report."""

@@ -15,6 +15,7 @@ from compose_sim.cli.options import cluster_options, keep_option, request_from_f
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import announce, exit_with_report, run_session
 from compose_sim.cli.views.live import DetachedListener
+from compose_sim.cli.views.phases import print_phases, profile_option
 from compose_sim.cli.views.service_links import links_of, published_by
 
 
@@ -24,8 +25,15 @@ from compose_sim.cli.views.service_links import links_of, published_by
 @click.option("--detach", is_flag=True, help="Return once the nodes run; see logs, wait, down.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @junit_option
+@profile_option
 def command(
-    file: Path | None, program: tuple[str, ...], detach: bool, as_json: bool, junit_file: Path | None, **flags: Any
+    file: Path | None,
+    program: tuple[str, ...],
+    detach: bool,
+    as_json: bool,
+    junit_file: Path | None,
+    profile_phases: bool,
+    **flags: Any,
 ) -> None:
     """Run SCRIPT (default: the recipe's example) on every rank of a cluster, and exit with its verdict.
 
@@ -36,7 +44,11 @@ def command(
     if detach:
         _run_detached(session, as_json=as_json, junit=junit_file)
     report = run_session(session, session.run, quiet=as_json)
-    exit_with_report(session, report, as_json=as_json, junit=junit_file)
+    try:
+        exit_with_report(session, report, as_json=as_json, junit=junit_file)
+    finally:
+        if profile_phases:
+            print_phases(session)
 
 
 def _run_detached(session: Session, *, as_json: bool, junit: Path | None) -> NoReturn:
