@@ -57,6 +57,11 @@ MAY_IMPORT = {
         "core/verdict",
         "node/records",
     },
+    "core/learn": {
+        "",
+        *("core", "core/checks", "core/events", "core/report", "core/request", "core/scenarios", "core/view"),
+        "node/records",
+    },
     "core/doctor": {"", "core", "core/host", "core/plan", "core/report"},
     "engine": {"", "core/*", "engine/*"},
     "engine/run_folder": {"", "core/*", "engine", "node/shared"},

@@ -1,0 +1,90 @@
+"""Print lessons: what to do, how an attempt went, and the progress of a student."""
+
+from __future__ import annotations
+
+import shutil
+
+import click
+
+from compose_sim.app.learn.attempt import Attempt
+from compose_sim.app.learn.course_folder import LessonFolder
+from compose_sim.app.learn.workbook import Workbook
+from compose_sim.cli.console import MARKS, echo, print_table
+from compose_sim.core.learn.outcome import Outcome, Status
+
+_MARKS: dict[Status, str] = {"passed": "passed", "failed": "failed", "unjudged": "not-applicable"}
+_WORDS: dict[Status, str] = {"passed": "passed", "failed": "not yet", "unjudged": "could not be judged"}
+
+
+def print_lesson(workbook: Workbook, lesson: LessonFolder) -> None:
+    """Print the goal of a lesson, the question, and the files to open."""
+    wanted = lesson.lesson
+    echo(click.style(f"{lesson.name}: {wanted.title}", bold=True))
+    _print_text(f"Goal: {wanted.goal}")
+    _print_text(f"Predict, before you run it: {wanted.question}")
+    echo(f"  Read {lesson.name}/page.md, then edit {_shown(workbook, lesson)}")
+
+
+def print_attempt(workbook: Workbook, lesson: LessonFolder, attempt: Attempt) -> None:
+    """Print what was observed in an attempt, the picture of the run, and what to do next."""
+    outcome = attempt.outcome
+    echo()
+    print_outcome(outcome)
+    if attempt.picture:
+        echo()
+        for line in attempt.picture:
+            echo(f"  {line}".rstrip())
+    echo()
+    if outcome.status == "passed":
+        _print_text(f"You were asked: {lesson.lesson.question}")
+        _print_text(f"Answer: {lesson.lesson.answer}")
+    elif outcome.status == "failed":
+        _print_text(f"Why it matters: {lesson.lesson.why}")
+    echo()
+    mark, colour = MARKS[_MARKS[outcome.status]]
+    verdict = click.style(f"{mark} {lesson.name} {_WORDS[outcome.status]}", fg=colour, bold=True)
+    done = sum(1 for _, progress in workbook.rows() if progress.passed_at)
+    echo(f"{verdict}  {outcome.seconds:.1f} s · {progress_bar(done, len(workbook.course.lessons))}")
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """Print one line for each requirement, and the evidence for those that were not met."""
+    width = max(len(finding.id) for finding in outcome.findings)
+    for finding in outcome.findings:
+        mark, colour = MARKS[_MARKS[finding.status]]
+        first, *rest = finding.detail.splitlines() or [""]
+        echo(f"  {click.style(mark, fg=colour)} {finding.id:{width}}  {first}")
+        for line in [*rest, f"at {finding.place}" if finding.place and finding.status != "passed" else ""]:
+            if line:
+                echo(f"    {'':{width}}  {line}")
+
+
+def print_hints(lesson: LessonFolder, hints: tuple[str, ...]) -> None:
+    """Print the hints that were read so far."""
+    for number, hint in enumerate(hints, 1):
+        _print_text(f"Hint {number} of {len(lesson.lesson.hints)}: {hint}")
+
+
+def print_lessons(workbook: Workbook) -> None:
+    """Print all lessons with the progress of the student."""
+    rows = []
+    for lesson, progress in workbook.rows():
+        mark = "✔" if progress.passed_at else "▸" if lesson == workbook.current else " "
+        rows.append((mark, lesson.name, lesson.lesson.title, progress.attempts, progress.hints))
+    print_table(("", "lesson", "title", "attempts", "hints"), rows)
+
+
+def progress_bar(done: int, count: int) -> str:
+    """Return `[████░░░░] 4 of 15`."""
+    filled = round(20 * done / count)
+    return f"[{'█' * filled}{'░' * (20 - filled)}] {done} of {count}"
+
+
+def _shown(workbook: Workbook, lesson: LessonFolder) -> str:
+    return str(workbook.script(lesson).relative_to(workbook.folder))
+
+
+def _print_text(text: str) -> None:
+    """Print a paragraph, indented, and wrapped to the width of the terminal."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    echo(click.wrap_text(text, width, initial_indent="  ", subsequent_indent="    "))

@@ -1,0 +1,148 @@
+"""Define the format of a course: `course.yaml`, and the `lesson.yaml` in the folder of each lesson."""
+
+from __future__ import annotations
+
+from math import isclose
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from compose_sim.core.request.field_types import CheckIds, Count, Duration
+from compose_sim.core.request.validation_errors import error_in_file, problems_of
+from compose_sim.core.request.yaml_source import KeyPath, read_yaml
+from compose_sim.core.scenarios.scenario import Expectation, Share, Step
+
+Text = Annotated[str, Field(min_length=1)]
+Picture = Literal["samples", "parameters", "messages", "timeline", "none"]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class MetricBound(BaseModel):
+    """What the last value of a metric must be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    equals: float | None = Field(None, description="This value, up to a relative difference of 1e-6")
+    at_least: float | None = Field(None, description="This value or more")
+    at_most: float | None = Field(None, description="This value or less")
+
+    @model_validator(mode="after")
+    def _some_bound(self) -> Self:
+        if self.equals is None and self.at_least is None and self.at_most is None:
+            raise ValueError("one of equals, at_least and at_most is required")
+        return self
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value is within the bounds."""
+        if self.equals is not None and not isclose(value, self.equals, rel_tol=1e-6, abs_tol=1e-9):
+            return False
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+    @property
+    def text(self) -> str:
+        """The bounds in words."""
+        words = {"": self.equals, "at least ": self.at_least, "at most ": self.at_most}
+        return " and ".join(f"{word}{value:g}" for word, value in words.items() if value is not None)
+
+
+class Requirements(BaseModel):
+    """What a run must show for the lesson to be passed. That it ended without a failure is always required."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    steps: Count | None = Field(None, description="Optimizer steps that each node makes, at least")
+    loss_falls: Share | None = Field(
+        None, description="How much lower the mean loss of the last quarter is than that of the first, at least"
+    )
+    collectives: Count | None = Field(None, description="Collectives that each rank issues, at least")
+    reductions_per_step: float | None = Field(
+        None, description="Gradient reductions by DistributedDataParallel per optimizer step, at most"
+    )
+    checks: CheckIds = Field((), description="Checks of `composesim check` that must pass")
+    metrics: dict[str, MetricBound] = Field(
+        default_factory=dict, description="Bounds of metrics that the program prints"
+    )
+    expect: tuple[Expectation, ...] = Field((), description="Expectations of the scenario, as in scenario files")
+
+
+class Lesson(BaseModel):
+    """A lesson.yaml file."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", title="A lesson of a composesim course", populate_by_name=True
+    )
+
+    title: Text = Field(description="The title")
+    goal: Text = Field(description="What the student is to reach, in one sentence")
+    question: Text = Field(description="What the student should predict before the first run")
+    answer: Text = Field(description="The answer to the question, shown once the lesson is passed")
+    why: Text = Field(description="Why the mistake matters, shown with each failed attempt")
+    hints: tuple[Text, Text, Text] = Field(description="Three hints, each stronger than the one before")
+    concepts: tuple[Text, ...] = Field((), description="What the lesson teaches, in the field's terms")
+    nodes: Count = Field(2, description="Number of nodes")
+    ranks_per_node: Count = Field(1, description="Ranks on each node")
+    program: Text = Field(
+        "script.py", pattern=r"^[\w-]+\.py$", description="What the ranks run: the script, or a program that imports it"
+    )
+    timeout: Duration = Field("60s", validate_default=True, description="Stop an attempt after this time")
+    hang_timeout: Duration = Field("15s", validate_default=True, description="Stop it if no rank moves for this time")
+    max_restarts: int = Field(0, ge=0, description="New rounds after failed ranks and lost nodes")
+    steps: tuple[Step, ...] = Field((), description="Faults to inject, as in the steps of a scenario file")
+    required: Requirements = Field(alias="pass", description="What the run must show")
+    fails: Text = Field(description="The requirement that the delivered script does not meet, such as set-epoch")
+    picture: Picture = Field("none", description="What is drawn from the run")
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """The ids of all requirements, in the order in which they are judged."""
+        wanted = self.required
+        counted = ("steps", "loss_falls", "collectives", "reductions_per_step")
+        return (
+            *("run", *(name for name in counted if getattr(wanted, name) is not None)),
+            *wanted.checks,
+            *wanted.metrics,
+            *(each.name for each in wanted.expect),
+        )
+
+    @model_validator(mode="after")
+    def _fails_for_a_requirement(self) -> Self:
+        if self.fails not in self.requirements:
+            raise ValueError(f"fails: '{self.fails}' is no requirement of this lesson: {', '.join(self.requirements)}")
+        if self.requirements == ("run",):
+            raise ValueError("pass: it requires nothing, so an empty script would pass")
+        return self
+
+
+class Course(BaseModel):
+    """A course.yaml file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", title="A course of composesim")
+
+    title: Text = Field(description="The title")
+    welcome: Text = Field(description="What the student reads first")
+    farewell: Text = Field(description="What the student reads when all lessons are passed")
+
+
+def parse_lesson(text: str, source: str) -> Lesson:
+    """Return the lesson in a text; raise SpecError with file, line and key."""
+    return _parse(Lesson, text, source)
+
+
+def parse_course(text: str, source: str) -> Course:
+    """Return the course in a text; raise SpecError with file, line and key."""
+    return _parse(Course, text, source)
+
+
+def _parse(model: type[_Model], text: str, source: str) -> _Model:
+    read = read_yaml(text, source, {})
+    try:
+        return model.model_validate(read.values)
+    except ValidationError as error:
+        raise error_in_file(read, problems_of(error, lambda path: _keys_at(model, path))) from None
+
+
+def _keys_at(model: type[BaseModel], path: KeyPath) -> list[str]:
+    """Return the keys that are valid beside the one at this path."""
+    inside: dict[str, type[BaseModel]] = {"pass": Requirements, "metrics": MetricBound}
+    own = next((inside[str(key)] for key in reversed(path[:-1]) if key in inside), model)
+    return [field.alias or name for name, field in own.model_fields.items()]
