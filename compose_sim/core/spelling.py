@@ -7,8 +7,9 @@ from difflib import get_close_matches
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most like `name`, or "" if none is."""
-    return next(iter(get_close_matches(name.lower().replace("_", "-"), list(known), n=1)), "")
+    """Return the known name that is most like `name`, or "" if none is; - and _ are the same."""
+    plain = {each.replace("_", "-"): each for each in known}
+    return next((plain[each] for each in get_close_matches(name.lower().replace("_", "-"), plain, n=1)), "")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

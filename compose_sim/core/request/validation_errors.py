@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from compose_sim.core.request.yaml_source import KeyPath, YamlText
+from compose_sim.core.spelling import did_you_mean, nearest
 from compose_sim.errors import SpecError
 
 KeysAt = Callable[[KeyPath], list[str]]  # path of an unknown key -> the keys that are known there
@@ -78,9 +78,9 @@ def _problem(detail: ErrorDetails, keys_at: KeysAt) -> Problem:
         return _unknown_key(path, key, given, keys_at(path))
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
-        nearest = next(iter(get_close_matches(str(given), choices, n=1)), choices[0])
+        near = nearest(str(given), choices) or choices[0]
         text = f"'{given}' is not one of {', '.join(choices)}"
-        return Problem(path=path, text=text, nearest=nearest, hint=f"{key}: {nearest}")
+        return Problem(path=path, text=text, nearest=near, hint=f"{key}: {near}")
     return Problem(path=path, text=_message(kind, key, given, context, detail["msg"]), hint=_example(kind, key, given))
 
 
@@ -121,10 +121,10 @@ def _example(kind: str, key: str, given: Any) -> str:
 
 
 def _unknown_key(path: KeyPath, key: str, given: Any, known: list[str]) -> Problem:
-    nearest = next(iter(get_close_matches(key.replace("-", "_").lower(), known, n=1)), "")
-    text = f"unknown key '{key}'" + (f"; did you mean '{nearest}'?" if nearest else f"; there are {', '.join(known)}")
+    near = nearest(key, known)
     written = f" {given}" if isinstance(given, str) else ""
-    return Problem(path=path, text=text, nearest=nearest, hint=f"{nearest}:{written}" if nearest else "")
+    text = f"unknown key '{key}'{did_you_mean(key, known)}"
+    return Problem(path=path, text=text, nearest=near, hint=f"{near}:{written}" if near else "")
 
 
 def _path(location: tuple[int | str, ...]) -> KeyPath:
