@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from compose_sim import assets
 from compose_sim.core.host.host import DockerFacts
-from compose_sim.engine.host.answers import home_folder, remembered
+from compose_sim.engine.host.answers import remembered
+from compose_sim.engine.host.docker_socket import answer_of, docker_endpoint, settings_file
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import EngineSilentError
 
 MINIMUM_COMPOSE = (2, 20)
 _SCRIPT = ", as make engine does" if assets.is_checkout() else ""
-_DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"  # of the context `default`
-_RESPONDS_WITHIN_S = 2.0
 # Where the docker command looks for Compose, besides the folder of its settings.
 _PLUGINS = tuple(f"/usr/{folder}/docker/cli-plugins" for folder in ("local/lib", "local/libexec", "lib", "libexec"))
 
@@ -40,10 +37,8 @@ def docker_facts() -> DockerFacts:
             hint="docker context use default, or unset DOCKER_HOST",
         )
     with ThreadPoolExecutor(max_workers=5) as pool:
-        version = pool.submit(_engine_version, endpoint)
-        info, networks, images = (
-            pool.submit(_query, endpoint, path) for path in ("/info", "/networks", "/images/json")
-        )
+        version = pool.submit(_engine_version)
+        info, networks, images = (pool.submit(_query, path) for path in ("/info", "/networks", "/images/json"))
         compose = pool.submit(_compose_version)
         try:
             status, engine_version = version.result()
@@ -67,51 +62,17 @@ def docker_facts() -> DockerFacts:
         )
 
 
-def docker_endpoint() -> str:
-    """Return the address that the docker command talks to; "" if it is unknown."""
-    if endpoint := os.environ.get("DOCKER_HOST"):
-        return endpoint
-    if _uses_default_context():
-        return _DEFAULT_ENDPOINT
-    status, output = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
-    return output.strip() if status == 0 else ""
-
-
-def _settings() -> Path:
-    """Return the file with the settings of the docker command."""
-    return Path(os.environ.get("DOCKER_CONFIG") or home_folder(".docker"), "config.json")
-
-
-def _uses_default_context() -> bool:
-    if os.environ.get("DOCKER_CONTEXT"):
-        return False
-    try:
-        return not json.loads(_settings().read_text()).get("currentContext")
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError, AttributeError):  # the docker command knows
-        return False
-
-
-def _query(endpoint: str, path: str) -> Any:
+def _query(path: str) -> Any:
     """Return what the daemon answers to GET, as JSON; None if it does not answer."""
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_RESPONDS_WITHIN_S)
-            connection.connect((endpoint or _DEFAULT_ENDPOINT).removeprefix("unix://"))
-            connection.sendall(
-                f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode()
-            )  # 1.0: the answer is not in chunks
-            with connection.makefile("rb") as answer:
-                head, _, body = answer.read().partition(b"\r\n\r\n")
-        return json.loads(body) if b" 200 " in head.split(b"\r\n")[0] else None
+        return json.loads(answer_of(path))
     except (OSError, ValueError):
         return None
 
 
-def _engine_version(endpoint: str) -> tuple[int, str]:
+def _engine_version() -> tuple[int, str]:
     """Return 0 and the version of the engine, or another number and what the docker command prints."""
-    match _query(endpoint, "/version"):
+    match _query("/version"):
         case {"Version": str(version)}:
             return 0, version
     status, text = try_output_of(["docker", "version", "--format", "{{.Server.Version}}"])
@@ -120,7 +81,7 @@ def _engine_version(endpoint: str) -> tuple[int, str]:
 
 def _compose_version() -> tuple[int, str]:
     """Return 0 and the version of Compose, or another number and what the docker command prints."""
-    settings, docker = _settings(), shutil.which("docker") or "docker"
+    settings, docker = settings_file(), shutil.which("docker") or "docker"
     plugins = [Path(folder, "docker-compose") for folder in (str(settings.parent / "cli-plugins"), *_PLUGINS)]
 
     def ask() -> tuple[int, str]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from compose_sim.engine.host.docker_facts import docker_endpoint
+from compose_sim.engine.host.docker_socket import docker_endpoint
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.host.docker_facts import docker_endpoint, docker_facts
+from compose_sim.engine.host.docker_facts import docker_facts
+from compose_sim.engine.host.docker_socket import docker_endpoint
 
 
 @pytest.fixture

@@ -1,0 +1,64 @@
+"""Ask the Docker daemon on its socket, which takes a millisecond: the docker command and http.client take tens of them to start."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from compose_sim.engine.host.answers import home_folder
+from compose_sim.engine.subprocesses import try_output_of
+
+_DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"  # of the context `default`
+_RESPONDS_WITHIN_S = 3.0  # if systemd holds the socket, a connection waits until the next daemon accepts it
+
+
+@contextmanager
+def connected() -> Iterator[socket.socket]:
+    """Connect to the daemon; raise OSError if none accepts the connection in time."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_RESPONDS_WITHIN_S)
+        connection.connect((docker_endpoint() or _DEFAULT_ENDPOINT).removeprefix("unix://"))
+        yield connection
+
+
+def answer_of(path: str) -> bytes:
+    """Return the body of the daemon's answer to GET; raise OSError if it does not answer, or answers with an error."""
+    with connected() as connection:
+        # HTTP 1.0: the answer is not in chunks, and ends with the connection.
+        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
+        with connection.makefile("rb") as answer:
+            head, _, body = answer.read().partition(b"\r\n\r\n")
+    status = head.partition(b"\r\n")[0]
+    if b" 200 " not in status:
+        raise OSError(f"GET {path}: {status.decode(errors='replace')}")
+    return body
+
+
+def docker_endpoint() -> str:
+    """Return the address that the docker command talks to; "" if it is unknown."""
+    if endpoint := os.environ.get("DOCKER_HOST"):
+        return endpoint
+    if _uses_default_context():
+        return _DEFAULT_ENDPOINT
+    status, output = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
+    return output.strip() if status == 0 else ""
+
+
+def settings_file() -> Path:
+    """Return the file with the settings of the docker command."""
+    return Path(os.environ.get("DOCKER_CONFIG") or home_folder(".docker"), "config.json")
+
+
+def _uses_default_context() -> bool:
+    if os.environ.get("DOCKER_CONTEXT"):
+        return False
+    try:
+        return not json.loads(settings_file().read_text()).get("currentContext")
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError, AttributeError):  # the docker command knows
+        return False
