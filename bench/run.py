@@ -22,7 +22,7 @@ from typing import Any
 from bench import machine
 from bench.goals import Row
 from bench.leftovers import sweep
-from bench.rows import emulation, overhead, recipes, rendering, startup, teardown, training
+from bench.rows import curves, emulation, overhead, phases, recipes, rendering, startup, teardown, training
 from bench.setting import BENCH, Setting, prepared
 from bench.table import as_markdown
 
@@ -32,10 +32,12 @@ MODULES = (
     rendering,
     teardown,
     overhead,
+    phases,
     recipes,
     training,
+    curves,
 )  # the quick ones first, so that mistakes show early
-KEYS = sorted(key for module in MODULES for key in module.KEYS)
+KEYS = sorted((key for module in MODULES for key in module.KEYS), key=int)
 
 
 def main() -> int:
@@ -111,5 +113,7 @@ def _keep(row: Row, busy: float, results: dict[str, Any], folder: Path) -> None:
     when = {"date": time.strftime("%Y-%m-%d %H:%M"), "commit": machine.commit()}
     results["rows"][row.key] = {**when, **figures}
     folder.mkdir(parents=True, exist_ok=True)
+    if row.key in curves.KEYS and not row.missing:
+        curves.draw({name: samples.seconds for name, samples in row.samples.items()}, folder / curves.FIGURE)
     (folder / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     (folder / "results.md").write_text(as_markdown(results))

@@ -59,10 +59,15 @@ class Setting:
         folder: Path | None = None,
         expect: str = "",
         environment: Mapping[str, str] | None = None,
+        codes: Sequence[int] = (0,),
     ) -> Finished:
         """Time one command in the folder and environment of the benchmark; see `process.run_together`."""
         return run_together(
-            [command], folder=folder or self.folder, environment=environment or self.environment, expect=expect
+            [command],
+            folder=folder or self.folder,
+            environment=environment or self.environment,
+            expect=expect,
+            allowed=codes,
         )
 
     def require_engine(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def as_markdown(results: dict[str, Any]) -> str:
-    rows = sorted(results["rows"].items())
+    rows = sorted(results["rows"].items(), key=lambda item: int(item[0]))
     parts = [
         "# How fast",
         "",

@@ -1,13 +1,16 @@
-"""When `make bench-against` calls a revision slower, and that each tree runs its own code."""
+"""When `make bench-against` calls a revision slower, that each tree runs its own code, and the plots."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
 from bench.against import is_slower, measure
+from bench.plot import Curve, log_log_plot
 from bench.setting import Setting
 from tests.builders import ROOT
 
@@ -35,3 +38,15 @@ def test_each_tree_runs_its_own_code(tmp_path: Path) -> None:
     (broken / "__main__.py").write_text("def main():\n    raise SystemExit(3)\n")
     rows = {unit: (ours, theirs) for unit, ours, theirs in measure(setting, ["--version"], ROOT, broken.parent)}
     assert {unit: (len(ours), len(theirs)) for unit, (ours, theirs) in rows.items()} == {"s": (2, 0), "CPU s": (2, 0)}
+
+
+def test_a_plot_is_xml_with_a_line_and_a_name_for_each_curve() -> None:
+    curves = [Curve("up <1>", [(1, 0.5), (64, 40)]), Curve("ps", [(1, 0.4), (8, 0.5), (64, 40)])]
+    drawing = ElementTree.fromstring(log_log_plot(curves, across="nodes", up="seconds"))
+
+    lines = [line.attrib["points"].split() for line in drawing.iter("{*}polyline")]
+    assert [len(points) for points in lines] == [2, 3]
+    assert lines[0][-1] == lines[1][-1]
+    heights = {text.text: float(text.attrib["y"]) for text in drawing.iter("{*}text")}
+    assert abs(heights["up <1>"] - heights["ps"]) >= 16  # names at the same point do not overlap
+    assert all(re.fullmatch(r"\d+\.\d,\d+\.\d", point) for points in lines for point in points)
