@@ -44,9 +44,9 @@ def test_a_plot_is_xml_with_a_line_and_a_name_for_each_curve() -> None:
     curves = [Curve("up <1>", [(1, 0.5), (64, 40)]), Curve("ps", [(1, 0.4), (8, 0.5), (64, 40)])]
     drawing = ElementTree.fromstring(log_log_plot(curves, across="nodes", up="seconds"))
 
-    lines = [line.attrib["points"].split() for line in drawing.iter("{*}polyline")]
+    lines = [line.attrib["points"].split() for line in drawing.findall(".//{*}polyline")]
     assert [len(points) for points in lines] == [2, 3]
     assert lines[0][-1] == lines[1][-1]
-    heights = {text.text: float(text.attrib["y"]) for text in drawing.iter("{*}text")}
+    heights = {text.text: float(text.attrib["y"]) for text in drawing.findall(".//{*}text")}
     assert abs(heights["up <1>"] - heights["ps"]) >= 16  # names at the same point do not overlap
     assert all(re.fullmatch(r"\d+\.\d,\d+\.\d", point) for points in lines for point in points)
