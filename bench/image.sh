@@ -24,7 +24,7 @@ have=$(docker image inspect --format '{{index .Config.Labels "composesim.bench.t
 if [ "$have" = "$torch" ]; then
     exit 0
 fi
-command -v mmdebstrap >/dev/null || { echo "image.sh: mmdebstrap is missing; try: apt-get install mmdebstrap" >&2; exit 4; }
+command -v mmdebstrap >/dev/null || "$here/../scripts/install_packages.sh" mmdebstrap
 
 mkdir -p "$here/.cache"
 work=$(mktemp -d "$here/.cache/image.XXXXXX")

@@ -11,13 +11,7 @@ if docker image inspect "$TAG" >/dev/null 2>&1; then
     echo "$TAG"
     exit
 fi
-if ! command -v mmdebstrap >/dev/null; then
-    {
-        flock 9 # recipes.sh may be installing packages, and apt waits for nobody while it reads lists
-        apt-get update -q </dev/null >&2
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends mmdebstrap </dev/null >&2
-    } 9>/run/lock/composesim-apt
-fi
+command -v mmdebstrap >/dev/null || "$(dirname "$0")/install_packages.sh" mmdebstrap
 
 # The release that this machine runs, and the mirror that it comes from: engine.sh may have added the source of a newer one.
 own_release=$(. /etc/os-release && echo "$VERSION_CODENAME")

@@ -3,6 +3,5 @@
 set -euo pipefail
 
 if command -v chromium >/dev/null; then exit 0; fi
-export DEBIAN_FRONTEND=noninteractive
-{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null ||
+"$(dirname "$0")/install_packages.sh" chromium ||
     echo "Chromium cannot be installed: tests of the page are skipped."

@@ -97,8 +97,7 @@ install_system_packages() {
     has g++ && has make || wanted+=(g++ make)
     [ "${#wanted[@]}" -gt 0 ] || return 0
     if may_install; then
-        apt update
-        apt install "${wanted[@]}"
+        scripts/install_packages.sh "${wanted[@]}"
     else
         echo "recipes.sh: not on this machine, and left to its owner to install: ${wanted[*]}" >&2
         has sshd && has g++ || fail "without them the recipe horovod cannot run. On Debian and Ubuntu: apt-get install ${wanted[*]}"
@@ -107,13 +106,6 @@ install_system_packages() {
 
 # Where systemd runs, the package openssh-server opens this machine to others: a decision for its owner, except in CI.
 may_install() { [ "$(id -u)" = 0 ] && has apt-get && { [ "${CI:-}" = true ] || ! [ -d /run/systemd/system ]; }; }
-
-apt() {
-    local verb=$1
-    shift
-    DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a flock /run/lock/composesim-apt \
-        apt-get "$verb" --quiet --yes -o DPkg::Lock::Timeout=300 $([ "$verb" = install ] && echo --no-install-recommends) "$@" </dev/null
-}
 
 has_mpi_headers() { echo '#include <mpi.h>' | mpicxx -fsyntax-only -x c++ - 2>/dev/null; } # mpicxx itself comes without them
 
