@@ -1,7 +1,7 @@
-"""Forbid this process, and all that it starts, to create set-user-ID files.
+"""Forbid this process, and all that it starts, to create set-user-ID files, and set-group-ID files of the group of root.
 
-In a container without capabilities, root can still set that bit on a file in a mounted folder, and whoever executes the file on
-the host gets the rights of root. Docker's seccomp profile allows this, so another filter is added to it.
+In a container without capabilities, root can still set these bits on a file in a mounted folder, and whoever executes the file
+on the host gets the rights of root. Docker's seccomp profile allows this, so another filter is added to it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ _CALLS: dict[int, dict[int, tuple[int, ...]]] = {
     0xC00000B7: {56: (3, 2), 33: (2,), 52: (1,), 53: (2,), _FCHMODAT2: (2,)},
 }
 _MACHINES = ("x86_64", "aarch64")  # on others, the filter would refuse every call
+
+
+def _forbidden_bits() -> int:
+    """Return the bits that a mode must not have; folders of shared groups need set-group-ID, so it is left to all other groups."""
+    return stat.S_ISUID | (0 if os.getegid() else stat.S_ISGID)
 
 
 def forbid_setuid_files() -> None:
@@ -94,7 +99,7 @@ def _program() -> bytes:
 def _refuse_setuid(mode: int, flags: int | None = None) -> list[bytes]:
     """Return instructions that pass or refuse a call; these are the numbers of arguments."""
     creates = [_load_argument(flags), _do(_ANY_BIT, _CREATES, 1, 0), _PASS] if flags is not None else []
-    return [*creates, _load_argument(mode), _do(_ANY_BIT, stat.S_ISUID, 0, 1), _fail(errno.EPERM), _PASS]
+    return [*creates, _load_argument(mode), _do(_ANY_BIT, _forbidden_bits(), 0, 1), _fail(errno.EPERM), _PASS]
 
 
 def _if_equal(value: int, then: list[bytes]) -> list[bytes]:

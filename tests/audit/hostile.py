@@ -1,7 +1,9 @@
 """A training script that attacks the run that it is part of: `hostile.py ATTACK`. Rank 0 attacks; then every rank ends normally."""
 
+import ctypes
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -83,6 +85,7 @@ def plant_setuid():
         lambda: Path("chmod").chmod(0o4755),
         lambda: os.open("open", os.O_CREAT | os.O_WRONLY, 0o4755),
         lambda: os.mknod("mknod", stat.S_IFREG | 0o4755),
+        lambda: Path("chmod").chmod(0o2755),
         lambda: subprocess.run(["install", "-m", "4755", "/bin/sh", "install"], capture_output=True),
     ):
         try:
@@ -91,7 +94,52 @@ def plant_setuid():
             print("refused", error.strerror)
 
 
+def root_of_the_machine():
+    """Print how root in a container fares with what root of the machine can do, and what of the machine it can change or read."""
+    Path("mine").touch()
+    libc = ctypes.CDLL(None, use_errno=True)
+    full = b"\x01\x00\x00\x02" + b"\xff" * 16
+    tries = {
+        "give a file away": lambda: os.chown("mine", 1000, 1000),
+        "make a device": lambda: os.mknod("disk", 0o600 | stat.S_IFBLK, os.makedev(8, 0)),
+        "give a program capabilities": lambda: os.setxattr("mine", "security.capability", full),
+        "read a file of another user": lambda: Path("theirs").read_text(),
+        "set the clock": lambda: time.clock_settime(time.CLOCK_REALTIME, time.time()),
+        "change the name": lambda: socket.sethostname("x"),
+        "read raw packets": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
+        "change the kernel": lambda: Path("/proc/sys/kernel/core_pattern").write_text("|/x"),
+        "change a control group": lambda: Path("/sys/fs/cgroup/pids/pids.max").write_text("max"),
+        "become another user": lambda: os.setuid(1000),
+        "make a namespace of users": lambda: libc.unshare(0x10000000) and os.strerror(ctypes.get_errno()),
+        "mount": lambda: libc.mount(b"x", b"/tmp", b"tmpfs", 0, None) and os.strerror(ctypes.get_errno()),
+    }
+    done = {}
+    for name, attempt in tries.items():
+        try:
+            done[name] = attempt()
+        except OSError as error:
+            done[name] = error.strerror
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    of_machine = [
+        each[4]
+        for each in mounts
+        if each[each.index("-") + 1] not in ("tmpfs", "proc", "sysfs", "mqueue", "devpts", "cgroup")
+    ]
+    secret = [path for path in Path("/etc").rglob("*") if readable_by_root_only(path)]
+    written = [place for place in of_machine if os.access(place, os.W_OK)]
+    print(json.dumps({"done": done, "written": written, "secret": [str(path) for path in secret]}))
+
+
+def readable_by_root_only(path):
+    try:
+        state = path.lstat()
+        return stat.S_ISREG(state.st_mode) and not state.st_mode & 0o044 and os.access(path, os.R_OK)
+    except OSError:
+        return False
+
+
 ATTACKS = {
+    "root": root_of_the_machine,
     "metric-huge-number": lambda: print('{"step": ' + HUGE + "}"),
     "metric-deep": lambda: print('{"step": 1, "x": ' + DEEP + "}"),
     "metric-nan": lambda: print('{"step": 1, "loss": NaN, "x": 1e999}'),

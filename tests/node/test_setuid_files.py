@@ -1,4 +1,4 @@
-"""In a container, no process that composesim starts can create a set-user-ID file, by any system call."""
+"""In a container, no process that composesim starts can create a file that gives rights to others, by any system call."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ ON_X86 = {
     "the old open": "call(2, b'new', os.O_CREAT | os.O_WRONLY, 0o4755)",
     "the old creat": "call(85, b'new', 0o4755)",
 }
+SET_GROUP = "os.chmod('file', 0o2751)"
 ORDINARY = {
-    "another mode": "os.chmod('file', 0o2751)",
+    "another mode": "os.chmod('file', 0o1751)",
     "a new file": "os.close(os.open('new', os.O_CREAT | os.O_WRONLY, 0o666))",
     "a mode that is ignored": "call({'x86_64': 257, 'aarch64': 56}[os.uname().machine], folder, b'file', os.O_RDONLY, 0o4755)",
     "a folder": "os.mkdir('folder', 0o755); os.rename('file', 'folder/file')",
@@ -73,6 +74,18 @@ def test_no_way_leads_to_a_setuid_file(way: str, tmp_path: Path) -> None:
 
     assert answer in (str(errno.EPERM), str(errno.ENOSYS) if way == "fchmodat2" else "")
     assert not [path for path in tmp_path.iterdir() if path.stat().st_mode & 0o4000]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose a group")
+@pytest.mark.parametrize(("group", "end"), [(0, str(errno.EPERM)), (65534, "done")])
+def test_only_the_group_of_root_gives_no_rights(group: int, end: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    joined = f"import os; os.chdir({str(tmp_path)!r}); os.setegid({group})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", joined + TRIES, str(ROOT), "container", SET_GROUP], capture_output=True, text=True
+    )
+
+    assert (done.stdout.strip(), done.stderr) == (end, "")
 
 
 @pytest.mark.parametrize("call", ORDINARY)

@@ -10,7 +10,7 @@ import click
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.run_lookup import json_option
 from compose_sim.core.compose.dockerfile import (
-    DEFAULT_BASE,
+    DEFAULT_BASE_TAG,
     DEFAULT_TORCH,
     RECIPES,
     SERVICES,
@@ -40,7 +40,9 @@ def command() -> None:
 @click.option(
     "--with", "services", default="", metavar="NAME,…", help=f"Services that run on it too: {', '.join(SERVICES)}."
 )
-@click.option("--base", metavar="TAG", help=f"The image to build on: {DEFAULT_BASE}, or a plain Python without torch.")
+@click.option(
+    "--base", metavar="TAG", help=f"The image to build on: {DEFAULT_BASE_TAG}, or a plain Python without torch."
+)
 @click.option("--compile-on", metavar="TAG", help="What Horovod is compiled on: the base, or its -devel twin.")
 @click.option("--tag", metavar="TAG", help="What to call the image: composesim:latest, composesim-RECIPE:latest.")
 @click.option(

@@ -12,7 +12,8 @@ import jinja2
 from compose_sim.core.compose.templates import template_environment
 from compose_sim.errors import SpecError
 
-DEFAULT_BASE = "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"  # the official runtime image
+DEFAULT_BASE_TAG = "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"  # the official runtime image
+DEFAULT_BASE = f"{DEFAULT_BASE_TAG}@sha256:db80a41f8428644cebcb3d75b0b62df334ab6c0e75785951eb25f48bfbd42407"
 PYTHON_BASE = "python:3.11-slim"  # for recipes without torch
 DEFAULT_TORCH = "torch==2.13.0"
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
@@ -98,15 +99,21 @@ def contents_of_packages(recipe: str, packages: Mapping[str, str]) -> Contents:
 
 
 def compilers_of(base: str) -> str:
-    """Return the image to compile on: PyTorch and CUDA publish a `-devel` image with compilers for each `-runtime` image."""
-    return re.sub(r"(:[^/]*?)-runtime(?=[^/]*$)", r"\1-devel", base)
+    """
+    Return the image to compile on: PyTorch and CUDA publish a `-devel` image with compilers for each `-runtime` image.
+
+    A digest is that of the base, so the image with compilers has none.
+    """
+    named, runtime, rest = base.rpartition("-runtime")
+    is_tag = runtime and ":" in named.rpartition("/")[2]
+    return f"{named}-devel{rest.partition('@')[0]}" if is_tag else base
 
 
 def render_dockerfile(image: Image, *, loader: jinja2.BaseLoader) -> str:
     """Return the Dockerfile of an image; raise SpecError if a base is not an image reference."""
     for option, reference in (("--base", image.base), ("--compile-on", image.compiled_on or image.base)):
         if not _REFERENCE.fullmatch(reference):
-            raise SpecError(f"{option} '{reference}' is not the name of an image", hint=f"{option} {DEFAULT_BASE}")
+            raise SpecError(f"{option} '{reference}' is not the name of an image", hint=f"{option} {DEFAULT_BASE_TAG}")
     environment = template_environment(loader)
     environment.filters["shell"] = _shell
     return environment.get_template("templates/image/Dockerfile.j2").render(image=image)

@@ -33,7 +33,9 @@ _SYSTEM_PATHS = (
     "/etc/localtime",
     "/etc/mime.types",
     "/etc/nsswitch.conf",
-    "/etc/ssl",
+    # Not all of /etc/ssl: in a project of root, nodes could read the private keys there.
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
 )
 _OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # another distribution of the same module
 # Python is isolated (-I), so that it imports nothing from the folder that it is started in. Nothing more is imported once the path

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import jinja2
 import pytest
 
 from compose_sim.core.compose.dockerfile import (
     DEFAULT_BASE,
+    DEFAULT_BASE_TAG,
+    PYTHON_BASE,
     RECIPES,
     SERVICES,
     Image,
@@ -14,9 +18,12 @@ from compose_sim.core.compose.dockerfile import (
     contents_of_packages,
     render_dockerfile,
 )
+from compose_sim.core.plan.services import load_service
+from compose_sim.core.request.service_names import BUILT_IN
 from compose_sim.errors import SpecError
 from tests.builders import ROOT
 
+DIGEST = re.compile(r"[a-z]+/[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}")
 LOADER = jinja2.FileSystemLoader(ROOT)
 
 
@@ -87,7 +94,7 @@ def test_what_compiles_horovod_does_not_stay() -> None:
     )
     first, last = render_dockerfile(image, loader=LOADER).split("\nFROM ")[1:]
 
-    assert first.startswith(f"{DEFAULT_BASE.replace('-runtime', '-devel')} AS compiled\n")
+    assert first.startswith(f"{DEFAULT_BASE_TAG.replace('-runtime', '-devel')} AS compiled\n")
     assert "g++" in first
     assert last.startswith(f"{DEFAULT_BASE}\n")
     assert "g++" not in last
@@ -107,6 +114,7 @@ def test_with_a_wheel_at_hand_nothing_is_compiled() -> None:
     ("base", "compilers"),
     [
         ("pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime", "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-devel"),
+        (DEFAULT_BASE, "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-devel"),
         ("nvidia/cuda:13.0.1-runtime-ubuntu24.04", "nvidia/cuda:13.0.1-devel-ubuntu24.04"),
         ("python:3.12-slim", "python:3.12-slim"),
         ("localhost:5000/my-runtime/image-runtime:1", "localhost:5000/my-runtime/image-runtime:1"),
@@ -114,6 +122,16 @@ def test_with_a_wheel_at_hand_nothing_is_compiled() -> None:
 )
 def test_compilers_are_in_the_twin_of_a_base(base: str, compilers: str) -> None:
     assert compilers_of(base) == compilers
+
+
+def test_images_of_others_are_named_by_digest() -> None:
+    """All but the one that is rebuilt under its tag with each security fix."""
+    own = {name: image for name in BUILT_IN if (image := getattr(load_service(name), "IMAGE", ""))}
+    bases = {contents.base for contents in RECIPES.values()}
+
+    assert own.keys() == {"prometheus", "grafana"}
+    assert [image for image in (*own.values(), *bases) if not DIGEST.fullmatch(image)] == [PYTHON_BASE]
+    assert PYTHON_BASE in (ROOT / "docs" / "decisions-trust.md").read_text()
 
 
 def test_a_recipe_from_elsewhere_gets_the_packages_that_it_names() -> None:

@@ -9,7 +9,7 @@ from compose_sim.core.plan.services import FILES, ServiceContext
 
 PACKAGES: Mapping[str, str] = {}
 NEEDS = ("prometheus",)
-IMAGE = "grafana/grafana:12.0.2"
+IMAGE = "grafana/grafana:12.0.2@sha256:b5b59bfc7561634c2d7b136c4543d702ebcc94a3da477f21ff26f89ffd4214fa"
 PORT = 3000
 _DATA = "/tmp"  # exists, and any user can write to it
 

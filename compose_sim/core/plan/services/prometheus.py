@@ -10,7 +10,8 @@ from compose_sim.core.plan.services import FILES, ServiceContext
 
 PACKAGES: Mapping[str, str] = {}
 NEEDS: tuple[str, ...] = ()
-IMAGE = "prom/prometheus:v3.5.0"  # a long-term support release
+# A release with long-term support.
+IMAGE = "prom/prometheus:v3.5.0@sha256:63805ebb8d2b3920190daf1cb14a60871b16fd38bed42b857a3182bc621f4996"
 PORT = 9090
 BEHIND = 9091  # Prometheus itself, on the loopback that it shares with the proxy only
 EXPORTER = 9100
