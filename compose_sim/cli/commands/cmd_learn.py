@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from compose_sim.app.learn.attempt import attempt
+from compose_sim.app.learn.author import begin_course, prove
 from compose_sim.app.learn.course_folder import LessonFolder, read_course
 from compose_sim.app.learn.workbook import Workbook
-from compose_sim.cli.console import echo, say
+from compose_sim.cli.console import MARKS, echo, say
 from compose_sim.cli.views.lessons import print_attempt, print_hints, print_lesson, print_lessons
 
 _EXIT_CODES = {"passed": 0, "failed": 1, "unjudged": 3}
@@ -102,6 +103,43 @@ def solution(name: str | None) -> None:
     """Print one good solution of a lesson that you have passed (default: the latest)."""
     workbook = Workbook.find(Path.cwd())
     echo(workbook.solution(workbook.course.find(name) if name else workbook.latest_passed()), nl=False)
+
+
+@command.group("dev")
+def dev() -> None:
+    """Write lessons of your own (see docs/teach.md)."""
+
+
+@dev.command("new")
+@click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path))
+def dev_new(folder: Path) -> None:
+    """Begin a course in FOLDER, with one lesson as an example."""
+    for path in begin_course(folder):
+        say(f"wrote {path}")
+    say(f"Prove it: composesim learn dev check {folder}")
+
+
+@dev.command("check")
+@click.argument(
+    "folder", required=False, metavar="[FOLDER]", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option("--lesson", "only", multiple=True, metavar="LESSON", help="Check only this lesson.")
+def dev_check(folder: Path | None, only: tuple[str, ...]) -> None:
+    """Prove that every solution passes, and that every delivered script fails for the reason that its lesson names.
+
+    FOLDER is a course (default: the one that ships). Exit code: 0 all is proved, 1 not.
+    """
+    course = read_course(folder)
+    problems = 0
+    for lesson in [course.find(name) for name in only] or course.lessons.values():
+        proof = prove(lesson)
+        problems += len(proof.problems)
+        mark, colour = MARKS["failed" if proof.problems else "passed"]
+        times = f"solution passes in {proof.solution.seconds:.1f} s, script fails for {lesson.lesson.fails}"
+        echo(f"{click.style(mark, fg=colour)} {lesson.name}  {times if not proof.problems else ''}".rstrip())
+        for problem in proof.problems:
+            echo(f"    {problem}")
+    sys.exit(min(problems, 1))
 
 
 def _chosen(name: str | None) -> tuple[Workbook, LessonFolder]:

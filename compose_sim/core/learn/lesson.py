@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from compose_sim.core.request.field_types import CheckIds, Count, Duration
 from compose_sim.core.request.validation_errors import error_in_file, problems_of
 from compose_sim.core.request.yaml_source import KeyPath, read_yaml
-from compose_sim.core.scenarios.scenario import Expectation, Share, Step
+from compose_sim.core.scenarios.scenario import Expectation, Share, Step, Whole
 
 Text = Annotated[str, Field(min_length=1)]
-Picture = Literal["samples", "parameters", "messages", "timeline", "none"]
+Picture = Literal["samples", "parameters", "messages", "timeline", "collectives", "none"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -55,6 +55,7 @@ class Requirements(BaseModel):
         None, description="How much lower the mean loss of the last quarter is than that of the first, at least"
     )
     collectives: Count | None = Field(None, description="Collectives that each rank issues, at least")
+    elements_per_collective: Whole | None = Field(None, description="Elements of the largest collective, at most")
     reductions_per_step: float | None = Field(
         None, description="Gradient reductions by DistributedDataParallel per optimizer step, at most"
     )
@@ -96,10 +97,11 @@ class Lesson(BaseModel):
     def requirements(self) -> tuple[str, ...]:
         """The ids of all requirements, in the order in which they are judged."""
         wanted = self.required
-        counted = ("steps", "loss_falls", "collectives", "reductions_per_step")
+        counted = ("steps", "loss_falls", "elements_per_collective", "reductions_per_step", "collectives")
         return (
-            *("run", *(name for name in counted if getattr(wanted, name) is not None)),
-            *wanted.checks,
+            *("run", *(name for name in wanted.checks if name == "hang")),  # what does not end cannot be judged further
+            *(name for name in counted if getattr(wanted, name) is not None),
+            *(name for name in wanted.checks if name != "hang"),
             *wanted.metrics,
             *(each.name for each in wanted.expect),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from statistics import mean
 from typing import Literal
 
@@ -55,7 +56,8 @@ class Outcome:
 
 def judge_attempt(lesson: Lesson, evidence: Evidence) -> Outcome:
     """Return the outcome of an attempt, with a finding for each requirement of the lesson, in order."""
-    findings = tuple(_findings(lesson, evidence))
+    order = lesson.requirements
+    findings = tuple(sorted(_findings(lesson, evidence), key=lambda finding: order.index(finding.id)))
     return conclude(findings, seconds=evidence.report.timings.total_s or 0.0)
 
 
@@ -79,6 +81,10 @@ def _findings(lesson: Lesson, evidence: Evidence) -> Iterator[Finding]:
         yield _counted(
             "collectives", least, least >= wanted.collectives, f"{format_count(least, 'collective')} by each rank"
         )
+    if wanted.elements_per_collective is not None:
+        largest = max((elements(record) for rank in observed for record in rank.of(Collective)), default=0)
+        detail = f"the largest collective moves {largest:,} elements; at most {wanted.elements_per_collective:,}"
+        yield _verdict("elements_per_collective", 0 < largest <= wanted.elements_per_collective, detail)
     if wanted.reductions_per_step is not None:
         yield _reductions(wanted.reductions_per_step, observed)
     for name in wanted.checks:
@@ -150,6 +156,12 @@ def _expectations(lesson: Lesson, report: Report) -> Iterator[Finding]:
 def _collectives(rank: RankObserved) -> int:
     later = sum(group.number for record in rank.of(LaterCollectives) for group in record.groups)
     return later + sum(1 for _ in rank.of(Collective)) + sum(1 for _ in rank.of(DdpForward))
+
+
+def elements(record: Collective) -> int:
+    """Return how many elements a collective moves: those of all ranks together for a gather, else those of one."""
+    own = sum(prod(shape) for shape in record.shapes)
+    return own * len(record.group) if "gather" in record.op else own
 
 
 def _counted(name: str, seen: int, good: bool, detail: str) -> Finding:

@@ -9,8 +9,10 @@ from typing import Any
 
 from compose_sim.core.checks import Case
 from compose_sim.core.learn.lesson import Picture
+from compose_sim.core.learn.outcome import elements
 from compose_sim.core.view.samples import sample_strips
-from compose_sim.node.records.models import TensorHashes
+from compose_sim.node.records.models import OptimizerStep, TensorHashes
+from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.timings import StepTimes
 
 _WIDTH = 64  # columns of a drawing
@@ -24,6 +26,7 @@ def draw(picture: Picture, case: Case, folder: str = "") -> tuple[str, ...]:
     if any(not each.has_left for each in case.stalls):
         return tuple(_standings(case, folder))
     drawings = {"samples": _samples, "parameters": _parameters, "messages": _messages, "timeline": _timeline}
+    drawings["collectives"] = _collectives
     return tuple(drawings[picture](case)) if picture in drawings else ()
 
 
@@ -81,6 +84,24 @@ def _messages(case: Case) -> Iterator[str]:
     for each in found[: _WIDTH // 2]:
         bar = "█" * max(1, round(24 * each["bytes"] / most)) if most else ""
         yield f"rank {each['from']} ──▶ rank {each['to']}  {bar:24} {each['messages']} messages, {each['bytes']:,} bytes"
+
+
+def _collectives(case: Case) -> Iterator[str]:
+    """Draw the collectives of rank 0 between two optimizer steps, with the elements that they move."""
+    of_step: dict[int, list[Collective]] = defaultdict(list)
+    step = 0
+    for record in (each for rank in case.observed if rank.rank == 0 for each in rank.of(Collective, OptimizerStep)):
+        if isinstance(record, OptimizerStep):
+            step += 1
+        else:
+            of_step[step].append(record)
+    shown = of_step.get(1) or of_step.get(0) or []
+    most = max(map(elements, shown), default=0)
+    if most:
+        yield "The collectives of one step on rank 0:"
+    for record in shown[: _WIDTH // 2] if most else ():
+        bar = "█" * max(1, round(24 * elements(record) / most))
+        yield f"{record.op:24}{bar:24} {elements(record):,} elements"
 
 
 def _timeline(case: Case) -> Iterator[str]:

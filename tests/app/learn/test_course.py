@@ -1,0 +1,55 @@
+"""The course that ships: solutions pass, delivered scripts fail for the reason that they name, and pages are short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compose_sim.app.learn.author import MOST_WORDS, begin_course, prove
+from compose_sim.app.learn.course_folder import PAGE, SOLUTION, read_course
+from compose_sim.core.learn.outcome import Outcome
+from compose_sim.errors import SpecError
+
+COURSE = read_course()
+# One lesson of each kind, as proving all of them takes minutes: `composesim learn dev check` does.
+PROVED = ("02-samples", "08-hang", "10-node-loss", "12-fsdp")
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", PROVED)
+def test_the_solution_passes_and_the_script_fails_for_the_named_reason(name: str) -> None:
+    proof = prove(COURSE.lessons[name])
+
+    assert proof.problems == ()
+    assert failed(proof.delivered)[0] == COURSE.lessons[name].lesson.fails
+
+
+def failed(outcome: Outcome) -> list[str]:
+    return [finding.id for finding in outcome.findings if finding.status == "failed"]
+
+
+@pytest.mark.parametrize("name", COURSE.lessons)
+def test_a_page_is_one_screen_and_the_solution_differs_from_the_script(name: str) -> None:
+    lesson = COURSE.lessons[name]
+
+    assert len(lesson.read(PAGE).split()) <= MOST_WORDS
+    assert lesson.read(SOLUTION) != lesson.read("script.py")
+    assert "\nimport torch" in lesson.read("script.py")
+    compile(lesson.read("script.py"), name, "exec")
+
+
+def test_a_new_course_can_be_read_and_is_not_overwritten(tmp_path: Path) -> None:
+    begin_course(tmp_path)
+
+    assert [*read_course(tmp_path).lessons] == ["01-first"]
+    with pytest.raises(SpecError, match="already holds a course"):
+        begin_course(tmp_path)
+
+
+def test_a_lesson_without_its_solution_is_refused(tmp_path: Path) -> None:
+    begin_course(tmp_path)
+    (tmp_path / "lessons" / "01-first" / SOLUTION).unlink()
+
+    with pytest.raises(SpecError, match="'01-first' has no solution"):
+        read_course(tmp_path)
