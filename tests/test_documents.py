@@ -33,7 +33,10 @@ PAGES = sorted((DOCS / "checks").glob("*.md"))
 SECTIONS = ["What is wrong", "Why it matters", "How it is detected", "How to fix it", "False alarms"]
 RECORD_MODULES = [
     f"compose_sim.node.records.{name}"
-    for name in ("script", "process_groups", "data", "models", "gradients", "timings", "devices_and_files", "replays")
+    for name in (
+        *("script", "process_groups", "data", "models", "gradients", "precautions", "timings"),
+        *("devices_and_files", "replays"),
+    )
 ]
 MOST_WORDS = 900
 LONG = {"CHANGELOG.md", "docs/cli.md", "docs/observations.md"}

@@ -1,17 +1,17 @@
-"""Judge one broken, one right and one hard script of each check, which takes minutes. `make zoo` runs all."""
+"""Judge one broken and one hard script of each check, which takes minutes. `make zoo` runs all."""
 
 from __future__ import annotations
 
 import pytest
 
 from compose_sim.core.request.check_ids import IDS
-from tests.zoo.runner import KINDS, ZOO, Example, examples, read_example, run_example
+from tests.zoo.runner import ZOO, Example, examples, read_example, run_example
 
 # The first of each kind in alphabetical order; no second run unless the script's check needs it.
 _SAMPLE = [
     next(example for example in examples([name]) if example.kind == kind)
     for name in IDS
-    for kind in KINDS
+    for kind in ("broken", "hard")
     if any(example.kind == kind for example in examples([name]))
 ]
 

@@ -100,6 +100,27 @@ class TensorHashes(Record):
 
 
 @dataclass(frozen=True)
+class WeightsBeforeWrapping(Record):
+    """The parameters and buffers of a model, before DistributedDataParallel makes those of all ranks equal to those of the first."""
+
+    ddp: int
+    rows: tuple[TensorRow, ...]
+    hashes: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class EvaluatedModel(Record):
+    """A model is called in evaluation mode, for the first time since the last optimizer step."""
+
+    type: str
+    steps: int  # optimizer steps so far
+    rows: tuple[TensorRow, ...]
+    hashes: tuple[str | None, ...]
+    wrapped: bool = False  # whether a DistributedDataParallel model holds it
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class LossValue(Record):
     """A backward pass starts from a single number."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
+from compose_sim.core.checks.evidence.evaluated import evaluations
+from compose_sim.core.checks.wording import names_text, ranks_text
 from compose_sim.node.records.models import DdpModel, LocalBatchNorm
 from compose_sim.node.records.process_groups import DdpForward
 
@@ -12,10 +14,17 @@ _FIX = (
     "Convert the model before wrapping it: `model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)` (GPUs only), or use "
     "GroupNorm or LayerNorm. If each rank has a large batch, it is common to leave BatchNorm as it is."
 )
+_FIX_APART = (
+    "Average the running statistics over the ranks before evaluation: `dist.all_reduce(buffer)` and divide by the number of ranks, for "
+    "each running_mean and running_var; or use GroupNorm or LayerNorm."
+)
 
 
 def judge(case: Case) -> Result:
     """Look for BatchNorm modules in training mode in a DDP model of several ranks."""
+    apart = _apart(case)
+    if apart:
+        return apart
     models = {(each.rank, each.ddp): each for each in case.observed.of(DdpModel)}
     if not models:
         return not_applicable("no model was wrapped in DistributedDataParallel")
@@ -37,3 +46,25 @@ def judge(case: Case) -> Result:
         fix=_FIX,
         at=model.at,
     )
+
+
+def _apart(case: Case) -> Result | None:
+    """Find running statistics that differ between ranks that evaluate equal weights, outside DistributedDataParallel."""
+    for each in evaluations(case.observed):
+        parameters, statistics = each.held("parameter"), each.held("buffer")
+        names = [name for name, held in statistics[min(statistics)].items() if held]
+        different = [name for name in names if len({mine[name] for mine in statistics.values()}) > 1]
+        if (
+            each.first.wrapped
+            or not different
+            or any(held != parameters[min(parameters)] for held in parameters.values())
+        ):
+            continue
+        return warned(
+            f"after step {each.first.steps} {ranks_text(each.by_rank)} evaluate a {each.first.type} with equal weights but different "
+            f"running statistics ({names_text(different)}): each rank has only seen its own samples, and predicts something else",
+            fix=_FIX_APART,
+            at=each.first.at,
+            ranks=sorted(each.by_rank),
+        )
+    return None

@@ -25,6 +25,7 @@ from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective
 
 QUESTION = "Does each step use the mean over ranks of their gradients?"
 
@@ -42,6 +43,10 @@ _FIX_ORDER = (
 _FIX_WEIGHTS = "Divide by the number of ranks after the sum, before the weights are used."
 _FIX_LEFT_OUT = "Reduce the gradients of all ranks with `all_reduce`, instead of sending those of one rank."
 _FIX_CLIP = "Clip after the reduction: then every rank scales the mean by the same factor."
+_FIX_GATHER = (
+    "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient; if the loss does not use the result, gather "
+    "`tensor.detach()`."
+)
 _ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # whose steps do not depend on a constant factor
 
 
@@ -56,10 +61,30 @@ def judge(case: Case) -> Result:
         problem = _copy(each) or _crossed(each) or _added_weights(each) or _wrong_reduction(each)
         if problem:
             return problem
+    lost = _lost_in_gather(case)
+    if lost:
+        return lost
     judged = [reduction for each in found for reduction in each.reductions if _is_judged(reduction)]
     if judged:
         return passed(_summary(judged))
     return not_applicable(_why_not(found))
+
+
+def _lost_in_gather(case: Case) -> Result | None:
+    """Find tensors that require a gradient and are gathered in most steps by a collective that returns none."""
+    for rank in case.observed:
+        steps = sum(1 for _ in rank.of(OptimizerStep))
+        gathered = [each for each in rank.of(Collective) if each.detaches]
+        if len(gathered) < max(_LEAST, steps // 2):
+            continue
+        shape = "×".join(map(str, gathered[0].shapes[0])) if gathered[0].shapes else "?"
+        return warned(
+            f"{gathered[0].op} gathers a tensor ({shape}) that requires a gradient {len(gathered)} times, and returns none: "
+            "a loss over the gathered tensors ignores how each rank's part changes the others' terms",
+            fix=_FIX_GATHER,
+            at=gathered[0].at,
+        )
+    return None
 
 
 def _why_nothing(case: Case) -> str:

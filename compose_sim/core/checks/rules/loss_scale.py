@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
+from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replay_diff import (
     Factor,
     alone_steps,
@@ -23,6 +24,7 @@ from compose_sim.node.records.replays import ReplayedStep, Settings
 
 QUESTION = "Is the gradient the mean over all samples, and the learning rate scaled once?"
 _SLACK = 1.05  # above the world size, for learning rates that were rounded
+_NEAR = 0.01
 _SETTLED = 3  # steps with the same rate
 _RATES = {"lr": "the learning rate", "initial_lr": "initial_lr", "max_lr": "max_lr"}
 
@@ -31,7 +33,7 @@ def judge(case: Case) -> Result:
     """Compare gradients and learning rates of all ranks with those of one rank with the same batches."""
     why = why_not(case)
     if why:
-        return not_applicable(why)
+        return _accumulated(case) or not_applicable(why)
     world_size = case.observed.world_size
     rate = _rate_scaled_twice(steps_of(case.single), world_size)
     if rate:
@@ -56,6 +58,26 @@ def judge(case: Case) -> Result:
     return passed(
         f"gradients of {world_size} ranks are {min(scales):.3f} to {max(scales):.3f} times those of one rank with the same batches"
     )
+
+
+def _accumulated(case: Case) -> Result | None:
+    """Find backward passes of a step that add up to the mean divided by the number of ranks, which reduction divides by again."""
+    world_size = case.observed.world_size
+    for each in optimizers(case.observed):
+        reductions = [found for found in each.reductions if len(found.ranks) == world_size]
+        totals = {round((found.step.mean_times or 0.0) * found.step.backwards, 6) for found in reductions}
+        step = reductions[0].step if reductions else None
+        if step is None or step.backwards < 2 or len(totals) > 1 or len(reductions) < _SETTLED:
+            continue
+        is_mean = all(found.factor is not None and abs(found.factor - 1) < _NEAR for found in reductions)
+        if is_mean and abs(totals.pop() * world_size - 1) < _NEAR:
+            return warned(
+                f"each step adds up {step.backwards} backward passes of a loss divided by {1 / (step.mean_times or 1.0):.4g}: together "
+                f"1/{world_size} of the mean, and reduction takes the mean over {world_size} ranks as well",
+                fix="Divide the loss by the number of backward passes that this rank makes per step.",
+                at=step.at,
+            )
+    return None
 
 
 def _wrong_factor(factor: Factor, case: Case) -> Result:

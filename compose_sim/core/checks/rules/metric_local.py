@@ -9,6 +9,7 @@ from math import ceil
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.loss_values import Losses
+from compose_sim.core.checks.evidence.unequal_shares import MeanOfMeans, means_of_means
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
@@ -22,6 +23,7 @@ QUESTION = "Are reported metrics those of all ranks, and reported once?"
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\.\d)")
 _ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_BRACKETS = re.compile(r"[\[(]([^\])]*)[\])]")
 _METRIC = re.compile(
     r"loss|acc|error|metric|score|precision|recall|\bf1\b|\bauc\b|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward",
     re.IGNORECASE,
@@ -60,6 +62,9 @@ def judge(case: Case) -> Result:
     observed = case.observed
     if observed.world_size < 2:
         return not_applicable("there is only one rank")
+    found = next(means_of_means(observed), None)
+    if found:
+        return _mean_of_means(found)
     lines = {rank.rank: _metric_lines(rank.rank, case.logs.get(rank.rank, ())) for rank in observed}
     speakers = [rank for rank, printed in lines.items() if printed]
     if not speakers:
@@ -73,6 +78,17 @@ def judge(case: Case) -> Result:
     if len(speakers) > 1:
         return passed(f"{ranks_text(speakers)} each report metrics")
     return passed(f"only rank {speakers[0]} reports metrics, and none is known to be only its own")
+
+
+def _mean_of_means(found: MeanOfMeans) -> Result:
+    counts = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(found.samples.items()))
+    return warned(
+        f"the ranks' own shares of hits are averaged ({found.mean:.4g}), although they evaluated different numbers of samples "
+        f"({counts}): over all samples it is {found.weighted:.4g}",
+        fix="Sum hits and samples over the ranks (`dist.all_reduce(torch.tensor([hits, samples]))`), then divide.",
+        at=found.at,
+        ranks=sorted(found.samples),
+    )
 
 
 def _metric_lines(rank: int, lines: Sequence[str]) -> list[MetricLine]:
@@ -117,6 +133,9 @@ def _own_loss(observed: Observed, printed: Sequence[MetricLine]) -> Result | Non
     shared = 0
     of_training = _of_training(printed)
     for line in of_training:
+        if any(len(_NUMBER.findall(inside)) == observed.world_size for inside in _BRACKETS.findall(line.text)):
+            shared += 1  # a list of all ranks' values
+            continue
         matches = [losses.match(number) for number in line.numbers]
         if any(match is not None and not match.is_own for match in matches):
             shared += 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks.evidence.copies_and_experts import left_behind, overwritten_experts
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replica_diff import Difference, compare, model_at, shapes_exchanged, step_at
 from compose_sim.core.checks.rules.unused_params import UNFINISHED
@@ -28,9 +29,12 @@ def judge(case: Case) -> Result:
         return not_applicable("there is only one rank")
     if not observed.first(OptimizerStep):
         return not_applicable("no optimizer stepped")
-    idle = _never_stepped(case)
-    if idle:
-        return idle
+    return _never_stepped(case) or overwritten_experts(case) or _compared(case, left_behind(case))
+
+
+def _compared(case: Case, copy: Result | None) -> Result:
+    """Return the first difference between replicas, or else what is wrong with a copy of them."""
+    observed = case.observed
     comparisons = [each for each in compare(observed) if len(each.ranks) > 1]
     if not comparisons:
         return not_applicable("each optimizer is stepped by only one rank")
@@ -49,6 +53,8 @@ def judge(case: Case) -> Result:
             if not reason:
                 return _failed(case, found, has_models)
             reasons.append(reason)
+    if copy:
+        return copy
     if reasons:
         return not_applicable(reasons[0])
     if not any(each.samples for each in comparisons):

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from . import (
     backward,
+    checkpoints,
+    clipping,
     collectives,
     devices,
     endings,
+    evaluations,
     files,
     gradients,
     groups,
@@ -27,6 +30,7 @@ from . import (
     randomness,
     recording,
     replaying,
+    replicated,
     sketches,
     timings,
 )
@@ -44,10 +48,14 @@ OBSERVERS = (
     files,
     devices,
     endings,
+    evaluations,
     loaders,
     losses,
     randomness,
     recording,
     replaying,
     sketches,
+    checkpoints,
+    clipping,
+    replicated,
 )

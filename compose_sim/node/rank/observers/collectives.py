@@ -36,6 +36,8 @@ _OWN = {  # the parameter with the tensors that a rank gives, to which those of 
     **dict.fromkeys(("all_to_all",), "input_tensor_list"),
     **dict.fromkeys(("all_gather_coalesced",), "input_tensor_list"),
 }
+_GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single", "_all_gather_base")
+_FEW = 8  # numbers: a metric
 _PEERS = {"all_gather": "tensor_list", "gather": "gather_list", "scatter": "scatter_list"}
 _OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 _NAMES = (*_OWN, *_OBJECTS, "barrier", "monitored_barrier", "new_group", "split_group")
@@ -148,10 +150,11 @@ def _note(context: RankContext, module: Any, name: str, value: Callable[[str], A
     count = memory[_COUNT] = memory.get(_COUNT, 0) + 1
     ranks = tuple(sorted(module.get_process_group_ranks(group)))
     facts = _describe(module, name, group, value)
+    more = context.guard(f"{__name__}.values", _look_closer, name, value) if context.mode == "record" else None
     group_name = getattr(group if group is not None else module.group.WORLD, "group_name", "")
     later = _later(memory.setdefault(_OF_GROUPS, {}), ranks, group_name, (op, facts))
     if context.thorough or later.number <= 0:
-        context.note(Collective(op, ranks, group_name, at=at, **facts))
+        context.note(Collective(op, ranks, group_name, at=at, **facts, **(more or {})))
     context.synchronisations += 1
     context.wait_in(f"{op} #{count}{where(at)}", group_name, len(ranks))
     context.flush()
@@ -193,6 +196,17 @@ def _describe(module: Any, name: str, group: Any, value: Callable[[str], Any]) -
         ranks = value("ranks") if name == "new_group" else value("split_ranks")
         facts["ranks"] = repr(sorted(ranks) if name == "new_group" and ranks else ranks)
     return facts
+
+
+def _look_closer(_: RankContext, name: str, value: Callable[[str], Any]) -> dict[str, Any]:
+    """Return what only `check` looks at: the values of few numbers, and whether a gather loses a gradient."""
+    own = value(_OWN[name]) if name in _OWN else None
+    torch: Any = sys.modules["torch"]
+    if not isinstance(own, torch.Tensor):
+        return {}
+    loses = name in _GATHERS and own.dim() > 1 and own.grad_fn is not None and torch.is_grad_enabled()
+    values = own.detach().flatten().tolist() if 0 < own.numel() <= _FEW and own.is_floating_point() else ()
+    return {"values": tuple(values), "detaches": bool(loses)}
 
 
 def _shapes(tensors: Any) -> tuple[Shape, ...]:

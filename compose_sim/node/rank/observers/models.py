@@ -68,6 +68,11 @@ def living(context: RankContext) -> Iterator[tuple[Model, Any]]:
             yield model, ddp
 
 
+def count_made(context: RankContext) -> int:
+    """Return how many models have been wrapped, which is the number of the next one."""
+    return len(context.memory.get(_ALL, ()))
+
+
 def clean(name: str) -> str:
     """Return a parameter's name as the user knows it, without what wrappers add."""
     return name.replace("_orig_mod.", "").removeprefix("module.") if "." in name else name

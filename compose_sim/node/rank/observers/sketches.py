@@ -87,12 +87,12 @@ def _hook(own: Own, parameter: Any) -> Any:
 
 
 def _add(context: RankContext, own: Own, parameter: Any, gradient: Any) -> None:
-    held = _sums(context, parameter.grad)
+    held = sums_of(context, parameter.grad)
     if held is None or not bool(held.any()):  # cleared since the last backward pass
         own.total, own.backwards = None, 0
     elif own.total is None and parameter.grad is not None:
         own.total = held  # not cleared since the last step: what was used is still part of it
-    sums = _sums(context, gradient)
+    sums = sums_of(context, gradient)
     own.total = sums if own.total is None or sums is None else own.total + sums
     own.backwards, own.elements = own.backwards + 1, gradient.numel()
 
@@ -116,8 +116,8 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
         "own": tuple(
             None if own is None or not _fits(own, each) else _plain(own.total) for own, each in zip(mine, chosen)
         ),
-        "used": tuple(_plain(_sums(context, each.grad)) for each in chosen),
-        "before": tuple(_plain(_sums(context, each)) for each in chosen),
+        "used": tuple(_plain(sums_of(context, each.grad)) for each in chosen),
+        "before": tuple(_plain(sums_of(context, each)) for each in chosen),
         "backwards": max((own.backwards for own in mine if own is not None), default=0),
         "mean_times": next(iter(scales)) if len(scales) == 1 else None,
         "in_forward": max(0, began - window.stepped_at),
@@ -133,7 +133,7 @@ def after_step(context: RankContext, optimizer: Any, index: int, nth: int) -> No
         return
     owns: dict[int, Own] = context.memory.setdefault(_OWN, {})
     chosen = _chosen(optimizer)
-    after = tuple(_plain(_sums(context, each)) for each in chosen)
+    after = tuple(_plain(sums_of(context, each)) for each in chosen)
     context.note(SketchedStep(index, nth, after=after, type=type(optimizer).__name__, at=place(), **pending))
     for each in chosen:
         own = owns.get(id(each))
@@ -232,7 +232,7 @@ def _plain(sums: Any) -> Sketch:
     return None if sums is None else tuple(float(f"{each:.9g}") for each in sums.tolist())
 
 
-def _sums(context: RankContext, tensor: Any) -> Any:
+def sums_of(context: RankContext, tensor: Any) -> Any:
     """Return the weighted sums of a tensor's elements, or of evenly spread ones of a large tensor."""
     torch: Any = sys.modules["torch"]
     if tensor is None or type(tensor.detach()) is not torch.Tensor or tensor.layout is not torch.strided:

@@ -32,7 +32,7 @@ def note_state(context: RankContext, optimizer: Any, index: int, done: int, fina
     if known != rows:
         tables[index] = number, _ = number + 1, rows
         context.note(TensorTable(index, number, rows))
-    hashes = _hashes([tensor for _, tensor in entries], whole=context.thorough)
+    hashes = hashes_of([tensor for _, tensor in entries], whole=context.thorough)
     context.note(TensorHashes(index, done, number, hashes, final))
 
 
@@ -50,14 +50,14 @@ def _entries(context: RankContext, optimizer: Any) -> Iterator[tuple[TensorRow, 
             own = str(given[number]) if number < len(given) else f"{number} of group {group_number}"
             of, name = names.get(id(parameter), (None, own))
             used.add(of)
-            yield from _entry("parameter", of, name, parameter)
+            yield from entry("parameter", of, name, parameter)
             state = optimizer.state.get(parameter) or {} if hasattr(optimizer, "state") else {}
             for key in sorted(state, key=str):
-                yield from _entry("optimizer state", of, f"{name}: {key}", state[key])
+                yield from entry("optimizer state", of, f"{name}: {key}", state[key])
     for model, ddp in models:
         if model.index in used and not ddp.broadcast_buffers:
             for name, buffer in _buffers(ddp, model):
-                yield from _entry("buffer", model.index, name, buffer)
+                yield from entry("buffer", model.index, name, buffer)
 
 
 def _compared(model: Model, ddp: Any) -> Iterator[tuple[str, Any]]:
@@ -80,7 +80,8 @@ def _buffers(ddp: Any, model: Model) -> Iterator[tuple[str, Any]]:
                 yield clean(name), buffer
 
 
-def _entry(kind: str, model: int | None, name: str, tensor: Any) -> Iterator[tuple[TensorRow, Any]]:
+def entry(kind: str, model: int | None, name: str, tensor: Any) -> Iterator[tuple[TensorRow, Any]]:
+    """Yield the tensor if ranks can be compared by it; without its values if ranks hold different parts of it."""
     torch: Any = sys.modules["torch"]
     if not isinstance(tensor, torch.Tensor):
         return
@@ -92,7 +93,7 @@ def _entry(kind: str, model: int | None, name: str, tensor: Any) -> Iterator[tup
         yield row, tensor.detach()
 
 
-def _hashes(tensors: Sequence[Any], *, whole: bool) -> tuple[str | None, ...]:
+def hashes_of(tensors: Sequence[Any], *, whole: bool) -> tuple[str | None, ...]:
     """Hash each tensor; hashes of tensors on devices are computed there, and read all at once."""
     hashes: list[str | None] = [None] * len(tensors)
     on_device: dict[Any, list[tuple[int, Any]]] = {}

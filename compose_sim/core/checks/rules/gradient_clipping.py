@@ -1,0 +1,63 @@
+"""Judge whether gradients are clipped once they are complete, unscaled, and by the norm of all of them."""
+
+from __future__ import annotations
+
+from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.units import format_count
+from compose_sim.node.records.precautions import Clip, ShardScaling
+from compose_sim.node.records.record import Place
+
+QUESTION = "Are gradients clipped by their whole norm, after they are unscaled?"
+
+_LEAST = 3  # steps that must show the same
+_SPREAD = 1.01
+
+
+def judge(case: Case) -> Result:
+    """Look at what clipping saw, and at how each rank changed its shards between backward and the step."""
+    clips = list(case.observed.of(Clip))
+    problem = _scaled(clips) or _local_norm(case)
+    if problem:
+        return problem
+    if clips or case.observed.first(ShardScaling):
+        return passed(f"{format_count(len(clips), 'call')} of clip_grad_norm_ saw whole, unscaled gradients")
+    return not_applicable("no gradient was clipped, as far as was seen")
+
+
+def _scaled(clips: list[Clip]) -> Result | None:
+    scaled = [each for each in clips if each.scale != 1.0]
+    if not scaled:
+        return None
+    first = scaled[0]
+    return failed(
+        f"clip_grad_norm_ compares {first.limit:g} with gradients that GradScaler has multiplied by {first.scale:g} (it saw a norm of "
+        f"{first.norm:.3g}), and scaler.step divides them afterwards: their norm is then at most {first.limit / first.scale:.2g}",
+        fix="Call `scaler.unscale_(optimizer)` before `clip_grad_norm_`.",
+        at=first.at,
+    )
+
+
+def _local_norm(case: Case) -> Result | None:
+    """Find steps before which ranks multiplied their shards of the same parameters by different factors."""
+    factors: dict[tuple[int, int, tuple[int, ...]], dict[int, float]] = {}
+    at: Place | None = None
+    for each in case.observed.of(ShardScaling):
+        ranks = each.ranks or tuple(sorted(case.observed.ranks))
+        factors.setdefault((each.optimizer, each.nth, ranks), {})[each.rank] = each.factor
+        at = at or each.at
+    different = [
+        by_rank
+        for by_rank in factors.values()
+        if len(by_rank) > 1 and min(by_rank.values()) > 0 and max(by_rank.values()) > _SPREAD * min(by_rank.values())
+    ]
+    if len(different) < _LEAST:
+        return None
+    shown = ", ".join(f"rank {rank}: {factor:.3g}" for rank, factor in sorted(different[0].items()))
+    return failed(
+        f"at {len(different)} of {len(factors)} steps each rank multiplied its shards of the gradients by another factor ({shown}): it "
+        "clips by the norm of its own shards, which changes the direction of the gradient",
+        fix="Clip by the norm over all ranks: with FSDP2 `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)`, with "
+        "FullyShardedDataParallel `model.clip_grad_norm_(max_norm)`.",
+        at=at,
+        ranks=sorted(different[0]),
+    )

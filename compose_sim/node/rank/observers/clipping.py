@@ -1,0 +1,128 @@
+"""Record, in `check`, how gradients are clipped, and whether a GradScaler still had them scaled or a rank saw only its own shards."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import ModuleType
+from typing import Any
+
+from ...records.precautions import Clip, ShardScaling
+from ...shared.import_hooks import after_import, wrap
+from ..context import RankContext, here, place
+from . import backward, sketches
+from .training import follow_steps
+
+_LAST, _SCALE, _HELD, _OPTIMIZERS = (f"clipping.{name}" for name in ("last", "scale", "held", "optimizers"))
+_MOST_STEPS, _MOST_TENSORS = 20, 20
+
+
+def begin(context: RankContext) -> None:
+    if context.mode != "record":
+        return
+    after_import("torch.nn.utils", _after_utils)
+    after_import("torch.amp.grad_scaler", _after_scaler)
+    after_import("torch.optim.optimizer", _after_optimizer)
+    follow_steps(_before_step, lambda *_: None)
+    backward.after.append(_end_backward)
+
+
+def _after_utils(module: ModuleType) -> None:
+    @wrap(module, "clip_grad_norm_")
+    def clip(original: Any, parameters: Any, max_norm: Any, *arguments: Any, **options: Any) -> Any:
+        tensors = [parameters] if hasattr(parameters, "grad") else list(parameters)
+        norm = original(tensors, max_norm, *arguments, **options)
+        context = here()
+        if context is not None:
+            context.guard(__name__, _clipped, tensors, max_norm, norm)
+        return norm
+
+
+def _clipped(context: RankContext, tensors: list[Any], limit: Any, norm: Any) -> None:
+    context.memory[_LAST] = (context.steps, {id(each) for each in tensors}, limit, norm, place())
+
+
+def _after_scaler(module: ModuleType) -> None:
+    @wrap(module.GradScaler, "step")
+    def step(original: Any, self: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
+        context = here()
+        if context is not None:
+            context.guard(__name__, _before_scaler_step, self, optimizer, module.OptState.READY)
+        return original(self, optimizer, *arguments, **options)
+
+
+def _before_scaler_step(context: RankContext, scaler: Any, optimizer: Any, ready: Any) -> None:
+    is_scaled = scaler.is_enabled() and scaler._per_optimizer_states[id(optimizer)]["stage"] is ready
+    context.memory[_SCALE] = float(scaler.get_scale()) if is_scaled else 1.0
+
+
+def _after_optimizer(module: ModuleType) -> None:
+    @wrap(module.Optimizer, "__init__")
+    def make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        context = here()
+        if context is not None:
+            context.memory.setdefault(_OPTIMIZERS, weakref.WeakKeyDictionary())[self] = 0
+
+
+def _before_step(optimizer: Any, *_: Any) -> None:
+    context = here()
+    if context is not None:
+        context.guard(__name__, _note_step, optimizer)
+
+
+def _note_step(context: RankContext, optimizer: Any) -> None:
+    known: Any = context.memory.get(_OPTIMIZERS, {})
+    number = known.get(optimizer, _MOST_STEPS)
+    if number >= _MOST_STEPS:
+        return
+    known[optimizer] = number + 1
+    scale = context.memory.pop(_SCALE, 1.0)
+    steps, clipped, limit, norm, at = context.memory.get(_LAST, (-1, set(), 0.0, None, None))
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    if steps == context.steps and clipped & held:
+        context.note(Clip(float(limit), float(getattr(norm, "full_tensor", lambda: norm)()), scale, at))
+    before, after = context.memory.get(_HELD, {}).get(id(optimizer)), _sums(context, optimizer)
+    if before is None or after is None or before.shape != after.shape:
+        return
+    square = float(before @ before)
+    factor = float(before @ after) / square if square else 0.0
+    if factor and float((after - factor * before).norm()) <= 1e-3 * float(after.norm()):
+        context.note(ShardScaling(list(known).index(optimizer), number + 1, factor, _ranks(optimizer), place()))
+
+
+def _end_backward(context: RankContext, _: bool) -> None:
+    known: Any = context.memory.get(_OPTIMIZERS, {})
+    held = context.memory.setdefault(_HELD, {})
+    for optimizer, number in list(known.items()):
+        held[id(optimizer)] = _sums(context, optimizer) if number < _MOST_STEPS else None
+
+
+def _sums(context: RankContext, optimizer: Any) -> Any:
+    """Return the sketches of the gradients of which this rank has only a part, as one tensor; None if there are none."""
+    found = []
+    for each in _sharded(optimizer)[:_MOST_TENSORS]:
+        grad = getattr(each.grad, "_local_tensor", each.grad)
+        sums = sketches.sums_of(context, grad) if grad is not None and grad.numel() else None
+        found += [sums] if sums is not None else []
+    return sys.modules["torch"].cat(found) if found else None
+
+
+def _sharded(optimizer: Any) -> list[Any]:
+    """Return the parameters that FSDP shards: flat ones, or DTensors with a placement that is not a replica."""
+    held = [each for group in optimizer.param_groups for each in group["params"]]
+    return [each for each in held if _is_fsdp(each)]
+
+
+def _is_fsdp(parameter: Any) -> bool:
+    placements = getattr(parameter, "placements", ())
+    return (
+        hasattr(parameter, "_is_flat_param")
+        or hasattr(parameter, "_fsdp_flattened")
+        or any(each.is_shard() for each in placements)
+    )
+
+
+def _ranks(optimizer: Any) -> tuple[int, ...]:
+    mesh = getattr(_sharded(optimizer)[0], "device_mesh", None)
+    return tuple(mesh.mesh.flatten().tolist()) if mesh is not None else ()

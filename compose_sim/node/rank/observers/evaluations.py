@@ -1,0 +1,89 @@
+"""Hash models that `check` sees called in evaluation mode, and models that are about to be wrapped, to compare ranks.
+
+Modules have a global hook for calls. The outermost module in evaluation mode is the model; those inside it are passed over.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from ...records.models import EvaluatedModel, TensorRow, WeightsBeforeWrapping
+from ...shared.import_hooks import after_import, wrap
+from ..context import RankContext, here, place
+from . import states
+from .models import count_made, living
+
+_SEEN = "evaluations.seen"
+_MOST_NOTED, _MOST_TENSORS = 40, 500
+
+
+def begin(context: RankContext) -> None:
+    if context.mode == "record":
+        after_import("torch.nn.modules.module", _after_module)
+        after_import("torch.nn.parallel.distributed", _after_ddp)
+
+
+def _after_module(module: ModuleType) -> None:
+    module.register_module_forward_pre_hook(_before_call)
+
+
+def _after_ddp(module: ModuleType) -> None:
+    @wrap(module.DistributedDataParallel, "__init__")
+    def make(original: Any, self: Any, wrapped: Any, *arguments: Any, **options: Any) -> None:
+        context = here()
+        if context is not None:
+            context.guard(__name__, _note_weights, wrapped)
+        original(self, wrapped, *arguments, **options)
+
+
+def _before_call(module: Any, _: Any) -> None:
+    if module.training:
+        return
+    context = here()
+    if context is not None:
+        context.guard(__name__, _note_evaluated, module)
+
+
+def _note_weights(context: RankContext, module: Any) -> None:
+    entries = list(_entries(module))
+    context.note(
+        WeightsBeforeWrapping(count_made(context), tuple(row for row, _ in entries), _hashed(entries)),
+    )
+
+
+def _note_evaluated(context: RankContext, module: Any) -> None:
+    seen: Any = context.memory.setdefault(
+        _SEEN, weakref.WeakKeyDictionary()
+    )  # module -> steps; -1 if it is inside another
+    steps = seen.get(module)
+    if steps == -1 or steps == context.steps or sum(each > 0 for each in seen.values()) > _MOST_NOTED:
+        return
+    if steps is None:
+        for each in module.modules():
+            seen[each] = -1
+    seen[module] = context.steps
+    entries = list(_entries(module))
+    if not context.steps or not any(row.kind == "parameter" for row, _ in entries):
+        return
+    wrapped = any(each is module for _, ddp in living(context) for each in ddp.modules())
+    rows = tuple(row for row, _ in entries)
+    context.note(EvaluatedModel(type(module).__name__, context.steps, rows, _hashed(entries), wrapped, place()))
+
+
+def _hashed(entries: list[tuple[TensorRow, Any]]) -> tuple[str | None, ...]:
+    return states.hashes_of([tensor for _, tensor in entries], whole=True)
+
+
+def _entries(module: Any) -> Iterator[tuple[TensorRow, Any]]:
+    """Yield the parameters, and the running statistics of BatchNorm."""
+    batchnorm: Any = sys.modules["torch.nn.modules.batchnorm"]
+    named = list(module.named_parameters())[:_MOST_TENSORS]
+    for name, parameter in named:
+        yield from states.entry("parameter", None, name, parameter)
+    for prefix, each in module.named_modules():
+        if isinstance(each, batchnorm._NormBase) and each.running_mean is not None:
+            yield from states.entry("buffer", None, f"{prefix}.running_mean".lstrip("."), each.running_mean)

@@ -1,0 +1,61 @@
+"""Calls that are right only in the right order or with the right arguments: clipping, loading, declaring tensors equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .record import Place, Record
+
+
+@dataclass(frozen=True)
+class Clip(Record):
+    """An optimizer steps with gradients that were clipped."""
+
+    limit: float  # max_norm
+    norm: float  # that clipping saw
+    scale: float = 1.0  # by which a GradScaler had multiplied them, and by which it divides them only now
+    at: Place | None = None  # of clipping
+
+
+@dataclass(frozen=True)
+class ShardScaling(Record):
+    """Between the last backward pass and the step, this rank multiplied its shards of the gradients by a number."""
+
+    optimizer: int
+    nth: int
+    factor: float
+    ranks: tuple[int, ...] = ()  # that hold the shards of one parameter
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class LoadedState(Record):
+    """A state dict is loaded into a module, and some names do not match."""
+
+    names: int  # that the module has
+    missing: int  # of them, those that the state dict lacks
+    unexpected: tuple[str, ...]  # the first names that the module lacks
+    prefix: str = ""  # that makes the difference: with it, or without it, the names would match
+    strict: bool = True
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class LoadedElsewhere(Record):
+    """`torch.load` without `map_location` puts tensors on another GPU than that of the rank."""
+
+    devices: tuple[int, ...]
+    current: int
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class ReplicatedTensor(Record):
+    """A rank declares that its tensor is the same on all ranks of a device mesh."""
+
+    ranks: tuple[int, ...]
+    number: int  # counted per set of ranks
+    shape: tuple[int, ...]
+    hash: str | None
+    is_input: bool = False  # not a parameter
+    at: Place | None = None

@@ -1,0 +1,108 @@
+"""Copies of the weights that some ranks leave behind, experts that wrapping makes equal, and means of means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compose_sim.core.checks.rules import batchnorm_local, metric_local, params_in_sync
+from compose_sim.node.records.data import EpochProgress
+from compose_sim.node.records.models import (
+    EvaluatedModel,
+    TensorHashes,
+    TensorRow,
+    WeightsBeforeWrapping,
+)
+from compose_sim.node.records.record import Record
+from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.replicas import AT, all_reduce, ddp, step, table
+
+ROWS = (TensorRow("parameter", None, "weight", (4, 2)), TensorRow("buffer", None, "1.running_mean", (4,)))
+
+
+def trained(evaluated: str, statistics: str = "s") -> list[Record]:
+    """Return the records of a rank whose weight moved from a to b, and that evaluates a model with these hashes."""
+    return [
+        table("weight", model=None),
+        TensorHashes(0, 0, 0, ("a",)),
+        step(1),
+        TensorHashes(0, 1, 0, ("b",)),
+        EvaluatedModel("Net", 1, ROWS, (evaluated, statistics), at=AT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hashes", "status"),
+    [
+        (("c", "a"), "failed"),  # rank 1 still has the weights of the start
+        (("c", "c"), "passed"),
+        (("c", "d"), "passed"),  # each rank perturbs its copy, as evolution strategies do
+        (("a", "a"), "passed"),  # a frozen teacher
+    ],
+)
+def test_a_copy_is_updated_on_all_ranks_or_none(hashes: tuple[str, str], status: str) -> None:
+    result = params_in_sync.judge(case({rank: trained(each) for rank, each in enumerate(hashes)}))
+
+    assert (result.status, result.ranks) == (status, (1,) if status == "failed" else ())
+
+
+@pytest.mark.parametrize(
+    ("weights", "statistics", "status"),
+    [("bb", "st", "warned"), ("bb", "ss", "not-applicable"), ("bc", "st", "not-applicable")],
+)
+def test_statistics_differ_only_between_equal_models(weights: str, statistics: str, status: str) -> None:
+    ranks = {rank: trained(*each) for rank, each in enumerate(zip(weights, statistics, strict=True))}
+
+    assert batchnorm_local.judge(case(ranks)).status == status
+
+
+@pytest.mark.parametrize(
+    ("names", "hashes", "status"),
+    [
+        (("weight", "expert.weight"), ("ax", "ay"), "failed"),
+        (("weight", "expert.weight"), ("ax", "by"), "failed"),  # named experts, whatever the seed
+        (("weight", "head.weight"), ("ax", "ay"), "warned"),
+        (("weight", "head.weight"), ("ax", "by"), "passed"),  # no rank was seeded
+        (("weight", "expert.weight"), ("ax", "ax"), "passed"),
+    ],
+)
+def test_experts_that_wrapping_makes_equal(names: tuple[str, ...], hashes: tuple[str, str], status: str) -> None:
+    rows = tuple(TensorRow("parameter", None, name, (4, 2)) for name in names)
+    model = ddp()
+    ranks = {
+        rank: [
+            WeightsBeforeWrapping(0, rows, tuple(each)),
+            type(model)(0, (0, 1), names=names, at=AT),
+            *[all_reduce(4, op="all_to_all_single")] * 4,
+            table(*names),
+            *[each for nth in (1, 2) for each in (TensorHashes(0, nth - 1, 0, ("w", "w")), step(nth))],
+            TensorHashes(0, 2, 0, ("v", "v")),
+        ]
+        for rank, each in enumerate(hashes)
+    }
+
+    assert params_in_sync.judge(case(ranks)).status == status
+
+
+@pytest.mark.parametrize(
+    ("means", "counts", "more", "status"),
+    [
+        ((0.5, 0.75), (10, 4), {}, "warned"),
+        ((0.5, 0.75), (8, 8), {}, "not-applicable"),  # equal counts
+        ((0.513, 0.75), (10, 4), {}, "not-applicable"),  # no share of ten samples
+        ((5.0, 3.0), (10, 4), {}, "not-applicable"),  # hits
+        ((0.513, 1.75), (10, 4), {"reduce": "AVG"}, "warned"),  # a loss, averaged over ranks
+    ],
+)
+def test_a_mean_of_means(means: tuple[float, ...], counts: tuple[int, ...], more: dict[str, Any], status: str) -> None:
+    ranks = {
+        rank: [
+            step(1),
+            EpochProgress(1, 0, "exhausted", batches=2, exhausted=True, drawn=count),
+            all_reduce(values=(value,), **more),
+        ]
+        for rank, (value, count) in enumerate(zip(means, counts, strict=True))
+    }
+
+    assert metric_local.judge(case(ranks)).status == status

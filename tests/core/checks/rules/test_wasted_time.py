@@ -1,0 +1,52 @@
+"""Whether ranks wait for one that works alone, or reduce too often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compose_sim.core.checks.rules.wasted_time import judge
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.timings import StepTimes, Wait
+from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.replicas import AT, step
+
+
+def waited(seconds: float, step: int = 1) -> Record:
+    return StepTimes(step, 0.0, (), (Wait("barrier #1 (train.py, line 7)", 0, round(seconds * 1e6), "0", 4, 1),))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status"),
+    [
+        ((0.1, 8.0, 8.1, 8.2), "warned"),  # rank 0 prepares alone
+        ((0.1, 8.0, 0.1, 8.2), "warned"),  # one rank of each node does
+        ((0.1, 3.0, 3.0, 3.0), "passed"),
+        ((8.0, 8.0, 8.0, 0.1), "warned"),
+        ((0.1, 0.2, 0.1, 8.0), "passed"),  # one rank comes early
+    ],
+)
+def test_ranks_that_wait_before_the_first_step(seconds: tuple[float, ...], status: str) -> None:
+    records = {rank: [waited(each), step(1)] for rank, each in enumerate(seconds)}
+
+    assert judge(case(records)).status == status
+
+
+def test_waits_during_training_are_not_judged() -> None:
+    assert judge(case({rank: [step(1), waited(9.0 * rank, step=5)] for rank in range(4)})).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("counts", "status"),
+    [
+        ({"backwards": 4, "forwards": 4, "reduced": 4}, "warned"),
+        ({"backwards": 4, "forwards": 4, "reduced": 1}, "passed"),  # no_sync
+        ({"backwards": 4, "forwards": 4, "reduced": 4, "retained": 4}, "passed"),  # several losses of one graph
+        ({"backwards": 2, "forwards": 2, "reduced": 2}, "passed"),  # two losses, as of a GAN's discriminator
+    ],
+)
+def test_every_micro_step_is_reduced(counts: dict[str, Any], status: str) -> None:
+    result = judge(case({rank: [step(nth, **counts) for nth in range(1, 5)] for rank in range(2)}))
+
+    assert (result.status, result.at) == (status, AT if status == "warned" else None)
