@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "core/plan": {"", "core", "core/host", "core/network", "core/request"},
     "core/compose": {"", "core", "core/plan"},
     "core/export": {"", "core", "core/plan", "core/request"},
+    "core/imports": {"", "core", "core/export", "core/plan", "core/request"},
     "core/faults": {"", "core", "core/events", "core/network", "core/plan"},
     "core/state": {"", "core", "core/events", "core/faults", "core/plan"},
     "core/verdict": {"", "core", "core/events", "core/plan", "core/state"},

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compose_sim.app.program import find_program
 from compose_sim.core.host.host import Host
-from compose_sim.core.plan.model import Plan, Program, portable_program
+from compose_sim.core.plan.model import Choice, Plan, Program, portable_program
 from compose_sim.core.plan.mounts import why_dangerous
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.plan.services import needed_packages
@@ -24,6 +24,9 @@ from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.project_owner import Owner, owner_of
 from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from compose_sim.core.imports.job_file import JobFile
 
 SPEC_FILE = "composesim.yaml"
 PROJECT_FILE = "pyproject.toml"
@@ -42,6 +45,8 @@ class Request:
     remarks: tuple[str, ...] = ()  # how the request was read, if that may surprise the user
     program: Program | None = None  # what the ranks run, if it is not the spec's script, module or example
     isolates: bool = False  # nodes reach only one another unless the spec says otherwise
+    job_file: JobFile | None = None  # the job of a cluster that was read in place of a spec file
+    scalable: frozenset[str] = frozenset()  # keys of the spec that come from it, and may be lowered to fit this machine
     label: str = ""  # what reports show as the program, if not the command line
 
     def with_spec(self, **changes: Any) -> Request:
@@ -59,6 +64,7 @@ class Request:
             with_docker=spec.engine != "local" and not portable,
             with_ports=not portable and bool(spec.services or spec.publish or recipe.DRIVEN),
         )
+        spec, lowered = _fitted(spec, self.scalable, host) if self.scalable and not portable else (spec, ())
         program = self.program or find_program(spec, recipe, self.folder)
         if spec.user and not portable:
             _check_readable(self.folder, host)
@@ -74,7 +80,15 @@ class Request:
             portable=portable,
             isolates=self.isolates,
         )
+        plan = replace(plan, choices=(*plan.choices, *lowered))
         return (replace(plan, program=self.label) if self.label else plan), host
+
+
+def _fitted(spec: ClusterSpec, keys: frozenset[str], host: Host) -> tuple[ClusterSpec, tuple[Choice, ...]]:
+    from compose_sim.core.imports.fit import fit
+
+    has_docker = spec.engine != "local" and host.docker.available
+    return fit(spec, keys, cpus=host.cpus, memory_bytes=host.memory_bytes, has_docker=has_docker)
 
 
 def _check_readable(folder: Path, host: Host) -> None:
@@ -107,11 +121,16 @@ def read_request(
     file cannot, so that a project cannot allow itself a mount. Raises SpecError that names the argument, or the file, line and key.
     """
     folder = Path(os.path.abspath(file.parent if file else "."))
+    text, source, remark = _spec_text(file, folder)
+    job_reader = _job_reader(text) if file else None
+    if job_reader:
+        folder = Path.cwd()  # a job file lies anywhere, and names its script from where it is submitted
     dotenv_file = folder / ".env"
     dotenv = _read(dotenv_file, folder) if dotenv_file.is_file() else ""
     dotenv_variables = _parse_dotenv(dotenv, ".env")
-    text, source, remark = _spec_text(file, folder)
-    values = parse_spec_text(text, source, variables={**dotenv_variables, **os.environ})
+    variables = {**dotenv_variables, **os.environ}
+    job = job_reader(text, source, variables, given, folder) if job_reader else None
+    values = job.values if job else parse_spec_text(text, source, variables=variables)
     spec = make_spec({**values, **(defaults or {})}, given)
     env_files: dict[str, str] = {}
     for name in spec.env_file:
@@ -129,7 +148,17 @@ def read_request(
         dotenv_variables=dotenv_variables,
         env_files=env_files,
         remarks=(remark,) if remark else (),
+        job_file=job,
+        scalable=frozenset(job.values).difference(given, defaults or {}) if job else frozenset(),
     )
+
+
+def _job_reader(text: str) -> Callable[..., JobFile] | None:
+    """Return what reads this text if it is the job file of a cluster; other requests do not wait for the import."""
+    from compose_sim.app.job_file import read_job
+    from compose_sim.core.imports.kinds import is_job_file
+
+    return read_job if is_job_file(text) else None
 
 
 def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:

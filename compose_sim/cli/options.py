@@ -82,7 +82,14 @@ def _cluster_options(defaults: Mapping[str, str], *, without: str = "") -> Itera
                 settings = {"metavar": flag.metavar or None, "is_flag": is_switch, "default": None, "help": flag.help}
                 yield _option(f"--{flag.name}", keyword, group="recipe", recipe=flag.recipe, **settings)
     file = click.Path(path_type=Path)
-    yield click.option("-f", "--file", "file", metavar="FILE", type=file, help=f"Spec file.  [default: {SPEC_FILE}]")
+    yield click.option(
+        "-f",
+        "--file",
+        "file",
+        metavar="FILE",
+        type=file,
+        help=f"Spec file, or the job file of a cluster.  [default: {SPEC_FILE}]",
+    )
     allow = "Allow to mount this path, although its content can give nodes control of the machine."
     yield _option("--allow-mount", "allow_mount", group="image", multiple=True, metavar="PATH", help=allow)
     yield click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")

@@ -34,7 +34,8 @@ def announce(session: Session, remark: str = "") -> None:
         say(f"  {choice.what} {choice.value}: {choice.why}")
     if plan.links:
         say(f"  links {', '.join(plan.links)}")
-    for text in filter(None, (*session.request.remarks, remark)):
+    job = session.request.job_file
+    for text in filter(None, (*session.request.remarks, *(job.remarks if job else ()), remark)):
         say(f"  {text}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.options import cluster_options, request_from_flags
+from compose_sim.core.imports.job_file import JobFile
 from compose_sim.core.plan.masking import masked
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.units import format_bytes
+
+_LONGEST_KEY = 48
 
 
 @click.command("plan", cls=ClusterCommand)
@@ -24,9 +28,12 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     request = request_from_flags(file=file, program=program, **flags)
     plan = Session(request).plan
     if as_json:
-        print_json({"schema_version": 1, **masked(plan)})
+        job = {"job_file": _job_summary(request.job_file)} if request.job_file else {}
+        print_json({"schema_version": 1, **masked(plan), **job})
     else:
         _print(plan)
+        if request.job_file:
+            _print_job(request.job_file)
         for remark in request.remarks:
             say(remark)
 
@@ -56,6 +63,23 @@ def _print(plan: Plan) -> None:
         for node in plan.nodes
     ]
     print_table(("node", "ranks", "cpus", "memory", *(("gpus",) if on_gpus else ())), rows)
+
+
+def _job_summary(job: JobFile) -> dict[str, Any]:
+    return {"file": job.source, "kind": job.kind, "notes": [asdict(note) for note in job.notes]}
+
+
+def _print_job(job: JobFile) -> None:
+    """Print what became of every value of a job file."""
+    echo()
+    echo(f"{job.source} ({job.kind}):")
+    rows = [(note.verdict, str(note.line), _end_of(note.key), note.text) for note in job.notes]
+    print_table(("", "line", "key", "here"), rows)
+
+
+def _end_of(key: str) -> str:
+    """Return the last parts of a long key."""
+    return key if len(key) <= _LONGEST_KEY else f"…{key[-_LONGEST_KEY:].partition('.')[2]}"
 
 
 def _size(limit: int | None) -> str:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 
 from compose_sim.core.export.job import Job
-from compose_sim.core.export.pods import Object, as_yaml, container, deadline, literal, pod, require_short_name
+from compose_sim.core.export.pods import Object, container, deadline, literal, pod, require_short_name, resource
 
 _RAY_PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001}
 
@@ -17,52 +17,45 @@ def mpijob(job: Job) -> str:
     ranks = str(job.nodes * job.nproc)
     command = ["mpirun", "-np", ranks, "--bind-to", "none", "--map-by", "slot", "python", *map(literal, job.program)]
     launcher = replace(job, gpus=0, cpus=None, memory_bytes=None)  # it computes nothing
-    return as_yaml(
+    return resource(
+        "mpijob",
+        job,
         {
-            "apiVersion": "kubeflow.org/v2beta1",
-            "kind": "MPIJob",
-            "metadata": {"name": job.name},
-            "spec": {
-                "slotsPerWorker": job.nproc,
-                "launcherCreationPolicy": "WaitForWorkersReady",
-                "runPolicy": {
-                    "cleanPodPolicy": "Running",
-                    "backoffLimit": job.max_restarts,
-                    **deadline(job),
-                },
-                "mpiReplicaSpecs": {
-                    "Launcher": _role(launcher, "launcher", command, 1),
-                    "Worker": _role(job, "worker", (), job.nodes),
-                },
+            "slotsPerWorker": job.nproc,
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": {
+                "cleanPodPolicy": "Running",
+                "backoffLimit": job.max_restarts,
+                **deadline(job),
             },
-        }
+            "mpiReplicaSpecs": {
+                "Launcher": _role(launcher, "launcher", command, 1),
+                "Worker": _role(job, "worker", (), job.nodes),
+            },
+        },
     )
 
 
 def rayjob(job: Job) -> str:
     """Return a RayJob, which starts a cluster, runs the script on the head and deletes the cluster."""
     require_short_name(job, "-abcde-worker-abcde")
-    return as_yaml(
+    return resource(
+        "rayjob",
+        job,
         {
-            "apiVersion": "ray.io/v1",
-            "kind": "RayJob",
-            "metadata": {"name": job.name},
-            "spec": {
-                "entrypoint": shlex.join(["python", *job.program]),
-                "shutdownAfterJobFinishes": True,
-                "backoffLimit": job.max_restarts,
-                **deadline(job),
-                "rayClusterSpec": _ray_cluster(job),
-            },
-        }
+            "entrypoint": shlex.join(["python", *job.program]),
+            "shutdownAfterJobFinishes": True,
+            "backoffLimit": job.max_restarts,
+            **deadline(job),
+            "rayClusterSpec": _ray_cluster(job),
+        },
     )
 
 
 def raycluster(job: Job) -> str:
     """Return a RayCluster, to which scripts are submitted later."""
     require_short_name(job, "-nodes-worker-abcde")
-    metadata = {"name": job.name}
-    return as_yaml({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata, "spec": _ray_cluster(job)})
+    return resource("raycluster", job, _ray_cluster(job))
 
 
 def _role(job: Job, name: str, command: tuple[str, ...] | list[str], count: int) -> Object:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from compose_sim.core.export.job import Job, torchrun
 from compose_sim.core.export.pods import (
+    SHARED_MEMORY,
     Object,
-    as_yaml,
     container,
     deadline,
     environment,
     literal,
     pod,
     require_short_name,
+    resource,
     resources,
     shared_memory,
 )
@@ -26,32 +27,29 @@ def jobset(job: Job) -> str:
     command = _torchrun(job, node_rank="$(NODE_RANK)", master=f"{job.name}-node-0-0.{job.name}", port=str(job.port))
     # The default, OnFailure, would restart one rank in place while the others wait for it.
     template = pod(job, container(job, "trainer", command, variables=[rank]), restart="Never")
-    return as_yaml(
+    return resource(
+        "jobset",
+        job,
         {
-            "apiVersion": "jobset.x-k8s.io/v1alpha2",
-            "kind": "JobSet",
-            "metadata": {"name": job.name},
-            "spec": {
-                "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-                "failurePolicy": {"maxRestarts": job.max_restarts},
-                "replicatedJobs": [
-                    {
-                        "name": "node",
-                        "replicas": 1,
-                        "template": {
-                            "spec": {
-                                "parallelism": job.nodes,
-                                "completions": job.nodes,
-                                "completionMode": "Indexed",
-                                "backoffLimit": 0,
-                                **deadline(job),
-                                "template": template,
-                            }
-                        },
-                    }
-                ],
-            },
-        }
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": {"maxRestarts": job.max_restarts},
+            "replicatedJobs": [
+                {
+                    "name": "node",
+                    "replicas": 1,
+                    "template": {
+                        "spec": {
+                            "parallelism": job.nodes,
+                            "completions": job.nodes,
+                            "completionMode": "Indexed",
+                            "backoffLimit": 0,
+                            **deadline(job),
+                            "template": template,
+                        }
+                    },
+                }
+            ],
+        },
     )
 
 
@@ -59,31 +57,28 @@ def trainjob(job: Job) -> str:
     """Return a TrainJob of the runtime `torch-distributed`, whose controller sets the variables that torchrun reads."""
     require_short_name(job, f"-node-0-{job.nodes - 1}-abcde")
     variables, needed = environment(job), resources(job)
-    mounted = {"name": "node", "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
+    mounted = {"name": "node", "volumeMounts": [{"name": "shm", "mountPath": SHARED_MEMORY}]}
     pods = {"volumes": shared_memory(job), "containers": [mounted]}
     patch = {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": pods}}}}]}
-    return as_yaml(
+    return resource(
+        "trainjob",
+        job,
         {
-            "apiVersion": "trainer.kubeflow.org/v1alpha1",
-            "kind": "TrainJob",
-            "metadata": {"name": job.name},
-            "spec": {
-                "runtimeRef": {"name": "torch-distributed"},
-                **deadline(job),
-                "trainer": {
-                    "image": job.image,
-                    "command": ["torchrun"],
-                    "args": [*map(literal, job.program)],
-                    "numNodes": job.nodes,
-                    "numProcPerNode": job.nproc,  # without it, a node without GPUs starts one rank per CPU
-                    **({"env": variables} if variables else {}),
-                    **({"resourcesPerNode": needed} if needed else {}),
-                },
-                "runtimePatches": [
-                    {"manager": "composesim.dev/export", "trainingRuntimeSpec": {"template": {"spec": patch}}}
-                ],
+            "runtimeRef": {"name": "torch-distributed"},
+            **deadline(job),
+            "trainer": {
+                "image": job.image,
+                "command": ["torchrun"],
+                "args": [*map(literal, job.program)],
+                "numNodes": job.nodes,
+                "numProcPerNode": job.nproc,  # without it, a node without GPUs starts one rank per CPU
+                **({"env": variables} if variables else {}),
+                **({"resourcesPerNode": needed} if needed else {}),
             },
-        }
+            "runtimePatches": [
+                {"manager": "composesim.dev/export", "trainingRuntimeSpec": {"template": {"spec": patch}}}
+            ],
+        },
     )
 
 
@@ -101,22 +96,19 @@ def pytorchjob(job: Job) -> str:
         command = _torchrun(job, node_rank="$(RANK)", master="$(MASTER_ADDR)", port="$(MASTER_PORT)")
         workers = {"Worker": _replicas(job, command, job.nodes - 1)} if job.nodes > 1 else {}
         replicas = {"Master": _replicas(job, command, 1), **workers}
-    return as_yaml(
+    return resource(
+        "pytorchjob",
+        job,
         {
-            "apiVersion": "kubeflow.org/v1",
-            "kind": "PyTorchJob",
-            "metadata": {"name": job.name},
-            "spec": {
-                "nprocPerNode": str(job.nproc),
-                "runPolicy": {
-                    "cleanPodPolicy": "None",
-                    "backoffLimit": job.max_restarts,
-                    **deadline(job),
-                },
-                **elastic,
-                "pytorchReplicaSpecs": replicas,
+            "nprocPerNode": str(job.nproc),
+            "runPolicy": {
+                "cleanPodPolicy": "None",
+                "backoffLimit": job.max_restarts,
+                **deadline(job),
             },
-        }
+            **elastic,
+            "pytorchReplicaSpecs": replicas,
+        },
     )
 
 
@@ -129,20 +121,17 @@ def volcano(job: Job) -> str:
     master = {"name": "master", "replicas": 1, "template": template}
     ends_job = {"policies": [{"event": "TaskCompleted", "action": "CompleteJob"}]}
     workers = [{"name": "worker", "replicas": job.nodes - 1, "template": template}] if job.nodes > 1 else []
-    return as_yaml(
+    return resource(
+        "volcano",
+        job,
         {
-            "apiVersion": "batch.volcano.sh/v1alpha1",
-            "kind": "Job",
-            "metadata": {"name": job.name},
-            "spec": {
-                "schedulerName": "volcano",
-                "minAvailable": job.nodes,
-                "maxRetry": job.max_restarts,
-                "policies": [{"event": "PodFailed", "action": "RestartJob" if job.max_restarts else "AbortJob"}],
-                "plugins": {"pytorch": plugin, "svc": []},
-                "tasks": [{**master, **ends_job}, *workers],
-            },
-        }
+            "schedulerName": "volcano",
+            "minAvailable": job.nodes,
+            "maxRetry": job.max_restarts,
+            "policies": [{"event": "PodFailed", "action": "RestartJob" if job.max_restarts else "AbortJob"}],
+            "plugins": {"pytorch": plugin, "svc": []},
+            "tasks": [{**master, **ends_job}, *workers],
+        },
     )
 
 

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 from compose_sim.core.export.job import Job
+from compose_sim.core.export.quantities import quantity
 from compose_sim.errors import SpecError
 
 Object = dict[str, Any]
 
-_GPU = "nvidia.com/gpu"
+GPU = "nvidia.com/gpu"
+SHARED_MEMORY = "/dev/shm"
+# Target -> apiVersion and kind of the object that an export writes and an import reads.
+KINDS = {
+    "jobset": ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+    "trainjob": ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
+    "pytorchjob": ("kubeflow.org/v1", "PyTorchJob"),
+    "volcano": ("batch.volcano.sh/v1alpha1", "Job"),
+    "mpijob": ("kubeflow.org/v2beta1", "MPIJob"),
+    "rayjob": ("ray.io/v1", "RayJob"),
+    "raycluster": ("ray.io/v1", "RayCluster"),
+}
 _LONGEST_NAME = 63  # of a pod, with the suffix that the controller adds
-_SHARED_MEMORY = "shm"
+_VOLUME = "shm"
 
 
 class _Plain(yaml.SafeDumper):
@@ -38,17 +51,15 @@ def as_yaml(document: Object) -> str:
     return yaml.dump(document, Dumper=_Plain, sort_keys=False, width=120)
 
 
-def quantity(size: int) -> str:
-    """Return bytes as a quantity: `512Mi`. Kubernetes reads the `512m` of Docker and composesim as 0.512 bytes."""
-    for unit, factor in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
-        if size % factor == 0:
-            return f"{size // factor}{unit}"
-    return str(size)
+def resource(target: str, job: Job, spec: Object) -> str:
+    """Return the object of a target."""
+    version, kind = KINDS[target]
+    return as_yaml({"apiVersion": version, "kind": kind, "metadata": {"name": job.name}, "spec": spec})
 
 
 def literal(word: str) -> str:
-    """Return a word that Kubernetes leaves alone: it replaces $(NAME) in arguments and values."""
-    return word.replace("$(", "$$(")
+    """Return a word that Kubernetes leaves alone: it replaces $(NAME) and $$ in arguments and values."""
+    return re.sub(r"\$(?=[$(])", "$$", word)
 
 
 def environment(job: Job) -> list[Object]:
@@ -63,7 +74,7 @@ def environment(job: Job) -> list[Object]:
 def resources(job: Job) -> Object:
     """Return the GPUs and the memory as limits, and the CPUs as a request: a CPU limit would throttle the ranks."""
     limits = {
-        **({_GPU: str(job.gpus)} if job.gpus else {}),
+        **({GPU: str(job.gpus)} if job.gpus else {}),
         **({"memory": quantity(job.memory_bytes)} if job.memory_bytes else {}),
     }
     return {
@@ -81,13 +92,13 @@ def container(job: Job, name: str, command: Sequence[str], *, variables: Sequenc
         **({"command": [*command]} if command else {}),
         **({"env": variables} if variables else {}),
         **({"resources": needed} if needed else {}),
-        "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],
+        "volumeMounts": [{"name": _VOLUME, "mountPath": SHARED_MEMORY}],
     }
 
 
 def shared_memory(job: Job) -> list[Object]:
     """Return the volume of /dev/shm, which has 64 MiB otherwise."""
-    return [{"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": quantity(job.shm_bytes)}}]
+    return [{"name": _VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": quantity(job.shm_bytes)}}]
 
 
 def pod(job: Job, own: Object, *, restart: str = "") -> Object:

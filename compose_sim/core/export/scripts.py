@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from compose_sim.core.export.job import Job, torchrun
@@ -23,7 +24,7 @@ def slurm(job: Job) -> str:
         "job-name": job.name,
         "nodes": job.nodes,
         "ntasks-per-node": 1,
-        **({"cpus-per-task": max(1, round(job.cpus))} if job.cpus else {}),
+        **({"cpus-per-task": math.ceil(job.cpus)} if job.cpus else {}),
         **({"mem": f"{-(-job.memory_bytes // (1 << 20))}M"} if job.memory_bytes else {}),
         **({"gpus-per-node": f"{job.accelerator}:{job.gpus}".lstrip(":")} if job.gpus else {}),
         **({"time": _slurm_time(job.timeout_s)} if job.timeout_s else {}),

@@ -70,6 +70,15 @@ def make_spec(values_of_file: Mapping[str, Any], flags: Mapping[str, Any]) -> Cl
         raise SpecError(problem.text, hint=problem.hint) from None
 
 
+def first_problem(values: Mapping[str, Any]) -> Problem | None:
+    """Return what is wrong with the values of a spec that is no file of the user, or None."""
+    try:
+        ClusterSpec.model_validate(dict(values))
+    except ValidationError as error:
+        return _problems(error)[0]
+    return None
+
+
 def keys_at(path: KeyPath) -> list[str]:
     """Return the keys that are known at this path of a spec."""
     inner = CheckSpec if path[0] == "check" else NodeSpec

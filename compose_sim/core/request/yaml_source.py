@@ -6,7 +6,7 @@ A key that is given twice and a variable that is not set are errors. An empty sc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ _REFERENCE = re.compile(
     re.DOTALL,
 )
 _DEEPEST = 8  # a spec has three levels; an alias that contains itself has no end
+_DEEPEST_OF_OTHERS = 32  # a pod in a TrainJob's runtime has about 15
 _MOST = 100_000  # values; with aliases of aliases, a small text can expand to any size
 _ABSENT = object()
 
@@ -50,8 +51,36 @@ def read_yaml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
 
     Raises SpecError with file and line if the text is not YAML, or not a mapping.
     """
+    roots = _compose(text, source, yaml.BaseLoader)
+    reader = _Reader(source=source, text=text, variables=variables, lines={(): 1})
+    if len(roots) > 1:
+        raise reader.error(roots[1], "a spec is one document, and another one starts here")
+    root = next(iter(roots), None)
+    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
+        return YamlText(source, {}, reader.lines, text)
+    if not isinstance(root, yaml.MappingNode):
+        raise reader.error(root, "a spec is a mapping such as 'nodes: 2'")
+    return YamlText(source, reader.mapping(root, ()), reader.lines, text)
+
+
+def read_documents(text: str, source: str) -> list[YamlText]:
+    """
+    Return every YAML mapping of a file that another program wrote: nothing is filled in, and null means "not given".
+
+    Raises SpecError with file and line if the text is not YAML.
+    """
+    found = []
+    for root in _compose(text, source, yaml.SafeLoader):
+        if isinstance(root, yaml.MappingNode):
+            reader = _Reader(source=source, text=text, variables=None, lines={(): root.start_mark.line + 1})
+            found.append(YamlText(source, reader.mapping(root, ()), reader.lines, text))
+    return found
+
+
+def _compose(text: str, source: str, loader: type[yaml.BaseLoader] | type[yaml.SafeLoader]) -> list[yaml.Node]:
+    """Return the root of every document in a text."""
     try:
-        root = yaml.compose(text, Loader=yaml.BaseLoader)
+        return [*yaml.compose_all(text, Loader=loader)]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = f"not valid YAML: {error.problem or error.context}"
@@ -69,21 +98,15 @@ def read_yaml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
         ) from None
     except RecursionError:
         raise error_at(source, text, 1, "not a spec: it is nested too deeply") from None
-    reader = _Reader(source=source, text=text, variables=variables, lines={(): 1})
-    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
-        return YamlText(source, {}, reader.lines, text)
-    if not isinstance(root, yaml.MappingNode):
-        raise reader.error(root, "a spec is a mapping such as 'nodes: 2'")
-    return YamlText(source, reader.mapping(root, ()), reader.lines, text)
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Walks the nodes of a YAML text and records their lines."""
+    """Walks the nodes of a YAML text and records their lines. Without variables, the text is of another program."""
 
     source: str
     text: str
-    variables: Mapping[str, str]
+    variables: Mapping[str, str] | None
     lines: dict[KeyPath, int]
 
     def error(self, node: yaml.Node, problem: str, *, hint: str = "") -> SpecError:
@@ -92,7 +115,7 @@ class _Reader:
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
         seen: dict[str, int] = {}
-        for key_node, value_node in node.value:
+        for key_node, value_node in self.pairs(node):
             if not isinstance(key_node, yaml.ScalarNode):
                 raise self.error(key_node, "a key must be a word")
             key, line = key_node.value, key_node.start_mark.line + 1
@@ -104,9 +127,25 @@ class _Reader:
             value = self.value(value_node, inner)
             if value is not _ABSENT:
                 values[key] = value
-            elif path[-1:] == ("env",):
-                raise self.error(key_node, f"{_dotted(inner)} has no value", hint=f'{key}: ""')
+            elif path[-1:] == ("env",) and self.variables is not None:
+                raise self.error(key_node, f"{dotted(inner)} has no value", hint=f'{key}: ""')
         return values
+
+    def pairs(self, node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
+        """Return the keys and values of a mapping, with those that `<<` merges into it; its own come first."""
+        found: list[tuple[yaml.Node, yaml.Node]] = []
+        merged: list[yaml.MappingNode] = []
+        for key, value in node.value:
+            if self.variables is None and key.tag == "tag:yaml.org,2002:merge":
+                parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                merged += [part for part in parts if isinstance(part, yaml.MappingNode) and part is not node]
+            else:
+                found.append((key, value))
+        if not merged:
+            return found
+        known = {key.value for key, _ in found if isinstance(key, yaml.ScalarNode)}
+        inherited = [pair for part in merged for pair in part.value if isinstance(pair[0], yaml.ScalarNode)]
+        return [*found, *{pair[0].value: pair for pair in reversed(inherited) if pair[0].value not in known}.values()]
 
     def sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[Any]:
         values = []
@@ -114,14 +153,16 @@ class _Reader:
             inner = (*path, index)
             self.lines[inner] = item.start_mark.line + 1
             value = self.value(item, inner)
-            if value is _ABSENT:
-                raise self.error(item, f"{_dotted(inner)} is empty", hint="{}" if path == ("nodes",) else '""')
+            if value is _ABSENT and self.variables is None:
+                value = ""
+            elif value is _ABSENT:
+                raise self.error(item, f"{dotted(inner)} is empty", hint="{}" if path == ("nodes",) else '""')
             values.append(value)
         return values
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
-        if len(path) > _DEEPEST:
-            raise self.error(node, f"{_dotted(path[:2])} is nested too deeply")
+        if len(path) > (_DEEPEST if self.variables is not None else _DEEPEST_OF_OTHERS):
+            raise self.error(node, f"{dotted(path[:2])} is nested too deeply")
         if len(self.lines) > _MOST:
             raise self.error(node, f"the text expands to more than {_MOST:,} values")
         if isinstance(node, yaml.MappingNode):
@@ -130,7 +171,9 @@ class _Reader:
             return self.sequence(node, path)
         assert isinstance(node, yaml.ScalarNode)
         if any("\ud800" <= character <= "\udfff" for character in node.value):
-            raise self.error(node, f"{_dotted(path)}: half of a surrogate pair is not a character")
+            raise self.error(node, f"{dotted(path)}: half of a surrogate pair is not a character")
+        if self.variables is None:
+            return _ABSENT if node.tag == "tag:yaml.org,2002:null" else node.value
         text = fill_in(node.value, path, self.variables, lambda problem, hint: self.error(node, problem, hint=hint))
         return _ABSENT if not text and node.style is None else text
 
@@ -142,14 +185,14 @@ def fill_in(text: str, path: KeyPath, variables: Mapping[str, str], fail: Callab
         if match["dollar"]:
             return "$"
         if match["other"] is not None:
-            raise fail(f"{_dotted(path)}: '{match[0]}' is not ${{NAME}} or ${{NAME:-default}}", _dollars(match))
+            raise fail(f"{dotted(path)}: '{match[0]}' is not ${{NAME}} or ${{NAME:-default}}", _dollars(match))
         name, default = match["name"], match["default"]
         value = variables.get(name)
         if default is not None:
             return value or str(default)
         if value is None:
             hint = f"{name}=… composesim up, or ${{{name}:-default}} in the file"
-            raise fail(f"{_dotted(path)}: the variable '{name}' is not set", hint)
+            raise fail(f"{dotted(path)}: the variable '{name}' is not set", hint)
         return value
 
     return _REFERENCE.sub(resolve, text)
@@ -160,7 +203,7 @@ def _dollars(match: re.Match[str]) -> str:
     return f"${{{name[0]}}} for a variable, $${name[0]} for the text" if name else "$$ for a dollar sign"
 
 
-def _dotted(path: KeyPath) -> str:
+def dotted(path: Sequence[str | int]) -> str:
     """Return a path as `nodes[1].memory`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 

@@ -65,7 +65,7 @@ BAD = [
     ("args: [a$]", 1, "args[0]: '$' is not ${NAME} or ${NAME:-default}", "$$ for a dollar sign"),
     ("script: a: b", 1, "not valid YAML: mapping values are not allowed here", ""),
     ("env:\n\tA: 1", 2, "not valid YAML: found character '\\t' that cannot start any token", "indent with spaces, not tabs"),
-    ("nodes: 2\n---\nnodes: 3", 2, "not valid YAML: but found another document", ""),
+    ("nodes: 2\n---\nnodes: 3", 3, "a spec is one document, and another one starts here", ""),
     ("nodes: 2\nscript: \x01", 2, "not valid YAML: character #x01 is not allowed", ""),
     ('nodes: 2\nelastic: "\\ud800"', 2, "elastic: half of a surrogate pair is not a character", ""),
     ("- nodes", 1, "a spec is a mapping such as 'nodes: 2'", ""),

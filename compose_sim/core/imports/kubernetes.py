@@ -1,0 +1,194 @@
+"""Read torch jobs of Kubernetes operators: JobSet, TrainJob with its runtime, PyTorchJob, and Volcano's Job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compose_sim.core.export.job import STORE_PORT
+from compose_sim.core.imports.job_file import Object
+from compose_sim.core.imports.pods import REASONS, Pod, read_container, read_pod, read_resources, read_shared_memory
+from compose_sim.core.imports.program import Cluster, take_gpus, take_program
+from compose_sim.core.request.yaml_source import KeyPath, YamlText, dotted
+
+_POD = ("template", "spec")
+RUNTIME_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
+# Runtimes that Kubeflow Trainer installs -> what they run the script with.
+_WELL_KNOWN = {"torch-distributed": "torch", "deepspeed-distributed": "mpi"}
+
+
+def finish(job: Object, pod: Pod, cluster: Cluster) -> None:
+    """Take the program of a pod, and then its GPUs, which may be as many as its ranks."""
+    take_program(job.draft, pod.calls, cluster, key=dotted(pod.command), line=job.line(*pod.command))
+    take_gpus(job.draft, cluster.gpus, dotted(pod.gpus_at), job.line(*pod.gpus_at))
+
+
+def take_run_policy(job: Object, *path: str | int) -> None:
+    """Take the retries and the time limit of a job."""
+    for key in ("backoffLimit", "maxRetry", "maxRestarts"):
+        if restarts := job.number(*path, key):
+            job.take("max_restarts", restarts, *path, key)
+    if seconds := job.number(*path, "activeDeadlineSeconds"):
+        job.take("timeout", seconds, *path, "activeDeadlineSeconds", said=f"timeout {seconds}s")
+
+
+def take_same_pods(job: Object, paths: Sequence[KeyPath]) -> None:
+    """Count pods that are like the first as used, and say which are not: all nodes are equal here."""
+    first = job.peek(*paths[0])
+    for path in paths[1:]:
+        if job.peek(*path) == first:
+            job.used.add(path)
+        else:
+            job.change(f"nodes are equal here: like {dotted(paths[0])}", *path)
+
+
+def read_jobset(job: Object, others: Sequence[YamlText]) -> None:
+    """Take a JobSet: the pods of all its Jobs that run the same program are nodes."""
+    jobs: list[KeyPath] = [("spec", "replicatedJobs", index) for index in job.keys("spec", "replicatedJobs")]
+    if not jobs:
+        raise job.error(("spec",), "this JobSet has no replicatedJobs")
+    job.used.update({("spec", "network", "enableDNSHostnames"), ("spec", "network", "publishNotReadyAddresses")})
+    counts = []
+    for at in jobs:
+        inner = (*at, *_POD)
+        pods = job.number(*inner, "parallelism") or job.number(*inner, "completions") or 1
+        counts.append(pods * (job.number(*at, "replicas", least=0) or 1))
+        job.used.update({(*at, "name"), (*inner, "completionMode"), (*inner, "backoffLimit")})
+    first = counts.index(max(counts))
+    pod_of = [job.peek(*at, *_POD, *_POD) for at in jobs]
+    same = [n for n, pod in enumerate(pod_of) if pod == pod_of[first]]
+    for number in same:
+        if number != first:
+            job.used.add((*jobs[number], *_POD, *_POD))
+    nodes = sum(counts[number] for number in same)
+    at = (*jobs[first], *_POD, "parallelism")
+    job.take("nodes", nodes, *at)
+    take_run_policy(job, "spec", "failurePolicy")
+    take_run_policy(job, *jobs[first], *_POD)
+    pod = read_pod(job, (*jobs[first], *_POD, *_POD), "trainer")
+    finish(job, pod, Cluster(nodes=nodes, gpus=pod.gpus))
+
+
+def read_trainjob(job: Object, others: Sequence[YamlText]) -> None:
+    """Take a TrainJob and its runtime: one in the same file, or one that Kubeflow installs."""
+    runtime = _runtime_of(job, others)
+    at: KeyPath = ("spec", "trainer")
+    nodes = job.number(*at, "numNodes", least=1)
+    if nodes:
+        job.take("nodes", nodes, *at, "numNodes")
+    nodes, nproc, pod = _read_runtime(runtime, nodes) if runtime else (nodes or 1, None, None)
+    job.draft.values.setdefault("nodes", nodes)
+    own = read_container(job, at)
+    own.gpus, own.gpus_at = read_resources(job, (*at, "resourcesPerNode"))
+    _take_patches(job)
+    take_run_policy(job, "spec")
+    if pod and not own.gpus and not job.has(*at, "resourcesPerNode"):
+        own.gpus = pod.gpus
+    text = job.text(*at, "numProcPerNode") or nproc or ""
+    ranks = int(text) if text.isdigit() else max(1, own.gpus)
+    tasks = ranks if _WELL_KNOWN.get(job.text("spec", "runtimeRef", "name")) == "mpi" else 1
+    if not own.calls and pod and pod.calls and runtime:
+        own.calls = pod.calls
+    finish(job, own, Cluster(nodes=nodes, gpus=own.gpus, ranks=ranks, tasks=tasks))
+
+
+def _runtime_of(job: Object, others: Sequence[YamlText]) -> Object | None:
+    """Return the runtime in the same file; None for one that Kubeflow installs. Raise SpecError for an unknown one."""
+    name = job.text("spec", "runtimeRef", "name") or "torch-distributed"
+    job.used.update({("spec", "runtimeRef", "kind"), ("spec", "runtimeRef", "apiGroup")})
+    for other in others:
+        if other.values.get("kind") in RUNTIME_KINDS and other.values.get("metadata", {}).get("name") == name:
+            return Object(other, job.draft)
+    if name not in _WELL_KNOWN:
+        known = " or ".join(_WELL_KNOWN)
+        raise job.error(
+            ("spec", "runtimeRef", "name"),
+            f"the runtime '{name}' is not in this file, and not {known}",
+            hint=f"kubectl get clustertrainingruntime {name} -o yaml, and add it to the file after ---",
+        )
+    return None
+
+
+def _read_runtime(runtime: Object, nodes: int | None) -> tuple[int, str | None, Pod | None]:
+    """Take what a runtime says where the TrainJob says nothing."""
+    runtime.used.update({("apiVersion",), ("kind",), ("metadata",)})
+    policy = ("spec", "mlPolicy")
+    of_runtime = runtime.number(*policy, "numNodes", least=1)
+    if nodes:
+        runtime.used.discard((*policy, "numNodes"))
+    elif of_runtime:
+        runtime.take("nodes", of_runtime, *policy, "numNodes")
+    nproc = runtime.text(*policy, "torch", "numProcPerNode") or None
+    runtime.used.add((*policy, "torch"))
+    jobs = ("spec", "template", "spec", "replicatedJobs")
+    index = next((n for n in runtime.keys(*jobs) if runtime.peek(*jobs, n, "name") == "node"), None)
+    pod = None
+    if index is not None:
+        runtime.used.update({(*jobs, index, "name"), (*jobs, index, "template", "metadata")})
+        pod = read_pod(runtime, (*jobs, index, *_POD, *_POD), "node", "trainer")
+    runtime.ignore_rest({**REASONS, "numNodes": "the TrainJob says otherwise"})
+    return nodes or of_runtime or 1, nproc, pod
+
+
+def _take_patches(job: Object) -> None:
+    """Take the size of /dev/shm from the patches of the runtime."""
+    for patch in job.keys("spec", "runtimePatches"):
+        jobs = ("spec", "runtimePatches", patch, "trainingRuntimeSpec", "template", "spec", "replicatedJobs")
+        job.used.add(("spec", "runtimePatches", patch, "manager"))
+        for index in job.keys(*jobs):
+            pod = (*jobs, index, *_POD, *_POD)
+            job.used.add((*jobs, index, "name"))
+            for container in job.keys(*pod, "containers"):
+                job.used.add((*pod, "containers", container, "name"))
+                read_shared_memory(job, pod, (*pod, "containers", container))
+
+
+def read_pytorchjob(job: Object, others: Sequence[YamlText]) -> None:
+    """Take a PyTorchJob: the master and the workers are nodes."""
+    at = ("spec", "pytorchReplicaSpecs")
+    roles = [role for role in ("Master", "Worker") if job.has(*at, role)]
+    if not roles:
+        raise job.error(at, "this PyTorchJob has neither a Master nor Workers")
+    replicas = {role: job.number(*at, role, "replicas", least=0) for role in roles}
+    nodes = sum(1 if count is None else count for count in replicas.values())
+    job.take("nodes", nodes, *at, roles[-1], "replicas")
+    for role in roles:
+        job.used.add((*at, role, "restartPolicy"))
+    elastic = ("spec", "elasticPolicy")
+    if job.has(*elastic):
+        least, most = job.number(*elastic, "minReplicas"), job.number(*elastic, "maxReplicas")
+        if most and (least or 1) < most:
+            job.take("elastic", f"{least or 1}:{most}", *elastic)
+        job.used.update(
+            (*elastic, key) for key in ("rdzvBackend", "rdzvPort", "rdzvHost", "rdzvId", "rdzvConf", "standalone")
+        )
+        if restarts := job.number(*elastic, "maxRestarts"):
+            job.take("max_restarts", restarts, *elastic, "maxRestarts")
+    job.used.add(("spec", "runPolicy", "cleanPodPolicy"))
+    take_run_policy(job, "spec", "runPolicy")
+    take_same_pods(job, [(*at, role, *_POD) for role in roles])
+    pod = read_pod(job, (*at, roles[0], *_POD), "pytorch")
+    given = job.text("spec", "nprocPerNode") or job.text(*elastic, "nProcPerNode")
+    ranks = int(given) if given.isdigit() else max(1, pod.gpus) if given in ("auto", "gpu") else 1
+    finish(job, pod, Cluster(nodes=nodes, gpus=pod.gpus, ranks=ranks))
+
+
+def read_volcano(job: Object, others: Sequence[YamlText]) -> None:
+    """Take a Job of Volcano: the pods of all tasks are nodes."""
+    tasks = [("spec", "tasks", index) for index in job.keys("spec", "tasks")]
+    if not tasks:
+        raise job.error(("spec",), "this Job has no tasks")
+    nodes = 0
+    for at in tasks:
+        nodes += job.number(*at, "replicas", least=0) or 1
+        job.used.update({(*at, "name"), (*at, "policies")})
+    job.take("nodes", nodes, *tasks[-1], "replicas")
+    job.used.update(("spec", key) for key in ("schedulerName", "minAvailable", "policies"))
+    for index, word in enumerate(job.words("spec", "plugins", "pytorch")):
+        name, _, port = word.partition("=")
+        if name == "--port" and port.isdigit() and int(port) != STORE_PORT:
+            job.take("master_port", int(port), "spec", "plugins", "pytorch", index)
+    job.used.update({("spec", "plugins", "svc"), ("spec", "plugins", "env")})
+    take_run_policy(job, "spec")
+    take_same_pods(job, [(*at, *_POD) for at in tasks])
+    pod = read_pod(job, (*tasks[0], *_POD), "trainer")
+    finish(job, pod, Cluster(nodes=nodes, gpus=pod.gpus))

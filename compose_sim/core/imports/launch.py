@@ -1,0 +1,141 @@
+"""Find the program that a command starts on every rank, behind torchrun, accelerate, deepspeed, mpirun, srun or python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+_PYTHON = re.compile(r"python[0-9.]*")
+_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+_SHELLS = ("bash", "sh", "dash", "zsh")
+# Options of launchers that have no value.
+_SWITCHES = {
+    *(
+        "--standalone",
+        "--use-env",
+        "--no-python",
+        "--run-path",
+        "--multi-gpu",
+        "--cpu",
+        "--use-fsdp",
+        "--use-deepspeed",
+    ),
+    *("--tpu", "--debug", "--quiet", "-q", "--use-megatron-lm", "--force", "--no-local-rank", "--save-pid", "--no-ssh"),
+}
+# Modules and programs that prepare a job.
+_NOT_TRAINING = ("pip", "venv", "virtualenv", "http.server", "ensurepip", "zipfile", "json.tool")
+_OF_TORCHRUN = {"--nnodes": "nodes", "--nproc-per-node": "nproc", "--max-restarts": "restarts", "--master-port": "port"}
+_OF_DEEPSPEED = {"--num-nodes": "nodes", "--num-gpus": "nproc", "--master-port": "port"}
+_OF_ACCELERATE = {"--num-machines": "nodes", "--num-processes": "ranks", "--main-process-port": "port"}
+_NAMES = {"torchrun": _OF_TORCHRUN, "deepspeed": _OF_DEEPSPEED, "accelerate": _OF_ACCELERATE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """What a command starts."""
+
+    launcher: str  # torchrun, accelerate, deepspeed, mpirun, python; or command, which is no Python program
+    program: tuple[str, ...]  # `train.py --epochs 3`, without `-m`
+    is_module: bool = False
+    options: dict[str, str] = field(
+        default_factory=dict
+    )  # nodes, nproc, ranks, restarts and port, as they were written
+    left_out: tuple[str, ...] = ()  # other options of the launcher
+
+    @property
+    def fitness(self) -> int:
+        """Return how likely this is the training program of a script with several commands."""
+        return {"command": 0, "python": 1}.get(self.launcher, 2)
+
+
+def inner_script(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return the script in `bash -c SCRIPT NAME ARGS…`, and what follows; None if the words start no shell with a script."""
+    for index, word in enumerate(words[:-2]):
+        if PurePosixPath(word).name in _SHELLS:
+            options = words[index + 1 :]
+            count = next((n for n, each in enumerate(options) if not each.startswith("-")), len(options))
+            if any("c" in each for each in options[:count] if not each.startswith("--")) and count < len(options):
+                return options[count], [*options[count + 1 :]]
+    return None
+
+
+def read_launch(words: Sequence[str]) -> Launched | None:
+    """Return what a command starts on the ranks: the first launcher in it, else Python, else None."""
+    ranks = _ranks_of_mpi(words)
+    for index, word in enumerate(words):
+        name, rest = PurePosixPath(word).name, words[index + 1 :]
+        if name == "torchrun":
+            return _of_launcher("torchrun", rest)
+        if name == "deepspeed" and rest:
+            return _of_launcher("deepspeed", rest)
+        if (name == "accelerate" and rest[:1] == ["launch"]) or (
+            name == "accelerate" and tuple(rest[:1]) == ("launch",)
+        ):
+            return _of_launcher("accelerate", rest[1:])
+        if _PYTHON.fullmatch(name):
+            return _of_python(rest, ranks)
+        if word.endswith(".py") and index == 0:
+            return Launched(launcher="python", program=tuple(words))
+    return None
+
+
+def _of_python(words: Sequence[str], ranks: str) -> Launched | None:
+    launcher, options = ("mpirun", {"ranks": ranks}) if ranks else ("python", {})
+    rest = [*words]
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
+        rest = rest[2:] if rest[0] in ("-W", "-X") else rest[1:]
+    if rest[:1] == ["-m"] and len(rest) > 1:
+        if rest[1] in _MODULES:
+            return _of_launcher(_MODULES[rest[1]], rest[2:])
+        if rest[1] in _NOT_TRAINING:
+            return None
+        return Launched(launcher=launcher, program=tuple(rest[1:]), is_module=True, options=options)
+    if not rest or rest[0] in ("-m", "-c", "-"):
+        return None
+    return Launched(launcher=launcher, program=tuple(rest), options=options)
+
+
+def _of_launcher(launcher: str, words: Sequence[str]) -> Launched | None:
+    """Separate the options of a launcher from the program behind them."""
+    known, options, left_out, rest = _NAMES[launcher], {}, [], [*words]
+    is_module = False
+    while rest and rest[0].startswith("-"):
+        written, equals, value = rest.pop(0).partition("=")
+        name = written if written in ("-m", "-q") else written.replace("_", "-")
+        if name in ("-m", "--module"):
+            is_module = True
+            rest[:0] = [value] if equals else []
+            if launcher != "accelerate":
+                break
+            continue
+        takes_value = not equals and name not in _SWITCHES and len(rest) > 1 and not rest[0].startswith("-")
+        if takes_value and not rest[0].endswith(".py"):
+            value = rest.pop(0)
+        if name in known:
+            options[known[name]] = value
+        else:
+            left_out.append(written)
+    if launcher == "deepspeed":
+        is_module = is_module or "--module" in left_out
+    if not rest:
+        return None
+    return Launched(
+        launcher=launcher, program=tuple(rest), is_module=is_module, options=options, left_out=tuple(left_out)
+    )
+
+
+def _ranks_of_mpi(words: Sequence[str]) -> str:
+    """Return the number of ranks that mpirun or horovodrun starts, as it was written; "" for another program."""
+    programs = [PurePosixPath(word).name for word in words]
+    start = next((n for n, name in enumerate(programs) if name in ("mpirun", "mpiexec", "horovodrun")), None)
+    if start is None:
+        return ""
+    pairs = zip(words[start:], words[start + 1 :], strict=False)
+    return next((value for option, value in pairs if option in ("-np", "-n", "--np", "-c")), "1")

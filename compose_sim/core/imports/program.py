@@ -1,0 +1,203 @@
+"""Find the training program among the commands of a job, and turn it into a script or a module with its number of ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from compose_sim.core.export.job import STORE_PORT
+from compose_sim.core.imports.job_file import Draft
+from compose_sim.core.imports.launch import Launched, inner_script, read_launch
+from compose_sim.core.imports.shell import UNKNOWN, Call, Shell
+from compose_sim.core.request.field_types import check_environment
+from compose_sim.core.units import format_count
+
+_RENDEZVOUS = ("rdzv", "master", "main-process", "node-rank", "machine-rank", "hostfile", "standalone", "no-ssh")
+_SET_HERE = re.compile(
+    r"(PET|COMPOSESIM)_\w+|MASTER_(ADDR|PORT)|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|CUDA_VISIBLE_DEVICES|N?NODES"
+)
+_HARDWARE = re.compile(r"\w+_SOCKET_IFNAME|NCCL_(IB|NET|CROSS_NIC|TOPO|SOCKET|P2P|ALGO|PROTO)\w*|(UCX|FI|OMPI|OFI)_\w+")
+_NO_EFFECT = (
+    ":",
+    "[",
+    "[[",
+    "break",
+    "continue",
+    "date",
+    "echo",
+    "exit",
+    "for",
+    "set",
+    "shift",
+    "sleep",
+    "test",
+    "true",
+    "wait",
+)
+_PATHS = re.compile(r"(LD_LIBRARY_|LIBRARY_|C)?PATH|HOME|CUDA_HOME|VIRTUAL_ENV|CONDA_\w+|TMPDIR")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What a job file says about its nodes, apart from the command."""
+
+    nodes: int
+    gpus: int  # per node
+    ranks: int | None = None  # per node, if torchrun's command line does not say
+    tasks: int = 1  # processes per node that each run the command
+
+
+def calls_of_words(words: tuple[str, ...], line: int, shell: Shell) -> list[Call]:
+    """Return the commands that one command line starts: those of the script in `bash -c SCRIPT`, else itself."""
+    inner = inner_script(words)
+    if inner is None:
+        return [Call(words, line)]
+    nested = Shell(variables={**shell.variables}, positional=inner[1], exported=shell.exported, arrays=shell.arrays)
+    return [deeper for call in nested.calls(inner[0], line) for deeper in calls_of_call(call, nested)]
+
+
+def calls_of_call(call: Call, shell: Shell) -> list[Call]:
+    """Return the commands that a call starts, each with the variables in front of it."""
+    return [
+        Call(each.words, each.line, {**call.variables, **each.variables})
+        for each in calls_of_words(call.words, call.line, shell)
+    ]
+
+
+def take_program(draft: Draft, calls: Iterable[Call], cluster: Cluster, *, key: str, line: int) -> Launched:
+    """
+    Set script or module, arguments and ranks from the best of these calls; raise SpecError if none starts a program.
+
+    A single command that is no Python program becomes the recipe `exec`.
+    """
+    calls = list(calls)
+    launches = [(call, launched) for call in calls if (launched := read_launch(call.words))]
+    if not launches and len(calls) == 1:
+        launches = [(calls[0], Launched(launcher="command", program=calls[0].words))]
+    if not launches and draft.has_program:
+        launched = Launched(launcher="torchrun", program=())
+        _take_options(draft, launched, cluster, line)
+        return launched
+    if not launches:
+        raise draft.error(
+            line,
+            f"{key} starts neither torchrun nor a Python program" if calls else f"{key} starts no program",
+            hint=f"name the script: composesim plan -f {draft.source} train.py",
+        )
+    best = max(launched.fitness for _, launched in launches)
+    call, launched = next(pair for pair in launches if pair[1].fitness == best)
+    for other in calls:
+        if other is not call and other.words[0] not in _NO_EFFECT:
+            text = "only one program of a job runs here" if read_launch(other.words) else "is not run here"
+            draft.note("ignored", _shortened(other.words), other.line, text)
+    _take_words(draft, launched, call.line, key)
+    _take_options(draft, launched, cluster, call.line)
+    take_variables(draft, {name: (value, call.line) for name, value in call.variables.items()})
+    return launched
+
+
+def _take_words(draft: Draft, launched: Launched, line: int, key: str) -> None:
+    target, *arguments = [word.replace(UNKNOWN, "") for word in launched.program]
+    if launched.launcher == "command":
+        draft.take("recipe", "exec", key, line, changed="the command runs unchanged on every node, as it is not Python")
+    elif launched.launcher in ("accelerate", "deepspeed"):
+        changed = f"ranks start without {launched.launcher}, which sets variables and reads a configuration of its own"
+        draft.take("launcher", "warm", key, line, changed=changed)
+        del draft.values["launcher"]  # it is the default
+    draft.take("module" if launched.is_module else "script", target, key, line)
+    if arguments:
+        draft.take("args", arguments, key, line, said=f"args {_shortened(arguments)}")
+    for word in launched.program:
+        if UNKNOWN in word:
+            draft.note(
+                "changed",
+                key,
+                line,
+                f"'{word.replace(UNKNOWN, ''):.80}' has a value on the cluster only: it stays as text",
+            )
+
+
+def _take_options(draft: Draft, launched: Launched, cluster: Cluster, line: int) -> None:
+    options, name = launched.options, launched.launcher
+    nodes = options.get("nodes", "")
+    if re.fullmatch(r"[0-9]+:[0-9]+", nodes) and len(set(nodes.split(":"))) == 2:
+        draft.take("elastic", nodes, f"{name} --nnodes", line)
+    elif nodes.isdigit() and int(nodes) != cluster.nodes:
+        text = f"the job has {format_count(cluster.nodes, 'node')}, and {name} starts on {nodes}: its number counts"
+        draft.take("nodes", int(nodes), f"{name} --nnodes", line, changed=text)
+    nodes_here = draft.values.get("nodes", cluster.nodes)
+    ranks = _ranks(draft, options, cluster, nodes_here, name, line)
+    if ranks and launched.launcher != "command":
+        draft.take("nproc_per_node", ranks, f"{name} --nproc-per-node" if "nproc" in options else name, line)
+    if options.get("restarts", "").isdigit():
+        draft.take("max_restarts", int(options["restarts"]), f"{name} --max-restarts", line)
+    port = options.get("port", "")
+    if port.isdigit() and int(port) != STORE_PORT and 1024 <= int(port) <= 65535:
+        draft.take("master_port", int(port), f"{name} --master-port", line)
+    for option in launched.left_out:
+        known = any(part in option.replace("_", "-") for part in _RENDEZVOUS)
+        text = "composesim is the rendezvous, and numbers the nodes" if known else "has no counterpart here"
+        draft.note("ignored", f"{name} {option}", line, text)
+
+
+def _ranks(draft: Draft, options: Mapping[str, str], cluster: Cluster, nodes: int, name: str, line: int) -> int | None:
+    """Return the ranks per node: those that the command names, else one per GPU if it asks for that, else the file's."""
+    if name in ("python", "command"):
+        return cluster.tasks
+    nproc, total = options.get("nproc", ""), options.get("ranks", "")
+    if nproc.isdigit() and int(nproc):
+        return int(nproc)
+    if total.isdigit() and int(total):
+        if int(total) % nodes:
+            raise draft.error(line, f"{total} ranks cannot be divided equally among {nodes} nodes")
+        return int(total) // nodes
+    if nproc or name in ("deepspeed", "accelerate"):
+        given = f"'{nproc:.40}' is" if nproc else "the default is"
+        if cluster.gpus or nproc in ("cpu", "auto", "gpu"):
+            return cluster.ranks or max(1, cluster.gpus)
+        draft.note("changed", f"{name} --nproc-per-node", line, f"{given} known on the cluster only: 1 rank per node")
+    return cluster.ranks
+
+
+def take_variables(draft: Draft, variables: Mapping[str, tuple[str, int]], *, key: str = "env") -> None:
+    """Add variables, given as (value, line), to those of the nodes; leave out those that mean something on the cluster only."""
+    for name, (value, line) in variables.items():
+        own = f"{key} {name}"
+        try:
+            check_environment({} if name.startswith("COMPOSESIM_") else {name: value})
+        except ValueError as error:
+            raise draft.error(line, f"{key}: {error}") from None
+        reason = next((text for pattern, text in _NOT_HERE if pattern.fullmatch(name)), "")
+        if reason:
+            draft.note("ignored", own, line, reason)
+        elif UNKNOWN in value:
+            draft.note("ignored", own, line, "has a value on the cluster only: set it here with --env")
+        else:
+            draft.values.setdefault("env", {})[name] = value
+            draft.lines.setdefault("env", line)
+            draft.note("taken", own, line, f"env {name}")
+
+
+_NOT_HERE = (
+    (_SET_HERE, "composesim sets it"),
+    (_HARDWARE, "names hardware of the cluster"),
+    (_PATHS, "is a path on the cluster"),
+)
+
+
+def take_gpus(draft: Draft, count: int, key: str, line: int) -> None:
+    """Set the GPUs of a node after its ranks are known: none, one per rank, or another number."""
+    if not count:
+        draft.values["gpus"] = "none"
+        draft.lines["gpus"] = line
+        draft.note("taken", key, line, "gpus none: the job asks for no GPU")
+    elif count != draft.values.get("nproc_per_node", 1):
+        draft.take("gpus_per_node", count, key, line)
+    else:
+        draft.note("taken", key, line, f"{format_count(count, 'GPU')} per node, one per rank")
+
+
+def _shortened(words: Iterable[str]) -> str:
+    text = " ".join(" ".join(words).replace(UNKNOWN, "").split())
+    return text if len(text) <= 60 else f"{text[:59]}…"

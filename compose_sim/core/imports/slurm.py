@@ -1,0 +1,206 @@
+"""Read a script for sbatch: its directives, and the program that srun or torchrun starts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from compose_sim.core.imports.job_file import Draft, JobFile
+from compose_sim.core.imports.program import Cluster, calls_of_call, take_gpus, take_program, take_variables
+from compose_sim.core.imports.shell import Call, Shell
+
+_HEADER = re.compile(r"(?:[ \t]*(?:#.*)?\n)*(?:#.*)?")  # sbatch reads directives up to the first command
+_DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*$", re.MULTILINE)
+_SHORT = {
+    **{"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "G": "gpus", "J": "job-name", "p": "partition"},
+    **{"A": "account", "o": "output", "e": "error", "C": "constraint", "w": "nodelist", "x": "exclude", "q": "qos"},
+}
+_RETRIES = re.compile(r"\{0\.\.(\d{1,4})\}")
+_MEMORY = re.compile(r"([0-9]{1,12})([KMGT]?)B?", re.IGNORECASE)
+_UNITS = {"K": 1 << 10, "": 1 << 20, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+# Options of srun without a value.
+_SWITCHES = {
+    "-u",
+    "-l",
+    "-K",
+    "-Q",
+    "-v",
+    "-s",
+    "-O",
+    "-E",
+    "--unbuffered",
+    "--label",
+    "--overlap",
+    "--exclusive",
+    "--pty",
+    "--exact",
+}
+_SWITCHES |= {"--kill-on-bad-exit", "--no-kill", "--verbose", "--quiet", "--oversubscribe", "--overcommit", "--mpi"}
+
+
+def directives_of(text: str) -> list[re.Match[str]]:
+    """Return the directives of a script; none if it is no script for sbatch."""
+    header = _HEADER.match(text)
+    return [*_DIRECTIVE.finditer(text, 0, header.end() if header else 0)]
+
+
+def read_sbatch(draft: Draft, variables: Mapping[str, str]) -> JobFile:
+    """Return what a script for sbatch asks for; raise SpecError, with the line, for what cannot be honoured."""
+    text = draft.text
+    given: dict[str, tuple[str, int]] = {}
+    for match in directives_of(text):
+        _read_options(draft, match[1], text.count("\n", 0, match.start()) + 1, given)
+    nodes, tasks, gpus, gpus_line = _layout(draft, given)
+    known = {
+        **{"SLURM_NNODES": str(nodes), "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_NTASKS": str(nodes * tasks)},
+        **{"SLURM_NPROCS": str(nodes * tasks), "SLURM_NTASKS_PER_NODE": str(tasks)},
+        **({"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_GPUS_PER_NODE": str(gpus)} if gpus else {}),
+        **({"SLURM_CPUS_PER_TASK": given["cpus-per-task"][0]} if "cpus-per-task" in given else {}),
+        **({"SLURM_JOB_NAME": given["job-name"][0]} if "job-name" in given else {}),
+    }
+    shell = Shell(variables={**variables, **known}, positional=["sbatch"])
+    started = [*shell.calls(text)]
+    calls = [each for call in started for each in calls_of_call(_without_srun(draft, call), shell)]
+    cluster = Cluster(nodes=nodes, gpus=gpus, ranks=max(1, gpus), tasks=tasks)
+    launched = take_program(draft, calls, cluster, key="the script", line=1)
+    if launched.launcher == "python" and tasks > 1:
+        draft.note("changed", "srun", 1, "composesim sets RANK and WORLD_SIZE, and no SLURM_PROCID")
+    take_variables(draft, shell.exported, key="export")
+    take_gpus(draft, gpus, "GPUs", gpus_line)
+    for call in started:
+        if call.words[0] == "for" and (retries := _RETRIES.fullmatch(call.words[-1])):
+            draft.take("max_restarts", int(retries[1]), " ".join(call.words), call.line)
+    return draft.finished("sbatch script")
+
+
+def _read_options(draft: Draft, text: str, line: int, given: dict[str, tuple[str, int]]) -> None:
+    """Add the options of one directive."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise draft.error(line, f"#SBATCH: {error}") from None
+    while words:
+        word = words.pop(0)
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+        else:
+            name, equals, value = _SHORT.get(word[1:2], word[1:2]), word[2:], word[2:].removeprefix("=")
+        if not equals and words and not words[0].startswith("-"):
+            value = words.pop(0)
+        given[name] = (value, line)
+
+
+def _layout(draft: Draft, given: Mapping[str, tuple[str, int]]) -> tuple[int, int, int, int]:
+    """Take nodes and limits; return nodes, tasks per node and GPUs per node with their line."""
+
+    def number(name: str) -> int:
+        value, line = given.get(name, ("0", 1))
+        if not value.isdigit() or len(value) > 6:
+            raise draft.error(line, f"--{name}: '{value:.40}' is not a whole number")
+        return int(value)
+
+    least, _, most = given.get("nodes", ("1", 1))[0].partition("-")
+    if not least.isdigit() or not int(least):
+        raise draft.error(given["nodes"][1], f"--nodes: '{least:.40}' is not a number of nodes")
+    nodes = int(least)
+    tasks = number("ntasks-per-node")
+    if not tasks and (total := number("ntasks")):
+        nodes = nodes if "nodes" in given else total
+        tasks = -(-total // nodes)
+    tasks = tasks or 1
+    draft.take("nodes", nodes, "--nodes", given.get("nodes", ("", 1))[1])
+    if most.isdigit() and int(most) > nodes:
+        draft.note("changed", "--nodes", given["nodes"][1], f"{nodes} nodes, the least of the range")
+    cpus = number("cpus-per-task")
+    if cpus:
+        draft.take("cpus", cpus * tasks, "--cpus-per-task", given["cpus-per-task"][1])
+    gpus, gpus_line = _gpus(draft, given, nodes, tasks)
+    _take_memory(draft, given, cpus * tasks, gpus)
+    if "time" in given and (seconds := _seconds(given["time"][0])):
+        draft.take("timeout", seconds, "--time", given["time"][1], said=f"timeout {seconds}s")
+    used = ("nodes", "ntasks-per-node", "ntasks", "cpus-per-task", "time", "mem", "mem-per-cpu", "mem-per-gpu")
+    for name, (_, line) in given.items():
+        if name not in (*used, *_GPU_OPTIONS):
+            draft.note("ignored", f"--{name}", line, _REASONS.get(name, "has no counterpart here"))
+    return nodes, tasks, gpus, gpus_line
+
+
+_GPU_OPTIONS = ("gpus-per-node", "gres", "gpus", "gpus-per-task")
+_REASONS = {
+    **dict.fromkeys(("output", "error"), "composesim logs shows the output of each rank"),
+    **dict.fromkeys(
+        ("partition", "account", "qos", "constraint", "nodelist", "exclude", "reservation"), "there is one machine"
+    ),
+    "job-name": "the run is named after the script: --name",
+    "exclusive": "nodes share this machine",
+    "requeue": "a failed run is not submitted again: --max-restarts",
+}
+
+
+def _gpus(draft: Draft, given: Mapping[str, tuple[str, int]], nodes: int, tasks: int) -> tuple[int, int]:
+    """Return the GPUs per node, and the line of the option."""
+    for name in _GPU_OPTIONS:
+        value, line = given.get(name, ("", 1))
+        entries = [
+            entry.removeprefix("gpu").removeprefix(":")
+            for entry in value.split(",")
+            if name != "gres" or entry.startswith("gpu")
+        ]
+        if not value or not entries:
+            continue
+        count = entries[0].rpartition(":")[2].partition("(")[0]
+        number = int(count) if count.isdigit() else 1
+        if name == "gpus-per-task":
+            number *= tasks
+        elif name == "gpus":
+            number = -(-number // nodes)
+        return number, line
+    return 0, 1
+
+
+def _take_memory(draft: Draft, given: Mapping[str, tuple[str, int]], cpus: int, gpus: int) -> None:
+    for name, factor in (("mem", 1), ("mem-per-cpu", max(1, cpus)), ("mem-per-gpu", max(1, gpus))):
+        value, line = given.get(name, ("", 1))
+        if not value:
+            continue
+        match = _MEMORY.fullmatch(value)
+        if not match:
+            raise draft.error(line, f"--{name}: '{value:.40}' is not a size such as 64G")
+        size = int(match[1]) * _UNITS[match[2].upper()] * factor
+        if size:  # 0 is all memory of the node
+            draft.take(
+                "memory", size, f"--{name}", line, said=f"memory {value}" + (f" × {factor}" if factor > 1 else "")
+            )
+
+
+def _seconds(text: str) -> int:
+    """Return the seconds of minutes, minutes:seconds, hours:minutes:seconds or days-hours[:minutes[:seconds]]."""
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) if part.isdigit() else 0 for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, (minutes, seconds) = 0, [*parts, 0][:2]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds if days.isdigit() or not dash else 0
+
+
+def _without_srun(draft: Draft, call: Call) -> Call:
+    """Return a call without srun and its options; take the image of a container from them."""
+    if not call.words or call.words[0] != "srun":
+        return call
+    words, options = [*call.words[1:]], list[str]()
+    while words and words[0].startswith("-"):
+        option, equals, value = words.pop(0).partition("=")
+        attached = option[:1] != "-" or (option[:2] != "--" and len(option) > 2)
+        if not (equals or attached or option in _SWITCHES) and words:
+            value = words.pop(0)
+        options.append(option)
+        if option == "--container-image" and not value.startswith(("/", ".")):
+            image = value.removeprefix("docker://").replace("#", "/")
+            draft.take("image", image, "srun --container-image", call.line)
+    if options:
+        draft.note("ignored", f"srun {' '.join(options)}", call.line, "ranks start without srun")
+    return Call(tuple(words), call.line, call.variables)

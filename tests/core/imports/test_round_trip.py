@@ -1,0 +1,94 @@
+"""A spec that is exported and imported again gives the same plan, apart from what the export lists as changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compose_sim.core.export.job import changes_of, job_of
+from compose_sim.core.export.targets import TARGETS
+from compose_sim.core.imports.kinds import is_job_file, read_job_file
+from compose_sim.core.plan.model import Plan, Program
+from compose_sim.core.plan.planner import make_plan
+from compose_sim.core.request.spec import ClusterSpec
+from tests.builders import a_host
+
+READ = [name for name in TARGETS if name not in ("torchrun", "raycluster")]  # neither names the job's script
+MIB = 1 << 20
+LETTERS = st.characters(exclude_categories=["Cc", "Cs", "Co", "Cn"])
+SPECIAL = st.sampled_from(["\n", "$", "$$", "$(A)", "${A}", "$1", "`", "\\", "'", '"', "#", " ", "{0..3}"])
+TEXT = st.lists(LETTERS | SPECIAL, max_size=6).map("".join)
+NAMES = st.from_regex(r"[A-Z]{1,4}_X", fullmatch=True)
+
+
+@st.composite
+def specs(draw: st.DrawFn, target: str) -> dict[str, Any]:
+    """Return a spec in whole units of the target: Slurm counts CPUs and MiB, SkyPilot GiB."""
+    recipe = TARGETS[target].recipe
+    unit = {"skypilot": 1024}.get(target, 1)
+    most_nodes = draw(st.integers(1, 5))
+    optional: dict[str, Any] = {
+        "cpus": st.integers(1, 16) if target == "slurm" else st.sampled_from([0.5, 1.5, 2, 12]),
+        "memory": st.integers(64, 4096).map(lambda size: size * unit * MIB),
+        "shm_size": st.integers(7 * MIB, 512 * MIB),
+        "timeout": st.integers(1, 10**6),
+        "env": st.dictionaries(NAMES, TEXT, max_size=3),
+        "gpus": st.sampled_from(["none", "auto"]),
+        "gpus_per_node": st.integers(1, 8),
+        "link": st.just(["1gbit"]),
+        "scratch": st.just("8m"),
+        "hang_timeout": st.just("1m"),
+    }
+    if recipe == "ddp":
+        optional["max_restarts"] = st.integers(1, 5)
+        optional["master_port"] = st.integers(1024, 65535)
+        optional["elastic"] = st.just(f"1:{most_nodes + 1}")
+    if recipe != "ray":
+        optional["nproc_per_node"] = st.integers(1, 4)
+    given_keys = draw(st.sets(st.sampled_from(sorted(optional))))
+    values = {key: draw(optional[key]) for key in sorted(given_keys)}
+    if values.get("gpus") == "none":
+        values.pop("gpus_per_node", None)
+    args = draw(st.lists(TEXT, max_size=3))
+    return {
+        "recipe": recipe,
+        "nodes": most_nodes,
+        "image": "example/train:1",
+        "args": args,
+        "script": "train.py",
+        **values,
+    }
+
+
+def plan_of(values: dict[str, Any]) -> Plan:
+    spec = ClusterSpec.model_validate(values)
+    program = Program(target=str(spec.script), arguments=spec.args, folder="/project")
+    host = a_host(memory_bytes=1 << 50, cpus=1000)
+    return make_plan(spec, host, run="demo", run_folder="/runs/demo", program=program)
+
+
+@pytest.mark.parametrize("target", READ)
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_an_import_undoes_an_export(target: str, data: st.DataObject) -> None:
+    values, cluster = data.draw(specs(target)), TARGETS[target]
+    spec = ClusterSpec.model_validate(values)
+    program = Program(target="train.py", arguments=spec.args, folder="/project")
+    job = job_of(spec, program, name="train", image=spec.image, accelerator="H100", variables={})
+    lost = {
+        change.what for change in changes_of(spec, job, keeps=cluster.keeps, needs_image=cluster.needs_image, source="")
+    }
+
+    text = cluster.write(job)
+    imported = read_job_file(text, "job", {})
+
+    assert is_job_file(text)
+    image = {} if cluster.needs_image else {"image": "auto"}
+    assert plan_of(dict(imported.values)) == plan_of(
+        {key: each for key, each in values.items() if key not in lost - {"gpus"}} | image
+    )
