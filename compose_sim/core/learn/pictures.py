@@ -106,11 +106,11 @@ def _collectives(case: Case) -> Iterator[str]:
 
 def _timeline(case: Case) -> Iterator[str]:
     """Draw a step of each rank: its own work above, and below it the time in collectives."""
-    by_rank = {rank.rank: {each.step: each for each in rank.of(StepTimes)} for rank in case.observed}
+    by_rank = {rank.rank: {each.step: each for each in rank.of(StepTimes) if each.work} for rank in case.observed}
     common = set.intersection(*(set(steps) for steps in by_rank.values())) if by_rank else set()
     if not common:
         return
-    step = sorted(common)[len(common) // 2]
+    step = max(common)  # the first ones are not typical
     shown = {rank: steps[step] for rank, steps in by_rank.items()}
     start = min(each.began for each in shown.values())
     spans = [_spans(each, start) for each in shown.values()]
