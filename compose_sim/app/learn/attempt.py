@@ -21,6 +21,7 @@ from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.engine.run_folder.check_inputs import read_case
 from compose_sim.engine.run_folder.safe_files import write_file
 
+_MEMORY = "1g"  # of each node
 LessonEngine = Literal["local", "docker"]
 
 
@@ -83,7 +84,7 @@ def _request(lesson: LessonFolder, project: Path, engine: LessonEngine) -> Reque
         "max_restarts": wanted.max_restarts,
         "gpus": "none",
         "check": {"only": wanted.required.checks or ("hang",)},
-        **({"network": "isolated"} if engine == "docker" else {}),
+        **({"network": "isolated", "memory": _MEMORY} if engine == "docker" else {}),
     }
     request = Request(spec=ClusterSpec.model_validate(values), folder=project, isolates=True)
     return request if wanted.steps else check_request(request)
@@ -94,8 +95,8 @@ def _syntax_error(script: Path, name: str) -> str:
         compile(script.read_bytes(), name, "exec", dont_inherit=True)
     except SyntaxError as error:
         return f"{name}:{error.lineno}: {error.msg}\n{(error.text or '').rstrip()}"
-    except ValueError as error:
-        return f"{name} is not Python source: {error}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"{name} is not Python source: {str(error) or type(error).__name__}"
     return ""
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from compose_sim import assets
 from compose_sim.app.learn.attempt import LessonEngine, attempt
 from compose_sim.app.learn.course_folder import PAGE, SCRIPT, SOLUTION, LessonFolder, read_course, read_text
 from compose_sim.core.learn.outcome import Outcome
@@ -15,6 +16,7 @@ from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 
 MOST_WORDS = 400  # of a page
+_SCHEMA = "# yaml-language-server: $schema={}\n"  # for editors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,12 @@ def begin_course(folder: Path) -> list[Path]:
     texts |= {
         f"lessons/01-first/{each.name}": read_text(each) for each in sorted(example.path.iterdir()) if each.is_file()
     }
+    templates = assets.root() / "templates"
+    texts |= {name: read_text(templates / name) for name in ("course.schema.json", "lesson.schema.json")}
+    texts["course.yaml"] = _SCHEMA.format("course.schema.json") + texts["course.yaml"]
+    texts["lessons/01-first/lesson.yaml"] = (
+        _SCHEMA.format("../../lesson.schema.json") + texts["lessons/01-first/lesson.yaml"]
+    )
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_file(folder / name, text)

@@ -10,9 +10,13 @@ import click
 from compose_sim.app.learn.attempt import attempt
 from compose_sim.app.learn.author import begin_course, prove
 from compose_sim.app.learn.course_folder import LessonFolder, read_course
+from compose_sim.app.learn.grade import grade
 from compose_sim.app.learn.workbook import Workbook
-from compose_sim.cli.console import MARKS, echo, say
-from compose_sim.cli.views.lessons import print_attempt, print_hints, print_lesson, print_lessons
+from compose_sim.cli.console import MARKS as COLOURED_MARKS
+from compose_sim.cli.console import echo, say
+from compose_sim.cli.views.lessons import print_attempt, print_grades, print_hints, print_lesson, print_lessons
+from compose_sim.core.learn.gradebook import FORMATS, MARKS, Grade
+from compose_sim.engine.run_folder.safe_files import write_file
 
 _EXIT_CODES = {"passed": 0, "failed": 1, "unjudged": 3}
 _HELP = """Learn distributed training in lessons: mend small scripts, which run here on simulated nodes.
@@ -23,6 +27,7 @@ Without a command, watch the current lesson of this folder and run it at each sa
 composesim learn init lessons
 cd lessons && composesim learn
 """
+_FILE = click.Path(dir_okay=False, path_type=Path)
 _lesson_argument = click.argument("name", required=False, metavar="[LESSON]")
 
 
@@ -105,6 +110,44 @@ def solution(name: str | None) -> None:
     echo(workbook.solution(workbook.course.find(name) if name else workbook.latest_passed()), nl=False)
 
 
+@command.command("grade")
+@click.argument(
+    "folders", nargs=-1, required=True, metavar="DIR…", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option(
+    "--course",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Grade another course than the one that ships.",
+)
+@click.option("--lesson", "only", multiple=True, metavar="LESSON", help="Grade only this lesson.")
+@click.option("--trust", is_flag=True, help="Run scripts as you, without containers: they can do all that you can.")
+@click.option("--csv", type=_FILE, metavar="FILE", help="Write a row for each student, a column for each lesson.")
+@click.option("--json", type=_FILE, metavar="FILE", help="Write all findings as JSON.")
+@click.option("--html", type=_FILE, metavar="FILE", help="Write a page with the table and the evidence.")
+@click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML, a test suite for each student.")
+def grade_class(
+    folders: tuple[Path, ...], course: Path | None, only: tuple[str, ...], trust: bool, **files: Path | None
+) -> None:
+    """Grade the folders of a class, each as `learn init` makes it, in containers that reach only one another.
+
+    Exit code: 0 all is passed, 1 something is not, 3 something could not be judged.
+    """
+    lessons = read_course(course)
+    chosen = [lessons.find(name) for name in only] or [*lessons.lessons.values()]
+    grades: list[Grade] = []
+    for each in grade(folders, chosen, engine="local" if trust else "docker"):
+        grades.append(each)
+        seconds = f"{each.outcome.seconds:.1f} s"
+        say(f"{MARKS[each.outcome.status]} {each.student} {each.lesson} {seconds} {each.evidence}".rstrip())
+    for name, path in files.items():
+        if path:
+            write_file(path, FORMATS[name](grades))
+    print_grades(grades)
+    found = {each.outcome.status for each in grades}
+    sys.exit(_EXIT_CODES["unjudged" if "unjudged" in found else "failed" if "failed" in found else "passed"])
+
+
 @command.group("dev")
 def dev() -> None:
     """Write lessons of your own (see docs/teach.md)."""
@@ -134,7 +177,7 @@ def dev_check(folder: Path | None, only: tuple[str, ...]) -> None:
     for lesson in [course.find(name) for name in only] or course.lessons.values():
         proof = prove(lesson)
         problems += len(proof.problems)
-        mark, colour = MARKS["failed" if proof.problems else "passed"]
+        mark, colour = COLOURED_MARKS["failed" if proof.problems else "passed"]
         times = f"solution passes in {proof.solution.seconds:.1f} s, script fails for {lesson.lesson.fails}"
         echo(f"{click.style(mark, fg=colour)} {lesson.name}  {times if not proof.problems else ''}".rstrip())
         for problem in proof.problems:

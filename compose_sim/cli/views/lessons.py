@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 
 import click
 
@@ -10,6 +11,8 @@ from compose_sim.app.learn.attempt import Attempt
 from compose_sim.app.learn.course_folder import LessonFolder
 from compose_sim.app.learn.workbook import Workbook
 from compose_sim.cli.console import MARKS, echo, print_table
+from compose_sim.core.learn.gradebook import MARKS as STATUS_MARKS
+from compose_sim.core.learn.gradebook import Grade, rows_of
 from compose_sim.core.learn.outcome import Outcome, Status
 
 _MARKS: dict[Status, str] = {"passed": "passed", "failed": "failed", "unjudged": "not-applicable"}
@@ -72,6 +75,20 @@ def print_lessons(workbook: Workbook) -> None:
         mark = "✔" if progress.passed_at else "▸" if lesson == workbook.current else " "
         rows.append((mark, lesson.name, lesson.lesson.title, progress.attempts, progress.hints))
     print_table(("", "lesson", "title", "attempts", "hints"), rows)
+
+
+def print_grades(grades: Sequence[Grade]) -> None:
+    """Print a row for each student, with a mark for each lesson."""
+    rows = rows_of(grades)
+    lessons = list(dict.fromkeys(grade.lesson for grade in grades))
+    counts = {student: sum(outcome.status == "passed" for outcome in row.values()) for student, row in rows.items()}
+    print_table(
+        ("student", *(lesson.partition("-")[0] for lesson in lessons), "passed"),
+        [
+            (student, *(STATUS_MARKS[row[each].status] for each in lessons), counts[student])
+            for student, row in rows.items()
+        ],
+    )
 
 
 def progress_bar(done: int, count: int) -> str:

@@ -18,7 +18,7 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def junit(report: Report) -> str:
     """Return the report as one test suite. A warning is a test that passed, with the warning as the output."""
     name = f"composesim.{_class_name(report.program)}"
-    suite = Element("testsuite", name=_text(f"composesim {report.program}"))
+    suite = Element("testsuite", name=xml_text(f"composesim {report.program}"))
     for check in report.checks:
         _check(suite, name, check)
     if report.coverage:
@@ -38,7 +38,7 @@ def junit(report: Report) -> str:
         started = datetime.fromtimestamp(report.timings.started_at, UTC)
         attributes["timestamp"] = started.isoformat(timespec="seconds")
     for key, value in attributes.items():
-        suite.set(key, _text(str(value)))
+        suite.set(key, xml_text(str(value)))
     suites = Element("testsuites")
     suites.append(suite)
     indent(suites)
@@ -101,11 +101,11 @@ def _cause(case: Element, tag: str, cause: Cause) -> None:
 
 
 def _case(suite: Element, class_name: str, name: str) -> Element:
-    return SubElement(suite, "testcase", classname=_text(class_name), name=_text(name), time="0")
+    return SubElement(suite, "testcase", classname=xml_text(class_name), name=xml_text(name), time="0")
 
 
 def _child(case: Element, tag: str, text: str, **attributes: str) -> None:
-    SubElement(case, tag, {key: _text(value) for key, value in attributes.items()}).text = _text(text)
+    SubElement(case, tag, {key: xml_text(value) for key, value in attributes.items()}).text = xml_text(text)
 
 
 def _class_name(program: str) -> str:
@@ -114,6 +114,6 @@ def _class_name(program: str) -> str:
     return target.rpartition("/")[2].removesuffix(".py")
 
 
-def _text(text: str) -> str:
+def xml_text(text: str) -> str:
     """Return the text with each character that XML cannot carry replaced by its number, as in a Python string."""
     return _ILLEGAL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator, ValidationError
 
 from compose_sim.app.learn.author import MOST_WORDS, begin_course, prove
 from compose_sim.app.learn.course_folder import PAGE, SOLUTION, read_course
 from compose_sim.core.learn.outcome import Outcome
 from compose_sim.errors import SpecError
+from tests.builders import ROOT
 
 COURSE = read_course()
 # One lesson of each kind, as proving all of them takes minutes: `composesim learn dev check` does.
@@ -27,6 +31,16 @@ def test_the_solution_passes_and_the_script_fails_for_the_named_reason(name: str
 
 def failed(outcome: Outcome) -> list[str]:
     return [finding.id for finding in outcome.findings if finding.status == "failed"]
+
+
+@pytest.mark.parametrize("name", COURSE.lessons)
+def test_the_schema_accepts_the_lessons(name: str) -> None:
+    values = yaml.safe_load(COURSE.lessons[name].read("lesson.yaml"))
+    schema = json.loads((ROOT / "templates" / "lesson.schema.json").read_text())
+
+    Draft202012Validator(schema).validate(values)
+    with pytest.raises(ValidationError):
+        Draft202012Validator(schema).validate({**values, "hint": "one"})
 
 
 @pytest.mark.parametrize("name", COURSE.lessons)
