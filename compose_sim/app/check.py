@@ -11,10 +11,12 @@ from compose_sim.app.session import Session
 from compose_sim.core.checks import Case, chosen, run_checks
 from compose_sim.core.checks.coverage import coverage, why_inconclusive
 from compose_sim.core.checks.evidence.replay_diff import needs_alone, reason_against, was_replayed
+from compose_sim.core.checks.source.hints import find_hints
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES
+from compose_sim.engine.host.script_sources import read_sources
 from compose_sim.engine.run_folder.check_inputs import read_case, read_observed
 from compose_sim.engine.run_folder.record import delete
 from compose_sim.errors import ComposesimError, SpecError
@@ -54,7 +56,11 @@ def check_request(request: Request) -> Request:
 
 def check(session: Session, listener: Listener) -> Report:
     """Run a session, replay the first steps if a chosen check needs that, and return the report with all chosen checks."""
-    settings = session.request.spec.check
+    settings, request = session.request.spec.check, session.request
+    sources = read_sources(request.folder, str(request.spec.script or ""))
+    notes = tuple(map(str, find_hints(sources)))
+    for note in notes:
+        listener.progress(f"note: {note}")
     names = chosen(settings.only, settings.skip)
     replays = any(name in names for name in _NEED_A_REPLAY)
     if replays or settings.steps:
@@ -65,7 +71,7 @@ def check(session: Session, listener: Listener) -> Report:
         session.add_environment(COMPOSESIM_CHECK="record")  # observers look closer, and nothing is kept for a replay
 
     def conclude(report: Report) -> Report:
-        case = read_case(session.folder.path, report)
+        case = replace(read_case(session.folder.path, report), sources=sources)
         if settings.tolerance is not None:
             case = replace(case, tolerance=settings.tolerance)
         interrupted = False
@@ -78,7 +84,14 @@ def check(session: Session, listener: Listener) -> Report:
             session.folder.files.remove_tree(_RECORD)
         results = run_checks(case, only=settings.only, skip=settings.skip)
         found = coverage(results, only=settings.only, skip=settings.skip)
-        report = _concluded(replace(report, checks=tuple(result.to_report() for result in results), coverage=found))
+        report = _concluded(
+            replace(
+                report,
+                checks=tuple(result.to_report() for result in results),
+                coverage=found,
+                notes=(*report.notes, *notes),
+            )
+        )
         if report.verdict == "passed":
             report = _inconclusive(
                 report, why_inconclusive(case, results, found, only=settings.only, is_strict=settings.strict)

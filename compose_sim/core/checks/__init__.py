@@ -42,6 +42,7 @@ class Case:
     alone: Mapping[int, Observed] = field(default_factory=dict)  # the replay of one rank's batches alone, by rank
     why_no_single: str = ""  # why there is no replay, if that is known
     tolerance: float = 1e-3
+    sources: Mapping[str, str] = field(default_factory=dict)  # the text of the script's files, by path below its folder
     why_not: str = ""  # why no check applies: the script does not use torch.distributed
 
     @property

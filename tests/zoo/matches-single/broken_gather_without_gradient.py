@@ -1,6 +1,7 @@
 """A contrastive loss over all ranks' embeddings. all_gather returns no gradient, so other ranks' are constants."""
 
 # expects: matches-single
+# also: gradient-mean
 
 import torch
 import torch.distributed as dist

@@ -8,6 +8,7 @@ from typing import Any
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.issued_collectives import IssuedCollective, IssuingGroup, issuing_groups
+from compose_sim.core.checks.source.departures import FIX, departure
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.report.report import Cause
@@ -145,6 +146,9 @@ def _missing(case: Case, group: IssuingGroup) -> Result | None:
         return None
     if extra and _is_uneven(case, group, extra, None):
         return _left_to_uneven_inputs(group)
+    gone = departure(case)
+    if gone:
+        return failed(gone.text, fix=FIX, at=gone.at, ranks=gone.left)
     luck = ", and the run passed by luck" if case.verdict == "passed" else ""
     extra = group.surplus(ahead[0], behind[0]) or extra
     what = str(extra) if extra else f"collective {shortest + 1}"

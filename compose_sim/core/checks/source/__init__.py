@@ -1,0 +1,1 @@
+"""Read the source of a script, as its syntax tree."""

@@ -1,0 +1,172 @@
+"""Find lines that are often wrong in distributed scripts, before anything runs: notes for the reader, never failures."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+_COLLECTIVES = {
+    *(
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "reduce_scatter_tensor",
+        "all_to_all_single",
+    ),
+    *(
+        "all_to_all",
+        "broadcast",
+        "broadcast_object_list",
+        "reduce",
+        "gather",
+        "gather_object",
+        "barrier",
+        "reduce_scatter",
+    ),
+}
+_MODULES = {"dist", "distributed", "c10d"}
+_OF_ONE_RANK = ("rank", "is_main", "is_master", "is_chief")
+_SET_EPOCH_THEMSELVES = ("lightning", "pytorch_lightning", "accelerate", "transformers", "ignite")
+
+
+class Hint(NamedTuple):
+    """A line to look at, and why."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}: {self.text}"
+
+
+def find_hints(sources: Mapping[str, str]) -> list[Hint]:
+    """Return what to look at in these files, by line; a file that is no Python is left out."""
+    trees = {file: tree for file, text in sources.items() if (tree := parsed(text))}
+    found = [
+        Hint(file, line, text)
+        for file, tree in trees.items()
+        for line, text in (*_shuffles(tree), *_on_one_rank(tree), *_early_cuda(tree), *_loads(tree))
+    ]
+    found += [Hint(*each) for each in _same_order(trees, sources)]
+    return sorted(set(found), key=lambda hint: (list(sources).index(hint.file), hint.line))
+
+
+def parsed(text: str) -> ast.Module | None:
+    """Return the syntax tree; None if the text is no Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def imported_names(text: str) -> list[str]:
+    """Return the modules that a file imports, as far as its text shows."""
+    tree = parsed(text)
+    found: list[str] = []
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            found += [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Yield each call with the last part of the name that is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield _name(node.func), node
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _given(call: ast.Call, name: str) -> ast.expr | None:
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def _is(node: ast.expr | None, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def _shuffles(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for name, call in _calls(tree):
+        sampler = _given(call, "sampler")
+        if name == "DataLoader" and _is(_given(call, "shuffle"), True) and sampler and not _is(sampler, None):
+            yield call.lineno, "shuffle=True beside a sampler raises ValueError; DistributedSampler shuffles by itself"
+
+
+def _same_order(trees: Mapping[str, ast.Module], sources: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
+    calls = [(file, name, call) for file, tree in trees.items() for name, call in _calls(tree)]
+    libraries = {each.partition(".")[0] for text in sources.values() for each in imported_names(text)}
+    if any(name == "set_epoch" for _, name, _ in calls) or libraries & set(_SET_EPOCH_THEMSELVES):
+        return
+    for file, name, call in calls:
+        if name == "DistributedSampler" and not _is(_given(call, "shuffle"), False):
+            yield file, call.lineno, "no set_epoch is called, so each epoch has the same order"
+
+
+def _on_one_rank(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Find collectives under `if rank == 0:` whose other branch has no such collective."""
+    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _chooses_one_rank(node.test)]
+    # `if rank != 0: barrier()` and later `if rank == 0: barrier()` let one rank go first.
+    barriers = sum(name == "barrier" for node in branches for name, _ in _collectives(node.body))
+    for node in branches:
+        other = {name for name, _ in _collectives(node.orelse)}
+        for name, call in _collectives(node.body):
+            if name not in other and not (name == "barrier" and barriers > 1):
+                yield (
+                    call.lineno,
+                    f"{name} is called under `if {ast.unparse(node.test)}:`; the other ranks never call it",
+                )
+
+
+def _chooses_one_rank(test: ast.expr) -> bool:
+    names = [_name(node).lower() for node in ast.walk(test) if isinstance(node, (ast.Name, ast.Attribute))]
+    compares = isinstance(test, ast.Compare) and any(isinstance(each, ast.Constant) for each in test.comparators)
+    is_flag = isinstance(test, (ast.Name, ast.Attribute, ast.Call))
+    ranks = [name for name in names if any(word in name for word in _OF_ONE_RANK)]
+    return bool(ranks) and (compares or (is_flag and not names[0].endswith("rank")))
+
+
+def _collectives(body: list[ast.stmt]) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the collectives over all ranks that these statements call themselves."""
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        for name, call in _calls(statement):
+            of_module = isinstance(call.func, ast.Attribute) and _name(call.func.value) in _MODULES
+            if name in _COLLECTIVES and of_module and _given(call, "group") is None:
+                yield name, call
+
+
+def _early_cuda(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Find `.cuda()` and `.to("cuda")` above `set_device` in one body."""
+    for scope in ast.walk(tree):
+        if not isinstance(scope, (ast.Module, ast.FunctionDef)):
+            continue
+        calls = sorted(
+            ((name, call) for statement in scope.body if not isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+             for name, call in _calls(statement)),
+            key=lambda each: each[1].lineno,
+        )  # fmt: skip
+        chosen = next((call.lineno for name, call in calls if name == "set_device"), 0)
+        for name, call in calls:
+            first = call.args[0] if call.args else None
+            moves = (name == "cuda" and not call.args) or (
+                name == "to" and isinstance(first, ast.Constant) and first.value == "cuda"
+            )
+            if moves and isinstance(call.func, ast.Attribute) and call.lineno < chosen:
+                yield call.lineno, f"moved to the first GPU of the node: set_device is called only in line {chosen}"
+
+
+def _loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for name, call in _calls(tree):
+        is_torchs = isinstance(call.func, ast.Attribute) and _name(call.func.value) == "torch"
+        if name == "load" and is_torchs and len(call.args) < 2 and _given(call, "map_location") is None:
+            yield call.lineno, "torch.load without map_location puts tensors on the GPU that saved them"
