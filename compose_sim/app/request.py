@@ -155,7 +155,7 @@ def read_request(
 
 def _job_reader(text: str) -> Callable[..., JobFile] | None:
     """Return what reads this text if it is the job file of a cluster; other requests do not wait for the import."""
-    from compose_sim.app.job_file import read_job
+    from compose_sim.app.cluster_jobs.job_file import read_job
     from compose_sim.core.imports.kinds import is_job_file
 
     return read_job if is_job_file(text) else None

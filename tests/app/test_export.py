@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.app.export import export
+from compose_sim.app.cluster_jobs.export import export
 from compose_sim.app.request import Request
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError

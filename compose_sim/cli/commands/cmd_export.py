@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from compose_sim.app.export import export
+from compose_sim.app.cluster_jobs.export import export
 from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import echo, print_json, say
 from compose_sim.cli.options import portable_options, request_from_flags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,10 +12,12 @@ from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.options import cluster_options, request_from_flags
-from compose_sim.core.imports.job_file import JobFile
 from compose_sim.core.plan.masking import masked
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from compose_sim.core.imports.job_file import JobFile
 
 _LONGEST_KEY = 48
 

@@ -37,7 +37,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SimpleCommand:
     """A simple command: the words before expansion, and the line."""
 
     words: tuple[tuple[Piece, ...], ...]
@@ -154,7 +154,7 @@ def _plain(word: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in word)
 
 
-def split_commands(text: str, line: int = 1) -> list[Command]:
+def split_commands(text: str, line: int = 1) -> list[SimpleCommand]:
     """Return the simple commands of a script, whose first line has this number."""
     return _Splitter(text, line).commands()
 
@@ -167,11 +167,11 @@ class _Splitter:
     start: int = 0
     pieces: list[Piece] = field(default_factory=list)
     words: list[tuple[Piece, ...]] = field(default_factory=list)
-    found: list[Command] = field(default_factory=list)
+    found: list[SimpleCommand] = field(default_factory=list)
     heredocs: list[str] = field(default_factory=list)
     skips_word: bool = False  # the next word is the file of a redirection
 
-    def commands(self) -> list[Command]:
+    def commands(self) -> list[SimpleCommand]:
         while self.at < len(self.text):
             self._step(self.text[self.at])
         self._end_command()
@@ -273,5 +273,5 @@ class _Splitter:
         self._end_word()
         self.skips_word = False
         if self.words:
-            self.found.append(Command(tuple(self.words), self.start))
+            self.found.append(SimpleCommand(tuple(self.words), self.start))
         self.words = []

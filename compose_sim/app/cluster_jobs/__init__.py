@@ -1,0 +1,1 @@
+"""Jobs of clusters: written from a request, and read as one."""
