@@ -75,10 +75,10 @@ class RunLoop:
             if judge(self._state).word != "passed" and (problem := self._engine.problem()):
                 self._record_engine_failure(problem)  # nodes ended because of it
             for _ in range(2):  # the last events may complete a recovery, which is an event too
-                last = self._with_unwritten(tail.finish())
-                self._look(last)
-                if self._player:
-                    self._player.observe(last)
+                for last in tail.finish():
+                    self._look(events := self._with_unwritten(last))
+                    if self._player:
+                        self._player.observe(events)
             return with_counted_steps(self._folder, self._state)
         finally:
             self.controller.close()

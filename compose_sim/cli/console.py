@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import click
@@ -94,6 +95,7 @@ def verdict_line(word: str, text: str, *, status: str = "") -> str:
     return click.style(f"{mark} {word}", fg=colour, bold=True) + f"  {text}"
 
 
+@cache
 def node_prefix(node: str, rank: int | None, width: int) -> str:
     """Return `node-1 | `, padded and in the colour of the node, with the rank if it is not None."""
     label = node if rank is None else f"{node}.{rank}"

@@ -42,7 +42,7 @@ class PageReader:
     def read(self) -> Message:
         """Return what is new; the message of a run that is over is the last one."""
         self.is_over = not self.folder.is_claimed()
-        self._fold.add_events(self._in_order(self._events.finish() if self.is_over else self._events.poll()))
+        self._fold.add_events(self._in_order(self._new_events()))
         for name in self._found.names("observations", ".jsonl"):
             self._read_records(name)
         if not self.is_over:
@@ -53,6 +53,9 @@ class PageReader:
         samples = sample_strips(read_observed(self.folder.path))
         sources = read_sources(report, self._fold.plan.working_directory)
         return self._fold.take(report=report, is_over=True, samples=samples, sources=sources)
+
+    def _new_events(self) -> list[Event]:
+        return [event for batch in self._events.finish() for event in batch] if self.is_over else self._events.poll()
 
     def close(self) -> None:
         """Close the files."""

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_events_of_a_node(tmp_path: Path, lines: list[str], log: list[str]) -> N
     tail, plan = EventTail(tmp_path), a_plan(nodes=2)
     state = initial_state(plan)
     with closing(tail):
-        for event in tail.finish():
+        for event in chain.from_iterable(tail.finish()):
             state = fold(state, event)
             find_hang(state, plan, now=5.0)
             reason_to_stop(state, plan, now=5.0)

@@ -52,7 +52,7 @@ def _batches(folder: RunFolder, *, follow: bool) -> Iterator[list[Event]]:
             break
         if not events and over:
             over.wait(poll_interval(looked))
-    yield _logs(tail.finish())
+    yield from map(_logs, tail.finish())
     tail.close()
 
 

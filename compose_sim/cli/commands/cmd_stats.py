@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import click
 
 from compose_sim.cli.console import print_json, print_table
@@ -36,7 +38,7 @@ def _watch(folder: RunFolder, *, as_json: bool) -> None:
     over, last = end_of(folder), False
     while not last:
         last = over.wait(_BETWEEN_LOOKS_S) if state.last_t else over.is_set()
-        for event in tail.finish() if last else tail.poll():
+        for event in chain.from_iterable(tail.finish() if last else [tail.poll()]):
             state = fold(state, event)
         if not as_json:
             click.clear()  # does nothing if stdout is not a terminal

@@ -26,8 +26,8 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
     """Return the state after one more event. Events of different nodes may arrive slightly out of order, and any may be missing."""
     if event.kind == "verdict":  # the report was made of what came before; the master may end later
         return replace(state, is_judged=True)
-    if not state.is_judged:
-        state = replace(state, last_t=max(state.last_t, event.t))
+    if event.t > state.last_t and not state.is_judged:
+        state = replace(state, last_t=event.t)
     handlers = fold_driver.HANDLERS if event.node == fold_driver.NODE else _HANDLERS
     handler = handlers.get(event.kind)
     return handler(state, event) if handler else state

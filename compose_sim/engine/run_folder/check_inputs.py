@@ -19,6 +19,8 @@ from compose_sim.engine.run_folder.node_files import NodeFiles, files_of_nodes
 from compose_sim.engine.run_folder.safe_files import MOST_BYTES, SafeFolder
 from compose_sim.errors import SpecError
 
+_MOST_PRINTED = 4 << 20  # of each rank; its lines take three times as much memory
+
 
 def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
     """Return the case of a run: the observations, the logs and how it ended. `why_not` says why no check applies."""
@@ -72,7 +74,11 @@ def read_observed(folder: Path) -> Observed:
 
 
 def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
-    """Return what each rank printed in the last round, by line; a rank may have run on another node before, with other output."""
+    """
+    Return what each rank printed in the last round, by line, up to _MOST_PRINTED bytes.
+
+    A rank may have run on another node before, with other output.
+    """
     rounds = [event for event in events if event.kind == "rendezvous" and event.data.get("logs")]
     last = max((event.generation or 0 for event in rounds), default=0)
     begins = {
@@ -86,7 +92,7 @@ def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
         log = PurePath(name).name
         rank = log.removesuffix(".log").rpartition(".")[2]
         if rank.isdigit() and (log in begins or not begins):
-            logs[int(rank)] = tuple(_lines(files, name, begins.get(log, 0)))
+            logs[int(rank)] = tuple(_lines(files, name, begins.get(log, 0), _MOST_PRINTED))
     return logs
 
 
@@ -101,9 +107,9 @@ def read_events(folder: Path) -> list[Event]:
     return sorted((event for event in parsed if event), key=lambda event: event.t)
 
 
-def _lines(files: SafeFolder, name: str, begins_at: int = 0) -> list[str]:
-    """Return the lines of a file up to MOST_BYTES: a run that wrote more is judged by the beginning."""
+def _lines(files: SafeFolder, name: str, begins_at: int = 0, most: int = MOST_BYTES) -> list[str]:
+    """Return the lines in a part of a file: a run that wrote more is judged by the beginning."""
     try:
-        return files.read_bytes(name, offset=begins_at).decode("utf-8", "replace").splitlines()
+        return files.read_bytes(name, offset=begins_at, size=most).decode("utf-8", "replace").splitlines()
     except (OSError, UnsafeFileError):  # a node made it unreadable
         return []

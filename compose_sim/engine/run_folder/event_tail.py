@@ -17,6 +17,8 @@ from compose_sim.engine.run_folder.node_files import NodeFiles
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
+_ALL_CHUNKS = 4 << 20  # of all logs at a time: each line becomes an object of ten times its size
+_LEAST_CHUNK = 16 << 10  # bytes
 _MOST_CHUNKS = 32  # of one event file in one poll: a node may write faster than this process reads
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is cut
 _POLL_S = 0.05
@@ -32,9 +34,9 @@ class FileTail:
         self._at = 0
         self._end: int | None = None
 
-    def read(self) -> list[tuple[int, str]]:
-        left = _CHUNK if self._end is None else self._end - self._file.tell()
-        data = self._file.read(min(_CHUNK, left))
+    def read(self, most: int = _CHUNK) -> list[tuple[int, str]]:
+        left = most if self._end is None else self._end - self._file.tell()
+        data = self._file.read(min(most, left))
         if not data:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -82,16 +84,16 @@ class EventTail:
         """Return the new events, oldest first."""
         return self._collect(final=False)
 
-    def finish(self) -> list[Event]:
-        """Return what is left once all writers have exited, including incomplete last lines."""
-        events = self.poll()
+    def finish(self) -> Iterator[list[Event]]:
+        """Yield, in batches, what is left once all writers have exited, including incomplete last lines."""
+        yield self.poll()
         # What a process that outlived the run adds from now on is not read, or this might never end.
         self._finishing = True
         for tail in self._tails:
             tail.stop_at_end()
         while new := self.poll():
-            events += new
-        return events + self._collect(final=True)
+            yield new
+        yield self._collect(final=True)
 
     def close(self) -> None:
         """Close the files."""
@@ -108,7 +110,8 @@ class EventTail:
         # Logs first: the events read afterwards then contain the round of every log line.
         if self._logs:
             self._open(self._log_tails, lambda: self._found.names("logs", ".log"))
-        printed = [(tail.stem, tail.finish() if final else tail.read()) for tail in self._log_tails.values()]
+        most = min(_CHUNK, max(_ALL_CHUNKS // max(len(self._log_tails), 1), _LEAST_CHUNK))
+        printed = [(tail.stem, tail.finish() if final else tail.read(most)) for tail in self._log_tails.values()]
         now = self._clock.now()
         events: list[Event] = []
         self._open(self._event_tails, self._found.event_files)

@@ -33,7 +33,7 @@ def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, Cluste
     """Return the plan of a run and the current state, from files alone; without `metrics` the logs are not read."""
     plan = folder.read_plan()
     tail = EventTail(folder.path, logs=metrics)
-    events = tail.finish()
+    events = [event for batch in tail.finish() for event in batch if event.kind != "log"]
     tail.close()
     return plan, with_counted_steps(folder, fold_all(plan, _in_order(events)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from itertools import chain
 from pathlib import Path
 
 from compose_sim.core.events.events import Event
@@ -36,7 +37,7 @@ def test_a_line_counts_to_the_round_in_which_it_was_printed(tmp_path: Path) -> N
     tell_round(tmp_path, 1, {"0": (tmp_path / "logs" / "node-0.0.log").stat().st_size})
     rank_prints(tmp_path, '{"step": 2}\nno newline')
     tail = EventTail(tmp_path)
-    events = tail.finish()
+    events = [*chain.from_iterable(tail.finish())]
     tail.close()
 
     metrics = [(event.generation, event.data["step"]) for event in events if event.kind == "metric"]
@@ -67,15 +68,30 @@ def test_a_line_read_as_its_round_begins_counts_to_it(tmp_path: Path) -> None:
 def test_a_log_of_which_no_node_says_where_rounds_begin_is_of_no_round(tmp_path: Path) -> None:
     rank_prints(tmp_path, '{"step": 3}\n')
     tail = EventTail(tmp_path)
-    events = tail.finish()
+    events = [*chain.from_iterable(tail.finish())]
     tail.close()
 
     assert [(event.kind, event.generation) for event in events] == [("log", None), ("metric", None)]
 
 
+def test_much_output_comes_in_batches(tmp_path: Path) -> None:
+    """Each line becomes an object, so that all lines of a long run would fill the memory."""
+    lines = [f"line {number} {'-' * 80}" for number in range(120_000)]
+    rank_prints(tmp_path, "\n".join(lines))
+    tail = EventTail(tmp_path)
+    sizes, read = [], []
+    for batch in tail.finish():
+        sizes.append(sum(len(event.data["line"]) for event in batch))
+        read += [event.data["line"] for event in batch]
+    tail.close()
+
+    assert read == lines
+    assert max(sizes) <= 1 << 20
+
+
 def finished(folder: Path) -> list[Event]:
     tail = EventTail(folder)
-    events = tail.finish()
+    events = [*chain.from_iterable(tail.finish())]
     tail.close()
     return events
 
