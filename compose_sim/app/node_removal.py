@@ -21,7 +21,8 @@ class NodeRemoval:
 
     def __init__(self, engine: Engine, plan: Plan, *, log: Path) -> None:
         """`log` is where the supervisor writes, which goes on if this process gives up."""
-        self._engine, self._plan, self._log = engine, plan, log
+        self._engine, self._run, self._log = engine, plan.run, log
+        self.keep = plan.keep
         self._begun: Future[None] | None = None
 
     def begin(self) -> None:
@@ -30,12 +31,12 @@ class NodeRemoval:
 
         def remove() -> None:
             try:
-                self._engine.remove(self._plan.run)
+                self._engine.remove(self._run)
                 removal.set_result(None)
             except BaseException as error:  # noqa: BLE001 - raised where the result is needed
                 removal.set_exception(error)
 
-        if not self._plan.keep:
+        if not self.keep:
             self._begun = removal
             Thread(target=remove, daemon=True).start()
 
@@ -46,7 +47,7 @@ class NodeRemoval:
         An engine that does not respond, or a user who does not wait for it, must not cost the user the report.
         """
         try:
-            if self._plan.keep or self._remove(listener):
+            if self.keep or self._remove(listener):
                 return True
         except KeyboardInterrupt:
             pass
@@ -64,7 +65,7 @@ class NodeRemoval:
                 elif away := self._engine.problem():  # a ping, which takes no time even if the engine hangs
                     raise EngineError(away)
                 else:
-                    self._engine.remove(self._plan.run)
+                    self._engine.remove(self._run)
                 return True
             except (ComposesimError, OSError) as error:
                 if not problem:

@@ -47,6 +47,7 @@ class Request:
     isolates: bool = False  # nodes reach only one another unless the spec says otherwise
     job_file: JobFile | None = None  # the job of a cluster that was read in place of a spec file
     scalable: frozenset[str] = frozenset()  # keys of the spec that come from it, and may be lowered to fit this machine
+    command: tuple[str, ...] = ()  # the words after `composesim` that made it, for `rerun`
     label: str = ""  # what reports show as the program, if not the command line
 
     def with_spec(self, **changes: Any) -> Request:

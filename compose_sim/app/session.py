@@ -27,6 +27,7 @@ from compose_sim.errors import (
 
 if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
     from compose_sim.app.listener import Listener
+    from compose_sim.app.node_removal import NodeRemoval
     from compose_sim.core.report.report import Report
     from compose_sim.core.scenarios import Player
     from compose_sim.core.state.state import ClusterState
@@ -145,6 +146,8 @@ class Session:
             )
         self.folder.clear(*self.plan.user_ids, token=self.plan.has_token, containers=self.plan.writers)
         self.folder.write_plan(self.plan)
+        if self.request.command:
+            self.folder.write_command(self.request.command)
 
     def _run_or_interrupt(self, listener: Listener, player: Player | None) -> Report:
         """Return the report, also if the user interrupts the run before its loop begins, which takes interrupts itself."""
@@ -175,7 +178,10 @@ class Session:
             loop = RunLoop(self.plan, self.engine, self.folder, listener, player)
             state = loop.follow()
             self.was_interrupted = loop.was_interrupted
-            if judge(state).word == "passed":  # else the report may need what the engine has of their output
+            verdict = judge(state).word
+            if self.request.spec.keep == "failed" and verdict not in ("passed", "interrupted"):
+                self._keep(removal)
+            if verdict == "passed":  # else the report may need what the engine has of their output
                 removal.begin()
             report = self._report(state)
             self._write_report(report)  # before the clean-up, which may be interrupted
@@ -191,6 +197,12 @@ class Session:
                 self._supervisor.release()
             self.mark("nodes removed")
         return report
+
+    def _keep(self, removal: NodeRemoval) -> None:
+        """Keep the nodes of a run that has failed."""
+        removal.keep = True
+        self.plan = replace(self.plan, keep=True)
+        self.folder.write_plan(self.plan)
 
     def _start(self, image: str) -> None:
         """Start the nodes; plan again if another run has taken the subnet or a published port since the plan was made."""

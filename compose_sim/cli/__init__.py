@@ -19,6 +19,7 @@ from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecErr
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
 VERBS = {
     "up": "Run a script on a cluster of nodes, and exit with a verdict.",
+    "rerun": "Run the command of an earlier run again.",
     "check": "Find mistakes in the distributed code of a script.",
     "play": "Play a scenario of faults in a run, and check its expectations.",
     "plan": "Show what `up` would run, and why.",

@@ -19,6 +19,7 @@ class ClusterOption(click.Option):
 
     group: Group = _OF_THE_RUN
     recipe = ""
+    bare = ""  # the value, if the option is given without =VALUE
 
 
 class ClusterCommand(click.Command):
@@ -30,6 +31,9 @@ class ClusterCommand(click.Command):
         """End the options after the name of a module; Click would continue."""
         count = self.count_options(args)
         ctx.meta.setdefault(DEFAULT_SCRIPT, args[count : count + 1] == ["--"])
+        own = [option for option in self.params if isinstance(option, ClusterOption) and option.bare]
+        bare = {name: option.bare for option in own for name in option.opts}
+        args = [f"{word}={bare[word]}" if word in bare else word for word in args[:count]] + args[count:]
         names_module = count >= 2 and args[count - 2] in _MODULE_FLAGS
         try:
             return super().parse_args(ctx, [*args[:count], "--", *args[count:]] if names_module else args)
@@ -41,7 +45,8 @@ class ClusterCommand(click.Command):
 
     def count_options(self, args: list[str]) -> int:
         """Return how many of the first arguments are options and their values, including the name of a module."""
-        flags = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
+        without_value = [each for each in self.params if getattr(each, "is_flag", False) or getattr(each, "bare", "")]
+        flags = {name for option in without_value for name in option.opts}
         count = 0
         while count < len(args) and args[count].startswith("-") and args[count] not in ("-", "--"):
             word = args[count]

@@ -58,6 +58,7 @@ def _spec_option(option: SpecOption) -> Decorator:
         *option.flags,
         option.key,
         group=option.group,
+        bare=option.bare,
         multiple=option.kind != "value",
         metavar=option.metavar,
         type=click.Path(dir_okay=False) if option.metavar == "FILE" else None,
@@ -66,9 +67,9 @@ def _spec_option(option: SpecOption) -> Decorator:
     )
 
 
-def _option(*names: str, group: Group, recipe: str = "", **settings: Any) -> Decorator:
+def _option(*names: str, group: Group, recipe: str = "", bare: str = "", **settings: Any) -> Decorator:
     """Return a decorator that adds an option of a group, and of a recipe if one is named."""
-    kind = type("Option", (ClusterOption,), {"group": group, "recipe": recipe})
+    kind = type("Option", (ClusterOption,), {"group": group, "recipe": recipe, "bare": bare})
     return click.option(*names, cls=kind, **settings)
 
 
@@ -79,7 +80,12 @@ def _cluster_options(defaults: Mapping[str, str], *, without: str = "") -> Itera
         if key == "options":
             for keyword, flag in _RECIPE_FLAGS.items():
                 is_switch = not flag.metavar
-                settings = {"metavar": flag.metavar or None, "is_flag": is_switch, "default": None, "help": flag.help}
+                settings: dict[str, Any] = {
+                    "metavar": flag.metavar or None,
+                    "is_flag": is_switch,
+                    "default": None,
+                    "help": flag.help,
+                }
                 yield _option(f"--{flag.name}", keyword, group="recipe", recipe=flag.recipe, **settings)
     file = click.Path(path_type=Path)
     yield click.option(
@@ -137,15 +143,17 @@ def request_from_flags(
     if of_recipe:
         values = {name: "on" if value is True else value for name, value in of_recipe.items()}
         given["options"] = {**given.get("options", {}), **values}
+    command = tuple(sys.argv[1:])
     if program:
         # After -m or a leading -- every word is an argument; else the first one is the script.
         only_arguments = "module" in given or click.get_current_context().meta[DEFAULT_SCRIPT]
         if program[0] == "-" and not only_arguments:
-            program = (_script_from_stdin(), *program[1:])
+            program, command = (_script_from_stdin(), *program[1:]), ()
         given |= {"args": program} if only_arguments else {"script": program[0], "args": program[1:]}
     request = read_request(given, file=file, defaults=defaults, allow_mount=allow_mount)
     misplaced = _own_options_in(program[1:], request) if "script" in given else ""
-    return replace(request, remarks=(*request.remarks, misplaced)) if misplaced else request
+    remarks = (*request.remarks, misplaced) if misplaced else request.remarks
+    return replace(request, remarks=remarks, command=command)
 
 
 def _script_from_stdin() -> str:

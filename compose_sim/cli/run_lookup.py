@@ -16,7 +16,7 @@ from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.errors import SpecError
 
 
-def _run_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+def run_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
     """Reject a name that would lead out of the project when it becomes part of a path."""
     if name is not None and not RUN_NAME.fullmatch(name):
         raise SpecError(f"'{name}' is not a valid run name", hint="composesim ps --all")
@@ -32,7 +32,7 @@ def seconds(context: click.Context, parameter: click.Parameter, text: str | None
 
 
 run_option = click.option(
-    "--run", "run", metavar="NAME", callback=_run_name, help="Name of the run (default: the only running one)."
+    "--run", "run", metavar="NAME", callback=run_name, help="Name of the run (default: the only running one)."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 everywhere_option = click.option(

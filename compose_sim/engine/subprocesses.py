@@ -92,6 +92,11 @@ def run_on_terminal(
     return status if status >= 0 else 128 - status
 
 
+def start_on_terminal(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a program on this terminal that must not outlive composesim; Ctrl-C reaches both."""
+    return subprocess.Popen(argv, preexec_fn=_die_with_parent)
+
+
 def run_on_lines(
     argv: Sequence[str],
     write: Callable[[str], None],

@@ -216,9 +216,10 @@ def test_a_detached_run_is_waited_for_and_ended_from_outside(project: Project) -
         assert waiting.wait(PATIENCE_S) == 130
 
 
-def test_keep_leaves_the_nodes_until_down(project: Project) -> None:
-    kept = project.run("up", *BARE, "--name", project.named("kept"), "--keep", project.write("ok.py", "print('ok')\n"))
-    assert kept.status == 0, kept.stderr
+def test_the_nodes_of_a_failed_run_are_kept_until_down(project: Project) -> None:
+    script = project.write("wrong.py", "raise SystemExit(3)\n")
+    kept = project.run("up", *BARE, "--name", project.named("kept"), "--keep=failed", script)
+    assert kept.status == 1, kept.stderr
     assert len(containers_of(project.named("kept"))) == 3
 
     assert project.run("down", "--run", project.named("kept")).status == 0

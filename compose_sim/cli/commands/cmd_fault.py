@@ -113,5 +113,5 @@ def _inject(
     folder = running_folder(run)
     fault = parse_fault(name, arguments, options, plan=folder.read_plan(), for_s=for_s)
     record = record_of_event(event_of("fault", *intervene(folder, "fault", fault)))
-    healed = f"; healed after {format_seconds(for_s)}" if for_s else ""
+    healed = f"; healed after {format_seconds(record.for_s)}" if record.for_s else ""
     print_result(record.to_dict(), f"{record.id}: {record.text}{healed}", as_json=as_json)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from compose_sim.app.detach import continue_in_background
+from compose_sim.app.request import PROJECT_FILE, SPEC_FILE
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import echo, print_json, say
@@ -17,12 +20,14 @@ from compose_sim.cli.run_session import announce, exit_with_report, run_session
 from compose_sim.cli.views.live import DetachedListener
 from compose_sim.cli.views.phases import print_phases, profile_option
 from compose_sim.cli.views.service_links import links_of, published_by
+from compose_sim.engine.lifetime.watch import run_at_each_change
 
 
 @click.command("up", cls=ClusterCommand)
 @cluster_options
 @keep_option
 @click.option("--detach", is_flag=True, help="Return once the nodes run; see logs, wait, down.")
+@click.option("--watch", is_flag=True, help="Run again each time a .py file, or a file that is named here, changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @junit_option
 @profile_option
@@ -30,6 +35,7 @@ def command(
     file: Path | None,
     program: tuple[str, ...],
     detach: bool,
+    watch: bool,
     as_json: bool,
     junit_file: Path | None,
     profile_phases: bool,
@@ -40,7 +46,10 @@ def command(
     Arguments after SCRIPT are passed to the script. Exit code: 0 passed, 1 the run failed, 2 bad usage, 3 inconclusive,
     4 something is missing on this machine, 124 hang or timeout, 130 interrupted.
     """
-    session = Session(request_from_flags(file=file, program=program, **flags))
+    request = request_from_flags(file=file, program=program, **flags)
+    if watch:
+        _run_at_each_change(request.folder)
+    session = Session(request)
     if detach:
         _run_detached(session, as_json=as_json, junit=junit_file)
     report = run_session(session, session.run, quiet=as_json)
@@ -49,6 +58,15 @@ def command(
     finally:
         if profile_phases:
             print_phases(session)
+
+
+def _run_at_each_change(folder: Path) -> NoReturn:
+    """Run this command without --watch, again and again, and exit with the last exit code."""
+    words = sys.argv[1:]
+    words.remove("--watch")
+    named = [word for word in words if Path(word).is_file()]
+    files = [*map(os.path.abspath, named), SPEC_FILE, PROJECT_FILE, ".env"]
+    sys.exit(run_at_each_change([sys.executable, "-P", "-m", "compose_sim", *words], folder, files=files, tell=say))
 
 
 def _run_detached(session: Session, *, as_json: bool, junit: Path | None) -> NoReturn:

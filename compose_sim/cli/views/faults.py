@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import PurePath
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.report.history import recovery_reports
@@ -35,6 +36,10 @@ def history_lines(report: Report) -> Iterator[tuple[str, str]]:
 def fault_line(fault: FaultReport, recovery: RecoveryReport | None) -> str:
     """Return `fault-1: node-1 killed; 3 nodes continued after 1.4 s, 2 steps lost; back after 10 s`."""
     parts = [f"{fault.id}: {fault.text}"]
+    if fault.checkpoint:
+        parts.append(f"wrote '{PurePath(fault.checkpoint).name}' after {format_seconds(fault.checkpoint_s or 0.0)}")
+    elif fault.kind == "preempt":
+        parts.append("no checkpoint was written")
     if recovery:
         parts.append(_recovery(recovery))
     if fault.back_s is not None:

@@ -209,7 +209,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
         timeout_s=spec.timeout,
         hang_timeout_s=spec.hang_timeout,
         stall_s=stall_seconds(spec),
-        keep=spec.keep,
+        keep=spec.keep is True,
         max_restarts=spec.max_restarts,
         elastic=spec.elastic_range,
         initial_node_count=spec.initial_node_count,

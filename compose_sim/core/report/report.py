@@ -144,6 +144,10 @@ class FaultReport:
     back_s: Annotated[
         float | None, "Seconds from the injection to the round in which all of its nodes took part again"
     ] = None
+    checkpoint: Annotated[
+        str | None, "For `preempt`: the last file that torch.save completed, or that was renamed, after SIGTERM"
+    ] = None
+    checkpoint_s: Annotated[float | None, "Seconds from the injection until that file was complete"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_network
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -95,6 +95,12 @@ def _printable(text: str) -> str:
     return text
 
 
+def _keep(value: Any) -> Any:
+    if value not in (True, False, "true", "false", "failed"):
+        raise ValueError(f"'{value}' is neither true, false nor failed")
+    return value
+
+
 def _has_surrogates(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
@@ -133,6 +139,7 @@ Gpus = Annotated[
     BeforeValidator(parse_gpus),
     WithJsonSchema({"type": ["string", "integer", "array"], "examples": ["all", "none", "0,1", "GPU-8932f937"]}),
 ]
+Keep = Annotated[bool | Literal["failed"], BeforeValidator(_keep), WithJsonSchema({"enum": [True, False, "failed"]})]
 NodeGpus = Annotated[Gpus, AfterValidator(_gpus_of_one_node)]
 Cpus = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1024)]

@@ -31,6 +31,7 @@ class Flag:
     metavar: str = ""  # of the value; a Literal shows its choices, a switch has no value
     names: tuple[str, ...] = ()  # if the flag is not named after the field
     unset: str = ""  # describes the default, if that is None
+    bare: str = ""  # the value, if the flag is given without =VALUE
     needs_docker: bool = False  # the local engine accepts the default only
 
 
@@ -48,6 +49,7 @@ class SpecOption:
     kind: Kind
     needs_docker: bool
     group: Group
+    bare: str
 
     @property
     def argument(self) -> str:
@@ -88,6 +90,7 @@ def _option_of(name: str, field: FieldInfo) -> SpecOption:
         kind="switch" if field.annotation is bool else _KINDS.get(origin, "value"),
         needs_docker=flag.needs_docker,
         group=flag.group,
+        bare=flag.bare,
     )
 
 

@@ -21,6 +21,7 @@ from compose_sim.core.request.field_types import (
     Environment,
     Gpus,
     Image,
+    Keep,
     Links,
     Mount,
     Name,
@@ -205,7 +206,9 @@ class ClusterSpec(BaseModel):
     name: Annotated[RunName | None, Flag("run", "RUN", unset="made from the script's name")] = Field(
         None, description="Name of the run.", examples=["demo"]
     )
-    keep: Annotated[bool, Flag("run")] = Field(False, description="Keep the nodes and their network after the run.")
+    keep: Annotated[Keep, Flag("run", "[=failed]", bare="true")] = Field(
+        False, description="Keep the nodes and their network after the run, or only if it failed."
+    )
     force: Annotated[bool, Flag("cluster")] = Field(
         False, description="Start even if the request exceeds the memory, the processes or the disk of this machine."
     )

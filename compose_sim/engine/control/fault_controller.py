@@ -160,8 +160,8 @@ class FaultController:
         self._folder.append_event("fault", record.event_data("done"))
         if effect.lasts:
             self._active[request] = effect
-            if fault.for_s is not None:
-                self._heal_at[request] = time.monotonic() + fault.for_s
+            if effect.fault.for_s is not None:
+                self._heal_at[request] = time.monotonic() + effect.fault.for_s
         else:
             self._expect_back(effect.loses, started=any(isinstance(action, Start) for action in effect.apply))
 

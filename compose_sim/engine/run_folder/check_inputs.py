@@ -58,15 +58,15 @@ def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:
     return standings_of(fold_all(plan, events))
 
 
-def read_observed(folder: Path) -> Observed:
-    """Return what each rank observed in the last round in which it took part."""
+def read_observed(folder: Path, *, generation: int | None = None) -> Observed:
+    """Return what each rank observed in the round of this generation; without one, in the last round of the run."""
     files = SafeFolder(folder)
     newest: dict[int, tuple[int, str, str]] = {}
     for name in files_of_nodes(files, "observations", ".jsonl"):
-        node, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
-        if node and rank.isdigit() and generation.isdigit():
-            newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(generation), node, name))
-    last = max((generation for generation, _, _ in newest.values()), default=0)
+        node, rank, number = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
+        if node and rank.isdigit() and number.isdigit() and generation in (None, int(number)):
+            newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(number), node, name))
+    last = max((at for at, _, _ in newest.values()), default=0)
     ranks: dict[int, RankObserved] = {
         rank: parse_rank(node, rank, _lines(files, name)) for rank, (at, node, name) in newest.items() if at == last
     }

@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
@@ -145,6 +145,24 @@ class RunFolder:
             return plan_from_dict(self.files.read_json("plan.json"))
         except (OSError, ValueError) as error:
             raise SpecError(f"'{self.path}' is not the folder of a run: {error}", hint="composesim ps --all") from None
+
+    def write_command(self, words: Sequence[str]) -> None:
+        """Write `command.json`: the command that started the run, and the folder in which it was typed."""
+        self.files.replace("command.json", json.dumps({"folder": str(Path.cwd()), "words": list(words)}))
+
+    def read_command(self) -> tuple[Path, tuple[str, ...]]:
+        """Return the folder and the words after `composesim` of the command that started the run; SpecError if there is none."""
+        try:
+            match self.files.read_json("command.json"):
+                case {"folder": str(folder), "words": [*words]} if all(isinstance(word, str) for word in words):
+                    return Path(folder), tuple(words)
+        except (OSError, ValueError):
+            pass
+        raise SpecError(
+            f"the run '{self.name}' has no command that can be run again",
+            evidence="it was started from Python, from standard input, or by an earlier version",
+            hint=f"composesim report --run {self.name}",
+        )
 
     def read_token(self) -> str:
         """Return the run's secret; "" if it has none, or if it belongs to another user."""

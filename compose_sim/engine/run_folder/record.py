@@ -51,10 +51,12 @@ def with_counted_steps(folder: RunFolder, state: ClusterState) -> ClusterState:
 def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: Mapping[str, str]) -> Report:
     """Return the report of a run that is over, with the timeline and the checks of what is left in the folder."""
     from compose_sim.core.checks import run_checks, why_no_check
+    from compose_sim.core.checks.evidence.preemption import with_checkpoints
     from compose_sim.core.report.make_report import make_report
-    from compose_sim.engine.run_folder.check_inputs import read_case, read_timeline
+    from compose_sim.engine.run_folder.check_inputs import read_case, read_observed, read_timeline
 
     report = make_report(plan, state, outputs=output, timeline=read_timeline(folder.path))
+    report = with_checkpoints(report, lambda generation: read_observed(folder.path, generation=generation))
     results = run_checks(read_case(folder.path, report, why_not=why_no_check(plan.launcher)))
     return replace(report, checks=tuple(result.to_report() for result in results))
 

@@ -22,7 +22,6 @@ from .master_client import MasterClient
 from .rank_processes import ContainerLimits, ExitStatus, RankProcess
 from .stalls.stall_detector import StallDetector
 
-GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
 STOPPED = 128 + signal.SIGTERM
 
 
@@ -249,7 +248,7 @@ class Agent:
         if not self._stop_reason:
             self._stop_reason = reason
             self._signal_ranks(signal.SIGTERM)
-            self._kill_at = time.monotonic() + GRACE_SECONDS
+            self._kill_at = time.monotonic() + self._commands.grace_seconds
         self._check_if_all_ended()
 
     def _kill_ranks(self) -> None:

@@ -35,6 +35,7 @@ def report_of(story: Story) -> Report:
 def test_the_report_holds_what_was_done_and_what_became_of_it() -> None:
     report = report_of(a_story()).to_dict()
     times = {"begun_s": 5.0, "healed_s": 15.05, "recovered_s": 1.4, "steps_lost": 2, "back_s": 11.0}
+    times |= {"checkpoint": None, "checkpoint_s": None}  # of a preemption
     fault = {"id": "fault-1", "kind": "kill", "nodes": ["node-1"], "rank": None, "text": "node-1 kill", "for_s": 10.0}
 
     assert report["verdict"] == "passed"

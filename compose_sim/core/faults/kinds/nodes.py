@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from compose_sim.core.faults.commands import Fault
 from compose_sim.core.faults.effects import Action, AgentCommand, Effect, LimitCpus, Pause, Signal, Start
 from compose_sim.core.faults.kind import FaultKind, FaultOption, RunSnapshot, require_running
+from compose_sim.core.units import format_seconds, parse_seconds
 from compose_sim.errors import SpecError
 
 
@@ -41,6 +43,26 @@ def _restart(fault: Fault, run: RunSnapshot) -> Effect:
     kill = tuple(Signal(node=node, name="KILL") for node in fault.nodes if node in run.running)
     start = tuple(Start(node=node) for node in fault.nodes)
     return Effect(fault=fault, text=f"{', '.join(fault.nodes)} restarted", apply=kill + start, loses=fault.nodes)
+
+
+def _preempt(fault: Fault, run: RunSnapshot) -> Effect:
+    """Give the ranks the grace period between SIGTERM and SIGKILL, and bring the nodes back after `--for`, or once it is over."""
+    grace_s = fault.options["grace"]
+    for_s = grace_s if fault.for_s is None else fault.for_s
+    if for_s < grace_s:
+        raise SpecError(
+            f"--for {format_seconds(for_s)} ends before --grace {format_seconds(grace_s)}",
+            hint="--for counts from SIGTERM: make it longer, or leave it out",
+        )
+    require_running(fault.nodes, run)
+    allow = (AgentCommand(node=node, name="grace", values={"seconds": grace_s}) for node in fault.nodes)
+    return Effect(
+        fault=replace(fault, for_s=for_s),
+        text=f"{', '.join(fault.nodes)} preempted (SIGTERM, {format_seconds(grace_s)} until SIGKILL)",
+        apply=(*allow, *(Signal(node=node, name="TERM") for node in fault.nodes)),
+        revert=tuple(Start(node=node) for node in fault.nodes),
+        loses=fault.nodes,
+    )
 
 
 def _limit_cpus(fault: Fault, run: RunSnapshot) -> Effect:
@@ -83,6 +105,19 @@ KINDS = (
         name="term",
         summary="Shut a node down with SIGTERM, as when a spot machine is reclaimed.",
         effect=_on_nodes("{nodes} shut down (SIGTERM)", partial(Signal, name="TERM"), Start),
+    ),
+    FaultKind(
+        name="preempt",
+        summary="Give a node notice (SIGTERM), kill it after a grace period, and start it again.",
+        effect=_preempt,
+        options={
+            "grace": FaultOption(
+                parse=parse_seconds,
+                metavar="TIME",
+                default=30.0,
+                help="Time between SIGTERM and SIGKILL; the node is back after it, or after --for.",
+            )
+        },
     ),
     FaultKind(
         name="stop",

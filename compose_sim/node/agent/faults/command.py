@@ -44,6 +44,7 @@ class NodeContext:
 
     events: EventLog
     contained: bool = False  # whether the node is alone in a container
+    grace_seconds: float = 2.0  # between SIGTERM and SIGKILL, when the ranks are stopped
     ranks: Sequence[RankView] = ()
     held: dict[str, Any] = field(default_factory=dict)  # by the id of the command
 

@@ -38,6 +38,11 @@ class CommandRunner:
         self._continue_at: dict[str, float] = {}
         self._to_undo: dict[str, Command] = {}  # executed commands that would outlive the node
 
+    @property
+    def grace_seconds(self) -> float:
+        """The time between SIGTERM and SIGKILL, which a command may have changed."""
+        return self._node.grace_seconds
+
     def poll(self, ranks: Sequence[RankView]) -> None:
         """Take new commands, and continue those that are running; to be called in each iteration of the agent's loop."""
         now = time.monotonic()

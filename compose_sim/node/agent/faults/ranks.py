@@ -119,7 +119,18 @@ def _next_descriptor(process: int) -> int:
     return next(number for number in range(len(taken) + 1) if number not in taken)
 
 
+def _set_grace(command: Command, node: NodeContext) -> Generator[float, None, None]:
+    """Let the ranks of this node live longer after SIGTERM, until the agent ends."""
+    yield from ()
+    node.grace_seconds = float(command.values["seconds"])
+
+
+def _restore_grace(_: Command, node: NodeContext) -> None:
+    node.grace_seconds = NodeContext.grace_seconds
+
+
 HANDLERS = {
+    "grace": CommandHandler(_set_grace, _restore_grace),
     "rank_signal": CommandHandler(_signal, _continue),
     "rank_fault": CommandHandler(_break_inside, _release),
     "rank_files_full": CommandHandler(_limit_files, _restore_files),
