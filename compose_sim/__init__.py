@@ -35,6 +35,13 @@ _MODULES = {
 }
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Add `%%ranks` to a notebook; `%load_ext composesim` calls this."""
+    from compose_sim.app.learn.notebook import register
+
+    register(shell)
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

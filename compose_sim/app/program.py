@@ -66,11 +66,11 @@ def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:
     return Program(target=words[0], arguments=words[1:], is_command=True, folder=str(folder), mounts=(own,))
 
 
-def script_of(source: bytes) -> Path:
+def script_of(source: bytes, name: str = "stdin.py") -> Path:
     """Write a script that has no file into a temporary folder, which the caller deletes, and return the path."""
     folder = Path(tempfile.mkdtemp(prefix="composesim-"))
     folder.chmod(0o755)  # nodes may run as another user
-    script = folder / "stdin.py"
+    script = folder / name
     script.write_bytes(source)
     return script
 

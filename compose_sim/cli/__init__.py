@@ -44,6 +44,7 @@ VERBS = {
     "doctor": "Check this machine, and print how to fix it.",
     "init": "Write a composesim.yaml and a small DDP script.",
     "learn": "Learn distributed training in graded lessons.",
+    "explain": "Explain a term, with a drawing.",
     "image": "Build the image that nodes run.",
     "completion": "Print the shell completion script for bash, zsh or fish.",
     "help": "Show the help of a verb.",

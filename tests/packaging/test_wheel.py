@@ -27,7 +27,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_carries_the_assets_under_their_names_in_the_checkout(wheel: Path) -> None:
     tracked = subprocess.run(
-        ["git", "ls-files", "docker-compose.yml.j2", "templates", "train_ddp.py", "data", "docs/checks"],
+        [
+            "git",
+            "ls-files",
+            "docker-compose.yml.j2",
+            "templates",
+            "train_ddp.py",
+            "data",
+            "docs/checks",
+            "docs/explain",
+        ],
         cwd=ROOT,
         check=True,
         capture_output=True,
