@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from compose_sim.core.imports.job_file import Object
-from compose_sim.core.imports.kubernetes import finish, take_run_policy
+from compose_sim.core.imports.kubernetes import finish, require_python, take_run_policy
 from compose_sim.core.imports.pods import read_pod
 from compose_sim.core.imports.program import Cluster, calls_of_words, take_gpus, take_program
 from compose_sim.core.imports.shell import Shell
@@ -32,14 +32,9 @@ def read_mpijob(job: Object, others: Sequence[YamlText]) -> None:
     _take_policy_of_driver(job, "spec", "runPolicy")
     worker = read_pod(job, (*roles, "Worker", *_POD))
     launcher = read_pod(job, (*roles, "Launcher", *_POD), with_resources=False)
-    worker.calls, worker.command = launcher.calls, launcher.command
+    worker.calls, worker.command, worker.words = launcher.calls, launcher.command, launcher.words
     finish(job, worker, Cluster(nodes=nodes, gpus=worker.gpus, ranks=slots))
-    if job.draft.values.get("recipe") == "exec":
-        raise job.error(
-            worker.command,
-            f"{dotted(worker.command)} starts no Python program, which is what composesim runs under MPI",
-            hint="composesim up --recipe exec --nodes N -- COMMAND starts any command on every node",
-        )
+    require_python(job, worker)
     is_horovod = any(word.endswith("horovodrun") for call in worker.calls for word in call.words)
     if is_horovod or any("mpirun" in word for call in worker.calls for word in call.words):
         job.draft.take("recipe", "horovod", "kind", job.line("kind"))

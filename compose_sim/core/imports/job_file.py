@@ -123,7 +123,7 @@ class Object:
         text = self.text(*path)
         if not text:
             return None
-        if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < least:
+        if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) < least:
             raise self.error(path, f"{dotted(path)}: '{text:.40}' is not a whole number of at least {least}")
         return int(text)
 

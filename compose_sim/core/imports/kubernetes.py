@@ -18,13 +18,25 @@ _WELL_KNOWN = {"torch-distributed": "torch", "deepspeed-distributed": "mpi"}
 
 def finish(job: Object, pod: Pod, cluster: Cluster) -> None:
     """Take the program of a pod, and then its GPUs, which may be as many as its ranks."""
-    take_program(job.draft, pod.calls, cluster, key=dotted(pod.command), line=job.line(*pod.command))
+    take_program(job.draft, pod.calls, cluster, key=dotted(pod.command), line=job.line(*pod.command), whole=pod.words)
     take_gpus(job.draft, cluster.gpus, dotted(pod.gpus_at), job.line(*pod.gpus_at))
 
 
-def take_run_policy(job: Object, *path: str | int) -> None:
+def require_python(job: Object, pod: Pod) -> None:
+    """Raise SpecError if mpirun starts no Python program: it runs on one node, so the command cannot run on all of them."""
+    if job.draft.values.get("recipe") == "exec":
+        raise job.error(
+            pod.command,
+            f"{dotted(pod.command)} starts no Python program, which is what composesim runs under MPI",
+            hint="composesim up --recipe exec --nodes N -- COMMAND starts any command on every node",
+        )
+
+
+def take_run_policy(
+    job: Object, *path: str | int, retries: Sequence[str] = ("backoffLimit", "maxRetry", "maxRestarts")
+) -> None:
     """Take the retries and the time limit of a job."""
-    for key in ("backoffLimit", "maxRetry", "maxRestarts"):
+    for key in retries:
         if restarts := job.number(*path, key):
             job.take("max_restarts", restarts, *path, key)
     if seconds := job.number(*path, "activeDeadlineSeconds"):
@@ -63,7 +75,7 @@ def read_jobset(job: Object, others: Sequence[YamlText]) -> None:
     at = (*jobs[first], *_POD, "parallelism")
     job.take("nodes", nodes, *at)
     take_run_policy(job, "spec", "failurePolicy")
-    take_run_policy(job, *jobs[first], *_POD)
+    take_run_policy(job, *jobs[first], *_POD, retries=())
     pod = read_pod(job, (*jobs[first], *_POD, *_POD), "trainer")
     finish(job, pod, Cluster(nodes=nodes, gpus=pod.gpus))
 
@@ -87,7 +99,7 @@ def read_trainjob(job: Object, others: Sequence[YamlText]) -> None:
     ranks = int(text) if text.isdigit() else max(1, own.gpus)
     tasks = ranks if _WELL_KNOWN.get(job.text("spec", "runtimeRef", "name")) == "mpi" else 1
     if not own.calls and pod and pod.calls and runtime:
-        own.calls = pod.calls
+        own.calls, own.words = pod.calls, pod.words
     finish(job, own, Cluster(nodes=nodes, gpus=own.gpus, ranks=ranks, tasks=tasks))
 
 
@@ -177,11 +189,10 @@ def read_volcano(job: Object, others: Sequence[YamlText]) -> None:
     tasks = [("spec", "tasks", index) for index in job.keys("spec", "tasks")]
     if not tasks:
         raise job.error(("spec",), "this Job has no tasks")
-    nodes = 0
+    counts = []
     for at in tasks:
-        nodes += job.number(*at, "replicas", least=0) or 1
+        counts.append(job.number(*at, "replicas", least=0) or 1)
         job.used.update({(*at, "name"), (*at, "policies")})
-    job.take("nodes", nodes, *tasks[-1], "replicas")
     job.used.update(("spec", key) for key in ("schedulerName", "minAvailable", "policies"))
     for index, word in enumerate(job.words("spec", "plugins", "pytorch")):
         name, _, port = word.partition("=")
@@ -191,4 +202,9 @@ def read_volcano(job: Object, others: Sequence[YamlText]) -> None:
     take_run_policy(job, "spec")
     take_same_pods(job, [(*at, *_POD) for at in tasks])
     pod = read_pod(job, (*tasks[0], *_POD), "trainer")
+    starts_others = len(tasks) > 1 and any("mpi" in word for call in pod.calls for word in call.words)
+    nodes = sum(counts[1:] if starts_others else counts)
+    job.take("nodes", nodes, *tasks[-1], "replicas")
     finish(job, pod, Cluster(nodes=nodes, gpus=pod.gpus))
+    if starts_others:
+        require_python(job, pod)

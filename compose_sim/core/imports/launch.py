@@ -34,14 +34,15 @@ _NOT_TRAINING = ("pip", "venv", "virtualenv", "http.server", "ensurepip", "zipfi
 _OF_TORCHRUN = {"--nnodes": "nodes", "--nproc-per-node": "nproc", "--max-restarts": "restarts", "--master-port": "port"}
 _OF_DEEPSPEED = {"--num-nodes": "nodes", "--num-gpus": "nproc", "--master-port": "port"}
 _OF_ACCELERATE = {"--num-machines": "nodes", "--num-processes": "ranks", "--main-process-port": "port"}
-_NAMES = {"torchrun": _OF_TORCHRUN, "deepspeed": _OF_DEEPSPEED, "accelerate": _OF_ACCELERATE}
+_OF_FABRIC = {"--num-nodes": "nodes", "--devices": "nproc", "--main-port": "port"}
+_NAMES = {"fabric": _OF_FABRIC, "torchrun": _OF_TORCHRUN, "deepspeed": _OF_DEEPSPEED, "accelerate": _OF_ACCELERATE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     """What a command starts."""
 
-    launcher: str  # torchrun, accelerate, deepspeed, mpirun, python; or command, which is no Python program
+    launcher: str  # torchrun, accelerate, deepspeed, fabric, mpirun, python; or command, which is no Python program
     program: tuple[str, ...]  # `train.py --epochs 3`, without `-m`
     is_module: bool = False
     options: dict[str, str] = field(
@@ -75,10 +76,8 @@ def read_launch(words: Sequence[str]) -> Launched | None:
             return _of_launcher("torchrun", rest)
         if name == "deepspeed" and rest:
             return _of_launcher("deepspeed", rest)
-        if (name == "accelerate" and rest[:1] == ["launch"]) or (
-            name == "accelerate" and tuple(rest[:1]) == ("launch",)
-        ):
-            return _of_launcher("accelerate", rest[1:])
+        if (name, *rest[:1]) in (("accelerate", "launch"), ("fabric", "run")):
+            return _of_launcher(name, rest[1:])
         if _PYTHON.fullmatch(name):
             return _of_python(rest, ranks)
         if word.endswith(".py") and index == 0:
@@ -126,6 +125,8 @@ def _of_launcher(launcher: str, words: Sequence[str]) -> Launched | None:
         is_module = is_module or "--module" in left_out
     if not rest:
         return None
+    if "--no-python" in left_out or "--no_python" in left_out:
+        return Launched(launcher="command", program=tuple(rest))
     return Launched(
         launcher=launcher, program=tuple(rest), is_module=is_module, options=options, left_out=tuple(left_out)
     )

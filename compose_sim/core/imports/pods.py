@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from compose_sim.core.export.pods import GPU, SHARED_MEMORY
 from compose_sim.core.export.quantities import parse_quantity
 from compose_sim.core.imports.job_file import Object
+from compose_sim.core.imports.launch import inner_script, read_launch
 from compose_sim.core.imports.program import calls_of_words, take_variables
 from compose_sim.core.imports.shell import UNKNOWN, Call, Shell
 from compose_sim.core.request.yaml_source import KeyPath
@@ -42,6 +43,7 @@ class Pod:
     calls: list[Call]
     command: KeyPath
     environment: dict[str, str]
+    words: tuple[str, ...] = ()  # the whole command
     gpus: int = 0
     gpus_at: KeyPath = ()
 
@@ -73,9 +75,11 @@ def read_container(job: Object, path: KeyPath, *, env: str = "env") -> Pod:
     filled = tuple(_REFERENCE.sub(lambda match: _value(match, variables), word) for word in words)
     shell = Shell(variables={**variables})
     line = job.line(*at) + (1 if any("\n" in word for word in filled) else 0)
+    starts = job.has(*path, "command") or read_launch(filled) or inner_script(filled)
+    filled = filled if starts else ()  # else these are arguments of the image's program
     calls = calls_of_words(filled, line, shell) if filled else []
     take_variables(job.draft, shell.exported)
-    return Pod(calls=calls, command=at, environment=variables)
+    return Pod(calls=calls, command=at, environment=variables, words=filled)
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:

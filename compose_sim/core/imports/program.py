@@ -9,11 +9,21 @@ from dataclasses import dataclass
 from compose_sim.core.export.job import STORE_PORT
 from compose_sim.core.imports.job_file import Draft
 from compose_sim.core.imports.launch import Launched, inner_script, read_launch
-from compose_sim.core.imports.shell import UNKNOWN, Call, Shell
+from compose_sim.core.imports.shell import UNKNOWN, Call, Shell, without_marks
 from compose_sim.core.request.field_types import check_environment
 from compose_sim.core.units import format_count
 
-_RENDEZVOUS = ("rdzv", "master", "main-process", "node-rank", "machine-rank", "hostfile", "standalone", "no-ssh")
+_RENDEZVOUS = (
+    "rdzv",
+    "master",
+    "main-address",
+    "main-process",
+    "node-rank",
+    "machine-rank",
+    "hostfile",
+    "standalone",
+    "no-ssh",
+)
 _SET_HERE = re.compile(
     r"(PET|COMPOSESIM)_\w+|MASTER_(ADDR|PORT)|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|CUDA_VISIBLE_DEVICES|N?NODES"
 )
@@ -65,16 +75,19 @@ def calls_of_call(call: Call, shell: Shell) -> list[Call]:
     ]
 
 
-def take_program(draft: Draft, calls: Iterable[Call], cluster: Cluster, *, key: str, line: int) -> Launched:
+def take_program(
+    draft: Draft, calls: Iterable[Call], cluster: Cluster, *, key: str, line: int, whole: tuple[str, ...] = ()
+) -> Launched:
     """
     Set script or module, arguments and ranks from the best of these calls; raise SpecError if none starts a program.
 
-    A single command that is no Python program becomes the recipe `exec`.
+    A single command that is no Python program becomes the recipe `exec`, and so does a script without one that every node runs
+    as a `whole`.
     """
     calls = list(calls)
     launches = [(call, launched) for call in calls if (launched := read_launch(call.words))]
-    if not launches and len(calls) == 1:
-        launches = [(calls[0], Launched(launcher="command", program=calls[0].words))]
+    if not launches and calls and (whole or len(calls) == 1):
+        launches = [(calls[0], Launched(launcher="command", program=whole or calls[0].words))]
     if not launches and draft.has_program:
         launched = Launched(launcher="torchrun", program=())
         _take_options(draft, launched, cluster, line)
@@ -82,13 +95,15 @@ def take_program(draft: Draft, calls: Iterable[Call], cluster: Cluster, *, key: 
     if not launches:
         raise draft.error(
             line,
-            f"{key} starts neither torchrun nor a Python program" if calls else f"{key} starts no program",
+            f"{key} starts neither torchrun nor a Python program"
+            if calls
+            else f"{key} names no program: that of the image would run",
             hint=f"name the script: composesim plan -f {draft.source} train.py",
         )
     best = max(launched.fitness for _, launched in launches)
     call, launched = next(pair for pair in launches if pair[1].fitness == best)
     for other in calls:
-        if other is not call and other.words[0] not in _NO_EFFECT:
+        if other is not call and launched.program != whole and other.words[0] not in _NO_EFFECT:
             text = "only one program of a job runs here" if read_launch(other.words) else "is not run here"
             draft.note("ignored", _shortened(other.words), other.line, text)
     _take_words(draft, launched, call.line, key)
@@ -98,10 +113,10 @@ def take_program(draft: Draft, calls: Iterable[Call], cluster: Cluster, *, key: 
 
 
 def _take_words(draft: Draft, launched: Launched, line: int, key: str) -> None:
-    target, *arguments = [word.replace(UNKNOWN, "") for word in launched.program]
+    target, *arguments = [without_marks(word) for word in launched.program]
     if launched.launcher == "command":
         draft.take("recipe", "exec", key, line, changed="the command runs unchanged on every node, as it is not Python")
-    elif launched.launcher in ("accelerate", "deepspeed"):
+    elif launched.launcher in ("accelerate", "deepspeed", "fabric"):
         changed = f"ranks start without {launched.launcher}, which sets variables and reads a configuration of its own"
         draft.take("launcher", "warm", key, line, changed=changed)
         del draft.values["launcher"]  # it is the default
@@ -114,7 +129,7 @@ def _take_words(draft: Draft, launched: Launched, line: int, key: str) -> None:
                 "changed",
                 key,
                 line,
-                f"'{word.replace(UNKNOWN, ''):.80}' has a value on the cluster only: it stays as text",
+                f"'{without_marks(word):.80}' has a value on the cluster only: it stays as text",
             )
 
 
@@ -152,7 +167,7 @@ def _ranks(draft: Draft, options: Mapping[str, str], cluster: Cluster, nodes: in
         if int(total) % nodes:
             raise draft.error(line, f"{total} ranks cannot be divided equally among {nodes} nodes")
         return int(total) // nodes
-    if nproc or name in ("deepspeed", "accelerate"):
+    if nproc or name in ("deepspeed", "accelerate", "fabric"):
         given = f"'{nproc:.40}' is" if nproc else "the default is"
         if cluster.gpus or nproc in ("cpu", "auto", "gpu"):
             return cluster.ranks or max(1, cluster.gpus)
@@ -199,5 +214,5 @@ def take_gpus(draft: Draft, count: int, key: str, line: int) -> None:
 
 
 def _shortened(words: Iterable[str]) -> str:
-    text = " ".join(" ".join(words).replace(UNKNOWN, "").split())
+    text = " ".join(without_marks(" ".join(words)).split())
     return text if len(text) <= 60 else f"{text[:59]}…"

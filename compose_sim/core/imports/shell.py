@@ -6,6 +6,7 @@ What only the cluster can compute, such as `$(date)` or `$SLURM_JOB_ID`, stays a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ _KEYWORDS = {"if", "then", "else", "elif", "fi", "do", "done", "while", "until",
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=", re.DOTALL)
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 _EXPANSION = re.compile(
-    r"(?P<command>\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`)"
+    r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)"
+    r"|(?P<command>\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`)"
     r"|\$\{(?P<array>\w+)\[[@*]\]\}"
     r"|\$\{@:(?P<rest>\d+)\}|(?P<all>\$[@*]|\$\{[@*]\})"
     r"|\$\{(?P<braced>\w+)(?::?(?P<how>[-=?+])(?P<word>[^}]*))?\}"
@@ -22,7 +24,7 @@ _EXPANSION = re.compile(
 )
 _NO_WORDS = re.compile(r"\$(@|\{@(:\d+)?\}|\{\w+\[@\]\})")  # expansions that may be no word at all, even in quotes
 _ESCAPED = re.compile(r"\\([$\"\\`\n])")
-UNKNOWN = "\ue002"
+UNKNOWN, _SPACE = "\ue002", "\ue003"  # the second is a space in such a text, which is one word
 _MARK, _BETWEEN = "\ue000", "\ue001"  # stand for an escaped dollar sign, and for the end of a word in "${ARRAY[@]}"
 # Variables that a scheduler or torch sets on the cluster. They stay as text; others that nobody sets are empty, as in a shell.
 _OF_THE_CLUSTER = re.compile(r"(SLURM|SKYPILOT|PET|MASTER|RANK|WORLD|LOCAL|NODE|HOSTNAME|JOB|RAY|VC)_?\w*")
@@ -111,7 +113,7 @@ class Shell:
             text = (
                 piece.text if piece.quote == "'" else self._filled(piece.text, quoted=bool(piece.quote) or not splits)
             )
-            by_space = splits and not piece.quote and text != piece.text and UNKNOWN not in text
+            by_space = splits and not piece.quote and text != piece.text
             parts = re.split(r"\s+" if by_space else _BETWEEN, text) if piece.quote != "'" else [text]
             for number, part in enumerate(parts):
                 if number == 0 and is_open:
@@ -127,8 +129,10 @@ class Shell:
         between = _BETWEEN if quoted else " "
 
         def value(match: re.Match[str]) -> str:
-            if match["command"]:
-                return UNKNOWN + match[0].replace("$", _MARK)
+            if match["sum"] and (result := _computed(self._filled(match["sum"], quoted=True), self.variables)):
+                return result
+            if match["command"] or match["sum"] is not None:
+                return UNKNOWN + re.sub(r"\s", _SPACE, match[0].replace("$", _MARK))
             if match["array"]:
                 return between.join(self.arrays.get(match["array"], [self.variables.get(match["array"], "")]))
             if match["all"] or match["rest"]:
@@ -148,6 +152,23 @@ class Shell:
         if not known and how in ("-", "="):
             return self._filled(word or "", quoted=True)
         return known or (f"{UNKNOWN}{_MARK}{{{name}}}" if _OF_THE_CLUSTER.fullmatch(name) else "")
+
+
+def without_marks(text: str) -> str:
+    """Return a text as it was written, with what only the cluster can compute."""
+    return text.replace(UNKNOWN, "").replace(_SPACE, " ")
+
+
+def _computed(text: str, variables: Mapping[str, str]) -> str:
+    """Return the value of `$((text))`, or "" if it is more than a sum of products of known whole numbers."""
+    filled = re.sub(r"[A-Za-z_]\w*", lambda match: variables.get(match[0], "?"), text)
+    total = 0
+    for term in re.sub(r"\s", "", filled).replace("-", "+-").split("+"):
+        factors = term.split("*")
+        if not all(re.fullmatch(r"-?\d{1,9}", factor) for factor in factors) or len(factors) > 3:
+            return ""
+        total += math.prod(map(int, factors))
+    return str(total)
 
 
 def _plain(word: Sequence[Piece]) -> str:

@@ -141,11 +141,19 @@ def read_skypilot(job: Object, others: Sequence[YamlText]) -> None:
     job.used.update({("name",), ("workdir",), ("secrets",)})
     known = {"SKYPILOT_NUM_NODES": str(nodes), "SKYPILOT_NUM_GPUS_PER_NODE": str(gpus)}
     shell = Shell(variables={**envs, **known})
+    whole = ("bash", "-c", job.text("run"))
     line = job.line("run") + ("\n" in job.text("run"))
     calls = [
         each for call in shell.calls(job.text("run"), line) for each in calls_of_words(call.words, call.line, shell)
     ]
-    take_program(job.draft, calls, Cluster(nodes=nodes, gpus=gpus), key="run", line=job.line("run"))
+    take_program(
+        job.draft,
+        calls,
+        Cluster(nodes=nodes, gpus=gpus),
+        key="run",
+        line=job.line("run"),
+        whole=whole,
+    )
     take_variables(job.draft, shell.exported)
     take_gpus(job.draft, gpus, dotted(gpus_at), job.line(*gpus_at))
 

@@ -188,6 +188,27 @@ def test_a_spec_of_composesim_is_no_job_file(text: str) -> None:
     assert not is_job_file(text)
 
 
+def test_a_container_without_a_python_program_runs_its_command_on_every_node() -> None:
+    job = read(
+        PYTORCHJOB.replace("MEMORY", "1Gi").replace(
+            "[python3, /opt/mnist.py, --epochs=1]", "[sh, -c, 'make; ./simulate']"
+        )
+    )
+
+    assert (job.values["recipe"], job.values["script"], job.values["args"]) == (
+        "exec",
+        "sh",
+        ["-c", "make; ./simulate"],
+    )
+
+
+def test_arguments_without_a_command_belong_to_the_program_of_the_image() -> None:
+    with pytest.raises(SpecError) as caught:
+        read(PYTORCHJOB.replace("MEMORY", "1Gi").replace("command: [python3, /opt/mnist.py,", "args: ["))
+
+    assert caught.value.message.startswith("job, line 15: ")
+
+
 def test_a_file_need_not_name_a_program_that_the_user_names() -> None:
     job = read("#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=2\nmake all\nmake more\n", has_program=True)
 

@@ -42,7 +42,12 @@ def test_a_script_is_followed_from_top_to_bottom() -> None:
     assert found["srun"].variables == {"NCCL_DEBUG": "INFO"}
     assert found["python"].line == 14
     assert found["python"].words[1:7] == ("train.py", "--epochs", "3", "--name", "a b", "-x")
-    assert found["python"].words[7:] == ("5", "", f"{UNKNOWN}$(date +%s)", f"out-{UNKNOWN}${{SLURM_JOB_ID}}")
+    assert found["python"].words[7:] == (
+        "5",
+        "",
+        f"{UNKNOWN}$(date +%s)".replace(" ", "\ue003"),
+        f"out-{UNKNOWN}${{SLURM_JOB_ID}}",
+    )
     assert shell.exported == {"MODE": ("fast", 13)}
 
 
@@ -60,8 +65,10 @@ def test_a_script_is_followed_from_top_to_bottom() -> None:
         ("exec nohup python x.py &", ["python", "x.py"]),
         ("echo a#b # c", ["echo", "a#b"]),
         ("echo 'open", ["echo", "open"]),
-        ("echo $((1 + 2))", ["echo", f"{UNKNOWN}$((1 + 2))"]),
+        ("echo $((1 + 2 * 3 - A2)) $(( 1 / 2 ))", ["echo", "3", f"{UNKNOWN}$((_1_/_2_))"]),
     ],
 )
 def test_words_are_those_of_a_shell(text: str, words: list[str]) -> None:
-    assert calls(text, A="1 2") == [(1, words)]
+    assert [
+        (line, [word.replace("\ue003", "_") for word in found]) for line, found in calls(text, A="1 2", A2="4")
+    ] == [(1, words)]
