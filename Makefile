@@ -18,7 +18,7 @@ help: ## Say what there is
 	@echo "  LOCKED=no             the newest dependencies, instead of those of requirements-dev.txt with their hashes"
 	@echo "  PYTHON=python3.12     the interpreter of .venv, 3.11 or newer"
 	@echo "  MINUTES=10 SEED=1     of make soak; ARGS='--only large busy' for some of its rows"
-	@echo "  FUZZ_EXAMPLES=10000   of make fuzz; ARGS='-n 16 -k events' goes to pytest"
+	@echo "  FUZZ_SECONDS=30       of make fuzz, for each kind of input; ARGS='-n 16 -k events' goes to pytest"
 	@echo "  Variable of make test and make fast: ARGS='-k digits -x' goes to pytest; of make zoo: its words"
 
 setup: ## Make .venv with the command .venv/bin/composesim, the tools and torch; quick when nothing changed
@@ -62,8 +62,8 @@ fast: setup ## The tests that start no training, no engine: seconds
 audit: setup ## Attack composesim with scripts, projects and inputs, and check that nobody is harmed
 	$(BIN)/python -m pytest --timeout 120 tests/audit tests/fuzz tests/scenarios/test_daemon_restarts.py $(ARGS)
 
-fuzz: setup ## Send composesim FUZZ_EXAMPLES inputs of each kind, new ones each time
-	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),10000) $(BIN)/python -m pytest --timeout 0 tests/fuzz $(ARGS)
+fuzz: setup ## Send composesim random inputs of each kind for FUZZ_SECONDS, new ones each time
+	FUZZ_SECONDS=$(or $(FUZZ_SECONDS),30) FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),200) $(BIN)/python -m pytest --timeout 0 tests/fuzz $(ARGS)
 
 lock: setup ## Renew requirements-dev.txt, the locked dependencies of development and CI
 	@scripts/dependencies.sh lock

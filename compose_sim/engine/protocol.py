@@ -95,6 +95,10 @@ class Engine(Protocol):
         """Return the folder of each run that still has a node or a network, by name; "" if the folder is unknown."""
         ...
 
+    def forget_absent_runs(self) -> None:
+        """Remove what runs without nodes and networks have left on this machine."""
+        ...
+
     def problem(self) -> str:
         """Return why the engine does not respond, with a command to type next; "" if it does."""
         ...

@@ -11,6 +11,7 @@ from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.report.report import Report
+from compose_sim.core.state.rank_places import is_on
 from compose_sim.core.view.page import Message, PageFold
 from compose_sim.core.view.samples import sample_strips
 from compose_sim.core.view.timeline import Timeline
@@ -50,7 +51,7 @@ class PageReader:
         self._fold.add_spans(self._timeline.finish())
         self.close()
         report = report_of(self.folder)
-        samples = sample_strips(read_observed(self.folder.path))
+        samples = sample_strips(read_observed(self.folder.path, self._fold.state))
         sources = read_sources(report, self._fold.plan.working_directory)
         return self._fold.take(report=report, is_over=True, samples=samples, sources=sources)
 
@@ -74,8 +75,10 @@ class PageReader:
                 yield replace(event, t=self._last)
 
     def _read_records(self, name: str) -> None:
-        _, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
+        node, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
         if not (rank.isdigit() and generation.isdigit()):
+            return
+        if not is_on(self._fold.state, node, int(rank), int(generation)):  # or not yet: the round is read next time
             return
         with suppress(OSError, UnsafeFileError):
             tail = self._records.get(name)

@@ -75,6 +75,24 @@ def forge_others():
     event("master", kind="ended", node="master", data={"passed": True})
     event("node-1", kind="rank-exited", node="node-1", rank=1, generation=0, data={"exit_code": 7, "signal": None})
     raw("logs/node-1.1.log", "forged")
+    forge_ranks()
+
+
+def forge_ranks():
+    """Report about a rank of another node, and about a round that nobody began, in the files of the own node; then fail."""
+    for generation in (None, 0, 1):
+        data = {"type": "Forged", "message": "forged"}
+        event("node-0", kind="exception", node="node-0", rank=1, generation=generation, data=data)
+        event("node-0", kind="rank-exited", node="node-0", rank=1, generation=generation, data={"exit_code": 7})
+    event(
+        "node-0",
+        kind="rendezvous",
+        node="node-0",
+        generation=1,
+        data={"world_size": 1, "nodes": ["node-0"], "logs": {}},
+    )
+    raw("logs/node-0.1.log", '{"step": 1000000}')
+    raw("observations/node-0.1.1.jsonl", "{}")
     os._exit(9)
 
 
@@ -164,6 +182,7 @@ ATTACKS = {
     "print-commands": lambda: print(COMMANDS),
     "forge": forge,
     "forge-others": forge_others,
+    "forge-ranks": forge_ranks,
     "setuid": plant_setuid,
 }
 

@@ -18,7 +18,9 @@ from tests.audit.readers import control_characters, workflow_commands_in
 from tests.builders import PATIENCE_S, ROOT
 
 SCRIPT = ROOT / "tests" / "audit" / "hostile.py"
-VERDICTS = {name: 1 for name in ("forge", "forge-others", "raise-escapes", "raise-commands", "raise-surrogate")}
+VERDICTS = {
+    name: 1 for name in ("forge", "forge-others", "forge-ranks", "raise-escapes", "raise-commands", "raise-surrogate")
+}
 _TABLE = next(
     node.value
     for node in ast.parse(SCRIPT.read_text()).body
@@ -61,6 +63,9 @@ def test_an_attack_does_not_change_the_verdict(attack: str, tmp_path: Path) -> N
     report = json.loads((tmp_path / ".composesim" / "runs" / run / "report.json").read_text())
     assert report["exit_code"] == done.returncode
     assert control_characters(done.stdout) == []
+    if attack == "forge-ranks":
+        assert (report["cause"]["node"], report["cause"]["rank"], report["cause"]["kind"]) == ("node-0", 0, "exit")
+        assert "step" not in report["metrics"]
     if attack.startswith("log-"):
         assert "fine" in composesim(tmp_path, "logs", "--run", run, check=0).stdout
 

@@ -1,16 +1,17 @@
 """Whatever a rank, a node or another user writes or sends is ignored or refused: no exception of another type, and no hang.
 
-make fuzz FUZZ_EXAMPLES=100000    tries more inputs, with new random ones each time
+make fuzz FUZZ_SECONDS=300    tries new random inputs and variants of them, for that long for each kind
 """
 
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import strategies as st
@@ -183,7 +184,7 @@ def test_messages_of_nodes(messages: list[tuple[int, Any]], elastic: bool, drive
     ),
     end=st.sampled_from(["master", "node", "driver"]),
 )
-def test_bytes_on_a_connection(chunks: list[bytes], end: str) -> None:
+def test_bytes_on_a_connection(chunks: list[bytes], end: Literal["master", "node", "driver"]) -> None:
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
         connection = (
@@ -266,5 +267,5 @@ def test_bytes_sent_to_the_proxy(proxy: AuthProxy, request: bytes, capfd: pytest
         with suppress(ConnectionResetError):
             while data := link.recv(65536):
                 answer += data
-    assert b" 200 " not in answer.partition(b"\r\n")[0]
+    assert not re.match(rb"HTTP/\S+ 200", answer)
     assert "Traceback" not in capfd.readouterr().err

@@ -8,7 +8,7 @@ import click
 
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.run_lookup import everywhere_option, json_option
-from compose_sim.engine.lifetime.orphans import runs_to_act_on
+from compose_sim.engine.lifetime.orphans import forget_absent_runs, runs_to_act_on
 from compose_sim.engine.run_folder.retirement import delete_finished
 
 
@@ -36,6 +36,7 @@ def command(finished: bool, everywhere: bool, as_json: bool) -> None:
         removed.append({"run": left.run, "engine": left.engine.name})
         if not as_json:
             say(f"removed {left.run}: its nodes and network on {left.engine.name}")
+    forget_absent_runs()
     live = {left.run for left in found if left.state != "crashed"}
     deleted = delete_finished(project, live=live) if finished else ()
     if as_json:

@@ -6,17 +6,30 @@ address of a cloud, which hands out credentials. Nodes have no NET_RAW, so they 
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Collection
+
 # Link-local addresses, which all clouds use, and those that Alibaba and Azure use as well.
 _METADATA = ("169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32")
 
-# Docker may use either kind of tables: those that have the chain DOCKER-USER. One transaction replaces all rules of the run.
+SETTLED_S = 600  # rules are installed before the network of their run exists; nothing takes that long in between
+
+# Docker may use either kind of tables: those that have the chain DOCKER-USER. One transaction replaces all rules of the run, and
+# removes those of runs that are gone: somebody may have removed their network by hand. A comment is `composesim:RUN@SECONDS`.
 _SCRIPT = """
 for found in iptables-nft iptables-legacy iptables none; do
   $found -w 5 -S DOCKER-USER >/dev/null 2>&1 && break
 done
 [ $found = none ] && { echo "no iptables here shows Docker's chain DOCKER-USER" >&2; exit STATUS; }
 { echo '*filter'
-  $found -w 5 -S | sed -n '/ --comment "*COMMENT"* /s/^-A/-D/p'
+  $found -w 5 -S | sed -n '/ --comment "*composesim:/s/^-A/-D/p' | while read -r rule; do
+    name=${rule#*composesim:} name=${name%%[!a-z0-9_@-]*}
+    run=${name%@*} began=${name##*@}
+    case LIVE in *" $run "*) is_live=yes ;; *) is_live=no ;; esac
+    [ "$run" = RUN ] || { [ $is_live = no ] && [ "$began" -lt OLD ]; } || continue
+    echo "$rule"
+  done
   cat <<'END'
 RULES
 END
@@ -25,17 +38,22 @@ END
 """
 
 
-def render_firewall(run: str, closed_to: str | None) -> str:
+def render_firewall(run: str, closed_to: str | None, *, now: float, live: Collection[str] | None = None) -> str:
     """
     Return a shell script for the network namespace of the daemon.
 
     `closed_to` is the subnet of the nodes; None removes the rules of the run. Port 53 stays open, so that names are resolved.
+    `live` are the runs that have a network; rules of all others are removed, unless they are new at `now` (Unix seconds).
     """
-    comment = f"composesim:{run}"
-    rules = _rules(closed_to, comment) if closed_to else []
-    # Where no rule can be added, there is none to remove.
-    script = _SCRIPT.replace("STATUS", "1" if closed_to else "0").replace("COMMENT", comment.replace(".", "[.]"))
-    return script.replace("RULES", "\n".join(rules))
+    rules = _rules(closed_to, f"composesim:{run}@{now:.0f}") if closed_to else []
+    values = {
+        "STATUS": "1" if closed_to else "0",  # where no rule can be added, there is none to remove
+        "RUN": shlex.quote(run),
+        "LIVE": shlex.quote(f" {' '.join(live or ())} "),
+        "OLD": f"{now - SETTLED_S:.0f}" if live is not None else "0",
+        "RULES": "\n".join(rules),
+    }
+    return re.sub("|".join(values), lambda match: values[match[0]], _SCRIPT)
 
 
 def _rules(subnet: str, comment: str) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state import fold_driver, fold_interventions, fold_nodes, fold_ranks
+from compose_sim.core.state.rank_places import speaks_for_another
 from compose_sim.core.state.state import ClusterState, Failure, initial_state
 
 
@@ -30,7 +31,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
         state = replace(state, last_t=event.t)
     handlers = fold_driver.HANDLERS if event.node == fold_driver.NODE else _HANDLERS
     handler = handlers.get(event.kind)
-    return handler(state, event) if handler else state
+    return handler(state, event) if handler and not speaks_for_another(state, event) else state
 
 
 def _on_started(state: ClusterState, event: Event) -> ClusterState:

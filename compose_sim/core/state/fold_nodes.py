@@ -27,7 +27,7 @@ def _on_node_joined(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_round(state: ClusterState, event: Event) -> ClusterState:
-    """A round begins: the master reports it, and then the agent of each node."""
+    """A round begins: the master reports it."""
     data, generation = event.data, event.generation
     if generation is None:
         return state
@@ -65,8 +65,9 @@ def _ranks_of(state: ClusterState, round_: Round) -> dict[int, RankState]:
 
 
 def _on_rendezvous(state: ClusterState, event: Event) -> ClusterState:
+    """A node begins a round; without a master that reports rounds, because a driver directs the nodes, it is the first to say so."""
     rendezvous_at = event.t if state.rendezvous_at is None else min(state.rendezvous_at, event.t)
-    state = replace(_on_round(state, event), rendezvous_at=rendezvous_at)
+    state = replace(_on_round(state, event) if state.driver else state, rendezvous_at=rendezvous_at)
     node = state.nodes.get(event.node or "")
     if not node or event.generation != state.generation:
         return state

@@ -8,6 +8,7 @@ from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.state import inner_exception
+from compose_sim.core.state.rank_places import is_on
 from compose_sim.core.state.state import ClusterState, Failure, NodeState, RankState, Round
 
 _PHASES = ["starting", "init", "running", "ended", "exited"]
@@ -53,7 +54,7 @@ def count_steps(state: ClusterState, counted: Mapping[tuple[str, int, int], int]
     """Return the state with the steps that ranks had counted at the end, by node, rank and generation."""
     for (node, rank, generation), steps in counted.items():
         event = Event(t=state.last_t, kind="step", node=node, rank=rank, generation=generation)
-        state = _count_steps(state, event, steps)
+        state = _count_steps(state, event, steps) if is_on(state, node, rank, generation) else state
     return state
 
 

@@ -16,6 +16,7 @@ from compose_sim.core.report.make_report import make_report
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.node_phase import phase_of
+from compose_sim.core.state.rank_places import speaks_for_another
 from compose_sim.core.state.state import ClusterState, RankState, initial_state
 from compose_sim.core.verdict.hang import diagnose, standings_of
 from compose_sim.core.view.timeline import KINDS, Span
@@ -43,6 +44,8 @@ class PageFold:
     def add_events(self, events: Iterable[Event]) -> None:
         """Take further events, those of the logs included."""
         for event in events:
+            if speaks_for_another(self.state, event):
+                continue
             if event.kind == "log":
                 self._new["logs"].append([event.rank, event.data["line"]])
                 continue

@@ -58,7 +58,7 @@ class DockerEngine:
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
         """Close this machine to the nodes, and run `docker compose up` for everything that the run begins with, at once."""
-        if still_open := firewall.close_host(plan):
+        if still_open := firewall.close_host(plan, live=_runs_with_networks() if plan.closes_host else ()):
             folder.append_event("note", message=still_open)
         self._started_at = time.time()
         nodes = [node.name for node in plan.initial_nodes]
@@ -139,7 +139,7 @@ class DockerEngine:
             _remove_if_any(["stop", "--time", "6"], [each for each, role in roles.items() if role == MPS_NAME])
             _remove_if_any(["rm", "--force", "--volumes"], list(roles))
             networks = dict(line.split() for line in listed.result().splitlines())  # the id, and whether it is isolated
-        if "false" in networks.values():
+        if "false" in networks.values() or (roles and not networks):  # somebody may have removed the network
             firewall.open_host(run)
         _remove_if_any(["network", "rm"], list(networks))
 
@@ -169,6 +169,10 @@ class DockerEngine:
             folders[run] = folder or folders.get(run, "")  # a helper in a node's network has no folder
         return dict(sorted(folders.items()))
 
+    def forget_absent_runs(self) -> None:
+        """Remove the firewall rules of runs whose networks somebody has removed."""
+        firewall.open_host(live=_runs_with_networks())
+
     def problem(self) -> str:
         """Return that the daemon does not respond, if so."""
         return "" if daemon.responds() else daemon.away()
@@ -188,6 +192,11 @@ def _parse_event(line: str) -> dict[str, Any]:
     if not isinstance(event, dict) or "Actor" not in event:
         raise EngineError(daemon.away(), evidence=f"'docker events' printed '{line.strip()}'")
     return event
+
+
+def _runs_with_networks() -> list[str]:
+    form = f'{{{{.Label "{_RUN_LABEL}"}}}}'
+    return output_of(["docker", "network", "ls", "--filter", f"label={_RUN_LABEL}", "--format", form]).split()
 
 
 def _ids(run: str | None) -> list[str]:

@@ -6,6 +6,9 @@ that namespace, it takes no container.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
+
 from compose_sim.core.network.host_firewall import render_firewall
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.docker import daemon
@@ -17,12 +20,16 @@ _NO_HELPER = (125, 126, 127)  # from `docker run`: no helper can run on this mac
 _FLAGS = ("--network", "host", "--cap-add", "NET_RAW")  # the older kind of tables is read through a raw socket
 
 
-def close_host(plan: Plan) -> str:
-    """Install the rules, before there is a node that could use their absence; return why that was impossible, "" if it was not."""
+def close_host(plan: Plan, *, live: Collection[str]) -> str:
+    """
+    Install the rules, before there is a node that could use their absence; return why that was impossible, "" if it was not.
+
+    `live` are the runs that have a network: what others have left is removed.
+    """
     if not plan.closes_host:
         return ""
     try:
-        _run(render_firewall(plan.run, plan.subnet))
+        _run(render_firewall(plan.run, plan.subnet, now=time.time(), live=live))
     except CommandError as error:
         return (
             "nodes can reach the services of this machine and the metadata address of a cloud: "
@@ -31,10 +38,10 @@ def close_host(plan: Plan) -> str:
     return ""
 
 
-def open_host(run: str) -> None:
-    """Remove the rules of a run, if there are any."""
+def open_host(run: str = "", *, live: Collection[str] | None = None) -> None:
+    """Remove the rules of a run, if there are any, and those of runs that are not `live`."""
     try:
-        _run(render_firewall(run, None))
+        _run(render_firewall(run, None, now=time.time(), live=live))
     except CommandError as error:
         if error.status not in _NO_HELPER:
             raise

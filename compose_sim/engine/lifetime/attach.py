@@ -10,8 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from compose_sim.core.state.fold import fold
+from compose_sim.core.state.rank_places import speaks_for_another
+from compose_sim.core.state.state import initial_state
 from compose_sim.core.verdict.breakpoints import Breakpoint, breakpoint_after
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
+from compose_sim.engine.run_folder.folder import try_read_plan
 from compose_sim.engine.run_folder.node_files import folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
@@ -25,12 +29,18 @@ class BreakpointWatch:
         self._folder = folder
         self._rank = rank
         self._events = EventTail(folder, logs=False)
+        plan = try_read_plan(str(folder))
+        self._state = initial_state(plan) if plan else None
         self.stop: Breakpoint | None = None
 
     def update(self) -> Breakpoint | None:
         """Return the breakpoint that the rank is at now."""
         while events := self._events.poll():
             for event in events:
+                if self._state:
+                    self._state = fold(self._state, event)
+                    if speaks_for_another(self._state, event):
+                        continue
                 self.stop = breakpoint_after(self.stop, event, rank=self._rank)
         return self.stop
 

@@ -86,6 +86,13 @@ def runs_to_act_on(project: Path, *, everywhere: bool) -> list[FoundRun]:
     return [found for found in find_runs(project) if everywhere or found.is_in(project)]
 
 
+def forget_absent_runs() -> None:
+    """Remove what is left on this machine of runs that no engine knows, in any project: they cannot be running."""
+    for engine in _engines():
+        with suppress(CommandError):  # Docker is installed, but the daemon does not respond
+            engine.forget_absent_runs()
+
+
 def remove_crashed(project: Path) -> list[FoundRun]:
     """Remove what crashed runs of this project have left, such as before a reboot; return those runs."""
     removed = []

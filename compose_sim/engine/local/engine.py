@@ -165,6 +165,9 @@ class LocalEngine:
         """Return the runs that still have a process."""
         return dict(sorted((process.run, process.folder) for process in labelled_processes()))
 
+    def forget_absent_runs(self) -> None:
+        """Do nothing: a run without processes has left nothing."""
+
     def problem(self) -> str:
         """Return "": there is nothing that could stop to respond."""
         return ""

@@ -11,8 +11,9 @@ from compose_sim.core.plan.model import NODES
 from compose_sim.core.report.horovod_timeline import HorovodTimeline, parse_timeline
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
+from compose_sim.core.state.rank_places import is_on
+from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.hang import standings_of
-from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import NodeFiles, files_of_nodes
@@ -25,12 +26,13 @@ _MOST_PRINTED = 4 << 20  # of each rank; its lines take three times as much memo
 def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
     """Return the case of a run: the observations, the logs and how it ended. `why_not` says why no check applies."""
     events = read_events(folder)
+    state = _state_of(folder, events)
     return Case(
-        observed=read_observed(folder),
+        observed=read_observed(folder, state),
         verdict=report.verdict,
         cause=report.cause,
-        logs=read_logs(folder, events),
-        stalls=read_standings(folder, events),
+        logs=read_logs(folder, events, state),
+        stalls=standings_of(state) if state else (),
         why_not=why_not,
     )
 
@@ -49,22 +51,29 @@ def read_timeline(folder: Path) -> HorovodTimeline | None:
     return None
 
 
-def read_standings(folder: Path, events: list[Event]) -> tuple[Standing, ...]:
-    """Return where the ranks were when they were stopped, and which had left before."""
+def _state_of(folder: Path, events: list[Event]) -> ClusterState | None:
     try:
-        plan = RunFolder(folder).read_plan()
-    except SpecError:  # somebody deleted it
-        return ()
-    return standings_of(fold_all(plan, events))
+        return fold_all(RunFolder(folder).read_plan(), events)
+    except SpecError:  # somebody deleted the plan
+        return None
 
 
-def read_observed(folder: Path, *, generation: int | None = None) -> Observed:
-    """Return what each rank observed in the round of this generation; without one, in the last round of the run."""
+def _may_tell(state: ClusterState | None, node: str, rank: int, generation: int | None) -> bool:
+    return state is None or is_on(state, node, rank, generation)
+
+
+def read_observed(folder: Path, state: ClusterState | None = None, *, generation: int | None = None) -> Observed:
+    """
+    Return what each rank observed in the round of this generation; without one, in the last round of the run.
+
+    With the last state, only what the node of the rank has written counts.
+    """
     files = SafeFolder(folder)
     newest: dict[int, tuple[int, str, str]] = {}
     for name in files_of_nodes(files, "observations", ".jsonl"):
         node, rank, number = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
-        if node and rank.isdigit() and number.isdigit() and generation in (None, int(number)):
+        told = node and rank.isdigit() and number.isdigit() and generation in (None, int(number))
+        if told and _may_tell(state, node, int(rank), int(number)):
             newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(number), node, name))
     last = max((at for at, _, _ in newest.values()), default=0)
     ranks: dict[int, RankObserved] = {
@@ -73,14 +82,16 @@ def read_observed(folder: Path, *, generation: int | None = None) -> Observed:
     return Observed(ranks=ranks)
 
 
-def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
+def read_logs(folder: Path, events: list[Event], state: ClusterState | None = None) -> dict[int, tuple[str, ...]]:
     """
     Return what each rank printed in the last round, by line, up to _MOST_PRINTED bytes.
 
-    A rank may have run on another node before, with other output.
+    A rank may have run on another node before, with other output. With the last state, only its node counts.
     """
     rounds = [event for event in events if event.kind == "rendezvous" and event.data.get("logs")]
     last = max((event.generation or 0 for event in rounds), default=0)
+    if state and state.generation is not None:
+        last = state.generation
     begins = {
         f"{event.node}.{rank}.log": int(begins_at)
         for event in rounds
@@ -90,8 +101,8 @@ def read_logs(folder: Path, events: list[Event]) -> dict[int, tuple[str, ...]]:
     logs, files = {}, SafeFolder(folder)
     for name in files_of_nodes(files, "logs", ".log"):
         log = PurePath(name).name
-        rank = log.removesuffix(".log").rpartition(".")[2]
-        if rank.isdigit() and (log in begins or not begins):
+        node, _, rank = log.removesuffix(".log").rpartition(".")
+        if rank.isdigit() and (log in begins or not begins) and _may_tell(state, node, int(rank), None):
             logs[int(rank)] = tuple(_lines(files, name, begins.get(log, 0), _MOST_PRINTED))
     return logs
 

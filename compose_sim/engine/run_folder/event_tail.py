@@ -115,7 +115,8 @@ class EventTail:
         now = self._clock.now()
         events: list[Event] = []
         self._open(self._event_tails, self._found.event_files)
-        for tail in self._event_tails.values():
+        # The master last: whatever a node does in a round, the round has then been read.
+        for tail in sorted(self._event_tails.values(), key=lambda tail: tail.stem == "master"):
             for _ in range(1 if final else _MOST_CHUNKS):
                 lines = tail.finish() if final else tail.read()
                 if not lines:
@@ -124,7 +125,7 @@ class EventTail:
         self._note_rounds(events)
         for stem, lines in printed:
             events += _log_events(stem, lines, self._rounds.get(stem, []), now)
-        events.sort(key=lambda event: event.t)
+        events.sort(key=lambda event: (event.t, event.node != "master"))
         return events
 
     def _note_rounds(self, events: list[Event]) -> None:

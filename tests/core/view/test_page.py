@@ -40,23 +40,22 @@ def test_spans_are_microseconds_since_the_start_and_waits_are_charged_to_the_lat
 
 
 def test_a_rank_lives_on_one_node_per_round_and_stalls_until_it_goes_on() -> None:
-    fold = PageFold(a_plan(nodes=2))
-    fold.add_events(
-        [
-            Event(t=10.0, kind="started"),
-            an_event("rank-started", 11.0, rank=1, pid=5),
-            an_event("stalled", 40.0, rank=1, since_s=15.0, doing="sleeping"),
-            an_event("resumed", 41.0, rank=1),
-            an_event("rank-exited", 42.0, rank=1, exit_code=0),
-            an_event("rank-started", 43.0, rank=1, node="node-0", pid=6),
-            Event(t=44.0, kind="node-lost", node="master", data={"node": "node-0"}),
-            an_event("rank-started", 45.0, rank=1, pid=7),
-        ]
-    )
+    plan = a_plan(nodes=3, elastic="2:3")
+    fold = PageFold(plan)
+    story = Story(plan)
+    story.events[0] = Event(t=1.0, kind="started")
+    story.starts(2.0, 0, 1, 2).round(10.0, 0, 1, 2).tell(11.0, "rank-started", 1, pid=5)
+    story.tell(40.0, "stalled", 1, since_s=15.0, doing="sleeping").tell(41.0, "resumed", 1)
+    story.tell(42.0, "rank-exited", 1, exit_code=0)
+    story.round(42.5, 0, 2).tell(43.0, "rank-started", 2, pid=6)
+    story.events.append(Event(t=44.0, kind="node-lost", node="master", data={"node": "node-2"}))
+    story.round(44.5, 0, 1).tell(45.0, "rank-started", 1, pid=7)
+    story.events.append(Event(t=46.0, kind="rank-exited", node="node-0", rank=1, generation=2))  # of another node
+    fold.add_events(story.events)
     now = fold.take(report=None, is_over=False)["now"]
 
-    assert now["lives"] == {1: [[1.0, 32.0, "node-1"], [33.0, 34.0, "node-0"], [35.0, None, "node-1"]]}
-    assert now["stalls"] == {1: [[15.0, 31.0]]}
+    assert now["lives"] == {1: [[10.0, 41.0, "node-1"], [42.0, 43.0, "node-2"], [44.0, None, "node-1"]]}
+    assert now["stalls"] == {1: [[24.0, 40.0]]}
 
 
 def test_a_hang_has_the_stacks_of_all_ranks_with_that_of_the_culprit_first() -> None:

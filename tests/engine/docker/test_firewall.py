@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from compose_sim.core.network.host_firewall import render_firewall
+from compose_sim.core.network.host_firewall import SETTLED_S, render_firewall
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("iptables-nft"), reason="only root can change a firewall"
@@ -26,12 +26,15 @@ def shown_after(*scripts: str) -> list[str]:
     return done.stdout.partition("=\n")[2].splitlines()
 
 
-def closed(run: str, subnet: str = "10.210.0.0/24") -> str:
-    return render_firewall(run, subnet)
+NOW = 1_800_000_000.0
+
+
+def closed(run: str, subnet: str = "10.210.0.0/24", *, now: float = NOW) -> str:
+    return render_firewall(run, subnet, now=now)
 
 
 def opened(run: str) -> str:
-    return render_firewall(run, None)
+    return render_firewall(run, None, now=NOW)
 
 
 def test_opening_leaves_the_rules_of_others() -> None:
@@ -46,6 +49,21 @@ def test_closing_twice_replaces_the_rules() -> None:
 
     assert moved == shown_after(closed("demo", "10.211.0.0/24"))
     assert sum("composesim:demo" in rule for rule in moved) == 8
+
+
+def test_what_runs_without_a_network_have_left_is_removed_unless_they_are_about_to_begin() -> None:
+    before = [closed("gone", now=NOW - SETTLED_S - 1), closed("goes-on", now=NOW - SETTLED_S - 1), closed("begins")]
+    live = ["goes-on", "x'; false; '"]
+    pruned = shown_after(*before, render_firewall("", None, now=NOW, live=live))
+    another = shown_after(*before, render_firewall("other", "10.211.0.0/24", now=NOW, live=live))
+
+    assert {rule_of(line) for line in pruned} == {"", "goes-on", "begins"}
+    assert {rule_of(line) for line in another} == {"", "goes-on", "begins", "other"}
+
+
+def rule_of(line: str) -> str:
+    """The run of a rule."""
+    return line.partition("composesim:")[2].partition("@")[0]
 
 
 def test_without_the_chain_of_docker_closing_fails_and_opening_has_nothing_to_do() -> None:
