@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from compose_sim.agreement import agree
     from compose_sim.app.api import check, run
     from compose_sim.app.function_run import RankValues
     from compose_sim.core.report.report import Report
@@ -22,6 +23,7 @@ __all__ = [
     "Report",
     "RunError",
     "SpecError",
+    "agree",
     "check",
     "run",
 ]
@@ -30,6 +32,7 @@ _MODULES = {
     "ClusterSpec": "core.request.spec",
     "RankValues": "app.function_run",
     "Report": "core.report.report",
+    "agree": "agreement",
     "check": "app.api",
     "run": "app.api",
 }
