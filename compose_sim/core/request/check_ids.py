@@ -29,6 +29,7 @@ IDS = (
     "batchnorm-local",
     "same-randomness",
     "metric-local",
+    "nondeterminism",
     "wasted-time",
     "teardown",
 )

@@ -122,6 +122,12 @@ def _lock_gil(_: Mapping[str, Any], note: Path) -> None:
         sleep(3600)
 
 
+def _flip_bits(_: Mapping[str, Any], note: Path) -> None:
+    from . import bit_flips
+
+    bit_flips.begin(note)
+
+
 _AROUND_SCRIPTS = {
     OUR_FOLDER + name
     for name in (
@@ -137,4 +143,5 @@ ACTIONS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
     "exit": _exit,
     "hang": _hang,
     "lock-gil": _lock_gil,
+    "flip-bits": _flip_bits,
 }

@@ -121,6 +121,16 @@ class EvaluatedModel(Record):
 
 
 @dataclass(frozen=True)
+class RepeatedPass(Record):
+    """A forward pass was repeated with the same inputs and random numbers."""
+
+    type: str  # of the model
+    number: int  # of its forward passes
+    equal: bool  # bit for bit
+    difference: float = 0.0  # the largest, relative to the largest value
+
+
+@dataclass(frozen=True)
 class LossValue(Record):
     """A backward pass starts from a single number."""
 

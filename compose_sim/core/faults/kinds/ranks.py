@@ -101,6 +101,14 @@ KINDS = (
         action="lock-gil",
     ),
     _kind(
+        "flip-bits",
+        "computes with flipped bits",
+        "Flip bits in what layers of a rank compute, now and then, as a faulty core does.",
+        "rank_fault",
+        lasts=True,
+        action="flip-bits",
+    ),
+    _kind(
         "rank-files-full",
         "cannot open files",
         "Prevent a rank from opening files and sockets (EMFILE).",

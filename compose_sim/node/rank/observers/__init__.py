@@ -29,6 +29,7 @@ from . import (
     paddle,
     randomness,
     recording,
+    repeats,
     replaying,
     replicated,
     sketches,
@@ -57,5 +58,6 @@ OBSERVERS = (
     sketches,
     checkpoints,
     clipping,
+    repeats,
     replicated,
 )

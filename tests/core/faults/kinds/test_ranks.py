@@ -11,8 +11,8 @@ from compose_sim.core.faults.kinds import KINDS
 from compose_sim.errors import SpecError
 from tests.builders import a_plan
 
-RANK_KINDS = [kind for kind in KINDS if kind.startswith("rank-")]
-SURVIVED = ["rank-stop", "rank-hang", "rank-lock-gil", "rank-files-full"]
+RANK_KINDS = [*(kind for kind in KINDS if kind.startswith("rank-")), "flip-bits"]
+SURVIVED = ["rank-stop", "rank-hang", "rank-lock-gil", "rank-files-full", "flip-bits"]
 
 
 def effect_of(kind: str, rank: int, ranks: dict[int, str] | None = None) -> Effect:
