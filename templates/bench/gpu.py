@@ -29,7 +29,7 @@ def main():
     options.add_argument("--large-width", type=int, default=1024, help="of a second one: 16 MiB of gradients at 1024")
     asked = options.parse_args()
     local_rank, on_gpu = int(os.environ["LOCAL_RANK"]), torch.cuda.is_available()
-    seen = check_gpus() if on_gpu else {"uuids": [], "mps": None}
+    seen = check_gpus()
     if on_gpu:
         torch.cuda.set_device(local_rank)
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
@@ -53,8 +53,10 @@ def main():
 
 def check_gpus():
     """What the driver shows this process; it ends here where that is not what was planned."""
-    sys.path.insert(0, f"{os.environ['COMPOSESIM_DIR']}/node")
+    sys.path.insert(0, f"{os.environ['COMPOSESIM_DIR']}/node/agent")
     import gpu_probe
+
+    del sys.path[0]
 
     seen = gpu_probe.visible()
     planned = [uuid.partition("-")[2].lower() for uuid in os.environ.get("COMPOSESIM_GPUS", "").split(",") if uuid]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from difflib import get_close_matches
@@ -18,7 +19,9 @@ def main() -> int:
     options = _options()
     begun, outcomes = time.monotonic(), []
     chosen = _chosen(options.what)
-    for outcome in run_examples(chosen, jobs=options.jobs, quick=options.quick):
+    for outcome in run_examples(
+        chosen, jobs=options.jobs, quick=options.quick, gpus=options.gpus, options=shlex.split(options.options)
+    ):
         outcomes.append(outcome)
         print(_line(outcome, verbose=options.verbose), flush=True)
     _print_table(outcomes)
@@ -77,6 +80,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("what", nargs="*", metavar="ID|SCRIPT", help="checks, or scripts; all when left out")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), metavar="N", help="at a time")
     parser.add_argument("--quick", action="store_true", help="the second run only where a script is about it")
+    parser.add_argument("--gpus", default="", metavar="WHAT", help="run on GPUs: real ones (all, 0) or emulated ones")
+    parser.add_argument("--options", default="", metavar="OPTIONS", help="more options for `composesim check`")
     parser.add_argument("-v", "--verbose", action="store_true", help="show what was said of right scripts as well")
     return parser.parse_args()
 

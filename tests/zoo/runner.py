@@ -22,6 +22,9 @@ KINDS = ("broken", "right", "hard")
 REPLAYED = ("loss-scale", "matches-single")  # scripts of these checks need the second run, with one rank
 _DIRECTIVE = re.compile(r"^# (expects|also|options): *(.*)$", re.MULTILINE)
 _TIMEOUT_S = 180
+# The folder's name keeps the checks from taking `on_cuda` for the user's code.
+_ON_CUDA = f"import sys; sys.path.insert(0, '{ZOO}/site-packages'); import on_cuda"
+_FIRST_IMPORT = re.compile(r"^(import|from) (?!__future__)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +95,27 @@ def read_example(path: Path) -> Example:
     return Example(path=path, kind=kind, expects=expects, also=also, options=options)
 
 
-def run_examples(chosen: Iterable[Example], *, jobs: int, quick: bool = False) -> Iterator[Outcome]:
+def run_examples(
+    chosen: Iterable[Example], *, jobs: int, quick: bool = False, gpus: str = "", options: Sequence[str] = ()
+) -> Iterator[Outcome]:
     """Yield the outcomes in order; `jobs` scripts run at a time. `quick` skips the second run unless the script's check needs it."""
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda example: run_example(example, quick=quick), chosen)
+        yield from pool.map(lambda each: run_example(each, quick=quick, gpus=gpus, options=options), chosen)
 
 
-def run_example(example: Example, *, quick: bool = False) -> Outcome:
-    """Check a script in an empty folder on the local engine."""
+def run_example(example: Example, *, quick: bool = False, gpus: str = "", options: Sequence[str] = ()) -> Outcome:
+    """Check a script in an empty folder on the local engine; with `gpus`, a copy that runs on them."""
     skip = ("--skip", ",".join(REPLAYED)) if quick and example.check not in REPLAYED else ()
     command = [sys.executable, "-m", "compose_sim", "check", "--engine", "local", "--json", *skip]
     with tempfile.TemporaryDirectory(prefix="composesim-zoo-") as folder:
+        script = example.path
+        if gpus:
+            script = Path(folder, example.path.name)
+            script.write_text(_on_cuda(example.path.read_text()))
+            options = ("--gpus", gpus, *options)
         try:
             done = subprocess.run(
-                [*command, "--timeout", f"{_TIMEOUT_S}s", *example.options, str(example.path)],
+                [*command, "--timeout", f"{_TIMEOUT_S}s", *options, *example.options, str(script)],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -115,6 +125,12 @@ def run_example(example: Example, *, quick: bool = False) -> Outcome:
         except subprocess.TimeoutExpired:
             return Outcome(example=example, error=f"not done after {2 * _TIMEOUT_S} s")
         return _outcome(example, done.stdout, done.stderr)
+
+
+def _on_cuda(text: str) -> str:
+    """Return a script that imports `on_cuda` first and uses NCCL, with the same lines."""
+    text = text.replace('"gloo"', '"cpu:gloo,cuda:nccl"')
+    return _FIRST_IMPORT.sub(lambda found: f"{_ON_CUDA}; {found[0]}", text, count=1)
 
 
 def _outcome(example: Example, stdout: str, stderr: str) -> Outcome:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fault_attribution import active_faults
 from compose_sim.core.state.state import ClusterState, Failure, RankState
-from compose_sim.core.verdict.pending_collectives import may_be_computed
+from compose_sim.core.verdict.pending_collectives import first_difference, may_be_computed
 from compose_sim.core.verdict.stalled_rank import Standing, place_of, standing_of
 
 # Before the first step, ranks may wait for things that are not observed. If all ranks only sleep, they may wake up by themselves.
@@ -96,6 +96,12 @@ def diagnose(standings: tuple[Standing, ...], *, folder: str = "") -> Diagnosis:
         return _of(first, f"no rank makes progress: {_waits(waiting, it=False)}", kind="all")
     fewest = min(groups.values(), key=len)
     others = [each for each in waiting if each not in fewest]
+    if different := first_difference({each.rank: each.recorded for each in waiting}):
+        rank, one, another, its = different
+        message = f"rank {rank} issued {one.describe_with_sizes()}, but rank {another} {its.describe_with_sizes()}"
+        return _of(
+            next(each for each in waiting if each.rank == rank), f"{message}: they wait for each other", kind="mismatch"
+        )
     message = f"{_waits(fewest, it=False)}, while {_waits(others, it=False)}: they wait for each other"
     return _of(fewest[0], message, kind="mismatch")
 

@@ -29,6 +29,10 @@ class PendingCollective:
         number = "" if _PEERS.fullmatch(self.op) else f" #{self.number}"
         return f"{self.op}{number}" + (f" ({basename(place[0])}, line {place[1]})" if place else "")
 
+    def describe_with_sizes(self) -> str:
+        """Return `all_reduce #13 of [[4]] (train.py, line 11)`."""
+        return f"{self.op} #{self.number} of {self.sizes}" + self.describe(None).partition(f"#{self.number}")[2]
+
     def is_answered_by(self, other: PendingCollective) -> bool:
         """Return whether another rank has issued what belongs to this one."""
         mine, theirs = _PEERS.fullmatch(self.op), _PEERS.fullmatch(other.op)
@@ -45,6 +49,7 @@ class Recorded:
     on_device: bool = False  # collectives run on a GPU
     pending: tuple[PendingCollective, ...] = ()  # the oldest ones
     reached: Mapping[str, int] = field(default_factory=dict)  # the number of the last collective, by group
+    recent: tuple[PendingCollective, ...] = ()  # the last ones that were issued
 
 
 def recorded_in(stall: Mapping[str, Any]) -> Recorded:
@@ -53,6 +58,7 @@ def recorded_in(stall: Mapping[str, Any]) -> Recorded:
         on_device=bool(stall.get("on_device")),
         pending=tuple(map(_pending, stall.get("pending") or ())),
         reached=stall.get("reached") or {},
+        recent=tuple(map(_pending, stall.get("recent") or ())),
     )
 
 
@@ -69,6 +75,22 @@ def may_be_computed(ranks: Mapping[int, Recorded]) -> bool:
     )
 
 
+def first_difference(ranks: Mapping[int, Recorded]) -> tuple[int, PendingCollective, int, PendingCollective] | None:
+    """
+    Return two ranks that have issued different collectives in the same place of a group, with these; the earliest ones.
+
+    NCCL does not notice: it may complete the first of them, with wrong values, and hang in a later one.
+    """
+    known: dict[tuple[str, int], tuple[int, PendingCollective]] = {}
+    found: list[tuple[int, PendingCollective, int, PendingCollective]] = []
+    for rank, recorded in ranks.items():
+        for each in recorded.recent if recorded.on_device else ():
+            other, its = known.setdefault((each.group, each.number), (rank, each))
+            if not each.is_answered_by(its):
+                found.append((other, its, rank, each))
+    return min(found, key=lambda pair: pair[1].number, default=None)
+
+
 def _is_complete(wanted: PendingCollective, rank: int, ranks: Mapping[int, Recorded]) -> bool:
     if _PEERS.fullmatch(wanted.op):
         others = (each for other, recorded in ranks.items() if other != rank for each in recorded.pending)
@@ -79,7 +101,11 @@ def _is_complete(wanted: PendingCollective, rank: int, ranks: Mapping[int, Recor
 
 
 def _has_issued(wanted: PendingCollective, recorded: Recorded) -> bool:
-    same = [each for each in recorded.pending if (each.group, each.number) == (wanted.group, wanted.number)]
+    same = [
+        each
+        for each in (*recorded.pending, *recorded.recent)
+        if (each.group, each.number) == (wanted.group, wanted.number)
+    ]
     if same:
         return any(wanted.is_answered_by(each) for each in same)
     return recorded.reached.get(wanted.group, 0) >= wanted.number

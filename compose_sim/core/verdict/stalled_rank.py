@@ -152,6 +152,8 @@ def place_of(standing: Standing) -> tuple[str, int] | None:
 def _with_wait(standing: Standing, reported: str, *, in_init: bool) -> Standing:
     if standing.doing in ("stopped", "traced") or standing.locked_in_c:
         return standing  # it does not wait for other ranks, whatever it has called
+    if standing.is_done and standing.recorded.pending:  # it waits for what it has issued before
+        return replace(standing, waits_in=_pending(standing))
     return replace(standing, waits_in=reported or _inferred(standing, in_init=in_init) or _pending(standing))
 
 

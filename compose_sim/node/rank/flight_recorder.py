@@ -22,7 +22,7 @@ from ..shared.progress_page import ProgressPage
 _SIZE = "2000"  # collectives; the default of new versions of torch, which older ones lack
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second until torch 2.8
 _RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")  # of NCCL, of gloo
-_MOST_PENDING = 4
+_MOST_PENDING, _MOST_RECENT = 4, 32
 
 _earlier: set[str] = set()  # groups that were made before the current ones, and destroyed
 _groups: dict[str, dict[str, str]] = {}  # what a dump contains about each group, by name
@@ -49,7 +49,7 @@ def answer(progress: ProgressPage) -> None:
 
 
 def dump(progress: ProgressPage) -> None:
-    """Write what the recorder holds: in torch's format, and the collectives that have not completed as JSON."""
+    """Write what the recorder holds: in torch's format, and as JSON the last ones and those that have not completed."""
     recorded = _recorded()
     if recorded is None:
         return
@@ -63,7 +63,9 @@ def dump(progress: ProgressPage) -> None:
         group = entry["process_group"][0]
         reached[group] = max(reached.get(group, 0), entry["collective_seq_id"])
     pending = [_row(entry, recorded["pg_config"]) for entry in _pending(entries)]
-    _write(progress.pending_path, json.dumps({"pending": pending[:_MOST_PENDING], "reached": reached}).encode())
+    recent = [_row(entry, recorded["pg_config"]) for entry in entries[-_MOST_RECENT:] if not entry["is_p2p"]]
+    found = {"pending": pending[:_MOST_PENDING], "reached": reached, "recent": recent}
+    _write(progress.pending_path, json.dumps(found).encode())
 
 
 def _statuses() -> Iterator[tuple[str, int, int]]:
@@ -124,7 +126,7 @@ def _row(entry: dict[str, Any], groups: dict[str, dict[str, str]]) -> dict[str, 
     group = entry["process_group"][0]
     frames = ((frame["filename"], frame["line"]) for frame in entry.get("frames") or ())
     return {
-        "op": entry["profiling_name"].partition(":")[2],
+        "op": entry["profiling_name"].partition(":")[2].replace("all_reduce_barrier", "barrier"),
         "number": entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"],
         "group": group,
         "ranks": json.loads(groups.get(group, {}).get("ranks") or "[]"),

@@ -58,7 +58,7 @@ def _limit_cpus(crowd: str) -> None:
     place = first + int(os.environ.get("LOCAL_RANK", "0"))
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, cpus_of(sorted(os.sched_getaffinity(0)), place, ranks))
-    runtime = _loaded_library("libcudart.so")
+    runtime = loaded_library("libcudart.so")
     if runtime is not None and _own_device() == 0:
         runtime.cudaSetDeviceFlags(_YIELD)
         return
@@ -73,7 +73,7 @@ def cpus_of(cpus: list[int], place: int, ranks: int) -> list[int]:
     return cpus[place * len(cpus) // ranks : (place + 1) * len(cpus) // ranks]
 
 
-def _loaded_library(name: str) -> Any:
+def loaded_library(name: str) -> Any:
     """Return the loaded library of this name, which may come with torch."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.rpartition(" ")[2]

@@ -15,6 +15,7 @@ from ..shared.progress_page import ProgressPage
 from . import context as rank_context
 from . import fault_handler, flight_recorder, lazy_compiler, stack_signal
 from .context import RankContext, describe_error, variable_number
+from .gpu_limits import loaded_library
 from .observations import Observations
 from .observers import OBSERVERS
 
@@ -110,7 +111,8 @@ def _versions() -> dict[str, Any]:
         versions["torch"] = str(torch.__version__)
         versions["cuda"] = emulation.WORDS if emulation.is_on() else torch.version.cuda
     if versions["cuda"] and not emulation.is_on():
-        versions["cudnn"] = torch.backends.cudnn.version()  # type: ignore[union-attr]
+        cudnn = loaded_library("libcudnn.so")  # torch's own function would initialize CUDA
+        versions["cudnn"] = cudnn and int(cudnn.cudnnGetVersion())
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[union-attr]
     paddle = sys.modules.get("paddle")
     if paddle is not None:

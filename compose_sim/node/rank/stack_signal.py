@@ -1,7 +1,8 @@
 """Write the stacks of a rank when the agent sends a signal, even if the rank is stuck in C code.
 
-The handler of `faulthandler`, which is written in C, writes the stacks of all threads without the interpreter's lock.
-The signal goes to a helper thread that only waits for it, so it does not interrupt system calls of the user's threads.
+A helper thread only waits for signals, so they do not interrupt system calls of the user's threads. The first signal makes
+it write the stacks of all threads with the interpreter's lock, so that no thread changes its stack at the same time. If it
+does not get the lock, the second signal makes the handler of `faulthandler`, which is written in C, write them without it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import fcntl
 import os
 import signal
 
-from ..shared.progress_page import STACKS_SIGNAL, ProgressPage
+from ..shared.progress_page import STACKS_SIGNAL, WAKE_SIGNAL, ProgressPage
 from . import flight_recorder
 
 _LEAST_DESCRIPTOR = 500  # so that the script's own files get the same descriptors as without us
@@ -31,6 +32,8 @@ def install(progress: ProgressPage) -> None:
         return
     descriptor = _out_of_the_way(opened)
     faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False)
+    # The helper thread waits for this signal instead of handling it; a handler shows the agent that it would end nothing.
+    signal.signal(WAKE_SIGNAL, lambda *_: None)
     progress.set("main_thread", _thread.get_ident())
     progress.set("descriptor", descriptor)
     _progress, _process = progress, os.getpid()
@@ -52,8 +55,11 @@ def _wait_for_signals(progress: ProgressPage) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - {STACKS_SIGNAL})
     progress.set("helper", _thread.get_native_id())
     while True:
-        signal.pause()
+        signal.sigwaitinfo({WAKE_SIGNAL})
         progress.advance("awake")  # this takes the interpreter's lock, so it shows the agent that the lock is free
+        if progress.get("stacks_wanted"):
+            faulthandler.dump_traceback(progress.get("descriptor"))
+            progress.set("stacks_wanted", 0)
         with contextlib.suppress(Exception):  # the recorder's format may change, and this thread must live on
             flight_recorder.answer(progress)
 

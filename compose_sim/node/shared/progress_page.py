@@ -14,11 +14,13 @@ import struct
 from pathlib import Path
 from typing import Any
 
-STACKS_SIGNAL = signal.SIGRTMAX - 3  # makes a rank write its stacks; handled by rank/stack_signal.py
+# Both are handled by rank/stack_signal.py: the first makes a rank write its stacks, the second wakes its helper thread.
+STACKS_SIGNAL, WAKE_SIGNAL = signal.SIGRTMAX - 3, signal.SIGRTMAX - 5
 _COUNTERS = ("steps", "collectives", "batches")
 _OF_STACKS = ("main_thread", "helper", "descriptor", "awake")  # set by rank/stack_signal.py
 _OF_LIBRARIES = ("busy_library",)  # 1: a thread of a library exchanges messages all the time, even without progress
 _OF_DEVICE = (  # set by rank/flight_recorder.py when the agent asks, except the first and the last
+    "stacks_wanted",  # 1: the agent wants the stacks; 0 once they are written by rank/stack_signal.py
     "on_device",  # 1: collectives run on a GPU, and the main thread spins while it waits for them
     "pending",  # the number of groups with a collective that has not completed
     "completed",  # the number of collectives that have

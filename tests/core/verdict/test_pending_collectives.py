@@ -78,3 +78,20 @@ def test_a_rank_that_sleeps_does_not_wait_for_what_it_issued() -> None:
     asleep = {**spins(pending()), "doing": "sleeping", "on_device": False}
     waits = {**spins(pending()), "on_device": False}
     assert found_in(waits, waits, asleep).startswith("rank 2 on node-2 sleeps at train.py, line 40")
+
+
+def test_a_collective_that_nccl_mistook_for_another_is_a_mismatch() -> None:
+    """Rank 0 issued one more: NCCL completed it there, with the first numbers of what the others reduce."""
+    extra = pending(number=25, sizes="[[1]]")
+    ahead = {**spins(pending(number=26, sizes="[[9]]"), reached=26), "recent": [extra, pending(sizes="[[9]]")]}
+    behind = pending(number=25, sizes="[[9]]", at=None)
+    assert found_in(ahead, *({**spins(behind, reached=25), "recent": [behind]} for _ in range(2))) == (
+        "rank 0 issued all_reduce #25 of [[1]] (train.py, line 12), but rank 1 all_reduce #25 of [[9]]: "
+        "they wait for each other"
+    )
+
+
+def test_a_rank_that_leaves_waits_for_what_it_has_issued() -> None:
+    frame = [["/torch/distributed/distributed_c10d.py", 2319, "destroy_process_group"], [*AT, "<module>"]]
+    asleep = {"doing": "sleeping", "on_device": True, "reached": {"0": 25}}
+    assert "rank 0 waits for it in all_reduce #26" in found_in({**spins(pending()), "frames": frame}, asleep, asleep)

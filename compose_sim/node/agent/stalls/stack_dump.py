@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import linecache
-import os
 import platform
 import re
 from collections.abc import Generator
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...shared.frames import is_user_code
-from ...shared.progress_page import STACKS_SIGNAL
+from ...shared.progress_page import STACKS_SIGNAL, WAKE_SIGNAL
 from . import ptrace_signal
 
 _TGKILL = {"x86_64": 234, "aarch64": 131}
@@ -59,7 +58,9 @@ class Stack:
 
 def request(process: int, thread: int, file: Path, descriptor: int) -> Generator[float, None, tuple[Stack, ...]]:
     """
-    Let a process write its stacks, and return them, or () if that is impossible; yields seconds to wait.
+    Let a process write its stacks without the interpreter's lock, and return them, or () if that is impossible.
+
+    Yields seconds to wait. A thread that runs Python code at this moment may crash the process, so ask a helper first.
 
     The signal is not sent to a process that does not handle it (because it has executed another program) or that has
     replaced our file descriptor.
@@ -81,17 +82,21 @@ def request(process: int, thread: int, file: Path, descriptor: int) -> Generator
         last, size = size, file.stat().st_size
         if before < size == last:
             break
+    return read(file, before)
+
+
+def read(file: Path, start: int) -> tuple[Stack, ...]:
+    """Return the stacks in a file from this byte on."""
     with file.open("rb") as text:
-        text.seek(before)
+        text.seek(start)
         return parse(text.read().decode("utf-8", "replace"))
 
 
-def ask(process: int, thread: int, file: Path, descriptor: int) -> None:
-    """Have a process answer in its page (rank/flight_recorder.py), without waiting, and without keeping the stacks."""
-    if _handles_signal(process, thread, file, descriptor):
-        with suppress(OSError):  # it has ended
-            os.truncate(file, 0)
-            send_signal(process, thread)
+def wake(process: int, helper: int) -> None:
+    """Have the helper thread of a process answer in its page (rank/stack_signal.py), without waiting."""
+    with suppress(OSError):  # it has ended
+        if _mask(process, helper, "Cgt") & _bit(WAKE_SIGNAL):  # otherwise the signal would end the process
+            send_signal(process, helper, WAKE_SIGNAL)
 
 
 def parse(text: str) -> tuple[Stack, ...]:
@@ -110,12 +115,12 @@ def parse(text: str) -> tuple[Stack, ...]:
     return tuple(stack for stack in stacks if stack.frames and not _is_helper(stack))
 
 
-def send_signal(process: int, thread: int) -> None:
+def send_signal(process: int, thread: int, number: int = STACKS_SIGNAL) -> None:
     """Send the signal to one thread; raises OSError if it does not exist."""
     libc = ctypes.CDLL(None, use_errno=True)
-    number = _TGKILL.get(platform.machine())
-    function, first = (libc.syscall, (number,)) if number else (libc.tgkill, ())
-    if function(*first, process, thread, int(STACKS_SIGNAL)) != 0:
+    call = _TGKILL.get(platform.machine())
+    function, first = (libc.syscall, (call,)) if call else (libc.tgkill, ())
+    if function(*first, process, thread, int(number)) != 0:
         raise OSError(ctypes.get_errno(), "tgkill")
 
 
@@ -144,12 +149,21 @@ def _handles_signal(process: int, thread: int, file: Path, descriptor: int) -> b
     try:
         if not Path(f"/proc/{process}/fd/{descriptor}").samefile(file):
             return False
-        status = Path(f"/proc/{process}/task/{thread}/status").read_text()
+        caught, blocked = (_mask(process, thread, name) & _bit(STACKS_SIGNAL) for name in ("Cgt", "Blk"))
     except OSError:
         return False
-    masks = {name: int(mask, 16) for name, mask in re.findall(r"^Sig(Cgt|Blk):\s*([0-9a-f]+)", status, re.MULTILINE)}
-    bit = 1 << (STACKS_SIGNAL - 1)
-    return bool(masks.get("Cgt", 0) & bit) and not masks.get("Blk", 0) & bit
+    return bool(caught) and not blocked
+
+
+def _mask(process: int, thread: int, name: str) -> int:
+    """Return the signals that a thread catches (`Cgt`) or blocks (`Blk`)."""
+    status = Path(f"/proc/{process}/task/{thread}/status").read_text()
+    found = re.search(rf"^Sig{name}:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return int(found[1], 16) if found else 0
+
+
+def _bit(number: int) -> int:
+    return 1 << (number - 1)
 
 
 def _is_helper(stack: Stack) -> bool:

@@ -116,11 +116,14 @@ def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
     """Find out where a rank is, and report it; yields seconds to wait."""
     progress, process = watched.progress, watched.process
     doing = yield from _state_at_rest(process)
-    awake, helper = progress.get("awake"), progress.get("helper")
+    helper = progress.get("helper")
     has_helper = helper not in (0, process)
     stacks: tuple[Stack, ...] = ()
     progress.set("dump_wanted", int(has_helper))
-    if has_helper or doing != "stopped":  # only the helper thread of a stopped rank may run, never the main thread
+    if has_helper and doing != "stopped":
+        stacks = yield from _stacks_by_helper(progress, process)
+    has_woken = bool(stacks)
+    if not stacks and (has_helper or doing != "stopped"):  # only the helper thread of a stopped rank may run
         stacks = yield from _stacks_of(progress, process, helper or process)
     main = next((stack for stack in stacks if stack.thread == progress.get("main_thread")), None)
     others = [stack for stack in stacks if stack is not main and stack.user_frame]
@@ -136,7 +139,7 @@ def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
         **progress.counters(),
     }
     if stacks and doing != "stopped" and has_helper:
-        stall["locked_in_c"] = not (yield from _has_woken(progress, process, awake))
+        stall["locked_in_c"] = not has_woken
     if doing != "stopped" and not stall.get("locked_in_c"):
         stall.update((yield from _collectives(progress, process)))
     if main and _waits_for_children(main):
@@ -158,10 +161,19 @@ def _stacks_of(progress: ProgressPage, process: int, thread: int) -> Generator[f
     return stack_dump.request(process, thread, progress.stacks_path, progress.get("descriptor"))
 
 
+def _stacks_by_helper(progress: ProgressPage, process: int) -> Generator[float, None, tuple[Stack, ...]]:
+    """Return the stacks that the helper thread writes, or () if it does not get the interpreter's lock."""
+    size = progress.stacks_path.stat().st_size if progress.stacks_path.exists() else 0
+    progress.set("stacks_wanted", 1)
+    _ask(progress, process)
+    written = yield from _asked_until(lambda: not progress.get("stacks_wanted"), progress, process, _GIL_SECONDS)
+    return stack_dump.read(progress.stacks_path, size) if written else ()
+
+
 def _ask(progress: ProgressPage, process: int) -> None:
     helper = progress.get("helper")
     if helper not in (0, process):
-        stack_dump.ask(process, helper, progress.stacks_path, progress.get("descriptor"))
+        stack_dump.wake(process, helper)
 
 
 def _asked_until(
@@ -178,11 +190,6 @@ def _asked_until(
     return condition()
 
 
-def _has_woken(progress: ProgressPage, process: int, before: int) -> Generator[float, None, bool]:
-    """Return whether the helper thread got the interpreter's lock after it was signalled."""
-    return (yield from _asked_until(lambda: progress.get("awake") != before, progress, process, _GIL_SECONDS))
-
-
 def _collectives(progress: ProgressPage, process: int) -> Generator[float, None, dict[str, Any]]:
     """Return the collectives that a rank has issued and that have not completed, and how far it has come in each group."""
     written = yield from _asked_until(lambda: not progress.get("dump_wanted"), progress, process, _DUMP_SECONDS)
@@ -190,7 +197,7 @@ def _collectives(progress: ProgressPage, process: int) -> Generator[float, None,
         return {}
     try:
         found = json.loads(progress.pending_path.read_text())
-        return {"pending": list(found["pending"]), "reached": dict(found["reached"])}
+        return {"pending": list(found["pending"]), "reached": dict(found["reached"]), "recent": list(found["recent"])}
     except (OSError, ValueError, KeyError, TypeError):  # torch has recorded nothing
         return {}
 

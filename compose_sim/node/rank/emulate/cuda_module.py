@@ -145,7 +145,7 @@ def install() -> None:
     cuda.nccl.version = lambda: NCCL_VERSION
     cuda.nccl.is_available = _yes
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
-        setattr(cuda.nvtx, name, lambda *arguments, **options: 0)
+        setattr(cuda.nvtx, name, lambda *arguments, **options: -2)  # NVTX's answer without a profiler
     libraries: Any = torch
     libraries.version.cuda = CUDA_VERSION
     libraries._C._cuda_getCurrentRawStream = lambda index: 0

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...shared.import_hooks import wrap
+from .. import context as rank_context
 from . import devices
 from .devices import CPU
 from .meeting import tensors_in
@@ -155,10 +156,17 @@ def _check_one_device_per_rank(group: Any, index: int) -> None:
     store = c10d._world.pg_map[group][1]
     rank, size = group.rank(), group.size()
     node = os.environ.get("COMPOSESIM_NODE", "")
-    store.set(f"composesim/device/{rank}", f"{node} {index}")
-    mine = f"{node} {index}".encode()
-    for other in range(size):
-        if other != rank and store.get(f"composesim/device/{other}") == mine:
+    mine = f"{node} {index}"
+    store.set(f"composesim/device/{rank}", mine)
+    context = rank_context.here()
+    if context is not None:  # NCCL, too, waits for the other ranks in the first collective of a group
+        at = rank_context.where(rank_context.place())
+        context.wait_in(f"the first collective{at} of group {group.group_name}", group.group_name, size)
+    others = [store.get(f"composesim/device/{other}") if other != rank else b"" for other in range(size)]
+    if context is not None:
+        context.wait_in("")
+    for other, its in enumerate(others):
+        if its == mine.encode():
             first, second = sorted((rank, other), reverse=True)
             raise distributed.DistBackendError(
                 "NCCL error in: composesim's emulation of CUDA on the CPU, invalid usage "

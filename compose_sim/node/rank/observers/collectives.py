@@ -156,7 +156,8 @@ def _note(context: RankContext, module: Any, name: str, value: Callable[[str], A
     if context.thorough or later.number <= 0:
         context.note(Collective(op, ranks, group_name, at=at, **facts, **(more or {})))
     context.synchronisations += 1
-    context.wait_in(f"{op} #{count}{where(at)}", group_name, len(ranks))
+    of_group = f" of group {group_name}" if group not in (None, module.group.WORLD) else ""
+    context.wait_in(f"{op} #{count}{where(at)}{of_group}", group_name, len(ranks))
     context.flush()
     return True
 

@@ -117,8 +117,13 @@ def test_stacks_are_read_without_interrupting_a_system_call(rank: Start, how: st
     """This also holds if another thread has the interpreter's lock, which is detected."""
     process, progress = rank(how)
     assert main_stack(process, progress) == ["wait_in_c", "stand", "<module>"]
+    size = progress.stacks_path.stat().st_size
+    progress.set("stacks_wanted", 1)
+    stack_dump.wake(process.pid, progress.get("helper"))
     if can_wake:
-        wait_until(lambda: progress.get("awake") == 1)
+        wait_until(lambda: not progress.get("stacks_wanted"))
+        (main,) = stack_dump.read(progress.stacks_path, size)
+        assert [frame.function for frame in main.frames] == ["wait_in_c", "stand", "<module>"]
     assert progress.get("awake") == int(can_wake)
     output, _ = process.communicate("x")
     assert output == "1\n"  # poll found the byte; it would return -1 if the signal had interrupted it
@@ -136,8 +141,9 @@ def test_a_stopped_process_stays_stopped_while_its_stack_is_read(rank: Start) ->
 
 
 def test_a_process_that_runs_another_program_gets_no_signal(rank: Start) -> None:
-    """The signal would end it."""
+    """The signals would end it."""
     process, progress = rank("another program")
+    stack_dump.wake(process.pid, process.pid)
     assert (
         answer_of(stack_dump.request(process.pid, process.pid, progress.stacks_path, progress.get("descriptor"))) == ()
     )
