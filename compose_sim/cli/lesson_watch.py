@@ -21,7 +21,7 @@ import click
 from compose_sim.app.learn.attempt import Attempt, attempt
 from compose_sim.app.learn.workbook import Workbook
 from compose_sim.cli.console import echo
-from compose_sim.cli.views.lessons import print_attempt, print_hints, print_lesson, print_lessons
+from compose_sim.cli.views.lessons import print_attempt, print_hints, print_lesson, print_lessons, print_text
 from compose_sim.errors import ComposesimError, SpecError
 
 _POLL_S = 0.2
@@ -86,6 +86,8 @@ class _Watch:
         self.workbook.record(lesson, result.outcome)
         print_attempt(self.workbook, lesson, result)
         self.has_passed = result.outcome.status == "passed"
+        if self.has_passed:
+            echo(f"  n goes on. One good solution: composesim learn solution {lesson.name}")
 
     def _attempt(self) -> Attempt | None:
         """Return the attempt; None if this machine could not run it, which is printed."""
@@ -98,7 +100,7 @@ class _Watch:
     def _go_on(self) -> None:
         following = self.workbook.next_lesson()
         if following is None:
-            echo(self.workbook.course.course.farewell)
+            print_text(self.workbook.course.course.farewell)
             return
         self.workbook.choose(following)
         self._begin()

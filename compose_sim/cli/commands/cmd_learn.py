@@ -14,7 +14,14 @@ from compose_sim.app.learn.grade import grade
 from compose_sim.app.learn.workbook import Workbook
 from compose_sim.cli.console import MARKS as COLOURED_MARKS
 from compose_sim.cli.console import echo, say
-from compose_sim.cli.views.lessons import print_attempt, print_grades, print_hints, print_lesson, print_lessons
+from compose_sim.cli.views.lessons import (
+    print_attempt,
+    print_grades,
+    print_hints,
+    print_lesson,
+    print_lessons,
+    print_text,
+)
 from compose_sim.core.learn.gradebook import FORMATS, MARKS, Grade
 from compose_sim.engine.run_folder.safe_files import write_file
 
@@ -52,7 +59,7 @@ def command(context: click.Context) -> None:
 def init(directory: Path, course: Path | None) -> None:
     """Write the lessons into DIR."""
     workbook = Workbook.begin(directory, read_course(course), shipped=course is None)
-    echo(workbook.course.course.welcome)
+    print_text(workbook.course.course.welcome)
     echo()
     print_lesson(workbook, workbook.current)
     echo(f"\nBegin: cd {directory} && composesim learn")
@@ -80,7 +87,7 @@ def run(name: str | None) -> None:
         workbook.choose(follow_up)
         echo(f"Next: {follow_up.name}. One good solution: composesim learn solution {lesson.name}")
     elif result.outcome.status == "passed":
-        echo(workbook.course.course.farewell)
+        print_text(workbook.course.course.farewell)
     else:
         echo("Stuck? composesim learn hint")
     sys.exit(_EXIT_CODES[result.outcome.status])

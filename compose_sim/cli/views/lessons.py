@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Sequence
 
 import click
@@ -23,8 +24,8 @@ def print_lesson(workbook: Workbook, lesson: LessonFolder) -> None:
     """Print the goal of a lesson, the question, and the files to open."""
     wanted = lesson.lesson
     echo(click.style(f"{lesson.name}: {wanted.title}", bold=True))
-    _print_text(f"Goal: {wanted.goal}")
-    _print_text(f"Predict, before you run it: {wanted.question}")
+    print_text(f"Goal: {wanted.goal}")
+    print_text(f"Predict, before you run it: {wanted.question}")
     echo(f"  Read {lesson.name}/page.md, then edit {_shown(workbook, lesson)}")
 
 
@@ -39,10 +40,10 @@ def print_attempt(workbook: Workbook, lesson: LessonFolder, attempt: Attempt) ->
             echo(f"  {line}".rstrip())
     echo()
     if outcome.status == "passed":
-        _print_text(f"You were asked: {lesson.lesson.question}")
-        _print_text(f"Answer: {lesson.lesson.answer}")
+        print_text(f"You were asked: {lesson.lesson.question}")
+        print_text(f"Answer: {lesson.lesson.answer}")
     elif outcome.status == "failed":
-        _print_text(f"Why it matters: {lesson.lesson.why}")
+        print_text(f"Why it matters: {lesson.lesson.why}")
     echo()
     mark, colour = MARKS[_MARKS[outcome.status]]
     verdict = click.style(f"{mark} {lesson.name} {_WORDS[outcome.status]}", fg=colour, bold=True)
@@ -55,17 +56,18 @@ def print_outcome(outcome: Outcome) -> None:
     width = max(len(finding.id) for finding in outcome.findings)
     for finding in outcome.findings:
         mark, colour = MARKS[_MARKS[finding.status]]
-        first, *rest = finding.detail.splitlines() or [""]
-        echo(f"  {click.style(mark, fg=colour)} {finding.id:{width}}  {first}")
-        for line in [*rest, f"at {finding.place}" if finding.place and finding.status != "passed" else ""]:
-            if line:
-                echo(f"    {'':{width}}  {line}")
+        place = f"at {finding.place}" if finding.place and finding.status != "passed" else ""
+        prefix = f"  {click.style(mark, fg=colour)} {finding.id:{width}}  "
+        for line in [*finding.detail.splitlines(), place]:
+            for part in textwrap.wrap(line, _width() - width - 6):
+                echo(f"{prefix}{part}")
+                prefix = " " * (width + 6)
 
 
 def print_hints(lesson: LessonFolder, hints: tuple[str, ...]) -> None:
     """Print the hints that were read so far."""
     for number, hint in enumerate(hints, 1):
-        _print_text(f"Hint {number} of {len(lesson.lesson.hints)}: {hint}")
+        print_text(f"Hint {number} of {len(lesson.lesson.hints)}: {hint}")
 
 
 def print_lessons(workbook: Workbook) -> None:
@@ -101,7 +103,10 @@ def _shown(workbook: Workbook, lesson: LessonFolder) -> str:
     return str(workbook.script(lesson).relative_to(workbook.folder))
 
 
-def _print_text(text: str) -> None:
+def print_text(text: str) -> None:
     """Print a paragraph, indented, and wrapped to the width of the terminal."""
-    width = min(shutil.get_terminal_size().columns, 100)
-    echo(click.wrap_text(text, width, initial_indent="  ", subsequent_indent="    "))
+    echo(click.wrap_text(text, _width(), initial_indent="  ", subsequent_indent="    "))
+
+
+def _width() -> int:
+    return max(60, min(shutil.get_terminal_size().columns, 100))

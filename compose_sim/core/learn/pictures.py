@@ -45,7 +45,8 @@ def _samples(case: Case) -> Iterator[str]:
         if strip["epoch"] == 0:
             yield f"Who drew sample 0, 1, 2, … of {count}: a rank, # several ranks, · nobody"
         shared = sum(1 for by in drawn_by.values() if len(by) > 1)
-        yield f"epoch {strip['epoch']}  {marks}  {shared} by several, {count - len(drawn_by)} by nobody"
+        yield f"epoch {strip['epoch']}  {marks}"
+        yield f"  {shared} samples drawn by several ranks, {count - len(drawn_by)} by nobody"
         for rank, indices in [*ranks.items()][:_MOST_RANKS]:
             yield f"  rank {rank} drew first: {' '.join(f'{index:>3}' for index in indices[:_FIRST])}"
 
@@ -139,5 +140,5 @@ def _standings(case: Case, folder: str) -> Iterator[str]:
     """Draw who waits for whom in a hang, one line per rank."""
     yield "Where the ranks are, when none of them moves any more:"
     for each in case.stalls[:_MOST_RANKS]:
-        where = "has left: its script ended" if each.has_left else each.stands(folder)
+        where = "has left: its script ended" if each.has_left else each.stands(folder).removeprefix(f"{each.name} ")
         yield f"rank {each.rank:<3}{'⏳ ' if each.waits_in else '✋ '}{where}"

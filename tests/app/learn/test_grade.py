@@ -69,6 +69,38 @@ def reason_of(outcome: Outcome) -> str:
     return outcome.reason.id if outcome.reason else ""
 
 
+HOSTILE = f"""
+import os, socket
+
+def reaches(path_or_host):
+    try:
+        if isinstance(path_or_host, str):
+            return bool(os.listdir(path_or_host) if os.path.isdir(path_or_host) else open(path_or_host).read(1))
+        return bool(socket.create_connection(path_or_host, 2))
+    except OSError:
+        return False
+
+reached = [
+    *filter(reaches, ["/etc/shadow", "/var/run/docker.sock", {str(Path.home() / ".ssh")!r}, CLASS]),
+    *filter(reaches, [("1.1.1.1", 53), ("169.254.169.254", 80), ("172.17.0.1", 22)]),
+    *([] if os.getuid() else ["root"]),
+]
+print(reached, flush=True)
+SIZE = 2 + len(reached)
+"""
+
+
+@pytest.mark.docker
+def test_a_hostile_script_reaches_nothing_in_a_container(tmp_path: Path) -> None:
+    """The lesson is passed only if the script has reached no secret, no other student, no network, and is not root."""
+    lesson = a_course(tmp_path / "course").lessons["01-size"]
+    student = a_student(tmp_path / "class" / "hostile", HOSTILE.replace("CLASS", repr(str(tmp_path / "class"))))
+
+    (only,) = grade([student], [lesson], engine="docker")
+
+    assert only.outcome.status == "passed", only.evidence
+
+
 def test_what_cannot_be_run_is_not_run(tmp_path: Path) -> None:
     """A link could lead to a file of the teacher, a pipe would block the grader."""
     lesson = a_course(tmp_path / "course").lessons["01-size"]

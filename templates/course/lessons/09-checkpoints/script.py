@@ -26,6 +26,7 @@ def train() -> None:
 
     if local_rank == 0:
         torch.save({"model": model.module.state_dict(), "step": 8}, CHECKPOINT)
+    dist.barrier()  # nobody reads before the file is complete
 
     state = torch.load(CHECKPOINT, map_location="cpu", weights_only=True)
     model.module.load_state_dict(state["model"])
