@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup recipes demo engine check lint format docs pictures test gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
+.PHONY: help setup recipes demo engine slurm check lint format docs pictures test gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX LOCKED
@@ -33,6 +33,10 @@ demo: setup ## Train on four nodes: on Docker if an engine answers, else as plai
 engine: ## Install and start Docker Engine and Compose v2 where none answers (as root)
 	@scripts/engine.sh
 
+slurm: setup ## Unpack Slurm beside this machine's packages (as root), and test the slurm engine on a cluster of four nodes
+	@scripts/slurm.sh install
+	$(BIN)/python -m pytest -m slurm $(ARGS)
+
 lint: setup ## Rules of style and formatting
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -57,7 +61,7 @@ gpu: ## On a machine with NVIDIA GPUs: prove that nodes get them, and compare em
 	@scripts/gpu_test.sh $(ARGS)
 
 fast: setup ## The tests that start no training, no engine: seconds
-	$(BIN)/python -m pytest -m 'not train and not docker and not gpu' $(ARGS)
+	$(BIN)/python -m pytest -m 'not train and not docker and not gpu and not slurm' $(ARGS)
 
 audit: setup ## Attack composesim with scripts, projects and inputs, and check that nobody is harmed
 	$(BIN)/python -m pytest --timeout 120 tests/audit tests/fuzz tests/scenarios/test_daemon_restarts.py $(ARGS)

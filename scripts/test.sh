@@ -35,7 +35,7 @@ main() {
 }
 
 find_tiers() {
-    local engine recipes
+    local engine recipes slurm
     if ! engine=$(scripts/engine.sh --check 2>&1); then
         if [ "${CI:-}" = true ]; then
             echo "test.sh: CI=true asks for all tiers, and no Docker Engine answers. Try: make engine"
@@ -46,6 +46,9 @@ find_tiers() {
     fi
     if [ "${CI:-}" != true ] && ! recipes=$(scripts/recipes.sh --check 2>&1); then
         leave_out recipes "recipes: ${recipes##*$'\n'} To run it: make recipes, then make test"
+    fi
+    if [ "${CI:-}" != true ] && ! slurm=$(scripts/slurm.sh --check 2>&1); then
+        leave_out slurm "slurm: ${slurm##*$'\n'} To run it: make slurm (as root)"
     fi
     if ! [ -e /proc/driver/nvidia/version ]; then
         leave_out gpu "gpu: this machine has no NVIDIA GPU."

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.builders import ROOT
 
 LONGEST = "tests/zoo/test_zoo.py"  # takes minutes: if it began last, one worker would be busy when the others are done
 
@@ -57,6 +60,26 @@ def _starts_containers(item: pytest.Item) -> bool:
 
 def _file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
+
+
+@pytest.fixture(scope="module")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Start a real Slurm with four nodes on this machine, whose commands are on the PATH of the tests."""
+    script, folder = ROOT / "scripts" / "slurm.sh", tmp_path_factory.mktemp("slurm") / "cluster"
+    try:
+        subprocess.run([script, "start", folder], check=True, stdin=subprocess.DEVNULL)
+        names = subprocess.run(
+            ["sh", "-c", '. "$0" && echo "$PATH" && echo "$SLURM_CONF"', folder / "environment"],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in zip(("PATH", "SLURM_CONF"), names.stdout.splitlines(), strict=True):
+                patch.setenv(name, value)
+            yield folder
+    finally:
+        subprocess.run([script, "stop", folder], check=True, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture

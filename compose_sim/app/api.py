@@ -24,7 +24,7 @@ from compose_sim.errors import SpecError
 T = TypeVar("T")
 Program = str | os.PathLike[str]
 Nodes = int | Sequence[Mapping[str, Any]]
-Engine = Literal["auto", "docker", "local"]
+Engine = Literal["auto", "docker", "local", "slurm"]
 Output = Callable[[str], object]
 
 

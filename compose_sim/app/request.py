@@ -62,7 +62,7 @@ class Request:
             python=spec.python,
             user=spec.user,
             packages={**recipe.PACKAGES, **needed_packages(spec.services)},
-            with_docker=spec.engine != "local" and not portable,
+            with_docker=spec.engine in ("auto", "docker") and not portable,
             with_ports=not portable and bool(spec.services or spec.publish or recipe.DRIVEN),
         )
         spec, lowered = _fitted(spec, self.scalable, host) if self.scalable and not portable else (spec, ())

@@ -88,7 +88,7 @@ class Session:
 
     def add_mount(self, source: Path, name: str, *, read_only: bool = True) -> str:
         """Let nodes read a folder of this machine, and return its path in the nodes."""
-        if self.plan.engine == "local":
+        if self.plan.engine != "docker":
             return str(source)
         mount = Mount(source=str(source), target=f"{CONTAINER_FOLDER}/{name}", read_only=read_only)
         self._mounts += (mount,)

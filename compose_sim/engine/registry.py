@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 from compose_sim.engine.protocol import Engine
 from compose_sim.errors import EngineError
 
@@ -16,11 +18,16 @@ def make_engine(name: str) -> Engine:
         from compose_sim.engine.local.engine import LocalEngine
 
         return LocalEngine()
-    raise EngineError(f"there is no engine named '{name}'", hint="composesim up --engine docker|local …")
+    if name == "slurm":
+        from compose_sim.engine.slurm.engine import SlurmEngine
+
+        return SlurmEngine()
+    raise EngineError(f"there is no engine named '{name}'", hint="composesim up --engine docker|local|slurm …")
 
 
 def available_engines() -> list[Engine]:
     """Return the engines that work now; the local engine always does."""
     from compose_sim.engine.host.docker_facts import docker_facts
 
-    return [make_engine(name) for name in (("docker", "local") if docker_facts().available else ("local",))]
+    names = (("docker", docker_facts().available), ("local", True), ("slurm", shutil.which("squeue")))
+    return [make_engine(name) for name, is_there in names if is_there]

@@ -41,6 +41,8 @@ ROLES = {
     "auth-proxy": ".services.auth_proxy",
     "metrics-exporter": ".services.metrics_exporter",
     "mps": ".services.mps",
+    "slurm-job": ".slurm.job",
+    "slurm-task": ".slurm.task",
 }
 
 

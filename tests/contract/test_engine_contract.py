@@ -13,8 +13,12 @@ from compose_sim.engine.run_folder.location import runs_folder
 from tests.contract.bench import COUNTS, DEAF, WAITS, Bench, until
 
 
-@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(
+    params=["local", *(pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("docker", "slurm"))]
+)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    if request.param == "slurm":
+        request.getfixturevalue("slurm_cluster")
     bench = Bench(make_engine(request.param), tmp_path)
     yield bench
     for run in bench.runs:

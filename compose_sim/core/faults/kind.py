@@ -41,7 +41,7 @@ class FaultKind:
     summary: str  # the line of `composesim fault list`
     effect: Callable[[Fault, RunSnapshot], Effect]  # raises SpecError if the fault makes no sense for this run
     target: Literal["nodes", "rank", "groups", "none"] = "nodes"  # "groups" become `nodes` and the option `groups`
-    engines: tuple[str, ...] = ("docker", "local")
+    engines: tuple[str, ...] = ("docker", "local", "slurm")
     needs: str = ""  # a capability of the host: "tc", "netfilter", …; engine/lifetime/fault_support.py tests for it
     options: Mapping[str, FaultOption] = field(default_factory=dict)
     lasts: bool = True  # False if it is instantaneous, so that there is nothing to heal

@@ -26,8 +26,8 @@ def choose_engine(spec: ClusterSpec, host: Host, *, portable: bool = False) -> C
         if not docker.available:
             raise EnvironmentMissingError(docker.reason, hint=docker.hint)
         return Choice(what="engine", value="docker", why=f"{REQUESTED}; {docker.reason}")
-    if spec.engine == "local":
-        return Choice(what="engine", value="local", why=REQUESTED)
+    if spec.engine in ("local", "slurm"):
+        return Choice(what="engine", value=spec.engine, why=REQUESTED)
     if docker.available:
         return Choice(what="engine", value="docker", why=docker.reason)
     option = _docker_option(spec)
@@ -52,9 +52,9 @@ def choose_image(
     Raises EnvironmentMissingError if neither this machine's Python nor an image on this machine has them.
     """
     python = host.python
-    if engine == "local":
-        _require_no_container_options(spec)
-        why = "the local engine runs this machine's Python"
+    if engine != "docker":
+        _require_no_container_options(spec, engine)
+        why = f"the {engine} engine runs this machine's Python"
         return Choice(what="image", value="host", why=why), _host_python(spec, host, packages)
     wanted = packages or {"torch": ""}  # a command most likely needs the Python that has torch
     has_all = python and not missing_packages(python, wanted)
@@ -209,20 +209,30 @@ def _lacks(python: PythonFacts | None, packages: Mapping[str, str]) -> str:
     return f"{python.executable} has no {' and no '.join(missing_packages(python, packages))}"
 
 
-def _docker_option(spec: ClusterSpec) -> str:
+def _docker_option(spec: ClusterSpec, *, on_slurm: bool = False) -> str:
     """Return the first option given that only the Docker engine supports, or ""."""
     if spec.image not in ("auto", "host"):
         return "--image"
     settings = (spec, *spec.node_specs)
-    options = [option for option in options_of(ClusterSpec) if option.needs_docker]
+    options = [
+        option for option in options_of(ClusterSpec) if option.needs_docker and not (on_slurm and option.on_slurm)
+    ]
     return next(
         (option.argument for option in options if any(getattr(each, option.field, None) for each in settings)), ""
     )
 
 
-def _require_no_container_options(spec: ClusterSpec) -> None:
-    if option := _docker_option(spec):
+def _require_no_container_options(spec: ClusterSpec, engine: str) -> None:
+    if option := _docker_option(spec, on_slurm=engine == "slurm"):
+        where = "of the cluster" if engine == "slurm" else "that share this machine"
         raise SpecError(
-            f"the local engine does not support {option}: its nodes are plain processes that share this machine",
+            f"the {engine} engine does not support {option}: its nodes are plain processes {where}",
             hint=f"leave {option} out, or use containers: composesim up --engine docker …",
         )
+
+
+def require_no_slurm_options(spec: ClusterSpec) -> None:
+    """Raise SpecError for the first option given that only the slurm engine supports."""
+    options = [option for option in options_of(ClusterSpec) if option.group == "slurm"]
+    if option := next((each.argument for each in options if getattr(spec, each.field)), ""):
+        raise SpecError(f"{option} is for --engine slurm", hint=f"composesim up --engine slurm {option} … train.py")

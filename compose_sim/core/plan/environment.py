@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.gpus.binding import binding_environment
 from compose_sim.core.plan.recipes import ClusterLayout
+from compose_sim.core.plan.slurm import FIRST_NODE
 from compose_sim.core.request.spec import ClusterSpec
 
 CONTAINER_HOME = "/home/node"
@@ -21,6 +22,7 @@ def common_environment(layout: ClusterLayout, host: Host, *, run: str, image: st
     spec, folder = layout.spec, layout.folder
     ranks = sum(node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs)
     interface = "eth0" if layout.contained else "lo"
+    on_cluster = layout.host == FIRST_NODE  # where node/slurm sets what depends on the machine of the node
     environment = {
         "COMPOSESIM_RUN": run,
         "COMPOSESIM_DIR": folder,
@@ -29,11 +31,14 @@ def common_environment(layout: ClusterLayout, host: Host, *, run: str, image: st
         "COMPOSESIM_ECHO": "1" if layout.contained else "0",
         "COMPOSESIM_STALL_SECONDS": f"{stall_seconds(spec):g}",
         "PYTHONUNBUFFERED": "1",
-        # By default, each rank would start one thread per core, and all ranks share these cores.
-        "OMP_NUM_THREADS": str(max(1, host.cpus // ranks)),
-        "GLOO_SOCKET_IFNAME": interface,
-        "NCCL_SOCKET_IFNAME": f"={interface}",
     }
+    if not on_cluster:
+        environment |= {
+            # By default, each rank would start one thread per core, and all ranks share these cores.
+            "OMP_NUM_THREADS": str(max(1, host.cpus // ranks)),
+            "GLOO_SOCKET_IFNAME": interface,
+            "NCCL_SOCKET_IFNAME": f"={interface}",
+        }
     if layout.contained:
         # The image may not know the user of the nodes; getpass and torch look at these variables first.
         environment |= {"HOME": CONTAINER_HOME, "USER": host.user_name, "LOGNAME": host.user_name}
@@ -51,7 +56,8 @@ def stall_seconds(spec: ClusterSpec) -> float:
 
 def gpu_environment(spec: ClusterSpec, host: Host, *, gpus: str, nproc: int) -> dict[str, str]:
     """Return the variables of a node that sees no GPU of this machine: they hide the GPUs, or set how many to emulate."""
-    environment = binding_environment(None, host.gpus) if host.gpus.driver else {}
+    hides = host.gpus.driver and spec.engine != "slurm"
+    environment = binding_environment(None, host.gpus) if hides else {}
     if gpus == "emulated":
         environment["COMPOSESIM_EMULATED_GPUS"] = str(spec.gpus_per_node or nproc)
     return environment

@@ -175,6 +175,7 @@ class Plan:
     environment: Mapping[str, str]  # of all nodes
     mounts: tuple[Mount, ...]
     choices: tuple[Choice, ...] = ()
+    submit: tuple[str, ...] = ()  # options of `sbatch`, with the slurm engine
 
     @property
     def initial_nodes(self) -> tuple[PlannedNode, ...]:

@@ -17,15 +17,15 @@ from compose_sim.core.plan.defaults import (
     choose_gpus,
     choose_image,
     cuda_of_nodes,
+    require_no_slurm_options,
 )
 from compose_sim.core.plan.environment import common_environment, gpu_environment, stall_seconds, with_dotenv
 from compose_sim.core.plan.gpus.assignment import gpu_requests
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME, GpuPlan, plan_gpus
-from compose_sim.core.plan.limits import check_limits, choose_network, choose_subnet, choose_user
+from compose_sim.core.plan.limits import as_ordinary_user, check_limits, choose_network, choose_subnet, choose_user
 from compose_sim.core.plan.model import (
     CONTAINER_FOLDER,
     HOSTED,
-    NOBODY,
     Choice,
     Mount,
     Plan,
@@ -40,6 +40,7 @@ from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
 from compose_sim.core.plan.recipes.options import check_options
 from compose_sim.core.plan.services import needed_packages
 from compose_sim.core.plan.services_plan import plan_services
+from compose_sim.core.plan.slurm import FIRST_NODE, check_slurm, choose_slurm_gpus, submit_options
 from compose_sim.core.request.spec import ClusterSpec
 
 RENDEZVOUS_PORT = 29400  # torchrun's default port for a rendezvous
@@ -56,11 +57,11 @@ class _Runtime:
     image: Choice
     python: str
     folder: str
-    mounts: tuple[Mount, ...]
+    mounts: tuple[Mount, ...] = ()
     gpus: Choice
-    gpu_plan: GpuPlan | None  # None if nodes see no GPU of this machine
+    gpu_plan: GpuPlan | None = None  # None if nodes see no GPU of this machine
     backend: Choice
-    scarce: tuple[Choice, ...]  # resources of this machine
+    scarce: tuple[Choice, ...] = ()  # resources of this machine
 
     @property
     def contained(self) -> bool:
@@ -136,8 +137,14 @@ def _choose_runtime(
         check_driven(spec)
     engine = choose_engine(spec, host, portable=portable)
     packages = {**recipe.PACKAGES, **needed_packages(spec.services)}
+    check_slurm(spec) if engine.value == "slurm" else require_no_slurm_options(spec)
     image, python = choose_image(spec, host, engine=engine.value, packages=packages, portable=portable)
     launcher = recipe.launcher(spec)
+    if engine.value == "slurm":
+        gpus, backend = choose_slurm_gpus(spec)
+        return _Runtime(
+            host=host, engine=engine, image=image, python=python, folder=run_folder, gpus=gpus, backend=backend
+        )
     check_limits(spec, host, engine=engine.value, portable=portable)
     scarce = () if portable else check_capacity(spec, host, engine=engine.value, launcher=launcher)
     contained = engine.value == "docker"
@@ -147,10 +154,10 @@ def _choose_runtime(
     mounts = node_mounts(spec, host, program, image=image.value) if contained else ()
     cuda, framework = cuda_of_nodes(host, image=image.value, packages=recipe.PACKAGES)
     hidden = choose_gpus(spec, host, cuda=cuda, framework=framework, emulates=recipe.EMULATES_GPUS)
-    gpus, gpu_plan = hidden, None
-    if gpus is None:
+    shown, gpu_plan = hidden, None
+    if shown is None:
         gpu_plan = _plan_gpus(spec, host, mounts, run=run, folder=folder, contained=contained)
-        gpus = Choice(what="gpus", value=gpu_plan.value, why=gpu_plan.why)
+        shown = Choice(what="gpus", value=gpu_plan.value, why=gpu_plan.why)
     on_all = gpu_plan is None or all(node.bound.uuids for node in gpu_plan.nodes)
     return _Runtime(
         host=host,
@@ -159,16 +166,11 @@ def _choose_runtime(
         python=python,
         folder=folder,
         mounts=mounts,
-        gpus=gpus,
+        gpus=shown,
         gpu_plan=gpu_plan,
         backend=choose_backend(spec, host, gpus=hidden.value if hidden else None, all_nodes=on_all),
         scarce=scarce,
     )
-
-
-def as_ordinary_user(host: Host) -> Host:
-    """Return the host with nodes that do not run as root: sshd of root needs capabilities that nodes do not have."""
-    return replace(host, user_id=NOBODY, group_id=NOBODY, user_name="node") if host.user_id == 0 else host
 
 
 def _lay_out(spec: ClusterSpec, program: Program, runtime: _Runtime) -> ClusterLayout:
@@ -179,7 +181,7 @@ def _lay_out(spec: ClusterSpec, program: Program, runtime: _Runtime) -> ClusterL
         python=runtime.python,
         folder=runtime.folder,
         contained=contained,
-        host="master" if contained else "127.0.0.1",
+        host="master" if contained else FIRST_NODE if runtime.engine.value == "slurm" else "127.0.0.1",
         # Nodes of the local engine share the ports of this machine, so they take free ones.
         port=RENDEZVOUS_PORT if contained else 0,
         store_port=spec.master_port or (STORE_PORT if contained else 0),
@@ -228,6 +230,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
             **recipe.environment(layout),
         },
         mounts=(*runtime.mounts, *driver_mounts(gpu_plan)),
+        submit=submit_options(spec) if runtime.engine.value == "slurm" else (),
         choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus, *runtime.scarce),
     )
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-Group = Literal["cluster", "gpus", "network", "image", "check", "run", "recipe"]
+Group = Literal["cluster", "gpus", "network", "image", "check", "run", "recipe", "slurm"]
 Kind = Literal["value", "switch", "list", "mapping"]
 # Group of flags -> its heading in `--help`, in this order
 GROUPS: dict[Group, str] = {
@@ -19,6 +19,7 @@ GROUPS: dict[Group, str] = {
     "check": "Checks",
     "run": "Run",
     "recipe": "Recipe",
+    "slurm": "Slurm (--engine slurm)",
 }
 _KINDS: dict[Any, Kind] = {tuple: "list", dict: "mapping"}
 
@@ -32,7 +33,8 @@ class Flag:
     names: tuple[str, ...] = ()  # if the flag is not named after the field
     unset: str = ""  # describes the default, if that is None
     bare: str = ""  # the value, if the flag is given without =VALUE
-    needs_docker: bool = False  # the local engine accepts the default only
+    needs_docker: bool = False  # other engines accept the default only
+    on_slurm: bool = False  # of those that need Docker: the slurm engine accepts others too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class SpecOption:
     example: Any  # as composesim.yaml holds it; None if the default shows how to write a value
     kind: Kind
     needs_docker: bool
+    on_slurm: bool
     group: Group
     bare: str
 
@@ -89,6 +92,7 @@ def _option_of(name: str, field: FieldInfo) -> SpecOption:
         example=next(iter(field.examples or ()), None),
         kind="switch" if field.annotation is bool else _KINDS.get(origin, "value"),
         needs_docker=flag.needs_docker,
+        on_slurm=flag.on_slurm or flag.group == "slurm",
         group=flag.group,
         bare=flag.bare,
     )

@@ -101,8 +101,8 @@ class ClusterSpec(BaseModel):
     options: Annotated[dict[str, Text], Flag("recipe", "NAME=VALUE", names=("--option",))] = Field(
         default_factory=dict, description="Set options of the recipe.", examples=[{"cpus": 4}]
     )
-    engine: Annotated[Literal["auto", "docker", "local"], Flag("cluster")] = Field(
-        "auto", description="Run nodes as containers (docker) or as plain processes (local)."
+    engine: Annotated[Literal["auto", "docker", "local", "slurm"], Flag("cluster")] = Field(
+        "auto", description="Run nodes as containers (docker), as plain processes (local) or on a cluster (slurm)."
     )
     image: Annotated[Image, Flag("image", "auto|host|TAG")] = Field(
         "auto", description="Image of the nodes; host stands for this machine's Python environment."
@@ -166,10 +166,10 @@ class ClusterSpec(BaseModel):
     mounts: Annotated[tuple[Mount, ...], Flag("image", "SRC:DST[:ro]", names=("--mount",), needs_docker=True)] = Field(
         (), description="Files or folders of this machine to mount into every node.", examples=[["./data:/data:ro"]]
     )
-    memory: Annotated[Size | None, Flag("cluster", "SIZE", needs_docker=True)] = Field(
+    memory: Annotated[Size | None, Flag("cluster", "SIZE", needs_docker=True, on_slurm=True)] = Field(
         None, description="Memory limit of each node.", examples=["2g"]
     )
-    cpus: Annotated[Cpus | None, Flag("cluster", "N", needs_docker=True)] = Field(
+    cpus: Annotated[Cpus | None, Flag("cluster", "N", needs_docker=True, on_slurm=True)] = Field(
         None, description="CPU limit of each node.", examples=[0.5]
     )
     shm_size: Annotated[Size, Flag("cluster", "SIZE")] = Field(
@@ -217,6 +217,21 @@ class ClusterSpec(BaseModel):
     )
     keep_runs_size: Size = Field(
         "5g", validate_default=True, description="Size in total up to which folders of finished runs are kept."
+    )
+    partition: Annotated[Name | None, Flag("slurm", "NAME", unset="the cluster's default")] = Field(
+        None, description="Partition of the job.", examples=["gpu"]
+    )
+    account: Annotated[Name | None, Flag("slurm", "NAME", unset="yours")] = Field(
+        None, description="Account that the job is charged to.", examples=["project1"]
+    )
+    time: Annotated[Name | None, Flag("slurm", "TIME", unset="the partition's")] = Field(
+        None, description="Time limit of the job, as sbatch takes it.", examples=["2:00:00"]
+    )
+    constraint: Annotated[Name | None, Flag("slurm", "FEATURES", unset="any node")] = Field(
+        None, description="Features that the nodes must have.", examples=["a100"]
+    )
+    sbatch: Annotated[Text | None, Flag("slurm", "OPTIONS", unset="none")] = Field(
+        None, description="More options of sbatch.", examples=["--qos=high --exclusive"]
     )
     check: CheckSpec = Field(CheckSpec(), description="Settings of `composesim check`.")
     module: Annotated[Name | None, Flag("run", "MODULE", names=("-m", "--module"))] = Field(

@@ -16,7 +16,7 @@ def why_unsupported(kind: FaultKind, engine: str) -> str:
     """Return why this machine does not support a kind of fault with an engine, or "" if it does."""
     if engine not in kind.engines:
         return f"nodes of the {engine} engine share with the host what the fault would break"
-    if engine == "local":
+    if engine != "docker":
         return ""
     return _docker_problem() or _missing_capability(kind.needs)
 

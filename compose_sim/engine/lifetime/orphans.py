@@ -154,7 +154,8 @@ def all_nodes_started(folder: RunFolder) -> bool:
 def _engines() -> list[Engine]:
     """Return the engines that may have runs. A Docker daemon on another machine is left alone; whether it responds shows later."""
     has_docker = shutil.which("docker") and docker_endpoint().startswith("unix://")
-    return [make_engine("local"), *([make_engine("docker")] if has_docker else [])]
+    names = (("local", True), ("docker", has_docker), ("slurm", shutil.which("squeue")))
+    return [make_engine(name) for name, is_there in names if is_there]
 
 
 def _found_run(engine: Engine, run: str, labelled: str, project: Path) -> FoundRun:

@@ -127,7 +127,9 @@ def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
 def _is_contained() -> bool:
     """Return whether this node has a container to itself, so that every process in it is part of this node."""
     engine = os.environ.get("COMPOSESIM_ENGINE")
-    return engine != "local" if engine else os.getppid() <= 1  # the parent is the container's init, or there is none
+    return (
+        engine not in ("local", "slurm") if engine else os.getppid() <= 1
+    )  # the parent is the container's init, or there is none
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

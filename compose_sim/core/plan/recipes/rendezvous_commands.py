@@ -32,7 +32,7 @@ def node_command(cluster: ClusterLayout, launcher: str, *, first_rank_listens: b
         cluster.python,
         *role_command(cluster.folder, "agent"),
         *("--launcher", launcher),
-        *(("--master-address", "127.0.0.1") if listens_here else ()),
+        *(("--master-address", cluster.host) if listens_here else ()),
         *(("--module",) if program.is_module else ()),
         "--",
         *(program.target, *program.arguments),

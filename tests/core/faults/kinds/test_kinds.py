@@ -17,7 +17,7 @@ def test_every_kind_has_a_summary_and_engines() -> None:
     """A summary fits a line of `fault list`."""
     assert len(KINDS) >= 20
     assert [name for name, kind in KINDS.items() if not kind.summary.endswith(".") or len(kind.summary) > 90] == []
-    assert {kind.engines for kind in KINDS.values()} == {("docker",), ("docker", "local")}
+    assert {kind.engines for kind in KINDS.values()} == {("docker",), ("docker", "local", "slurm")}
 
 
 def test_usage_shows_arguments_and_options() -> None:
@@ -49,8 +49,8 @@ def test_a_kind_lasts_if_its_effect_can_be_reverted() -> None:
 
 def test_every_kind_is_documented_with_its_engines() -> None:
     rows = re.findall(
-        r"^\| (`.*?) \|.*?\| (docker|both) \|", (ROOT / "docs" / "fault-kinds.md").read_text(), re.MULTILINE
+        r"^\| (`.*?) \|.*?\| (docker|all) \|", (ROOT / "docs" / "fault-kinds.md").read_text(), re.MULTILINE
     )
     documented = {word: engines for cell, engines in rows for word in re.findall(r"`([a-z-]+)", cell)}
 
-    assert documented == {name: "both" if len(kind.engines) == 2 else "docker" for name, kind in KINDS.items()}
+    assert documented == {name: "all" if len(kind.engines) == 3 else "docker" for name, kind in KINDS.items()}

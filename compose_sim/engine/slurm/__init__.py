@@ -1,0 +1,1 @@
+"""Run nodes on a Slurm cluster, one job per run."""

@@ -1,0 +1,266 @@
+"""Run nodes on a Slurm cluster: one job per run, one step per node, and one process in the job that starts them (node/slurm/job.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from compose_sim.core.faults.effects import Action, Pause, Signal, Start
+from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.node_roles import role_command
+from compose_sim.core.verdict.job_ending import RUNNING, WAITING, job_ending, job_exit_code
+from compose_sim.engine.protocol import NodeStatus, Progress
+from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.folder import RunFolder, try_read_plan
+from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.engine.slurm import jobs
+from compose_sim.engine.slurm.commands import ask
+from compose_sim.engine.slurm.jobs import find_jobs, job_fields
+from compose_sim.engine.slurm.records import MASTER, exited, read_nodes, read_records, status_of
+from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
+from compose_sim.errors import CommandError, ComposesimError, EngineError, EnvironmentMissingError
+
+_REQUESTS = "control/slurm-requests"  # node/slurm/job.py explains them
+_POLL_S = 0.1
+_LOOK_S = 2.0  # between questions to the controller, which serves all users
+_STARTED_WITHIN_S = 120.0
+_PING_S = 10.0
+
+
+class SlurmEngine:
+    """Job steps, one per node."""
+
+    name = "slurm"
+
+    def __init__(self) -> None:
+        """Submit nothing yet."""
+        self._progress: Progress = lambda text: None
+        self._folder: RunFolder | None = None
+        self._job = ""
+        self._noted = False  # what happened to the job
+
+    def describe(self) -> str:
+        """Return the version of Slurm."""
+        return ask(["sbatch", "--version"]).strip()
+
+    def prepare(self, plan: Plan, progress: Progress) -> str:
+        """Check that the commands of Slurm are there, and that the controller responds."""
+        self._progress = progress
+        for command in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
+            if not shutil.which(command):
+                raise EnvironmentMissingError(
+                    f"'{command}' was not found: this machine is not a login node of a Slurm cluster",
+                    hint=f"module load slurm, or which {command}",
+                )
+        return plan.image
+
+    def image_digest(self, image: str) -> str:
+        """Return "": there is no image."""
+        return ""
+
+    def start(self, plan: Plan, folder: RunFolder) -> None:
+        """Submit the job and wait until it has started the first nodes, however long it is pending."""
+        self._folder = folder
+        folder.files.append(_REQUESTS, "")
+        self._job = jobs.submit(
+            plan.submit,
+            run=plan.run,
+            folder=str(folder.path),
+            python=plan.python,
+            working_directory=plan.working_directory,
+            env={**os.environ, **plan.environment, "COMPOSESIM_ENGINE": self.name},
+        )
+        folder.append_event("note", message=f"submitted as Slurm job {self._job}")
+        self._await_job(folder)
+
+    def _await_job(self, folder: RunFolder) -> None:
+        shown, running_since, looked = "", 0.0, float("-inf")
+        while True:
+            records = read_records(folder.path)
+            if failed := next((each for each in records if each["kind"] == "failed"), None):
+                raise EngineError(
+                    f"the nodes of Slurm job {self._job} cannot run: {failed['message']}",
+                    evidence=self.output(folder.name, "slurm"),
+                    hint="composesim --runs-dir FOLDER …, with a folder that all nodes share",
+                )
+            if any(each["kind"] == "running" for each in records):
+                return
+            if time.monotonic() - looked > _LOOK_S / 4:
+                fields, looked = job_fields(self._job), time.monotonic()
+                state, reason = fields.get("JobState", ""), fields.get("Reason", "")
+                if state not in (*RUNNING, *WAITING) and not any(each["kind"] == "running" for each in records):
+                    self._raise_ended(fields, folder)
+                running_since = running_since or (time.monotonic() if state == "RUNNING" else 0.0)
+                if state in WAITING and reason not in ("None", shown):
+                    self._progress(f"Slurm job {self._job} is pending: {reason}. Ctrl-C cancels it.")
+                    folder.append_event("note", message=f"Slurm job {self._job} is pending: {reason}")
+                    shown = reason
+            if running_since and time.monotonic() - running_since > _STARTED_WITHIN_S:
+                raise EngineError(
+                    f"Slurm job {self._job} runs, and has not started the nodes for {_STARTED_WITHIN_S:.0f} s",
+                    evidence=self.output(folder.name, "slurm"),
+                    hint=f"scontrol show job {self._job}",
+                )
+            time.sleep(_POLL_S)
+
+    def _raise_ended(self, fields: Mapping[str, str], folder: RunFolder) -> None:
+        code, where = job_exit_code(fields), fields.get("BatchHost", "its first node")
+        message = job_ending(fields)[1] or f"Slurm job {self._job} ended before it started the nodes"
+        if code == jobs.NO_FOLDER:
+            message = f"{where} does not see the folder of the run, '{folder.path}': it is not on a shared file system"
+        raise EngineError(
+            message,
+            evidence=self.output(folder.name, "slurm")
+            or f"{fields.get('JobState')}, exit code {fields.get('ExitCode')}",
+            hint="composesim --runs-dir FOLDER …, with a folder that all nodes share",
+        )
+
+    def exits(self, plan: Plan) -> Iterator[NodeStatus]:
+        """Follow what the job records, and the state of the job, which may end without a record."""
+        running, seen, looked = {MASTER, *(node.name for node in plan.initial_nodes)}, 0, time.monotonic()
+        folder = self._path_of(plan.run)
+        while running and folder:
+            new = read_records(folder)[seen:]
+            seen += len(new)
+            for record in new:
+                if record["kind"] == "started":
+                    running.add(record["node"])
+                elif record["kind"] == "exited":
+                    running.discard(record["node"])
+                    if record["exit_code"]:
+                        self._note_ending(job_fields(record["job"]))
+                    yield exited(plan.run, record["node"], record["exit_code"], oom=record["oom"])
+            if not new and time.monotonic() - looked > _LOOK_S:
+                looked, fields = time.monotonic(), job_fields(self._job)
+                self._note_ending(fields)
+                if fields.get("JobState") not in RUNNING and len(read_records(folder)) == seen:
+                    code = job_exit_code(fields)
+                    yield from [exited(plan.run, name, code) for name in sorted(running)]
+                    return
+            time.sleep(_POLL_S)
+
+    def _note_ending(self, fields: Mapping[str, str]) -> None:
+        """Record what happened to the job, before its nodes' exits are taken for failures of the script."""
+        reason, message = job_ending(fields)
+        if reason and self._folder and not self._noted:
+            self._noted = True
+            self._folder.append_event("stopping", reason=reason, cause=reason, message=message)
+
+    def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
+        """Have the job start a node, or signal its processes through a step on its machine."""
+        if isinstance(act, Start):
+            self._start_node(folder, act.node)
+            return
+        if not isinstance(act, Signal | Pause):
+            raise EngineError(f"the slurm engine cannot perform {act!r}", hint="composesim up --engine docker …")
+        name = act.name if isinstance(act, Signal) else "STOP" if act.on else "CONT"
+        argv, node = self._on_node(plan.run, act.node), read_nodes(folder.path).get(act.node, {})
+        if "exit_code" not in node:
+            ask([*argv, *_task(folder.path, plan.python, "signal", plan.run, act.node, name)])
+
+    def _start_node(self, folder: RunFolder, name: str) -> None:
+        if "exit_code" not in (read_nodes(folder.path).get(name) or {"exit_code": None}):
+            return
+        before = sum(each["kind"] == "started" for each in read_records(folder.path))
+        folder.files.append(_REQUESTS, json.dumps({"start": name}) + "\n")
+        deadline = time.monotonic() + _STARTED_WITHIN_S
+        while sum(each["kind"] == "started" for each in read_records(folder.path)) == before:
+            if time.monotonic() > deadline:
+                raise EngineError(f"Slurm has not started {name} again", hint=f"composesim ps --run {folder.name}")
+            time.sleep(_POLL_S)
+
+    def addresses(self, plan: Plan) -> Mapping[str, str]:
+        """Return nothing: the network belongs to the cluster."""
+        return {}
+
+    def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
+        """Return the nodes of each run that has a job."""
+        statuses = []
+        for job in find_jobs(run):
+            plan, nodes = try_read_plan(job.folder), read_nodes(Path(job.folder))
+            ranks = {node.name: ",".join(map(str, node.ranks)) for node in plan.nodes} if plan else {}
+            statuses += [status_of(job, name, nodes.get(name, {}), ranks.get(name, "")) for name in (MASTER, *ranks)]
+        return tuple(statuses)
+
+    def stop(self, run: str, *, grace_s: float) -> None:
+        """Have the job end its nodes with SIGTERM, then the master; kill what is left after the grace period."""
+        for job in find_jobs(run):
+            if job.state in RUNNING:
+                SafeFolder(Path(job.folder)).append(_REQUESTS, json.dumps({"stop": grace_s}) + "\n")
+                with suppress(EngineError):  # `remove` cancels it
+                    jobs.wait_until_over(job, deadline=time.monotonic() + grace_s + _PING_S)
+        self.remove(run)
+
+    def remove(self, run: str) -> None:
+        """Cancel the job of a run. One that has ended its nodes gets a moment to end by itself, and counts as completed then."""
+        for job in find_jobs(run):
+            nodes = read_nodes(Path(job.folder))
+            if nodes and all("exit_code" in node for node in nodes.values()):
+                with suppress(EngineError):
+                    jobs.wait_until_over(job, deadline=time.monotonic() + _PING_S)
+                    continue
+            jobs.cancel(job)
+
+    def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
+        """Run a command in a step on the node's machine, with the node's environment and working directory."""
+        srun, folder = self._on_node(run, node), self._path_of(run)
+        plan = try_read_plan(str(folder))
+        if plan is None or folder is None:
+            raise EngineError(f"run '{run}' has no plan", hint="composesim ps --all")
+        words = _task(folder, plan.python, "exec", run, node, *through_shell(node, argv))
+        if write:
+            return run_on_lines([*srun, *words], lambda line: None if line.startswith("srun: ") else write(line))
+        pty = ["--pty"] if sys.stdin.isatty() and sys.stdout.isatty() else []
+        return run_on_terminal([*srun, *pty, *words])
+
+    def output(self, run: str, node: str, *, lines: int = 20) -> str:
+        """Return the end of `logs/NODE.out`, where the node's first process prints."""
+        folder = self._path_of(run)
+        try:
+            text = SafeFolder(folder).read_text(f"logs/{node}.out") if folder else ""
+        except (OSError, UnsafeFileError):
+            return ""
+        return "".join(text.splitlines(keepends=True)[-lines:])
+
+    def remaining_runs(self) -> Mapping[str, str]:
+        """Return the runs that still have a job."""
+        return dict(sorted((job.run, job.folder) for job in find_jobs()))
+
+    def forget_absent_runs(self) -> None:
+        """Do nothing: a run without a job has left nothing."""
+
+    def problem(self) -> str:
+        """Return that the controller does not respond, if so."""
+        try:
+            ask(["scontrol", "ping"], within_s=_PING_S)
+        except CommandError as error:
+            return f"the controller of the Slurm cluster is down: {error.output.strip()}. Try: scontrol ping"
+        except ComposesimError as error:
+            return f"{error.message}. Try: {error.hint}"
+        return ""
+
+    def _on_node(self, run: str, node: str) -> list[str]:
+        """Return the start of a command line that runs a program on the machine of a node, beside the node's own step."""
+        job = next(iter(find_jobs(run)), None)
+        host = read_nodes(Path(job.folder)).get(node, {}).get("host") if job else None
+        if job is None or host is None:
+            raise EngineError(f"'{node}' of run '{run}' is not running", hint=f"composesim ps --run {run}")
+        return [
+            *("srun", "--quiet", f"--jobid={job.job_id}", "--overlap"),
+            *("--nodes=1", "--ntasks=1", f"--nodelist={host}"),
+        ]
+
+    def _path_of(self, run: str) -> Path | None:
+        if self._folder and self._folder.name == run:
+            return self._folder.path
+        return next((Path(job.folder) for job in find_jobs(run)), None)
+
+
+def _task(folder: Path, python: str, *arguments: str) -> list[str]:
+    return [python, *role_command(str(folder), "slurm-task", *arguments)]

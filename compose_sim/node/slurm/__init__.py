@@ -1,0 +1,1 @@
+"""Run the nodes of a run inside a Slurm job."""
