@@ -17,7 +17,7 @@ help: ## Say what there is
 	@echo "                        and builds for each CUDA: its address is on PyTorch's page 'Get Started'"
 	@echo "  LOCKED=no             the newest dependencies, instead of those of requirements-dev.txt with their hashes"
 	@echo "  PYTHON=python3.12     the interpreter of .venv, 3.11 or newer"
-	@echo "  MINUTES=10 SEED=1     of make soak; ARGS='--only large busy' for some of its rows"
+	@echo "  MINUTES=10 SEED=1     of make soak, for each of the long rows; ARGS='--only large busy' for some rows"
 	@echo "  FUZZ_SECONDS=30       of make fuzz, for each kind of input; ARGS='-n 16 -k events' goes to pytest"
 	@echo "  Variable of make test and make fast: ARGS='-k digits -x' goes to pytest; of make zoo: its words"
 
@@ -89,7 +89,7 @@ bench: setup ## Measure, side by side with the tools beside us
 bench-against: setup ## Compare the speed of this checkout with REV; exit code 1 if it is slower; ARGS='--only plan' for some rows
 	$(BIN)/python -m bench.against $(REV) $(ARGS)
 
-soak: setup ## Break runs on purpose for MINUTES, at random from SEED, and count what is lost: bench/reliability.md
+soak: setup ## Break runs on purpose, and count what is lost: bench/reliability.md; continues what an earlier soak began
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(ARGS)
 
 clean: ## Remove what builds and checks left; both .venv and runs stay

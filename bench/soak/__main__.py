@@ -10,6 +10,7 @@ import time
 from bench import machine
 from bench.soak import checkpoints, crashes, daemon_restarts, faults, flood, load, recovery
 from bench.soak.leaks import left_of
+from bench.soak.progress import continued
 from bench.soak.setting import REPOSITORY, prepared
 from bench.soak.table import as_json, as_markdown
 
@@ -30,7 +31,7 @@ def main() -> int:
     """Measure the requested rows, and write all known ones."""
     parser = argparse.ArgumentParser(description="How much does a run withstand?")
     parser.add_argument(
-        "--minutes", type=float, default=10, help="of random faults; the other rows take what they take"
+        "--minutes", type=float, default=10, help="of each row that the next soak can continue: faults, large, busy"
     )
     parser.add_argument("--times", type=int, default=5, help="of each run in `large`, and of ten runs in `busy`")
     parser.add_argument("--seed", type=int, default=1)
@@ -44,7 +45,9 @@ def main() -> int:
         for name in arguments.only:
             began, busy = time.monotonic(), machine.busy_cores()
             print(f"{name} …", flush=True)
-            row = _ROWS[name](soak)
+            soak.deadline = began + 60 * arguments.minutes
+            with continued(name, soak):
+                row = _ROWS[name](soak)
             print(
                 f"{name}: {row.seen} ({'reached' if row.reached else 'NOT reached'}, {time.monotonic() - began:.0f} s)"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -43,17 +44,21 @@ class Soak:
     seed: int
     engine: str
     environment: dict[str, str]
-    count: int = 0
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # of runs; several threads may ask
+    progress: dict[str, Any] = field(
+        default_factory=dict
+    )  # of the row that is being measured, from an earlier soak of this commit
+    save: Callable[[], None] = lambda: None  # keeps `progress`, so that the next soak can continue
+    deadline: float = float("inf")  # on the monotonic clock: a row that can be continued begins nothing after it
 
     @property
     def prefix(self) -> str:
         """The prefix of all names of this soak."""
         return f"soak-{os.getpid()}"
 
-    def new_name(self) -> str:
+    def new_name(self, word: str = "") -> str:
         """Return a run name that is unique on this engine."""
-        self.count += 1
-        return f"{self.prefix}-{self.count}"
+        return "-".join(part for part in (self.prefix, str(next(self.numbers)), word) if part)
 
     def play(
         self,

@@ -56,7 +56,7 @@ def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: 
     from compose_sim.engine.run_folder.check_inputs import read_case, read_observed, read_timeline
 
     report = make_report(plan, state, outputs=output, timeline=read_timeline(folder.path))
-    report = with_checkpoints(report, lambda generation: read_observed(folder.path, generation=generation))
+    report = with_checkpoints(report, lambda generation: read_observed(folder.path, state, generation=generation))
     results = run_checks(read_case(folder.path, report, why_not=why_no_check(plan.launcher)))
     return replace(report, checks=tuple(result.to_report() for result in results))
 
