@@ -10,14 +10,13 @@ from pathlib import Path
 
 from compose_sim import assets
 from compose_sim.app.documents import write_documents
-from compose_sim.app.program import find_program
+from compose_sim.app.request import program_of
 from compose_sim.app.session import Session
 from compose_sim.core.compose.schema import check_document
 from compose_sim.core.plan.model import HIDDEN
 from compose_sim.core.units import format_bytes
 from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
 from compose_sim.engine.host.docker_facts import docker_facts
-from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.folder import lay_out
 from compose_sim.engine.subprocesses import try_output_of
@@ -47,7 +46,7 @@ def render(session: Session, *, force: bool) -> int:
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
     lay_out(folder, *plan.user_ids, token=plan.has_token, containers=plan.writers)
     (folder / "code").mkdir(exist_ok=True)
-    program = find_program(request.spec, find_recipe(request.spec.recipe), request.folder)
+    program = program_of(request)
     is_script = not (program.is_module or program.is_command)
     script = Path(os.path.abspath(request.folder / program.target)) if is_script else None
     size = _copy_code(list(_code_files(request.folder, script, besides=folder)), folder / "code")

@@ -66,7 +66,7 @@ class Request:
             with_ports=not portable and bool(spec.services or spec.publish or recipe.DRIVEN),
         )
         spec, lowered = _fitted(spec, self.scalable, host) if self.scalable and not portable else (spec, ())
-        program = self.program or find_program(spec, recipe, self.folder)
+        program = program_of(self)
         if spec.user and not portable:
             _check_readable(self.folder, host)
         plan = make_plan(
@@ -90,6 +90,11 @@ def _fitted(spec: ClusterSpec, keys: frozenset[str], host: Host) -> tuple[Cluste
 
     has_docker = spec.engine != "local" and host.docker.available
     return fit(spec, keys, cpus=host.cpus, memory_bytes=host.memory_bytes, has_docker=has_docker)
+
+
+def program_of(request: Request) -> Program:
+    """Return what the ranks run; SpecError if there is no such script."""
+    return request.program or find_program(request.spec, find_recipe(request.spec.recipe), request.folder)
 
 
 def _check_readable(folder: Path, host: Host) -> None:

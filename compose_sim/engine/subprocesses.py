@@ -29,12 +29,24 @@ def output_of(argv: Sequence[str], *, stdin: bytes | None = None) -> str:
     return str(stdout, "utf-8", "replace")
 
 
-def try_output_of(argv: Sequence[str], *, owner: Owner | None = None) -> tuple[int, str]:
-    """Return the exit status and all output of a program that may fail; 127 if it is not installed. It runs as `owner`, if given."""
+def try_output_of(
+    argv: Sequence[str],
+    *,
+    owner: Owner | None = None,
+    folder: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> tuple[int, str]:
+    """
+    Return the exit status and all output of a program that may fail; 127 if it is not installed.
+
+    It runs as `owner` and in `folder`, if given, with `variables` in addition to those of this process.
+    """
+    environment = {**os.environ, **(variables or {})}
     try:
         child = subprocess.Popen(
             argv,
-            env=owner.environment(os.environ) if owner else None,
+            cwd=folder,
+            env=owner.environment(environment) if owner else environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

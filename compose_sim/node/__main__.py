@@ -24,6 +24,7 @@ ROLES = {
     "driver-master": ".master.driver_master",
     "store": ".master.store",
     "agent": ".agent.main",
+    "memory-estimate": ".planning.memory_estimate",
     "gpu-probe": ".agent.gpu_probe",
     "balloon": ".agent.faults.balloon",
     "zygote": ".starters.zygote",

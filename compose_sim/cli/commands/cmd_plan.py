@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from compose_sim.app.request import program_of
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.options import cluster_options, request_from_flags
 from compose_sim.core.plan.masking import masked
+from compose_sim.core.plan.memory import memory_lines, memory_of_nodes
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.units import format_bytes
+from compose_sim.engine.host.memory_estimate import estimate_memory
 
 if TYPE_CHECKING:
     from compose_sim.core.imports.job_file import JobFile
@@ -24,20 +28,29 @@ _LONGEST_KEY = 48
 
 @click.command("plan", cls=ClusterCommand)
 @cluster_options
+@click.option("--peak-memory", is_flag=True, help="Estimate the peak memory of a rank: runs two steps without data.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
-def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+def command(file: Path | None, program: tuple[str, ...], peak_memory: bool, as_json: bool, **flags: Any) -> None:
     """Show the nodes, ranks and choices of `up` with the same arguments."""
     request = request_from_flags(file=file, program=program, **flags)
-    plan = Session(request).plan
+    session = Session(request)
+    plan = session.plan
+    rank = estimate_memory(plan, program_of(request)) if peak_memory else None
+    nodes = memory_of_nodes(plan, rank, machine_bytes=session.host.memory_bytes) if rank else ()
     if as_json:
         job = {"job_file": _job_summary(request.job_file)} if request.job_file else {}
-        print_json({"schema_version": 1, **masked(plan), **job})
+        need = {"memory": {"rank": asdict(rank), "nodes": [asdict(each) for each in nodes]}} if rank else {}
+        print_json({"schema_version": 1, **masked(plan), **job, **need})
     else:
         _print(plan)
+        for line in memory_lines(rank, nodes) if rank else ():
+            echo(line)
         if request.job_file:
             _print_job(request.job_file)
         for remark in request.remarks:
             say(remark)
+    if not all(each.fits for each in nodes):
+        sys.exit(1)
 
 
 def _print(plan: Plan) -> None:

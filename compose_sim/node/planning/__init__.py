@@ -1,0 +1,1 @@
+"""Estimate what a script needs before it runs on a cluster."""
