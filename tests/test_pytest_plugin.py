@@ -231,3 +231,19 @@ def test_runs_that_do_not_use_it_import_nothing_heavy() -> None:
     )
 
     assert loaded & {"torch", "pydantic", "click", "rich", "jinja2", "yaml", "jsonschema", "psutil"} == set()
+
+
+@pytest.mark.train
+def test_an_ordinary_suite_runs_with_emulated_cuda(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPOSESIM_EMULATED_GPUS", "2")
+    text = """
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_the_second_device():
+    out = torch.nn.Linear(4, 2).to("cuda:1")(torch.ones(3, 4, device="cuda:1"))
+    assert (out.is_cuda, out.device.index, torch.cuda.device_count()) == (True, 1, 2)
+
+def test_devices_do_not_mix():
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(2, device="cuda") + torch.ones(2)
+"""
+    run(pytester, text, "--composesim-emulate-cuda").assert_outcomes(passed=2)

@@ -8,10 +8,14 @@ Until a marked test is due, only pytest and the standard library are imported.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from compose_sim.assets import node_code
 
 if TYPE_CHECKING:
     from compose_sim.pytest_plugin.cluster import RankClusters
@@ -20,6 +24,7 @@ MARK = "composesim"
 _SIGNATURE = "composesim(nodes=2, nproc_per_node=1, engine=None, backend='auto', timeout=300, init=True)"
 _ENGINES = ("auto", "docker", "local")
 _TIMEOUT_S = 300.0
+_EMULATED = "COMPOSESIM_EMULATED_GPUS"  # as in node/shared/emulation.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option and the setting for the engine of marks that name none."""
     group = parser.getgroup("composesim")
     group.addoption("--composesim-engine", choices=_ENGINES, help="engine of the nodes of tests marked composesim")
+    group.addoption(
+        "--composesim-emulate-cuda",
+        action="store_true",
+        help=f"run the tests of this process with CUDA devices that the CPU emulates: {_EMULATED} of them (1)",
+    )
     parser.addini("composesim_engine", "engine of the nodes of tests marked composesim", default="auto")
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Emulate CUDA before a conftest or a test can import torch."""
+    if early_config.known_args_namespace.composesim_emulate_cuda:
+        if "torch" in sys.modules:
+            raise pytest.UsageError("--composesim-emulate-cuda: another plugin has imported torch")
+        os.environ.setdefault(_EMULATED, "1")  # processes that tests start inherit it
+        sys.path.insert(0, str(node_code()))
+        bootstrap = import_module("bootstrap")  # which removes the folder from sys.path again
+        import_module(f"{bootstrap.NAME}.rank.emulate").install()
 
 
 def pytest_configure(config: pytest.Config) -> None:
