@@ -21,7 +21,8 @@ import click
 from compose_sim.app.learn.attempt import Attempt, attempt
 from compose_sim.app.learn.workbook import Workbook
 from compose_sim.cli.console import echo
-from compose_sim.cli.views.lessons import print_attempt, print_hints, print_lesson, print_lessons, print_text
+from compose_sim.cli.views.lessons import print_attempt, print_hints, print_lesson, print_lessons
+from compose_sim.cli.views.text import print_text
 from compose_sim.errors import ComposesimError, SpecError
 
 _POLL_S = 0.2

@@ -10,6 +10,7 @@ import click
 
 from compose_sim import assets
 from compose_sim.cli.console import echo, print_table
+from compose_sim.cli.views.text import print_text
 from compose_sim.core.learn.topics import find_topic, parse_glossary, parse_page
 
 _FRAME_S = 1.5
@@ -30,10 +31,12 @@ def command(term: str | None) -> None:
         return
     topic = find_topic(term, topics)
     echo(click.style(topic.term, bold=True))
-    echo(click.wrap_text(topic.definition, 100, initial_indent="  ", subsequent_indent="  "))
+    print_text(topic.definition)
     if topic.page:
         text, frames = parse_page((docs / topic.page).read_text(encoding="utf-8"))
-        echo(f"\n{click.wrap_text(text, 100, initial_indent='  ', subsequent_indent='  ')}\n")
+        echo()
+        print_text(text)
+        echo()
         _play(frames)
 
 

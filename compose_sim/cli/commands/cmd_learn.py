@@ -20,8 +20,8 @@ from compose_sim.cli.views.lessons import (
     print_hints,
     print_lesson,
     print_lessons,
-    print_text,
 )
+from compose_sim.cli.views.text import print_text
 from compose_sim.core.learn.gradebook import FORMATS, MARKS, Grade
 from compose_sim.engine.run_folder.safe_files import write_file
 

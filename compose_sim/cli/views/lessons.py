@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from collections.abc import Sequence
 
@@ -12,6 +11,7 @@ from compose_sim.app.learn.attempt import Attempt
 from compose_sim.app.learn.course_folder import LessonFolder
 from compose_sim.app.learn.workbook import Workbook
 from compose_sim.cli.console import MARKS, echo, print_table
+from compose_sim.cli.views.text import print_text, text_width
 from compose_sim.core.learn.gradebook import MARKS as STATUS_MARKS
 from compose_sim.core.learn.gradebook import Grade, rows_of
 from compose_sim.core.learn.outcome import Outcome, Status
@@ -59,7 +59,7 @@ def print_outcome(outcome: Outcome) -> None:
         place = f"at {finding.place}" if finding.place and finding.status != "passed" else ""
         prefix = f"  {click.style(mark, fg=colour)} {finding.id:{width}}  "
         for line in [*finding.detail.splitlines(), place]:
-            for part in textwrap.wrap(line, _width() - width - 6):
+            for part in textwrap.wrap(line, text_width() - width - 6):
                 echo(f"{prefix}{part}")
                 prefix = " " * (width + 6)
 
@@ -101,12 +101,3 @@ def progress_bar(done: int, count: int) -> str:
 
 def _shown(workbook: Workbook, lesson: LessonFolder) -> str:
     return str(workbook.script(lesson).relative_to(workbook.folder))
-
-
-def print_text(text: str) -> None:
-    """Print a paragraph, indented, and wrapped to the width of the terminal."""
-    echo(click.wrap_text(text, _width(), initial_indent="  ", subsequent_indent="    "))
-
-
-def _width() -> int:
-    return max(60, min(shutil.get_terminal_size().columns, 100))
