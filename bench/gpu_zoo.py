@@ -21,6 +21,15 @@ from tests.zoo.runner import examples, run_examples
 RESULTS, PAGE = (Path(__file__).with_name(f"gpu-zoo.{kind}") for kind in ("json", "md"))
 GPUS = {"cpu": "", "emulated": "emulated", "real": "all", "shared": "0"}
 SHAPES = {"shared": "--nodes 4 --nproc-per-node 1"}  # NCCL refuses two ranks of a node on one GPU
+NOTES = """With NCCL, ranks that issue different collectives hang where gloo raises an error, so `hang` is said as well.
+
+- hard_slow_download, hard_slow_samples and right_early_stop allow a wait of 4 s, and 16 s before the first step. With 18 runs
+  of four ranks at a time on one GPU, NCCL's first collective took longer.
+- broken_shards_by_hand and broken_every_node_reports: with one rank per node, LOCAL_RANK is 0 everywhere, on the CPU too.
+- hard_joined and broken_parts_by_hand are judged wrongly on the CPU too, with four nodes of one rank.
+- broken_dropout: the check did not read the GPU's generator. It does now, which was not measured again.
+- broken_seed_per_rank: its samples lie on the GPU with noise that the GPU draws. Why nothing is said is not known.
+"""
 _MACHINE = """import platform, torch
 gpus = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
 print(f"torch {torch.__version__}, {', '.join(gpus) or 'no GPU'}, Linux {platform.release()}")"""
@@ -33,8 +42,9 @@ def main() -> None:
     for where in options.where:
         shape = options.options or SHAPES.get(where, "")
         name = f"{where} {shape}".strip()
-        results[name] = {"machine": _machine(), "scripts": {}}
-        chosen = [each for each in examples(options.check) if each.kind in options.kind]
+        known = results.get(name, {}).get("scripts", {}) if options.script else {}
+        results[name] = {"machine": _machine(), "scripts": known}
+        chosen = [each for each in examples(options.check) if not options.script or each.name in options.script]
         more = shlex.split(shape)
         for outcome in run_examples(chosen, jobs=options.jobs, quick=True, gpus=GPUS[where], options=more):
             said, error = sorted(outcome.said), outcome.error[:300]
@@ -73,7 +83,7 @@ def page(results: dict[str, Any]) -> str:
         judged = [each for each in found if each]
         if any(not each["right"] or each["said"] != judged[0]["said"] for each in judged):
             lines.append(f"| {script} | {' | '.join(map(_told, found))} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", NOTES])
 
 
 def _share(result: dict[str, Any], prefix: str) -> str:
@@ -97,14 +107,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_zoo", description=__doc__)
     parser.add_argument("where", nargs="*", default=list(GPUS), help=f"{', '.join(GPUS)}; all when left out")
     parser.add_argument("--check", action="append", default=[], metavar="ID", help="only the scripts of this check")
-    parser.add_argument(
-        "--kind", action="append", default=[], metavar="KIND", help="only broken, right or hard scripts"
-    )
+    parser.add_argument("--script", action="append", default=[], metavar="CHECK/NAME", help="judge only this one again")
     parser.add_argument("--options", default="", metavar="OPTIONS", help="more options for `composesim check`")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), metavar="N", help="at a time")
-    options = parser.parse_args()
-    options.kind = options.kind or ["broken", "right", "hard"]
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
