@@ -16,6 +16,7 @@ from compose_sim.core.export.pods import (
     resources,
     shared_memory,
 )
+from compose_sim.errors import SpecError
 
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
@@ -56,6 +57,9 @@ def jobset(job: Job) -> str:
 def trainjob(job: Job) -> str:
     """Return a TrainJob of the runtime `torch-distributed`, whose controller sets the variables that torchrun reads."""
     require_short_name(job, f"-node-0-{job.nodes - 1}-abcde")
+    reserved = [name for name in job.environment if name.startswith("PET_")]
+    if reserved:
+        raise SpecError(f"a TrainJob must not set '{reserved[0]}': its controller does", hint="leave the variable out")
     variables, needed = environment(job), resources(job)
     mounted = {"name": "node", "volumeMounts": [{"name": "shm", "mountPath": SHARED_MEMORY}]}
     pods = {"volumes": shared_memory(job), "containers": [mounted]}

@@ -113,7 +113,12 @@ def deadline(job: Job) -> Object:
 
 
 def require_short_name(job: Job, suffix: str) -> None:
-    """Raise SpecError if the names that a controller makes from the job's would be too long: it would create no pods."""
+    """Raise SpecError if the names that a controller makes from the job's would be refused: it would create no pods."""
+    if not job.name[:1].isalpha():
+        raise SpecError(
+            f"'{job.name}' does not start with a letter, as the name of a service on Kubernetes must",
+            hint=f"composesim export --name run-{job.name} …",
+        )
     if len(job.name + suffix) > _LONGEST_NAME:
         raise SpecError(
             f"'{job.name}{suffix}' is longer than the {_LONGEST_NAME} characters of a pod's name",

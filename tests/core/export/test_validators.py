@@ -1,0 +1,107 @@
+"""Documents pass the validators that others publish, in environments of their own: they conflict with this project's libraries.
+
+python -m venv kube && kube/bin/pip install kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0
+python -m venv sky && sky/bin/pip install skypilot==0.14.1
+COMPOSESIM_KUBERNETES_PYTHON=kube/bin/python COMPOSESIM_SKYPILOT_PYTHON=sky/bin/python pytest tests/core/export/test_validators.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compose_sim.core.export.targets import TARGETS
+from tests.core.export.jobs import document
+
+KUBERNETES = [name for name, target in TARGETS.items() if target.submit.startswith("kubectl")]
+
+# The models of Trainer drop unknown keys silently: what does not come back was wrong.
+READ_BACK = """
+import json, sys
+from kubeflow_trainer_api import models
+def lost(given, back, path):
+    if isinstance(given, dict):
+        return [each for key, value in given.items() for each in lost(value, (back or {}).get(key), f"{path}.{key}")]
+    if isinstance(given, list):
+        return [each for n, value in enumerate(given) for each in lost(value, (back or [])[n], f"{path}[{n}]")]
+    return [] if given == back else [path]
+model, given = json.load(sys.stdin)
+print(json.dumps(lost(given, getattr(models, model).from_dict(given).to_dict(), "")))
+"""
+STRICT_PODS = """
+import json, sys
+import kubernetes_validate
+problems = []
+for pod in json.load(sys.stdin):
+    try:
+        kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}, "1.37", strict=True)
+    except kubernetes_validate.ValidationError as error:
+        problems.append(error.message)
+print(json.dumps(problems))
+"""
+SKYPILOT_TASK = """
+import json, sys
+import jsonschema
+from sky.utils import schemas
+found = jsonschema.Draft7Validator(schemas.get_task_schema()).iter_errors(json.load(sys.stdin))
+print(json.dumps([error.message for error in found]))
+"""
+
+
+def problems(variable: str, program: str, values: Any) -> list[str]:
+    """Return what a program in another environment says about these values."""
+    python = os.environ.get(variable)
+    if not python:
+        pytest.skip(f"{variable} names no Python")
+    done = subprocess.run([python, "-c", program], input=json.dumps(values), capture_output=True, text=True, check=True)
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def pods_in(value: Any) -> list[Any]:
+    """Return every pod's spec in a document."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    own = [value] if isinstance(value, dict) and "containers" in value and "volumes" in value else []
+    return [*own, *(pod for each in inner for pod in pods_in(each))]
+
+
+@pytest.mark.parametrize(
+    ("target", "model"), [("jobset", "JobsetV1alpha2JobSet"), ("trainjob", "TrainerV1alpha1TrainJob")]
+)
+def test_the_models_of_trainer_read_every_key(target: str, model: str) -> None:
+    made = yaml.safe_load(document(target))
+
+    assert problems("COMPOSESIM_KUBERNETES_PYTHON", READ_BACK, [model, made]) == []
+    made["spec"]["typo"] = "x"
+    assert problems("COMPOSESIM_KUBERNETES_PYTHON", READ_BACK, [model, made]) == [".spec.typo"]
+
+
+@pytest.mark.parametrize("target", [name for name in KUBERNETES if name != "trainjob"])
+def test_pods_are_strictly_valid(target: str) -> None:
+    pods = pods_in(yaml.safe_load(document(target)))
+
+    assert pods
+    assert problems("COMPOSESIM_KUBERNETES_PYTHON", STRICT_PODS, pods) == []
+    assert problems("COMPOSESIM_KUBERNETES_PYTHON", STRICT_PODS, [{**pods[0], "typo": 1}])
+
+
+def test_skypilot_accepts_the_task() -> None:
+    made = yaml.safe_load(document("skypilot"))
+
+    assert problems("COMPOSESIM_SKYPILOT_PYTHON", SKYPILOT_TASK, made) == []
+    assert problems("COMPOSESIM_SKYPILOT_PYTHON", SKYPILOT_TASK, {**made, "typo": 1})
+
+
+@pytest.mark.skipif(not shutil.which("sbatch"), reason="no sbatch")
+def test_slurm_accepts_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(document("slurm", nodes=1, gpus="none", cpus=1, memory="64m"))
+
+    subprocess.run(["sbatch", "--test-only", str(script)], check=True, cwd=tmp_path)
