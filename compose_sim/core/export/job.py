@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from compose_sim.core.plan.masking import is_secret
@@ -14,6 +14,7 @@ from compose_sim.core.units import format_bytes, format_count
 from compose_sim.errors import SpecError
 
 STORE_PORT = 29500  # torchrun's default
+SLURM_KEYS = ("partition", "account", "time", "constraint", "sbatch")  # of a spec
 _OWN_VARIABLE = re.compile(r"\bCOMPOSESIM_[A-Z_]+\b")
 
 
@@ -37,6 +38,9 @@ class Job:
     max_restarts: int
     elastic: tuple[int, int] | None
     timeout_s: float | None
+    slurm: Mapping[str, str] = field(
+        default_factory=dict
+    )  # options of sbatch that the spec names, and `sbatch` for others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,7 @@ LEFT_OUT = {
     "timeout": "the job has no time limit",
     "cpus": "no number of CPUs is requested",
     "memory": "no memory is requested",
+    **dict.fromkeys(SLURM_KEYS, "only Slurm has such an option"),
     "shm_size": "/dev/shm has the size that the cluster gives it",
 }
 
@@ -109,6 +114,7 @@ def job_of(
         max_restarts=spec.max_restarts,
         elastic=spec.elastic_range,
         timeout_s=spec.timeout,
+        slurm={key: value for key in SLURM_KEYS if (value := getattr(spec, key))},
     )
 
 

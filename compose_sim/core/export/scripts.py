@@ -29,8 +29,10 @@ def slurm(job: Job) -> str:
         **({"gpus-per-node": f"{job.accelerator}:{job.gpus}".lstrip(":")} if job.gpus else {}),
         **({"time": _slurm_time(job.timeout_s)} if job.timeout_s else {}),
         "output": f"{job.name}.%j.log",
+        **{key: value for key, value in job.slurm.items() if key != "sbatch"},
     }
     lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in directives.items())]
+    lines += [f"#SBATCH {job.slurm['sbatch']}"] if "sbatch" in job.slurm else []
     return "\n".join([*lines, "set -euo pipefail", *_exports(job), _RENDEZVOUS + _attempts(job), ""])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compose_sim.core.export import drivers, kubernetes, scripts, tasks
-from compose_sim.core.export.job import Change, Job
+from compose_sim.core.export.job import SLURM_KEYS, Change, Job
 
 _POD = frozenset({"cpus", "memory", "shm_size"})
 
@@ -42,7 +42,7 @@ TARGETS: Mapping[str, Target] = {
     "slurm": Target(
         write=scripts.slurm,
         recipe="ddp",
-        keeps=frozenset({"cpus", "memory", "max_restarts", "timeout"}),
+        keeps=frozenset({"cpus", "memory", "max_restarts", "timeout", *SLURM_KEYS}),
         submit="sbatch FILE",
         changes={"folder": "submit it in a folder that all nodes see, with the environment of your script activated"},
         needs_image=False,

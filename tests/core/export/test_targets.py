@@ -144,3 +144,11 @@ def test_skypilot_needs_the_name_of_the_gpu() -> None:
         TARGETS["skypilot"].write(job(spec_of(nodes=2)))
 
     assert "--accelerator" in caught.value.hint
+
+
+def test_options_of_slurm_are_directives_there_and_reported_elsewhere() -> None:
+    values = {"partition": "gpu", "time": "01:00:00", "sbatch": "--qos=high", "gpus": "none"}
+    lines = document("slurm", timeout=None, **values).splitlines()
+
+    assert {"#SBATCH --partition=gpu", "#SBATCH --time=01:00:00", "#SBATCH --qos=high"} <= set(lines)
+    assert {"partition", "time", "sbatch"} <= reported("jobset", **values)
