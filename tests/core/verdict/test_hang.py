@@ -91,6 +91,12 @@ def test_a_rank_at_a_breakpoint_is_waited_for() -> None:
     [
         pytest.param(stalled(2), 15.0, id="every rank has stepped"),
         pytest.param(stalled(2, steps=0), 60.0, id="one has not stepped yet"),
+        pytest.param(
+            stalled(2, steps=0, waiting_in="barrier #7 (train.py, line 9)"), 15.0, id="all wait, one for another reason"
+        ),
+        pytest.param(
+            stalled(2, steps=0, waiting_in="all_reduce #7 (train.py, line 52)"), 60.0, id="all wait in the same"
+        ),
     ],
 )
 def test_before_the_first_step_there_is_more_patience(last: Event, patience: float) -> None:

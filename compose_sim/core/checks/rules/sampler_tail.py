@@ -75,7 +75,8 @@ def _judge_epoch(case: Case, members: dict[int, Loader], number: int, drawn: dic
     trained = any(each.epochs[number].trained for each in members.values())
     if doubled and (trained or not _is_gathered(case, members, number)):
         replicas = info.sampling.num_replicas
-        why = f" to divide {length} evenly among {replicas} ranks" if replicas else ""
+        is_padding = replicas and doubled == -length % replicas
+        why = f" to divide {length} evenly among {replicas} ranks" if is_padding else ""
         fix = _FIX_DOUBLED_TRAINING if trained else _FIX_DOUBLED_EVALUATION
         return _result(loader, number, f"{format_count(doubled, 'sample')} of {length} used twice", why, fix)
     if dropped and not (trained and _is_asked_for(loader)):

@@ -58,7 +58,12 @@ def judge(case: Case) -> Result:
             further = [rank for rank, other in members.items() if _is_uneven(case, way, other)]
             if further:
                 return _uneven(members, ended, further)
-    return passed(f"ranks trained on equally many batches ({' or '.join(map(str, counts))})")
+    if any(len({way.synchronised for way in members.values()}) > 1 for members in ways.values()):
+        listed = " or ".join(map(str, counts))
+        if case.verdict != "passed":
+            return not_applicable(f"the run ended ({case.verdict}) when the ranks had trained on {listed} batches")
+        return passed(f"ranks trained on {listed} batches, and none had to wait for another")
+    return passed(f"ranks trained on equally many batches ({', '.join(map(str, counts))})")
 
 
 def _joins(case: Case) -> bool:

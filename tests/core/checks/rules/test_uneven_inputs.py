@@ -52,7 +52,7 @@ def test_a_run_that_broke_off_between_epochs_of_equal_length_passes() -> None:
 
 @pytest.mark.parametrize(
     ("raised", "status"),
-    [("EOFError: Ran out of input", PASSED), ("RuntimeError: [gloo] Connection closed by peer", FAILED)],
+    [("EOFError: Ran out of input", "not-applicable"), ("RuntimeError: [gloo] Connection closed by peer", FAILED)],
 )
 def test_a_rank_that_raised_between_epochs_is_no_lack_of_batches(raised: str, status: str) -> None:
     again = epoch(range(2), number=1)
