@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,51 @@ def test_the_documents_use_the_action_and_the_hook_as_they_are() -> None:
 
     assert set(step[0]["with"]) <= set(ACTION["inputs"])
     assert [hook["id"] for hook in config["repos"][0]["hooks"]] == ["composesim-check"]
+
+
+def test_only_the_job_that_publishes_gets_a_token_of_the_package_index() -> None:
+    """There is no password, and no job can write more than it must."""
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+
+    assert release["permissions"] == {}
+    assert {name: job["permissions"] for name, job in release["jobs"].items()} == {
+        "build": {"contents": "read"},
+        "publish": {"id-token": "write"},
+        "announce": {"contents": "write"},
+    }
+    scripts = [step.get("run", "") for job in release["jobs"].values() for step in job["steps"]]
+    assert [script for script in scripts if "${{" in script or "secrets." in script] == []
+
+
+def test_a_tag_that_is_not_signed_or_of_another_version_is_not_released(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / "compose_sim").mkdir()
+    (tmp_path / "compose_sim/__init__.py").write_text('__version__ = "1.2.3"\n')
+
+    def release(tag: str, changes: str) -> str:
+        (tmp_path / "CHANGELOG.md").write_text(changes)
+        environment = {name: value for name, value in os.environ.items() if name != "GITHUB_REPOSITORY"}
+        words = [tmp_path / "scripts/release.sh", tag]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 1
+        return done.stderr
+
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    section = "# Changelog\n\n## [1.2.3]\n\n- What is new\n\n## [1.2.2]\n\n- Old\n"
+    assert "the tag is v1.2.4" in release("v1.2.4", section)
+    assert "no section '## [1.2.3]'" in release("v1.2.3", "## [1.2.2]\n\n- Old\n")
+    assert "is not signed" in release("v1.2.3", section)
+    assert (tmp_path / "build/release/notes.md").read_text() == "\n- What is new\n\n"
+
+
+def test_the_component_of_gitlab_uses_its_inputs_as_variables() -> None:
+    """An input that is pasted into a script could be a command."""
+    spec, jobs = yaml.safe_load_all((ROOT / "templates/ci/gitlab-component.yml").read_text())
+    (job,) = jobs.values()
+
+    assert [line for line in (*job["script"], *job["after_script"]) if "$[[" in line] == []
+    used = set(re.findall(r"\$\[\[ inputs\.(\w+) \]\]", yaml.safe_dump(jobs)))
+    assert used == set(spec["spec"]["inputs"])
 
 
 def test_the_hook_runs_a_verb_that_there_is() -> None:

@@ -1,0 +1,17 @@
+# composesim as an image: docker run --rm -v "$PWD:/work" IMAGE check train.py
+# Nodes are processes in this container (--engine local). Build: docker build -t composesim --build-arg TORCH_INDEX=URL .
+ARG BASE=python:3.12-slim
+FROM ${BASE}
+ARG TORCH=torch
+ARG TORCH_INDEX=
+COPY . /src
+# The secret, which no layer keeps, is a pip.conf for builds behind a mirror.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    python3 -m venv /opt/composesim \
+    && /opt/composesim/bin/pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} /src "$TORCH" \
+    && rm -rf /src
+ENV PATH=/opt/composesim/bin:$PATH COMPOSESIM_RUNS=/tmp
+WORKDIR /work
+USER 1000
+ENTRYPOINT ["composesim"]
+CMD ["--help"]
