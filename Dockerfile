@@ -1,9 +1,9 @@
 # composesim as an image: docker run --rm -v "$PWD:/work" IMAGE check train.py
-# Nodes are processes in this container (--engine local). Build: docker build -t composesim --build-arg TORCH_INDEX=URL .
+# Nodes are processes in this container (--engine local). Build: docker build -t composesim .
 ARG BASE=python:3.12-slim
 FROM ${BASE}
 ARG TORCH=torch
-ARG TORCH_INDEX=
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 COPY . /src
 # The secret, which no layer keeps, is a pip.conf for builds behind a mirror.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
