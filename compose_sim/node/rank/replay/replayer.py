@@ -21,6 +21,8 @@ from . import batches
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
 from .gradients import Clipped, GradientComparison, add, compare, gradients_of, parameters_of, put, settings_of
 
+_ONLY_GPU = {f"cuda:{index}": "cuda:0" for index in range(1, 64)}  # a node of the recorded run may have more
+
 
 class Replayer:
     """One rank's replay of a record: of all ranks together, or of one rank alone."""
@@ -105,7 +107,7 @@ class Replayer:
             return parts[0]
 
     def _load(self, file: str) -> Any:
-        return torch.load(self.folder / file, weights_only=False)
+        return torch.load(self.folder / file, weights_only=False, map_location=_ONLY_GPU)
 
     def _put_initial(self) -> None:
         """Set the recorded parameters before the first step, for scripts that set no seed."""
