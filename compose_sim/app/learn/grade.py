@@ -48,7 +48,8 @@ def _outcome(folder: Path, lesson: LessonFolder, engine: LessonEngine) -> Outcom
         with staged(lesson, text) as project:
             result = attempt(lesson, project, engine=engine)
     except ComposesimError as error:
-        return _without_run("unjudged", f"{error.message} {error.evidence}".strip())
+        hint = f"Try: {error.hint}" if error.hint else ""
+        return _without_run("unjudged", "\n".join(filter(None, (error.message, error.evidence, hint))))
     if result.was_interrupted:
         raise KeyboardInterrupt
     return result.outcome
