@@ -24,6 +24,7 @@ from compose_sim.engine.run_folder.record import report_of
 
 _AROUND = 4  # lines of source before and after the one that a check names
 _LARGEST_SOURCE = 1 << 20
+_MOST_CHUNKS = 64  # of the records of one rank at a time
 _READ_FROM_LOGS = ("log", "metric")
 
 
@@ -84,7 +85,9 @@ class PageReader:
             tail = self._records.get(name)
             if tail is None:
                 tail = self._records[name] = FileTail(self.folder.files, name)
-            while lines := tail.read():
+            for _ in range(_MOST_CHUNKS):
+                if not (lines := tail.read()):
+                    break
                 spans = self._timeline.add(int(rank), int(generation), (line for _, line in lines))
                 self._fold.add_spans(spans)
 

@@ -177,6 +177,7 @@ ATTACKS = {
     "events-folder": lambda: (RUN / "events" / "zz.jsonl").mkdir(),
     "events-endless": lambda: (RUN / "events" / "zz.jsonl").symlink_to("/dev/urandom"),
     "observations-fifo": lambda: os.mkfifo(RUN / "observations" / "node-0.0.7.jsonl"),
+    "events-empty-lines": lambda: raw("events/node-0.jsonl", "\n" * (60 << 20)),
     "unreadable": lambda: (RUN / "events" / "node-0.jsonl").chmod(0),
     "print-escapes": lambda: print(ESCAPES, "\r✔ passed  forged"),
     "print-commands": lambda: print(COMMANDS),

@@ -20,6 +20,7 @@ from compose_sim.engine.run_folder.node_files import NodeFiles, files_of_nodes
 from compose_sim.engine.run_folder.safe_files import MOST_BYTES, SafeFolder
 from compose_sim.errors import SpecError
 
+_MOST_RECORDS = 1_000_000  # of one file
 _MOST_PRINTED = 4 << 20  # of each rank; its lines take three times as much memory
 
 
@@ -77,7 +78,7 @@ def read_observed(folder: Path, state: ClusterState | None = None, *, generation
             newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(number), node, name))
     last = max((at for at, _, _ in newest.values()), default=0)
     ranks: dict[int, RankObserved] = {
-        rank: parse_rank(node, rank, _lines(files, name)) for rank, (at, node, name) in newest.items() if at == last
+        rank: parse_rank(node, rank, _records(files, name)) for rank, (at, node, name) in newest.items() if at == last
     }
     return Observed(ranks=ranks)
 
@@ -113,12 +114,21 @@ def read_events(folder: Path) -> list[Event]:
     parsed = [
         parse_file_event(line, PurePath(name).stem)
         for name in NodeFiles(files).event_files()
-        for line in _lines(files, name)
+        for line in _records(files, name)
     ]
     return sorted((event for event in parsed if event), key=lambda event: event.t)
 
 
-def _lines(files: SafeFolder, name: str, begins_at: int = 0, most: int = MOST_BYTES) -> list[str]:
+def _records(files: SafeFolder, name: str) -> list[str]:
+    """Return the lines of a file of records; a node that writes only line ends takes no more than one that writes records."""
+    try:
+        text = files.read_bytes(name).decode("utf-8", "replace")
+    except (OSError, UnsafeFileError):  # a node made it unreadable
+        return []
+    return [line for line in text.split("\n", _MOST_RECORDS)[:_MOST_RECORDS] if line]
+
+
+def _lines(files: SafeFolder, name: str, begins_at: int, most: int) -> list[str]:
     """Return the lines in a part of a file: a run that wrote more is judged by the beginning."""
     try:
         return files.read_bytes(name, offset=begins_at, size=most).decode("utf-8", "replace").splitlines()

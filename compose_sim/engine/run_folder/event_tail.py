@@ -19,7 +19,9 @@ from compose_sim.engine.run_folder.safe_files import SafeFolder
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
 _ALL_CHUNKS = 4 << 20  # of all logs at a time: each line becomes an object of ten times its size
 _LEAST_CHUNK = 16 << 10  # bytes
-_MOST_CHUNKS = 32  # of one event file in one poll: a node may write faster than this process reads
+# Of one event file in one poll: a node may write faster than this process reads, and a run must still end in time.
+_EVENT_CHUNK, _MOST_EVENT_LINES = 128 << 10, 20_000
+_MOST_EVENTS_LEFT = 64 << 20  # bytes of one event file that are still read at the end
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is cut
 _POLL_S = 0.05
 
@@ -43,9 +45,12 @@ class FileTail:
         complete = [(self._advance(len(line) + 1), line.decode("utf-8", "replace")) for line in lines]
         return complete + (self.finish() if len(self._rest) > _LONGEST_LINE else [])
 
-    def stop_at_end(self) -> None:
-        """Read no more than the file holds now."""
-        self._end = max(self._file.tell(), os.fstat(self._file.fileno()).st_size)
+    def stop_at_end(self, most: int | None = None) -> None:
+        """Read no more than the file holds now, nor more than so many bytes."""
+        at = self._file.tell()
+        self._end = max(at, os.fstat(self._file.fileno()).st_size)
+        if most is not None:
+            self._end = min(self._end, at + most)
 
     def finish(self) -> list[tuple[int, str]]:
         """Return the last line if it has no newline."""
@@ -89,8 +94,10 @@ class EventTail:
         yield self.poll()
         # What a process that outlived the run adds from now on is not read, or this might never end.
         self._finishing = True
-        for tail in self._tails:
+        for tail in self._log_tails.values():
             tail.stop_at_end()
+        for tail in self._event_tails.values():
+            tail.stop_at_end(_MOST_EVENTS_LEFT)
         while new := self.poll():
             yield new
         yield self._collect(final=True)
@@ -117,10 +124,12 @@ class EventTail:
         self._open(self._event_tails, self._found.event_files)
         # The master last: whatever a node does in a round, the round has then been read.
         for tail in sorted(self._event_tails.values(), key=lambda tail: tail.stem == "master"):
-            for _ in range(1 if final else _MOST_CHUNKS):
-                lines = tail.finish() if final else tail.read()
+            told = 0
+            while told < _MOST_EVENT_LINES:
+                lines = tail.finish() if final else tail.read(_EVENT_CHUNK) or tail.read()  # a long line
                 if not lines:
                     break
+                told += max(len(lines), _MOST_EVENT_LINES if final else 1)
                 events += _parsed(tail.stem, lines)
         self._note_rounds(events)
         for stem, lines in printed:
