@@ -12,7 +12,7 @@ from pathlib import Path
 from compose_sim.core.view.page import Message, thin
 
 _PAGE = Path(__file__).parent / "page"
-_SCRIPTS = ("model", "elements", "charts", "timeline", "cluster", "sections", "logs", "live", "main")
+_SCRIPTS = ("model", "elements", "charts", "timeline", "actions", "cluster", "sections", "logs", "live", "main")
 _MOST_SPANS, _MOST_POINTS, _MOST_LOG_BYTES = 25_000, 1_000, 500_000  # together less than 2 MB
 
 

@@ -1,8 +1,8 @@
-"""Serve the live page on 127.0.0.1: the page, the list of runs, and a stream of messages per reader (server-sent events).
+"""Serve the live page on 127.0.0.1: the page, the list of runs, a stream of messages per reader (server-sent events), and actions.
 
 The page holds no data. Whoever asks for data needs the token, which is in the fragment of the printed address: browsers send it to
 no server, and no other page can read it. Requests for another host name are refused, so that a name that somebody else points
-at 127.0.0.1 reaches nothing.
+at 127.0.0.1 reaches nothing. Actions need the token in a header too, and JSON: a form of another page can send neither.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from urllib.parse import parse_qs, urlsplit
 
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder
 from compose_sim.engine.run_folder.safe_files import SafeFolder
-from compose_sim.errors import SpecError
+from compose_sim.errors import ComposesimError, SpecError
+from compose_sim.view.actions import act
 from compose_sim.view.document import content_policy, live_page
 from compose_sim.view.reader import PageReader
 
 _BETWEEN_MESSAGES_S = 0.5
 _PING_S = 10.0
 _WRITE_WITHIN_S = 60.0  # a reader that takes nothing for so long is dropped
+_MOST_BYTES_OF_ACTION = 1 << 16
 _APPENDED = ("spans", "texts", "usage", "metrics", "logs")
 
 
@@ -32,9 +34,9 @@ class ViewServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: RunFolder, port: int) -> None:
-        """Listen on a port; 0 chooses a free one."""
-        self.folder, self.token = folder, secrets.token_urlsafe(24)
+    def __init__(self, folder: RunFolder, port: int = 0, *, read_only: bool = False) -> None:
+        """Listen on a port; 0 chooses a free one. If `read_only`, actions are refused."""
+        self.folder, self.token, self.read_only = folder, secrets.token_urlsafe(24), read_only
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
@@ -63,12 +65,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: the terminal shows the address."""
 
     def do_GET(self) -> None:
-        if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}:
-            self._answer(
-                HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "open the address that composesim view printed\n"
-            )
-            return
         request = urlsplit(self.path)
+        if not self._is_for_us():
+            return
         if request.path == "/":
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", live_page())
         elif request.path not in ("/runs", "/events"):
@@ -78,10 +77,48 @@ class _Handler(BaseHTTPRequestHandler):
         elif request.path == "/runs":
             runs = self.server.runs().values()
             listed = [{"name": run.name, "is_running": run.is_claimed()} for run in runs]
-            shown = {"runs": listed, "shown": self.server.folder.name}
+            shown = {"runs": listed, "shown": self.server.folder.name, "read_only": self.server.read_only}
             self._answer(HTTPStatus.OK, "application/json", json.dumps(shown))
         else:
-            self._stream(parse_qs(request.query).get("run", [self.server.folder.name])[0])
+            self._stream(_named_run(request.query) or self.server.folder.name)
+
+    def do_POST(self) -> None:
+        request = urlsplit(self.path)
+        if not self._is_for_us():
+            return
+        length = self.headers.get("Content-Length", "")
+        folder = self.server.runs().get(_named_run(request.query))
+        if not self._is_allowed():
+            self._answer(HTTPStatus.UNAUTHORIZED, "text/plain", "the token is missing or wrong\n")
+        elif self.server.read_only:
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "the page was started with --read-only\n")
+        elif request.path != "/actions" or folder is None:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is no such run\n")
+        elif self.headers.get("Content-Type") != "application/json":
+            self._answer(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "text/plain", "an action is application/json\n")
+        elif not (length.isascii() and length.isdigit() and int(length) <= _MOST_BYTES_OF_ACTION):
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "text/plain", "an action is at most 64 KiB\n")
+        else:
+            self._act(folder, self.rfile.read(int(length)))
+
+    def _act(self, folder: RunFolder, body: bytes) -> None:
+        try:
+            done = act(folder, json.loads(body))
+        except ComposesimError as error:
+            self._answer(HTTPStatus.CONFLICT, "text/plain; charset=utf-8", f"{error.message}\n")
+        except (ValueError, RecursionError):
+            self._answer(HTTPStatus.BAD_REQUEST, "text/plain", "an action is a JSON object\n")
+        else:
+            self._answer(HTTPStatus.OK, "application/json", json.dumps({"id": done}))
+
+    def _is_for_us(self) -> bool:
+        """Return whether a request names this server, and comes from its own page; refuse it otherwise."""
+        ours = {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}
+        origin = self.headers.get("Origin")
+        if self.headers.get("Host") in ours and (origin is None or origin in {f"http://{each}" for each in ours}):
+            return True
+        self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "open the address that composesim view printed\n")
+        return False
 
     def _is_allowed(self) -> bool:
         given = self.headers.get("Authorization", "")
@@ -139,3 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             if not reader.is_over:
                 time.sleep(_BETWEEN_MESSAGES_S)
+
+
+def _named_run(query: str) -> str:
+    return parse_qs(query).get("run", [""])[0]

@@ -18,12 +18,13 @@ from compose_sim.view.server import ViewServer
 @run_option
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port (default: a free one).")
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser of this machine.")
-def command(name: str | None, run: str | None, port: int, opens: bool) -> None:
+@click.option("--read-only", is_flag=True, help="Refuse the page's actions: faults, links, scale.")
+def command(name: str | None, run: str | None, port: int, opens: bool, read_only: bool) -> None:
     """Serve a page with the timeline, cluster, metrics, checks and logs of RUN on 127.0.0.1, until Ctrl-C."""
     folder = named_folder(name or run)
     folder.read_plan()
     try:
-        server = ViewServer(folder, port)
+        server = ViewServer(folder, port, read_only=read_only)
     except OSError as error:
         raise SpecError(f"--port: {port} cannot be used: {error.strerror}", hint="composesim view") from None
     with server:

@@ -72,7 +72,9 @@ function ringOf(names, t) {
   const moves = [...acts.values()].some((each) => each.kind === "moving");
   const links = names.length < 2 ? [] : names.map((_, index) => {
     const [a, b] = [at[index], at[(index + 1) % names.length]];
-    return svg("path", { class: `ring ${moves ? "moves" : ""}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` });
+    const shape = shapeBetween(names[index], names[(index + 1) % names.length]);
+    return [svg("path", { class: `ring ${moves ? "moves" : ""} ${shape ? "shaped" : ""}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, shape ? svg("title", {}, shape) : null),
+      shape ? svg("text", { class: "dim", x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2 - 6, "text-anchor": "middle" }, shape) : null];
   });
   const awaits = [...acts].filter(([, act]) => act.kind === "waiting").map(([rank, act]) => {
     const a = at[names.indexOf(nodeOf(rank, t))], b = at[names.indexOf(nodeOf(act.late, t))];
@@ -82,6 +84,17 @@ function ringOf(names, t) {
     svg("defs", {}, svg("pattern", { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
       svg("rect", { width: 5, height: 5, fill: colour("--waiting-soft") }), svg("rect", { width: 2, height: 5, fill: colour("--waiting") }))),
     links, awaits, names.map((name, index) => nodeBox(name, t, at[index][0], at[index][1], wide)));
+}
+
+// The shape of the link between two nodes that applies now: of those that apply, the one for the fewest links.
+function shapeBetween(one, other) {
+  const applying = run.now.links.map((text) => {
+    const [, scope, shape] = /^(?:(node-[\w,:-]*)=)?(.*)$/.exec(text), groups = scope ? scope.split(":").map((each) => each.split(",")) : [];
+    const [first, second = null] = groups, joins = (a, b) => first.includes(a) && (!second || second.includes(b));
+    return { shape, breadth: !first ? 3 : second ? 1 : 2, holds: !first || joins(one, other) || joins(other, one) };
+  });
+  const found = applying.filter((each) => each.holds).sort((a, b) => a.breadth - b.breadth)[0];
+  return found && found.shape !== "plain" ? found.shape : "";
 }
 
 function gridOf(names, t) {

@@ -20,7 +20,7 @@ const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG,
 function seconds(value) {
   if (value === null || value === undefined) return "–";
   if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
-  if (value < 1) return `${(value * 1000).toPrecision(value < 0.1 ? 2 : 3)} ms`;
+  if (value < 1) return `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms`;
   if (value < 120) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
   return `${Math.floor(value / 60)} min ${String(Math.floor(value % 60)).padStart(2, "0")} s`;
 }

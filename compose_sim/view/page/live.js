@@ -1,6 +1,6 @@
 // Follow a run that composesim view serves. The token comes with the fragment of the address, which browsers send to no server.
 
-const live = { token: null, runs: [], shown: null, reading: null, heard: 0, lost: false };
+const live = { token: null, runs: [], shown: null, reading: null, heard: 0, lost: false, acts: false };
 
 async function follow() {
   const given = /^#token=(.+)$/.exec(location.hash);
@@ -13,7 +13,7 @@ async function follow() {
   setInterval(showAge, 500);
   try {
     const listed = await (await ask("/runs")).json();
-    Object.assign(live, { runs: listed.runs, shown: listed.shown });
+    Object.assign(live, { runs: listed.runs, shown: listed.shown, acts: !listed.read_only });
   } catch (error) {
     notice(String(error.message));
     return;
@@ -21,8 +21,9 @@ async function follow() {
   watch(live.shown);
 }
 
-async function ask(path, signal) {
-  const answer = await fetch(path, { headers: { Authorization: `Bearer ${live.token}` }, signal });
+async function ask(path, signal, more = {}) {
+  const headers = { Authorization: `Bearer ${live.token}`, ...(more.body ? { "Content-Type": "application/json" } : {}) };
+  const answer = await fetch(path, { headers, signal, ...more });
   if (!answer.ok) throw new Error((await answer.text()).trim());
   return answer;
 }
@@ -38,7 +39,7 @@ async function watch(name) {
       forget();
       for (const built of [BUILT, logs.lines]) { if (built.clear) built.clear(); else built.length = 0; }
       document.getElementById("main").replaceChildren();
-      Object.assign(logs, { taken: 0, rank: "", words: "" });
+      Object.assign(logs, { taken: 0, rank: "", words: "", level: "" });
       Object.assign(lanes, { fitted: true, cursor: null, pinned: false });
       await messages(answer.body.getReader());
     } catch (error) {

@@ -1,15 +1,22 @@
 // The logs of all ranks: only the lines in view are elements, so that any number of lines scrolls fluidly.
 
 const ROW = 20;
-const logs = { lines: [], rank: "", words: "", follow: true, taken: 0, box: null, filler: null };
+const LEVEL = { error: /\b(ERROR|CRITICAL|FATAL|Traceback|[A-Z]\w*(Error|Exception))\b|^E\d{4} /, warning: /\bWARN(ING)?\b|\w+Warning\b|^W\d{4} / };
+const logs = { lines: [], rank: "", words: "", level: "", follow: true, taken: 0, box: null, filler: null };
 
 function logsSection() {
   logs.box = el("div", { id: "log", tabindex: 0, role: "log", "aria-label": "Output of the ranks" }, (logs.filler = el("div")));
   logs.box.addEventListener("scroll", () => { logs.follow = logs.box.scrollTop + logs.box.clientHeight > logs.box.scrollHeight - ROW; paintLogs(); });
   const search = el("input", { type: "search", placeholder: "Search", "aria-label": "Search the logs", oninput: (event) => { logs.words = event.target.value.toLowerCase(); filterLogs(); } });
   const ranks = el("select", { id: "log-rank", "aria-label": "Rank", onchange: (event) => { logs.rank = event.target.value; filterLogs(); } }, el("option", { value: "" }, "All ranks"));
-  return el("section", { id: "logs" }, el("h2", {}, "Logs", el("small", { id: "log-count" })), el("div", { class: "card" }, el("div", { class: "bar" }, ranks, search), logs.box));
+  const levels = el("select", { id: "log-level", "aria-label": "Level", onchange: (event) => { logs.level = event.target.value; filterLogs(); } },
+    [["", "All levels"], ["warning", "Warnings and errors"], ["error", "Errors"]].map(([value, words]) => el("option", { value }, words)));
+  const follow = el("button", { id: "log-end", onclick: () => { logs.follow = true; logs.box.scrollTop = logs.box.scrollHeight; } }, "To the end");
+  return el("section", { id: "logs" }, el("h2", {}, "Logs", el("small", { id: "log-count" })), el("div", { class: "card" }, el("div", { class: "bar" }, ranks, levels, search, el("span", { class: "push" }), follow), logs.box));
 }
+
+const isShown = (rank, text) => (logs.rank === "" || String(rank) === logs.rank) && (!logs.words || text.toLowerCase().includes(logs.words))
+  && (!logs.level || LEVEL.error.test(text) || (logs.level === "warning" && LEVEL.warning.test(text)));
 
 function filterLogs() { logs.lines = []; logs.taken = 0; addLogs(); }
 
@@ -20,7 +27,7 @@ function addLogs() {
   for (const rank of ranksOf(run.now).map(String)) if (!known.has(rank)) document.getElementById("log-rank").append(el("option", { value: rank }, `rank ${rank}`));
   for (; logs.taken < run.logs.length; logs.taken += 1) {
     const [rank, line] = run.logs[logs.taken];
-    if ((logs.rank === "" || String(rank) === logs.rank) && (!logs.words || plain(line).toLowerCase().includes(logs.words))) logs.lines.push(logs.taken);
+    if (isShown(rank, plain(line))) logs.lines.push(logs.taken);
   }
   logs.filler.style.height = `${logs.lines.length * ROW}px`;
   document.getElementById("log-count").textContent = count(logs.lines.length, "line");
@@ -37,6 +44,7 @@ function paintLogs() {
     row.style.top = `${at * ROW}px`;
     rows.push(row);
   }
+  if (!rows.length) rows.push(el("p", { class: "line dim" }, run.logs.length ? "No line matches." : "No rank has printed anything."));
   logs.box.replaceChildren(logs.filler, ...rows);
 }
 

@@ -24,6 +24,7 @@ function render() {
   section("metrics", [run.metrics.size, [...run.metrics.values()].map((each) => [...each.values()].map((points) => points.length)), now.t], metricsSection);
   section("samples", now.samples, samplesSection);
   section("logs", 1, logsSection);
+  showActions(now);
   drawShares(now);
   draw();
   drawCluster();

@@ -63,7 +63,7 @@ function historyCard(now) {
   ].sort((a, b) => a[1] - b[1]);
   const notes = [...now.notes, now.bottleneck && now.is_over && !now.cause ? `Most likely limited by ${now.bottleneck.what}: ${now.bottleneck.why}` : ""].filter(Boolean);
   if (!rows.length && !notes.length) return null;
-  return el("div", { class: "card" }, rows.length ? el("table", {}, el("tbody", {}, rows.map(([kind, t, what, more]) =>
+  return el("div", { class: "card" }, rows.length ? el("table", { class: "history" }, el("tbody", {}, rows.map(([kind, t, what, more]) =>
     el("tr", {}, el("td", { class: "dim" }, kind), el("td", { class: "n" }, seconds(t)), el("td", {}, what), el("td", { class: "dim" }, more.filter(Boolean).join(", ")))))) : null,
     notes.map((note) => el("p", { class: "small" }, note)));
 }

@@ -29,6 +29,7 @@ function timelineSection() {
         button("Fit", "Show everything", fit)),
       canvas,
       el("p", { class: "small dim", id: "lane-keys" }, "Drag to move, Ctrl and the wheel or double click to zoom. With the keyboard: ← →, + −, 0. Click to hold a moment in the picture of the cluster.")),
+    actionsCard(run.now),
     el("div", { class: "grid", id: "below" }, el("div", { class: "card", id: "cluster" }, el("h3", {}, "Cluster ", el("span", { class: "dim small", id: "moment" })), el("div", { id: "picture" })), el("div", { class: "card scroll", id: "shares" })),
     el("div", { class: "card", id: "waits" }));
 }

@@ -33,6 +33,14 @@ class Page:
         connection.request("GET", path, headers={"Host": host or self.place, "Authorization": f"Bearer {token}"})
         return connection.getresponse()
 
+    def act(self, path: str, action: Any, **headers: str) -> tuple[int, str]:
+        """Send an action as the page does, and return status and answer."""
+        connection = HTTPConnection(self.place, timeout=60)
+        sent = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"} | headers
+        connection.request("POST", path, json.dumps(action), sent)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
     def messages(self, path: str = "/events") -> Iterator[dict[str, Any]]:
         """Yield the messages of a stream."""
         for line in self.get(path):
@@ -65,7 +73,10 @@ def test_data_need_the_token_and_the_page_holds_none(finished: Project) -> None:
         assert page.get("/runs", token=page.token[:-1]).status == 401
         assert page.get(f"/runs?token={page.token}", token="").status == 401
         assert b'id="data">null</script>' in page.get("/", token="").read()
-        assert json.load(page.get("/runs")) == {"runs": [{"name": DONE, "is_running": False}], "shown": DONE}
+        assert json.load(page.get("/runs")) == {
+            "runs": [{"name": DONE, "is_running": False}],
+            **{"shown": DONE, "read_only": False},
+        }
 
 
 def test_no_other_name_for_the_machine_and_no_other_site_reaches_the_page(finished: Project) -> None:
@@ -100,9 +111,13 @@ def test_a_port_that_is_taken_is_bad_usage(finished: Project) -> None:
 def test_two_readers_follow_a_run_until_it_is_over(live: Live) -> None:
     with served(live.project, live.run) as page:
         readers = [page.messages(), page.messages()]
+        path, pause = f"/actions?run={live.run}", {"verb": "fault", "kind": "pause", "arguments": ["node-1"]}
         seen: list[list[dict[str, Any]]] = []
         for reader in readers:
             seen.append([next(message for message in reader if message["logs"])])
+        status, answer = page.act(path, pause)
+        assert status == 200
+        assert page.act(path, {"verb": "heal", "target": json.loads(answer)["id"]})[0] == 200
         for rank in (0, 1):
             live.tell(rank, "0")
         for reader, messages in zip(readers, seen, strict=True):
@@ -110,3 +125,31 @@ def test_two_readers_follow_a_run_until_it_is_over(live: Live) -> None:
 
     for first, *_, last in seen:
         assert (first["now"]["verdict"], last["now"]["verdict"], last["now"]["is_over"]) == ("running", "passed", True)
+        assert [(fault["kind"], fault["nodes"], fault["healed_s"] > 0) for fault in last["now"]["faults"]] == [
+            ("pause", ["node-1"], True)
+        ]
+
+
+def test_actions_need_the_token_a_json_body_and_this_page(finished: Project) -> None:
+    path, kill = f"/actions?run={DONE}", {"verb": "fault", "kind": "kill", "arguments": ["node-1"]}
+    with served(finished, DONE) as page:
+        assert page.act(path, kill, Authorization="")[0] == 401
+        assert page.act(path, kill, Origin="http://evil.example")[0] == 421
+        assert page.act(path, kill, Origin="null")[0] == 421
+        assert page.act(path, kill, **{"Content-Type": "text/plain"})[0] == 415
+        assert page.act("/actions?run=..", kill)[0] == 404
+        status, answer = page.act(path, kill)
+        assert (status, DONE in answer) == (409, True)  # the run is over
+        wrong: list[Any] = [
+            *([], None, {"verb": "exec"}, {**kill, "arguments": "node-1"}, {**kill, "kind": []}, {**kill, "for_s": -1}),
+            *(
+                {"verb": "scale", "nodes": "3"},
+                {"verb": "link", "links": ["node-9=1gbit"]},
+                {**kill, "options": {"x": 1}},
+            ),
+        ]
+        assert [page.act(path, each)[0] for each in wrong] == [409] * len(wrong)
+        assert "is over" not in "".join(page.act(path, each)[1] for each in wrong)
+    with served(finished, DONE, "--read-only") as page:
+        assert page.act(path, kill)[0] == 403
+        assert json.load(page.get("/runs"))["read_only"]
