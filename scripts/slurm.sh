@@ -124,6 +124,8 @@ ReturnToService=2
 KillWait=3
 MinJobAge=300
 SlurmdTimeout=10
+MessageTimeout=5
+EnforcePartLimits=ALL
 NodeName=node-[0-$((NODES - 1))] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$(cut -d ' ' -f 2- <<<"$ports" | tr ' ' ,)] CPUs=8 RealMemory=2048 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=5 MaxTime=60
 PartitionName=urgent Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF

@@ -24,13 +24,14 @@ from compose_sim.engine.slurm.commands import ask
 from compose_sim.engine.slurm.jobs import find_jobs, job_fields
 from compose_sim.engine.slurm.records import MASTER, exited, read_nodes, read_records, status_of
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
-from compose_sim.errors import CommandError, ComposesimError, EngineError, EnvironmentMissingError
+from compose_sim.errors import CommandError, ComposesimError, EngineError, EnvironmentMissingError, SpecError
 
 _REQUESTS = "control/slurm-requests"  # node/slurm/job.py explains them
 _POLL_S = 0.1
 _LOOK_S = 2.0  # between questions to the controller, which serves all users
 _STARTED_WITHIN_S = 120.0
 _PING_S = 10.0
+_MASTER_ENDS_WITHIN_S = 3.0
 
 
 class SlurmEngine:
@@ -84,10 +85,9 @@ class SlurmEngine:
         while True:
             records = read_records(folder.path)
             if failed := next((each for each in records if each["kind"] == "failed"), None):
-                raise EngineError(
+                raise _not_shared(
                     f"the nodes of Slurm job {self._job} cannot run: {failed['message']}",
-                    evidence=self.output(folder.name, "slurm"),
-                    hint="composesim --runs-dir FOLDER …, with a folder that all nodes share",
+                    self.output(folder.name, "slurm"),
                 )
             if any(each["kind"] == "running" for each in records):
                 return
@@ -110,15 +110,15 @@ class SlurmEngine:
             time.sleep(_POLL_S)
 
     def _raise_ended(self, fields: Mapping[str, str], folder: RunFolder) -> None:
-        code, where = job_exit_code(fields), fields.get("BatchHost", "its first node")
         message = job_ending(fields)[1] or f"Slurm job {self._job} ended before it started the nodes"
-        if code == jobs.NO_FOLDER:
-            message = f"{where} does not see the folder of the run, '{folder.path}': it is not on a shared file system"
+        where = fields.get("BatchHost", "its first node")
+        if job_exit_code(fields) == jobs.NO_FOLDER:
+            raise _not_shared(f"{where} does not see the folder of the run, '{folder.path}'", "")
         raise EngineError(
             message,
             evidence=self.output(folder.name, "slurm")
             or f"{fields.get('JobState')}, exit code {fields.get('ExitCode')}",
-            hint="composesim --runs-dir FOLDER …, with a folder that all nodes share",
+            hint=f"scontrol show job {self._job}; sacct -j {self._job}",
         )
 
     def exits(self, plan: Plan) -> Iterator[NodeStatus]:
@@ -147,6 +147,10 @@ class SlurmEngine:
 
     def _note_ending(self, fields: Mapping[str, str]) -> None:
         """Record what happened to the job, before its nodes' exits are taken for failures of the script."""
+        deadline = time.monotonic() + _PING_S
+        while fields.get("JobState") == "COMPLETING" and time.monotonic() < deadline:  # which hides how it ended
+            time.sleep(_POLL_S)
+            fields = job_fields(fields["JobId"])
         reason, message = job_ending(fields)
         if reason and self._folder and not self._noted:
             self._noted = True
@@ -190,6 +194,9 @@ class SlurmEngine:
 
     def stop(self, run: str, *, grace_s: float) -> None:
         """Have the job end its nodes with SIGTERM, then the master; kill what is left after the grace period."""
+        if self._job:
+            self._note_ending(job_fields(self._job))
+        self._noted = True  # what happens to the job from now on is our doing
         for job in find_jobs(run):
             if job.state in RUNNING:
                 SafeFolder(Path(job.folder)).append(_REQUESTS, json.dumps({"stop": grace_s}) + "\n")
@@ -201,9 +208,9 @@ class SlurmEngine:
         """Cancel the job of a run. One that has ended its nodes gets a moment to end by itself, and counts as completed then."""
         for job in find_jobs(run):
             nodes = read_nodes(Path(job.folder))
-            if nodes and all("exit_code" in node for node in nodes.values()):
+            if nodes and all("exit_code" in node for name, node in nodes.items() if name != MASTER):
                 with suppress(EngineError):
-                    jobs.wait_until_over(job, deadline=time.monotonic() + _PING_S)
+                    jobs.wait_until_over(job, deadline=time.monotonic() + _MASTER_ENDS_WITHIN_S)
                     continue
             jobs.cancel(job)
 
@@ -236,8 +243,10 @@ class SlurmEngine:
         """Do nothing: a run without a job has left nothing."""
 
     def problem(self) -> str:
-        """Return that the controller does not respond, if so."""
+        """Return that the controller does not respond, if so; record what happened to the job, if nodes ended because of it."""
         try:
+            if self._job:
+                self._note_ending(job_fields(self._job))
             ask(["scontrol", "ping"], within_s=_PING_S)
         except CommandError as error:
             return f"the controller of the Slurm cluster is down: {error.output.strip()}. Try: scontrol ping"
@@ -260,6 +269,11 @@ class SlurmEngine:
         if self._folder and self._folder.name == run:
             return self._folder.path
         return next((Path(job.folder) for job in find_jobs(run)), None)
+
+
+def _not_shared(message: str, evidence: str) -> SpecError:
+    hint = "work in a folder that all nodes share, or composesim --runs-dir FOLDER …"
+    return SpecError(message, evidence=evidence, hint=hint)
 
 
 def _task(folder: Path, python: str, *arguments: str) -> list[str]:
