@@ -19,6 +19,7 @@ from compose_sim.cli.run_session import run_session
 from compose_sim.cli.views.annotations import annotate
 from compose_sim.cli.views.checks import print_checks
 from compose_sim.cli.views.junit import write_junit
+from compose_sim.cli.views.page import write_page
 from compose_sim.cli.views.report import check_verdict, print_cause, results_beside_cause
 from compose_sim.core.request.check_ids import known_check
 
@@ -36,9 +37,16 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
 @check_options(DEFAULTS)
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @click.option(
+    "--html",
+    "html_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the page of the run.",
+)
+@click.option(
     "--explain", metavar="ID", callback=_explain, is_eager=True, expose_value=False, help="Print a check's page."
 )
-def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+def command(file: Path | None, program: tuple[str, ...], as_json: bool, html_file: Path | None, **flags: Any) -> None:
     """Check the distributed code of SCRIPT: run it on 2 nodes with 2 ranks each, then at world size 1, and report what is wrong.
 
     Arguments after SCRIPT are passed to the script. Exit code: 0 nothing failed (a warning is no failure), 1 a check or the run failed,
@@ -59,4 +67,5 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, **flags:
     folder, junit = session.request.folder, session.request.spec.check.junit
     annotate(report, folder=folder, err=as_json)
     unwritten = write_junit(folder / junit, report) if junit else 0
+    unwritten = (write_page(html_file, session.folder) if html_file else 0) or unwritten
     sys.exit(report.check_exit_code or unwritten)

@@ -100,7 +100,8 @@ def test_the_last_line_and_the_exit_code_say_the_same(report: Report, line: str,
 def test_it_runs_on_two_nodes_of_two_ranks_and_tells_each_check(project: Project) -> None:
     project.write("train.py", QUIET)
 
-    done = project.run(*CHECK, "--junit", "out/junit.xml", "train.py")
+    done = project.run(*CHECK, "--junit", "out/junit.xml", "--html", "check.html", "train.py")
+    assert 'id="data">{"now":' in (project.folder / "check.html").read_text()
 
     lines = done.stdout.splitlines()
     assert sorted(line.partition("| ")[2] for line in lines if line.startswith("node-")) == ["0 0", "1 1", "2 0", "3 1"]
