@@ -212,7 +212,7 @@ def test_messages_on_an_authenticated_connection(text: str) -> None:
 
 
 _HEADER = st.text(max_size=40) | st.sampled_from(
-    ["Basic eDo=", "Basic \xff", f"Bearer {SECRET[:-1]}", "composesim-x=1; ;=", 'a="\\', "Basic " + "=" * 9]
+    ["Basic eDo=", "Basic \xff", f"Bearer {SECRET[::-1]}", "composesim-x=1; ;=", 'a="\\', "Basic " + "=" * 9]
 )
 
 

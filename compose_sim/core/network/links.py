@@ -146,10 +146,10 @@ def _field(part: str, text: str) -> tuple[str, int]:
     """Return the field of a Shape that a part of the text sets, and the value."""
     for field, (form, units, least, most, range_in_words) in _FIELDS.items():
         if match := form.fullmatch(part):
-            value = round(float(match[1]) * units[match[2]])
+            value = float(match[1]) * units[match[2]]  # infinite, if there are hundreds of digits
             if not least <= value <= most:
                 raise ValueError(f"'{part}' in '{text}' is out of range: {range_in_words}")
-            return field, value
+            return field, round(value)
     raise ValueError(f"'{part}' in '{text}' is not part of a link: {_nearest(part)}")
 
 

@@ -118,6 +118,8 @@ class _Reader:
         for key_node, value_node in self.pairs(node):
             if not isinstance(key_node, yaml.ScalarNode):
                 raise self.error(key_node, "a key must be a word")
+            if _has_surrogate(key_node.value):
+                raise self.error(key_node, "half of a surrogate pair in a key is not a character")
             key, line = key_node.value, key_node.start_mark.line + 1
             if key in seen:
                 raise self.error(key_node, f"key '{key}' is given twice, first on line {seen[key]}")
@@ -170,12 +172,16 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             return self.sequence(node, path)
         assert isinstance(node, yaml.ScalarNode)
-        if any("\ud800" <= character <= "\udfff" for character in node.value):
+        if _has_surrogate(node.value):
             raise self.error(node, f"{dotted(path)}: half of a surrogate pair is not a character")
         if self.variables is None:
             return _ABSENT if node.tag == "tag:yaml.org,2002:null" else node.value
         text = fill_in(node.value, path, self.variables, lambda problem, hint: self.error(node, problem, hint=hint))
         return _ABSENT if not text and node.style is None else text
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def fill_in(text: str, path: KeyPath, variables: Mapping[str, str], fail: Callable[[str, str], SpecError]) -> str:

@@ -93,6 +93,7 @@ def test_every_profile_is_a_shape(name: str) -> None:
         ("1gbit,2gbit", "'2gbit' in '1gbit,2gbit' says its rate a second time"),
         ("1kbit", "'1kbit' in '1kbit' is out of range: from 10kbit to 1tbit"),
         ("2m", "'2m' in '2m' is not part of a link"),
+        (f"{'9' * 400}s", "is out of range: at most 60s"),
         ("61s", "'61s' in '61s' is out of range: at most 60s"),
         ("loss=100%", "'loss=100%' in 'loss=100%' is out of range: below 100%, which is a partition"),
         ("2ms,jitter=3ms", "the jitter of '2ms,jitter=3ms' is more than its delay"),
