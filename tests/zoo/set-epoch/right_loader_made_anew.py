@@ -1,5 +1,6 @@
 """Creates sampler and loader in every epoch, and passes the epoch to the new sampler."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -49,9 +50,11 @@ class Trainer:
 
     def train_on(self, loader: DataLoader) -> None:
         for number, (given, wanted) in enumerate(loader, start=1):
-            loss = nn.functional.mse_loss(self.model(given), wanted) / self.options.accumulate
-            loss.backward()
-            if number % self.options.accumulate == 0:
+            steps = number % self.options.accumulate == 0
+            with nullcontext() if steps else self.model.no_sync():
+                loss = nn.functional.mse_loss(self.model(given), wanted) / self.options.accumulate
+                loss.backward()
+            if steps:
                 self.optimizer.step()
                 self.optimizer.zero_grad()
 
