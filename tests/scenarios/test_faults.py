@@ -57,9 +57,10 @@ while True:
     try:
         thread = threading.Thread(target=time.sleep, args=(0.01,))
         thread.start()
-        thread.join()
     except RuntimeError as error:
         failed.append(str(error))
+    else:
+        thread.join()  # outside: an injected fault is a RuntimeError too
     print(json.dumps({"step": step, "rank": rank, "failed": failed}), flush=True)
 dist.destroy_process_group()
 """
