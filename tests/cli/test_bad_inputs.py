@@ -118,4 +118,12 @@ def test_help_lists_the_options_of_a_recipe_only_for_that_recipe(typed: Typed) -
     assert "--mpi" in horovod
     assert "--mpi" not in plain
     headings = [line for line in plain.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["Cluster:", "GPUs:", "Network:", "Image and files:", "Run:", "Recipe:", "Slurm (--engine slurm):"]
+    assert headings == [
+        "Cluster:",
+        "GPUs:",
+        "Network:",
+        "Image and files:",
+        "Run:",
+        "Recipe:",
+        "Slurm (--engine slurm):",
+    ]

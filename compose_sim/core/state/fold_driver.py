@@ -45,7 +45,7 @@ def _on_metric(state: ClusterState, event: Event) -> ClusterState:
     step = event.data.get("step")
     first = event.t if state.first_step_at is None else min(state.first_step_at, event.t)
     driver = replace(state.driver, step=step) if state.driver else None
-    return replace(state, metrics={**state.metrics, **event.data}, first_step_at=first, driver=driver)
+    return replace(state.with_metrics(event.data), first_step_at=first, driver=driver)
 
 
 HANDLERS = {"exception": _on_exception, "metric": _on_metric}

@@ -62,8 +62,7 @@ def _on_metric(state: ClusterState, event: Event) -> ClusterState:
     step = event.data.get("step")
     if isinstance(step, int):
         state = _on_metric_step(state, event, step)
-    state = replace(state, metrics={**state.metrics, **event.data})
-    return _update_rank(state, event, metric=event.data)
+    return _update_rank(state.with_metrics(event.data), event, metric=event.data)
 
 
 def _on_metric_step(state: ClusterState, event: Event, step: int) -> ClusterState:

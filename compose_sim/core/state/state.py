@@ -10,6 +10,8 @@ from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.state.load import NO_LOAD, Load
 
+_MOST_METRICS = 1000  # names; a script may print any
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
@@ -182,6 +184,11 @@ class ClusterState:
     faults: Mapping[str, FaultRecord] = field(default_factory=dict)  # by id, in the order in which they were injected
     recoveries: tuple[Recovery, ...] = ()
     metric_interval: int | None = None  # steps between two metric lines of a rank
+
+    def with_metrics(self, values: Mapping[str, Any]) -> ClusterState:
+        """Return the state with these values of metrics; names beyond _MOST_METRICS are ignored, so that each line costs little."""
+        metrics = {**self.metrics, **values}
+        return replace(self, metrics=metrics if len(metrics) <= _MOST_METRICS else self.metrics)
 
     def with_node(self, node: NodeState) -> ClusterState:
         """Return the state with this node in place of the one of the same name."""

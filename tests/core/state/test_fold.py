@@ -41,3 +41,15 @@ def test_steps_that_were_counted_at_the_end_do_not_change_what_else_is_known() -
     assert {name: node.steps for name, node in after.nodes.items()} == {"node-0": 5, "node-1": 2}
     assert (after.ranks[0].phase, after.ranks[0].step) == ("exited", 1)
     assert (after.first_step_at, after.last_t, after.failures) == (before.first_step_at, 4.0, before.failures)
+
+
+def test_metrics_of_ever_new_names_are_ignored() -> None:
+    """Each line would cost more than the one before."""
+    plan = a_plan()
+    lines = [an_event("metric", t=number, rank=0, step=number, **{f"loss{number}": 0.5}) for number in range(3000)]
+    state = fold_all(plan, lines)
+
+    assert len(state.metrics) == 1000
+    assert state.metrics["loss0"] == 0.5
+    last = fold_all(plan, [*lines, an_event("metric", t=3000, rank=0, loss0=0.25)])
+    assert last.metrics["loss0"] == 0.25
