@@ -50,7 +50,11 @@ install() {
 download() {
     mkdir -p "$1/lists/partial" "$1/debs/partial"
     : >"$1/status"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" >"$1/sources"
+    local mirror # the one that this machine already uses
+    mirror=$(apt-get indextargets --format '$(REPO_URI) $(COMPONENT) $(LABEL)' 'Created-By: Packages' |
+        awk '$2 == "main" && $3 == "Debian" && !done { print $1; done = 1 }')
+    [ -n "$mirror" ] || { echo "slurm.sh: no Debian mirror among this machine's apt sources. See: apt-get indextargets" >&2; exit 4; }
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$1/sources"
     local apt=(apt-get --quiet --assume-yes --no-install-recommends
         -o Dir::State="$1" -o Dir::State::status="$1/status" -o Dir::Cache="$1" -o Dir::Cache::archives="$1/debs"
         -o Dir::Etc::sourcelist="$1/sources" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null
