@@ -28,7 +28,8 @@ def estimate_memory(plan: Plan, program: Program) -> RankMemory:
         )
     words = ["-m", program.target] if program.is_module else [program.target]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as shared:
-        variables = {**plan.environment, **plan.nodes[0].environment, **_launched(plan), "COMPOSESIM_SHARED": shared}
+        folders = {"COMPOSESIM_SHARED": shared, "TMPDIR": shared}  # a project in /tmp must not count as temporary
+        variables = {**plan.environment, **plan.nodes[0].environment, **_launched(plan), **folders}
         owner = owner_of(Path(program.folder))
         if owner:
             os.chown(shared, owner.user, owner.group)

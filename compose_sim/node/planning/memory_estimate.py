@@ -123,7 +123,7 @@ def _write_no_file(torch: Any) -> None:
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], str) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
             path = os.path.realpath(arguments[0])
-            if not path.startswith(folders) and "__pycache__" not in path:
+            if not path.startswith(tuple(f"{folder}{os.sep}" for folder in folders)) and "__pycache__" not in path:
                 raise PermissionError(f"an estimate writes no files: '{arguments[0]}'")
 
     torch.save = lambda *_, **__: None

@@ -51,7 +51,7 @@ def test_the_estimate_counts_each_kind_of_tensor_and_replaces_no_checkpoint(tmp_
     project.write("train.py", SCRIPT.replace("WRITES", "True"))
     refused = project.run("plan", "--peak-memory", "--engine", "local", "train.py")
     assert (refused.returncode, (tmp_path / "steps").exists()) == (1, False)
-    assert "train.py:17" in refused.stderr
+    assert "train.py:18" in refused.stderr
 
 
 def test_a_node_whose_ranks_do_not_fit_is_named() -> None:
