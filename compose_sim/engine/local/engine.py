@@ -25,9 +25,7 @@ from compose_sim.engine.local.reaper import ChildProcesses, adopt_orphans
 from compose_sim.engine.local.zygote import Zygote
 from compose_sim.engine.project_owner import owner_of_process
 from compose_sim.engine.protocol import NodeStatus, Progress
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.folder import RunFolder, last_event, try_read_plan
-from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, last_event, try_read_plan
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
 from compose_sim.errors import EngineError
 
@@ -155,11 +153,7 @@ class LocalEngine:
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
         """Return the end of `logs/NODE.out`, where the node's first process prints."""
         folder = self._folder_of(run)
-        try:
-            text = SafeFolder(folder).read_text(f"logs/{node}.out") if folder else ""
-        except (OSError, UnsafeFileError):
-            return ""
-        return "".join(text.splitlines(keepends=True)[-lines:])
+        return end_of_output(folder, node, lines) if folder else ""
 
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a process."""

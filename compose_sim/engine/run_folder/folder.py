@@ -245,6 +245,15 @@ def last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
     return next((event.data for event in events if event and event.kind == kind), {})
 
 
+def end_of_output(folder: Path, node: str, lines: int) -> str:
+    """Return the last lines of `logs/NODE.out`, where a node's first process prints without a container; "" if there are none."""
+    try:
+        text = SafeFolder(folder).read_text(f"logs/{node}.out")
+    except (OSError, UnsafeFileError):
+        return ""
+    return "".join(text.splitlines(keepends=True)[-lines:])
+
+
 def lay_out(
     path: Path,
     user_id: int,

@@ -16,8 +16,7 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.node_roles import role_command
 from compose_sim.core.verdict.job_ending import RUNNING, WAITING, job_ending, job_exit_code
 from compose_sim.engine.protocol import NodeStatus, Progress
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.folder import RunFolder, try_read_plan
+from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, try_read_plan
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.slurm import jobs
 from compose_sim.engine.slurm.commands import ask
@@ -229,11 +228,7 @@ class SlurmEngine:
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
         """Return the end of `logs/NODE.out`, where the node's first process prints."""
         folder = self._path_of(run)
-        try:
-            text = SafeFolder(folder).read_text(f"logs/{node}.out") if folder else ""
-        except (OSError, UnsafeFileError):
-            return ""
-        return "".join(text.splitlines(keepends=True)[-lines:])
+        return end_of_output(folder, node, lines) if folder else ""
 
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a job."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -24,28 +23,25 @@ exec {python} {folder}/node/__main__.py slurm-job >>{folder}/logs/slurm.out 2>&1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """A job that runs nodes, as `squeue` lists it. An `own` one was submitted for the run; else it is a user's allocation."""
+    """A job that runs nodes, as `squeue` lists it."""
 
     job_id: str
     state: str
     run: str
     folder: str
-    own: bool
 
 
 def find_jobs(run: str | None = None) -> list[SlurmJob]:
     """Return this user's jobs with nodes of a run, or of all runs."""
-    # %k: comment, %j: name, %T: state
-    lines = ask(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%j|%k"]).splitlines()
+    # %T: state, %k: comment
+    lines = ask(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k"]).splitlines()
     found = []
     for line in lines:
-        job_id, state, name, comment = line.split("|", 3)
+        job_id, state, comment = line.split("|", 2)
         mark, _, rest = comment.partition(" ")
         own_run, _, folder = rest.partition(" ")
         if mark == _MARK and run in (None, own_run) and state in (*RUNNING, *WAITING):
-            found.append(
-                SlurmJob(job_id=job_id, state=state, run=own_run, folder=folder, own=name == f"{_MARK}-{own_run}")
-            )
+            found.append(SlurmJob(job_id=job_id, state=state, run=own_run, folder=folder))
     return found
 
 
@@ -61,7 +57,7 @@ def job_fields(job_id: str) -> Mapping[str, str]:
 def submit(
     options: Sequence[str], *, run: str, folder: str, python: str, working_directory: str, env: Mapping[str, str]
 ) -> str:
-    """Submit the job of a run, or use the allocation that this process is in; return the job's id."""
+    """Submit the job of a run, and return its id."""
     script = _SCRIPT.format(folder=shlex.quote(folder), python=shlex.quote(python), no_folder=NO_FOLDER)
     comment = f"{_MARK} {run} {folder}"
     argv = ["sbatch", "--parsable", "--export=ALL", "--output=/dev/null", f"--job-name={_MARK}-{run}"]
@@ -94,8 +90,3 @@ def wait_until_over(job: SlurmJob, *, deadline: float) -> bool:
             raise EngineError(f"Slurm has not ended job {job.job_id} yet", hint=f"scancel {job.job_id}")
         time.sleep(_POLL_S)
     return True
-
-
-def allocation() -> str:
-    """Return the id of the job that this process runs in, as after `salloc`; "" if there is none."""
-    return os.environ.get("SLURM_JOB_ID", "")

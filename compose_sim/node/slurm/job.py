@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import roles
+from ..shared.process import shell_status
 
 RECORDS, REQUESTS, JOB_FILE = "control/slurm-records", "control/slurm-requests", "control/slurm-job"
 MASTER = "master"
@@ -150,7 +151,7 @@ class _Job:
             status = process.poll()
             if status is not None:
                 del self._processes[name]
-                code = status if status >= 0 else 128 - status
+                code = shell_status(status)
                 self._worst = max(self._worst, code)
                 self._record("exited", node=name, exit_code=code, oom=self._ran_out_of_memory(name))
         if self._kill_at < float("inf"):
