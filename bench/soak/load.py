@@ -80,7 +80,7 @@ def _row(soak: Soak, wanted: list[tuple[str, int]], *, what: str, goal: str) -> 
 def _failure(soak: Soak, engine: str, nodes: int) -> str:
     """Run the script, and return why it did not pass, "" if it did."""
     name = soak.new_name(f"{engine}-{nodes}")
-    process = replace(soak, engine=engine).start(name, "--nodes", str(nodes), "--force", "sums.py")
+    process = replace(soak, engine=engine).start(name, "--nodes", str(nodes), "sums.py")
     try:
         status = process.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from math import isqrt
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import Choice
@@ -41,9 +42,10 @@ class _Shortage:
     needs: str
     has: str
     nodes: int  # the largest number for which there is enough
+    fix: str = ""  # a command that makes room
 
 
-def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str) -> tuple[Choice, ...]:
+def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str, backend: str) -> tuple[Choice, ...]:
     """
     Return a Choice for each resource that may become scarce.
 
@@ -51,6 +53,8 @@ def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str)
     """
     ranks = [node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs][: spec.initial_node_count]
     found = _shortages(ranks, host, engine=engine, launcher=launcher)
+    if engine == "docker" and spec.recipe == "ddp" and backend == "gloo" and launcher != "env":
+        found += _too_many_neighbors(len(ranks), host)
     if not found:
         return _warnings(spec, host, ranks)
     worst = min(found, key=lambda shortage: shortage.nodes)
@@ -59,7 +63,8 @@ def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str)
     if spec.force:
         return (Choice(what="capacity", value="exceeded", why=f"--force: {problem}"),)
     fewer = f"composesim up --nodes {worst.nodes} … is the largest number that fits" if worst.nodes else "free some"
-    raise SpecError(problem, hint=f"{fewer}; --force starts them nevertheless; composesim doctor")
+    hints = [worst.fix, fewer, "--force starts them nevertheless", "composesim doctor"]
+    raise SpecError(problem, hint="; ".join(filter(None, hints)))
 
 
 def default_memory_bytes(host: Host) -> int | None:
@@ -95,6 +100,24 @@ def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> l
             _Shortage(needs=needs, has=f"{format_bytes(free)}", nodes=_fitting(disk, free - _LEAST_DISK_BYTES))
         )
     return found
+
+
+def _too_many_neighbors(nodes: int, host: Host) -> list[_Shortage]:
+    """
+    Return a shortage if the kernel cannot keep the hardware addresses of all nodes for all nodes.
+
+    gloo connects each rank to every other. All network namespaces share one table of neighbors, and its size cannot be set for one of
+    them. When it is full, connections fail with "No route to host" (Linux 6.18: 2 of 2 runs of 64 nodes).
+    """
+    most = host.most_neighbors
+    if most is None or nodes * nodes <= most:
+        return []
+    room = 1 << (nodes * nodes).bit_length()
+    fix = f"sudo sysctl -w net.ipv4.neigh.default.gc_thresh2={room // 2} net.ipv4.neigh.default.gc_thresh3={room}"
+    needs = (
+        f"{nodes * nodes:,} entries in the kernel's table of neighbors, since gloo connects each rank to every other"
+    )
+    return [_Shortage(needs=needs, has=f"room for {most:,}", nodes=isqrt(most), fix=fix)]
 
 
 def _fitting(needs: Iterable[int], free: int) -> int:

@@ -146,7 +146,6 @@ def _choose_runtime(
             host=host, engine=engine, image=image, python=python, folder=run_folder, gpus=gpus, backend=backend
         )
     check_limits(spec, host, engine=engine.value, portable=portable)
-    scarce = () if portable else check_capacity(spec, host, engine=engine.value, launcher=launcher)
     contained = engine.value == "docker"
     if contained and launcher == HOSTED:
         host = as_ordinary_user(host)
@@ -159,6 +158,8 @@ def _choose_runtime(
         gpu_plan = _plan_gpus(spec, host, mounts, run=run, folder=folder, contained=contained)
         shown = Choice(what="gpus", value=gpu_plan.value, why=gpu_plan.why)
     on_all = gpu_plan is None or all(node.bound.uuids for node in gpu_plan.nodes)
+    backend = choose_backend(spec, host, gpus=hidden.value if hidden else None, all_nodes=on_all)
+    needs = {"engine": engine.value, "launcher": launcher, "backend": backend.value}
     return _Runtime(
         host=host,
         engine=engine,
@@ -168,8 +169,8 @@ def _choose_runtime(
         mounts=mounts,
         gpus=shown,
         gpu_plan=gpu_plan,
-        backend=choose_backend(spec, host, gpus=hidden.value if hidden else None, all_nodes=on_all),
-        scarce=scarce,
+        backend=backend,
+        scarce=() if portable else check_capacity(spec, host, **needs),
     )
 
 

@@ -1,4 +1,4 @@
-"""Find out how many processes and how much memory this machine has room for."""
+"""Find out how many processes, how much memory and how many neighbors this machine has room for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ def free_process_ids() -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return max(0, most - running)
+
+
+def most_neighbors() -> int | None:
+    """Return how many neighbors the kernel keeps for all networks together (arp(7)); None in a container, which cannot see it."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3").read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def available_memory() -> int | None:

@@ -16,7 +16,7 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
-from compose_sim.engine.host.capacity import available_memory, free_process_ids
+from compose_sim.engine.host.capacity import available_memory, free_process_ids, most_neighbors
 from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.host.gpus import inspect_gpus
 from compose_sim.engine.host.ports import listening_ports
@@ -85,6 +85,7 @@ def inspect_host(
             free_memory_bytes=available_memory(),
             free_disk_bytes=shutil.disk_usage(folder).free,
             free_process_ids=free_process_ids(),
+            most_neighbors=most_neighbors(),
             folder=str(folder),
             user_id=nodes.user,
             group_id=nodes.group,

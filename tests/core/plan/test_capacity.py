@@ -36,6 +36,7 @@ def capacity(host: Host | None = None, **spec: Any) -> dict[str, str]:
         ({}, {"nodes": 300, "engine": "local", "launcher": "env"}),
         ({"free_process_ids": 100}, {"nodes": 20}),
         ({"free_disk_bytes": 9 << 20}, {"nodes": 20}),
+        ({"most_neighbors": 1024}, {"nodes": 40}),
         ({"free_memory_bytes": GIB}, {"nodes": [{"nproc_per_node": 4}, {"nproc_per_node": 64}]}),
     ],
 )
@@ -54,6 +55,18 @@ def test_what_cannot_run_is_refused_and_the_largest_number_that_is_named_runs(
     assert a_plan(host, **{**spec, "nodes": nodes[:most] if isinstance(nodes, list) else most})
     with pytest.raises(SpecError):
         a_plan(host, **{**spec, "nodes": wider})
+
+
+def test_a_full_table_of_neighbors_is_refused_where_ranks_meet_each_other_with_the_command_that_enlarges_it() -> None:
+    small = a_machine(most_neighbors=1024)
+
+    with pytest.raises(SpecError) as caught:
+        a_plan(small, nodes=64)
+
+    assert "gc_thresh3=8192" in caught.value.hint
+    assert a_plan(a_machine(most_neighbors=8192), nodes=64)
+    assert a_plan(small, nodes=64, launcher="env")  # ranks do not meet through gloo before the script asks for it
+    assert a_plan(small, nodes=64, engine="local")
 
 
 def test_force_starts_them_nevertheless() -> None:
