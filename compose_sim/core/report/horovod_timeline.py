@@ -8,8 +8,9 @@ tensor that it has, it is idle until their reduction begins. Copies into the fus
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,6 +18,8 @@ from compose_sim.core.units import format_seconds
 
 _NEGOTIATE = "NEGOTIATE_"
 _MICROSECONDS = 1e6
+_MOST_MICROSECONDS = 1e18
+_RANK = re.compile("[0-9]{1,5}")
 Interval = tuple[float, float]
 
 
@@ -75,15 +78,16 @@ def parse_timeline(text: str, *, file: str) -> HorovodTimeline | None:
     )
 
 
-def _events_of(text: str) -> list[dict[str, Any]]:
-    body = text.strip()
-    if not body.endswith("]"):
-        body = body[: body.rfind("}") + 1] + "]"
-    try:
-        events = json.loads(body)
-    except ValueError:
-        return []
-    return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+def _events_of(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the events of a timeline, one on each line; a rank may have written anything."""
+    for line in text.splitlines():
+        try:
+            event = json.loads(line.strip("[], "))
+        except (ValueError, RecursionError):
+            continue
+        at = event.get("ts") if isinstance(event, dict) else None
+        if isinstance(at, int | float) and abs(at) < _MOST_MICROSECONDS and isinstance(event.get("pid"), int):
+            yield event
 
 
 def _read(events: Iterable[Mapping[str, Any]]) -> tuple[list[Interval], dict[int, list[tuple[float, float, float]]]]:
@@ -92,15 +96,13 @@ def _read(events: Iterable[Mapping[str, Any]]) -> tuple[list[Interval], dict[int
     reductions: list[Interval] = []
     busy: dict[int, list[tuple[float, float, float]]] = {}
     for event in events:
-        phase, pid, name, at = (event.get(key) for key in ("ph", "pid", "name", "ts"))
-        if not isinstance(at, int | float):
-            continue
+        phase, pid, name, at = event.get("ph"), event["pid"], event.get("name"), event["ts"]
         tensor = tensors.get(pid)
         if phase == "B" and str(name).startswith(_NEGOTIATE):
             tensors[pid] = _Tensor(ready={})
         elif tensor is None:
             continue
-        elif phase == "X" and tensor.negotiates and str(name).isdigit():
+        elif phase == "X" and tensor.negotiates and _RANK.fullmatch(str(name)):
             tensor.ready[int(str(name))] = at
         elif phase == "B":
             tensor.depth += 1

@@ -106,7 +106,7 @@ def a_timeline(*tensors: tuple[dict[int, int], int, int]) -> str:
         events.append({"ph": "B", "name": "ALLREDUCE", "ts": at[1], "pid": 1})
         events.append({"ph": "B", "name": "GLOO_ALLREDUCE", "ts": at[1], "pid": 1})
         events += [{"ph": "E", "ts": at[2], "pid": 1}] * 2
-    return json.dumps(events)
+    return "[\n" + "".join(f"{json.dumps(event)},\n" for event in events)
 
 
 def test_a_rank_that_is_late_makes_the_others_idle() -> None:
