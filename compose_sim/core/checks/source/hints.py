@@ -27,6 +27,7 @@ _COLLECTIVES = {
     ),
 }
 _MODULES = {"dist", "distributed", "c10d"}
+_MOST_NODES = 100  # of the syntax tree of a condition, which is quoted; Python cannot print a deep one
 _OF_ONE_RANK = ("rank", "is_main", "is_master", "is_chief")
 _SET_EPOCH_THEMSELVES = ("lightning", "pytorch_lightning", "accelerate", "transformers", "ignite")
 
@@ -58,7 +59,7 @@ def parsed(text: str) -> ast.Module | None:
     """Return the syntax tree; None if the text is no Python."""
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
@@ -127,11 +128,12 @@ def _on_one_rank(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _chooses_one_rank(test: ast.expr) -> bool:
-    names = [_name(node).lower() for node in ast.walk(test) if isinstance(node, (ast.Name, ast.Attribute))]
+    nodes = [*ast.walk(test)]
+    names = [_name(node).lower() for node in nodes if isinstance(node, (ast.Name, ast.Attribute))]
     compares = isinstance(test, ast.Compare) and any(isinstance(each, ast.Constant) for each in test.comparators)
     is_flag = isinstance(test, (ast.Name, ast.Attribute, ast.Call))
     ranks = [name for name in names if any(word in name for word in _OF_ONE_RANK)]
-    return bool(ranks) and (compares or (is_flag and not names[0].endswith("rank")))
+    return bool(ranks) and len(nodes) < _MOST_NODES and (compares or (is_flag and not names[0].endswith("rank")))
 
 
 def _collectives(body: list[ast.stmt]) -> Iterator[tuple[str, ast.Call]]:

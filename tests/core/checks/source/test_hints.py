@@ -27,6 +27,8 @@ from tests.builders import ROOT
         ("import lightning.pytorch as pl\nsampler = DistributedSampler(data)", []),
         ("torch.load(path)\ntorch.load(path, 'cpu')\ntorch.load(path, map_location='cpu')\njson.load(file)", [1]),
         ("no Python", []),
+        ("x = " + "-" * 200_000 + "1", []),  # on which Python's parser fails with MemoryError
+        ("if rank" + "+1" * 500 + " == 0:\n    dist.barrier()", []),
     ],
 )
 def test_lines_to_look_at(source: str, lines: list[int]) -> None:
