@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import secrets
@@ -95,6 +96,31 @@ def test_a_command_in_a_node_runs_as_the_owner(project: Path) -> None:
         composesim(project, "wait", "--run", run)
 
     assert done.stdout.split() == [str(OWNER)]
+
+
+def test_a_command_that_the_owner_recorded_is_not_run_again(project: Path) -> None:
+    """It could name a folder of root, in which programs run as root."""
+    words = ["up", "--engine", "local", "--recipe", "exec", "--", "touch", str(project / "touched")]
+    run = project / ".composesim" / "runs" / "demo"
+    run.mkdir(parents=True)
+    for name, text in {"plan.json": "{}", "command.json": json.dumps({"folder": "/", "words": words})}.items():
+        write(project, f".composesim/runs/demo/{name}", text)
+    for folder in (run, *run.parents[:2]):
+        os.chown(folder, OWNER, OWNER)
+
+    done = composesim(project, "rerun", "demo", check=2)
+
+    assert f"touch {project}/touched" in done.stdout
+    assert not (project / "touched").exists()
+
+
+def test_export_does_not_write_through_a_link(project: Path, tmp_path: Path) -> None:
+    write(project, "precious", "precious")
+    (project / "job.sh").symlink_to("precious")
+
+    composesim(project, "export", "torchrun", "-o", "job.sh", "train.py", check=0)
+
+    assert (project / "precious").read_text() == "precious"
 
 
 @pytest.mark.parametrize("name", [".env", "settings.env", "composesim.yaml"])

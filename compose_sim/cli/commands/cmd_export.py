@@ -13,6 +13,7 @@ from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import echo, print_json, say
 from compose_sim.cli.options import portable_options, request_from_flags
 from compose_sim.core.export.targets import TARGETS
+from compose_sim.engine.run_folder.safe_files import write_file
 
 
 @click.command("export", cls=OwnWordFirst)
@@ -38,7 +39,7 @@ def command(
     """
     exported = export(request_from_flags(file=file, program=program, **flags), target, accelerator=accelerator)
     if output:
-        output.write_text(exported.text)
+        write_file(output, exported.text)
     if as_json:
         changes = [asdict(change) for change in exported.changes]
         print_json({"schema_version": 1, "target": target, "document": exported.text, "changes": changes})

@@ -10,6 +10,8 @@ import click
 
 from compose_sim.cli.console import say
 from compose_sim.cli.run_lookup import run_name, select_folder
+from compose_sim.cli.spelling import normalized
+from compose_sim.engine.project_owner import owner_of
 from compose_sim.errors import SpecError
 
 
@@ -26,7 +28,11 @@ def command(context: click.Context, run: str | None) -> None:
     if record.is_claimed():
         raise SpecError(f"the run '{record.name}' is running", hint=f"composesim wait --run {record.name}")
     typed = shlex.join(["composesim", *words])
-    if any(word.startswith("--allow-mount") for word in words):  # which no file may allow, and the record is a file
+    if owner := owner_of(record.path):  # who could have root run anything, anywhere
+        raise SpecError(f"the command of the run '{record.name}' was written by the user '{owner.name}'", hint=typed)
+    if any(
+        normalized(word).startswith("--allow-mount") for word in words
+    ):  # the record is a file, and none may allow it
         raise SpecError(f"the run '{record.name}' used --allow-mount, which must be typed", hint=typed)
     if not folder.is_dir():
         raise SpecError(f"the folder '{folder}' of the run '{record.name}' does not exist", hint=typed)
