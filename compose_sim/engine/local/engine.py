@@ -9,7 +9,6 @@ import contextlib
 import os
 import platform
 import select
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from compose_sim.engine.local.zygote import Zygote
 from compose_sim.engine.project_owner import owner_of_process
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, last_event, try_read_plan
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
 from compose_sim.errors import EngineError
 
@@ -283,6 +283,6 @@ def _names(plan: Plan) -> list[str]:
 def _remove_sockets(run: str) -> None:
     """Delete the run's sockets in /tmp if we may: anybody could have made a folder of that name, and nodes of root be other users."""
     folder = Path(short_folder(run))
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         if os.geteuid() in (0, folder.lstat().st_uid):
-            shutil.rmtree(folder, ignore_errors=True)
+            SafeFolder(folder.parent).remove_tree(folder.name)

@@ -12,6 +12,8 @@ from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.record import delete, finished_runs
 from compose_sim.errors import SpecError
 
+_MOST_LEVELS = 100  # of folders in a run's folder that are measured; each takes a file descriptor
+
 
 def retire(project: Path, *, most_runs: int, most_bytes: int) -> tuple[str, ...]:
     """
@@ -36,7 +38,9 @@ def size_of(folder: RunFolder) -> int:
     """Return the bytes on disk of a run's folder, including the shared storage."""
     total = 0
     with suppress(OSError, SpecError), folder.files.opened(as_owner=False) as opened:
-        for _, _, files, below in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
+        for path, folders, files, below in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
+            if path.count("/") == _MOST_LEVELS:
+                folders.clear()
             for name in files:
                 with suppress(OSError):
                     total += os.stat(name, dir_fd=below, follow_symlinks=False).st_blocks * 512

@@ -15,7 +15,6 @@ import errno
 import json
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,6 +24,7 @@ from typing import Any
 from compose_sim.core.plan.model import HIDDEN
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError, check_owner, refuse_kind, refuse_owner
 from compose_sim.engine.run_folder.file_owner import act_as, act_as_owner_of, give, is_shared, share
+from compose_sim.engine.run_folder.folder_removal import remove_folder
 
 _RUN_DEPTH = 3  # of a run's folder: .composesim/runs/NAME
 MOST_BYTES = 64 << 20  # of a file that is read as a whole
@@ -206,10 +206,10 @@ class SafeFolder:
     def remove_tree(self, name: str) -> None:
         """Delete whatever has this name, following no links. Root does not act as the owner, as root's ranks may have written there."""
         with suppress(FileNotFoundError), self._parent(name, as_owner=False) as (folder, file):
-            if stat.S_ISDIR(os.stat(file, dir_fd=folder, follow_symlinks=False).st_mode):
-                shutil.rmtree(file, dir_fd=folder)
-            else:
+            if not stat.S_ISDIR(os.stat(file, dir_fd=folder, follow_symlinks=False).st_mode):
                 os.unlink(file, dir_fd=folder)
+                return
+            remove_folder(file, folder)
 
     def _check_file(self, path: Path, status: os.stat_result, folder: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):

@@ -22,6 +22,7 @@ from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, lay_out
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.record import delete, report_of
+from compose_sim.engine.run_folder.retirement import size_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 from tests.builders import ROOT, a_plan
@@ -175,7 +176,7 @@ def test_a_run_is_read_past_what_its_nodes_plant(tmp_path: Path, victim: Path, p
     for name in ("events/zz.jsonl", "logs/node-0.9.log", "observations/node-0.0.7.jsonl"):
         plant(folder.path / name, victim)
 
-    tail = EventTail(folder.path)
+    tail = EventTail(folder.path, None)
     lines = [event.data.get("line") for event in chain.from_iterable(tail.finish())]
     tail.close()
 
@@ -215,7 +216,7 @@ def test_a_tail_keeps_what_it_follows_when_a_node_replaces_the_folder(tmp_path: 
     folder = a_run(tmp_path)
     log = folder.path / "logs" / "node-0.0.log"
     log.write_text("before\n")
-    tail = EventTail(folder.path)
+    tail = EventTail(folder.path, None)
     before = tail.poll()
     (folder.path / "logs").rename(folder.path / "moved")
     (folder.path / "logs").symlink_to(victim)
@@ -248,6 +249,27 @@ def test_only_the_owner_can_enter_what_nodes_write_to(tmp_path: Path) -> None:
 def test_a_name_does_not_lead_out_of_its_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnsafeFileError):
         a_run(tmp_path).files.read_text(name)
+
+
+def test_folders_nested_by_the_thousand_are_measured_and_deleted(tmp_path: Path, victim: Path) -> None:
+    """A script that goes down and down leaves more levels than a process may have open files, or than Python may recurse."""
+    folder, before = a_run(tmp_path), contents(victim)
+    logs = os.open(folder.path / "logs", os.O_RDONLY)
+    below = os.dup(logs)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=below)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=below)
+        os.close(below)
+        below = deeper
+    os.symlink(victim, "link", dir_fd=below)
+    os.close(below)
+    os.close(logs)
+
+    assert size_of(folder) > 0
+    folder.files.remove_tree("logs")
+
+    assert not (folder.path / "logs").exists()
+    assert contents(victim) == before
 
 
 @as_root
@@ -310,7 +332,7 @@ def test_root_does_not_print_a_file_that_only_root_can_read(tmp_path: Path, vict
     (victim / "node-0.0.log").chmod(0o600)
     os.link(victim / "node-0.0.log", folder.path / "logs" / "node-0.7.log")
 
-    tail = EventTail(folder.path)
+    tail = EventTail(folder.path, None)
     events = [*chain.from_iterable(tail.finish())]
     tail.close()
 
