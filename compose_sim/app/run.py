@@ -48,7 +48,7 @@ class RunLoop:
 
     def follow(self) -> ClusterState:
         """Follow the run until every node has ended, and return its last state."""
-        tail = EventTail(self._folder.path)
+        tail = EventTail(self._folder.path, self._plan)
         watcher = threading.Thread(target=self._watch, daemon=True)
         watcher.start()
         try:

@@ -15,9 +15,11 @@ from compose_sim.core.state.rank_places import is_on
 from compose_sim.core.view.page import Message, PageFold
 from compose_sim.core.view.samples import sample_strips
 from compose_sim.core.view.timeline import Timeline
+from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.check_inputs import read_observed
 from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import NodeFiles
 from compose_sim.engine.run_folder.record import report_of
@@ -34,9 +36,10 @@ class PageReader:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self._found = NodeFiles(folder.files)
-        self._fold = PageFold(folder.read_plan())
+        plan = folder.read_plan()
+        self._fold = PageFold(plan)
         self._timeline = Timeline()
-        self._events = EventTail(folder.path)
+        self._events = EventTail(folder.path, plan)
         self._records: dict[str, FileTail] = {}
         self._last = 0.0
         self.is_over = False
@@ -53,7 +56,8 @@ class PageReader:
         self.close()
         report = report_of(self.folder)
         samples = sample_strips(read_observed(self.folder.path, self._fold.state))
-        sources = read_sources(report, self._fold.plan.working_directory)
+        with acting_as(owner_of(self.folder.path)):  # who wrote the plan, if this process is root
+            sources = read_sources(report, self._fold.plan.working_directory)
         return self._fold.take(report=report, is_over=True, samples=samples, sources=sources)
 
     def _new_events(self) -> list[Event]:

@@ -96,6 +96,17 @@ def forge_ranks():
     os._exit(9)
 
 
+def many_files():
+    """Leave more files beside those of the run than a process may open."""
+    for number in range(3000):
+        for name in (
+            f"events/x{number}.jsonl",
+            f"logs/node-0.{number + 9}.log",
+            f"observations/node-0.0.{number}.progress",
+        ):
+            (RUN / name).touch()
+
+
 def plant_setuid():
     """Leave programs in the project that give whoever executes them the rights of the user of the nodes."""
     Path("chmod").touch()
@@ -178,6 +189,7 @@ ATTACKS = {
     "events-endless": lambda: (RUN / "events" / "zz.jsonl").symlink_to("/dev/urandom"),
     "observations-fifo": lambda: os.mkfifo(RUN / "observations" / "node-0.0.7.jsonl"),
     "events-empty-lines": lambda: raw("events/node-0.jsonl", "\n" * (60 << 20)),
+    "many-files": many_files,
     "unreadable": lambda: (RUN / "events" / "node-0.jsonl").chmod(0),
     "print-escapes": lambda: print(ESCAPES, "\r✔ passed  forged"),
     "print-commands": lambda: print(COMMANDS),

@@ -6,10 +6,12 @@ import ast
 import json
 import os
 import pty
+import resource
 import secrets
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ _TABLE = next(
 )
 assert isinstance(_TABLE, ast.Dict)
 ATTACKS = sorted({ast.literal_eval(key) for key in _TABLE.keys if key} | set(VERDICTS))
+_OPEN_FILES = (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])  # as on most machines
 IN_CONTAINERS = ("root", "setuid")
 
 
@@ -41,6 +44,7 @@ def composesim(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, _OPEN_FILES),
         timeout=PATIENCE_S,
         check=False,
         text=True,
@@ -66,6 +70,10 @@ def test_an_attack_does_not_change_the_verdict(attack: str, tmp_path: Path) -> N
     if attack == "forge-ranks":
         assert (report["cause"]["node"], report["cause"]["rank"], report["cause"]["kind"]) == ("node-0", 0, "exit")
         assert "step" not in report["metrics"]
+    if attack == "many-files":
+        assert [
+            note for note in report["notes"] if "files in 'events' are ignored" in note or "files in 'logs'" in note
+        ]
     if attack.startswith("log-"):
         assert "fine" in composesim(tmp_path, "logs", "--run", run, check=0).stdout
 

@@ -71,7 +71,8 @@ def test_events_of_a_node(tmp_path: Path, lines: list[str], log: list[str]) -> N
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(text), errors="replace")
-    tail, plan = EventTail(tmp_path), a_plan(nodes=2)
+    plan = a_plan(nodes=2)
+    tail = EventTail(tmp_path, plan)
     state = initial_state(plan)
     with closing(tail):
         for event in chain.from_iterable(tail.finish()):

@@ -34,14 +34,14 @@ def command(
     wanted = chosen_ranks(plan, nodes=nodes, ranks=ranks)
     writer = _Writer(plan, as_json=as_json)
     follow = follow and folder.is_claimed()
-    batches = _batches(folder, follow=follow)
+    batches = _batches(folder, plan, follow=follow)
     for events in batches if tail is None else _tailed(batches, tail, follow=follow):
         writer.write([event for event in events if (event.node, event.rank) in wanted])
 
 
-def _batches(folder: RunFolder, *, follow: bool) -> Iterator[list[Event]]:
+def _batches(folder: RunFolder, plan: Plan, *, follow: bool) -> Iterator[list[Event]]:
     """Yield batches of log events, empty when there is nothing new; with `follow`, until the run is over."""
-    tail = EventTail(folder.path)
+    tail = EventTail(folder.path, plan)
     over = end_of(folder) if follow else None
     while True:
         looked = time.monotonic()

@@ -33,8 +33,8 @@ def command(run: str | None, watch: bool, as_json: bool) -> None:
 
 
 def _watch(folder: RunFolder, *, as_json: bool) -> None:
-    state = initial_state(folder.read_plan())
-    tail = EventTail(folder.path, logs=False)
+    plan = folder.read_plan()
+    state, tail = initial_state(plan), EventTail(folder.path, plan, logs=False)
     over, last = end_of(folder), False
     while not last:
         last = over.wait(_BETWEEN_LOOKS_S) if state.last_t else over.is_set()

@@ -28,8 +28,8 @@ class BreakpointWatch:
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder = folder
         self._rank = rank
-        self._events = EventTail(folder, logs=False)
         plan = try_read_plan(str(folder))
+        self._events = EventTail(folder, plan, logs=False)
         self._state = initial_state(plan) if plan else None
         self.stop: Breakpoint | None = None
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from compose_sim.core.checks import Case
 from compose_sim.core.events.events import Event, parse_file_event
 from compose_sim.core.events.observations import Observed, RankObserved, parse_rank
-from compose_sim.core.plan.model import NODES
+from compose_sim.core.plan.model import NODES, Plan
 from compose_sim.core.report.horovod_timeline import HorovodTimeline, parse_timeline
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
@@ -15,10 +15,9 @@ from compose_sim.core.state.rank_places import is_on
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.hang import standings_of
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.folder import try_read_plan
 from compose_sim.engine.run_folder.node_files import NodeFiles, files_of_nodes
 from compose_sim.engine.run_folder.safe_files import MOST_BYTES, SafeFolder
-from compose_sim.errors import SpecError
 
 _MOST_RECORDS = 1_000_000  # of one file
 _MOST_PRINTED = 4 << 20  # of each rank; its lines take three times as much memory
@@ -26,8 +25,9 @@ _MOST_PRINTED = 4 << 20  # of each rank; its lines take three times as much memo
 
 def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
     """Return the case of a run: the observations, the logs and how it ended. `why_not` says why no check applies."""
-    events = read_events(folder)
-    state = _state_of(folder, events)
+    plan = try_read_plan(str(folder))  # None if somebody deleted it
+    events = read_events(folder, plan)
+    state = fold_all(plan, events) if plan else None
     return Case(
         observed=read_observed(folder, state),
         verdict=report.verdict,
@@ -50,13 +50,6 @@ def read_timeline(folder: Path) -> HorovodTimeline | None:
         if status and status.st_size <= MOST_BYTES:
             return parse_timeline(files.read_text(name), file=name)
     return None
-
-
-def _state_of(folder: Path, events: list[Event]) -> ClusterState | None:
-    try:
-        return fold_all(RunFolder(folder).read_plan(), events)
-    except SpecError:  # somebody deleted the plan
-        return None
 
 
 def _may_tell(state: ClusterState | None, node: str, rank: int, generation: int | None) -> bool:
@@ -108,12 +101,12 @@ def read_logs(folder: Path, events: list[Event], state: ClusterState | None = No
     return logs
 
 
-def read_events(folder: Path) -> list[Event]:
-    """Return all events of the run, in order of time."""
+def read_events(folder: Path, plan: Plan | None = None) -> list[Event]:
+    """Return all events of the run, in order of time; with a plan, those of its nodes."""
     files = SafeFolder(folder)
     parsed = [
         parse_file_event(line, PurePath(name).stem)
-        for name in NodeFiles(files).event_files()
+        for name in NodeFiles(files, plan).event_files()
         for line in _records(files, name)
     ]
     return sorted((event for event in parsed if event), key=lambda event: event.t)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event, parse_file_event, parse_metric
+from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fold_driver import NODE as DRIVER
 from compose_sim.engine.run_folder.clock import read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
@@ -75,9 +76,11 @@ class EventTail:
     node logs an event with the offset at which the round begins in the log of each rank.
     """
 
-    def __init__(self, folder: Path, *, logs: bool = True) -> None:
+    def __init__(self, folder: Path, plan: Plan | None, *, logs: bool = True) -> None:
+        """Follow the files of the nodes and ranks of a plan; of any, if there is no plan."""
         self._files = SafeFolder(folder)
-        self._found = NodeFiles(self._files)
+        self._found = NodeFiles(self._files, plan)
+        self._has_noted = False
         self._clock = read_clock(self._files)
         self._logs = logs
         self._event_tails: dict[str, FileTail] = {}
@@ -132,6 +135,12 @@ class EventTail:
                 told += max(len(lines), _MOST_EVENT_LINES if final else 1)
                 events += _parsed(tail.stem, lines)
         self._note_rounds(events)
+        if events and self._found.strays and not self._has_noted:
+            self._has_noted = True
+            note = (
+                f"files in '{self._found.strays}' are ignored: they are not named after the nodes and ranks of this run"
+            )
+            events.append(Event(t=events[-1].t, kind="note", data={"message": note}))
         for stem, lines in printed:
             events += _log_events(stem, lines, self._rounds.get(stem, []), now)
         events.sort(key=lambda event: (event.t, event.node != "master"))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from pathlib import PurePath
 
-from compose_sim.core.plan.model import NODES
+from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
+from compose_sim.core.plan.model import NODES, Plan
 from compose_sim.core.state.fold_driver import NODE as DRIVER
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
@@ -30,40 +31,62 @@ def files_of_nodes(files: SafeFolder, kind: str, suffix: str) -> list[str]:
 
 
 class NodeFiles:
-    """Finds files again and again while nodes make them. A folder is read only if it may have changed."""
+    """
+    Finds files again and again while nodes make them. A folder is read only if it may have changed.
 
-    def __init__(self, files: SafeFolder) -> None:
+    With a plan, only files of its nodes and ranks count, so that a rank cannot make composesim follow thousands of others.
+    """
+
+    def __init__(self, files: SafeFolder, plan: Plan | None = None) -> None:
         self._files = files
+        self._ranks = _ranks_of_writers(plan) if plan else None
+        self.strays = ""  # a folder with files that do not count
         self._found: dict[tuple[str, str], tuple[int, list[str]]] = {}  # folder, suffix -> when it changed, names
 
     def names(self, kind: str, suffix: str) -> list[str]:
         """Return what `files_of_nodes` returns."""
-        names = [f"{kind}/{name}" for name in self._names(kind, suffix)]
+        names = self._names(kind, suffix)
         for node in self._names(NODES):
-            folder = f"{NODES}/{node}/{kind}"
-            names += [f"{folder}/{name}" for name in self._names(folder, suffix) if _writer(name) == node]
+            names += [name for name in self._names(f"{NODES}/{node}/{kind}", suffix) if _writer(name) == node]
         return names
 
     def event_files(self) -> list[str]:
         """Return the names of a run's event files: that of composesim, then those that nodes and the master write."""
-        journal, _, own = OWN_EVENTS.partition("/")
-        names = [name for name in self.names("events", ".jsonl") if PurePath(name).name != own]
-        return [OWN_EVENTS, *names] if own in self._names(journal, ".jsonl") else names
+        own = PurePath(OWN_EVENTS).name
+        return [OWN_EVENTS, *(name for name in self.names("events", ".jsonl") if PurePath(name).name != own)]
 
     def _names(self, folder: str, suffix: str = "") -> list[str]:
-        """Return the names of a folder's files with this suffix, or of its folders if there is no suffix."""
+        """Return the names of the files with this suffix that count, or of all folders if there is no suffix."""
         try:
-            changed = (
-                (self._files.path / folder).stat().st_mtime_ns
-            )  # wherever it leads: it only saves reading a folder again
+            # Wherever a link leads: this only saves reading a folder again.
+            changed = (self._files.path / folder).stat().st_mtime_ns
         except OSError:
             return []
         if (folder, suffix) in self._found and self._found[folder, suffix][0] == changed:
             return self._found[folder, suffix][1]
-        names = self._files.files(folder, suffix) if suffix else self._files.folders(folder)
+        if suffix:
+            names = [f"{folder}/{name}" for name in self._files.files(folder, suffix) if self._counts(folder, name)]
+        else:
+            names = self._files.folders(folder)
         if time.time_ns() - changed > _SETTLED_NS:
             self._found[folder, suffix] = (changed, names)
         return names
+
+    def _counts(self, folder: str, name: str) -> bool:
+        writer, _, rank = PurePath(name).stem.partition(".")
+        counts = self._ranks is None or rank in self._ranks.get(writer, ())
+        self.strays = self.strays if counts else folder
+        return counts
+
+
+def _ranks_of_writers(plan: Plan) -> dict[str, set[str]]:
+    """Return what may stand between the name of each writer and the suffix of its files: "", or a rank that it may get."""
+    ranks = {DRIVER: range(1), "master": range(0), MPS_NAME: range(0)}
+    for (
+        node
+    ) in plan.nodes:  # ranks are numbered in the order of the nodes, so those of a node decrease if others are missing
+        ranks[node.name] = range(0 if plan.elastic else node.first_rank, node.first_rank + node.nproc)
+    return {writer: {"", *map(str, each)} for writer, each in ranks.items()}
 
 
 def _writer(name: str) -> str:

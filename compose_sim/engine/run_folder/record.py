@@ -15,6 +15,7 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.fold_ranks import count_steps
+from compose_sim.core.state.rank_places import is_on
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.root_cause import failed_at_start
 from compose_sim.core.verdict.verdict import judge
@@ -27,12 +28,13 @@ from compose_sim.errors import SpecError
 from compose_sim.node.shared.progress_page import ProgressPage
 
 _EVIDENCE_LINES = 20
+_MOST_OF_PAGE = 1 << 16  # bytes; a page has fewer
 
 
 def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, ClusterState]:
     """Return the plan of a run and the current state, from files alone; without `metrics` the logs are not read."""
     plan = folder.read_plan()
-    tail = EventTail(folder.path, logs=metrics)
+    tail = EventTail(folder.path, plan, logs=metrics)
     events = [event for batch in tail.finish() for event in batch if event.kind != "log"]
     tail.close()
     return plan, with_counted_steps(folder, fold_all(plan, _in_order(events)))
@@ -44,7 +46,9 @@ def with_counted_steps(folder: RunFolder, state: ClusterState) -> ClusterState:
     for name in files_of_nodes(folder.files, "observations", ".progress"):
         node, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
         with suppress(OSError, UnsafeFileError, ValueError):
-            counted[node, int(rank), int(generation)] = ProgressPage.steps_in(folder.files.read_bytes(name))
+            if is_on(state, node, int(rank), int(generation)):
+                page = folder.files.read_bytes(name, size=_MOST_OF_PAGE)
+                counted[node, int(rank), int(generation)] = ProgressPage.steps_in(page)
     return count_steps(state, counted)
 
 

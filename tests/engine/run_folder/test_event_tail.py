@@ -36,7 +36,7 @@ def test_a_line_counts_to_the_round_in_which_it_was_printed(tmp_path: Path) -> N
     rank_prints(tmp_path, '{"step": 1, "loss": 0.5}\nwörds\n{"step": 2}\n')
     tell_round(tmp_path, 1, {"0": (tmp_path / "logs" / "node-0.0.log").stat().st_size})
     rank_prints(tmp_path, '{"step": 2}\nno newline')
-    tail = EventTail(tmp_path)
+    tail = EventTail(tmp_path, None)
     events = [*chain.from_iterable(tail.finish())]
     tail.close()
 
@@ -48,7 +48,7 @@ def test_a_line_counts_to_the_round_in_which_it_was_printed(tmp_path: Path) -> N
 
 
 def test_a_line_read_as_its_round_begins_counts_to_it(tmp_path: Path) -> None:
-    tail = EventTail(tmp_path)
+    tail = EventTail(tmp_path, None)
     tell_round(tmp_path, 0, {"0": 0})
     rank_prints(tmp_path, "half a line, ")
     first = tail.poll()
@@ -67,7 +67,7 @@ def test_a_line_read_as_its_round_begins_counts_to_it(tmp_path: Path) -> None:
 
 def test_a_log_of_which_no_node_says_where_rounds_begin_is_of_no_round(tmp_path: Path) -> None:
     rank_prints(tmp_path, '{"step": 3}\n')
-    tail = EventTail(tmp_path)
+    tail = EventTail(tmp_path, None)
     events = [*chain.from_iterable(tail.finish())]
     tail.close()
 
@@ -78,7 +78,7 @@ def test_much_output_comes_in_batches(tmp_path: Path) -> None:
     """Each line becomes an object, so that all lines of a long run would fill the memory."""
     lines = [f"line {number} {'-' * 80}" for number in range(120_000)]
     rank_prints(tmp_path, "\n".join(lines))
-    tail = EventTail(tmp_path)
+    tail = EventTail(tmp_path, None)
     sizes, read = [], []
     for batch in tail.finish():
         sizes.append(sum(len(event.data["line"]) for event in batch))
@@ -90,7 +90,7 @@ def test_much_output_comes_in_batches(tmp_path: Path) -> None:
 
 
 def finished(folder: Path) -> list[Event]:
-    tail = EventTail(folder)
+    tail = EventTail(folder, None)
     events = [*chain.from_iterable(tail.finish())]
     tail.close()
     return events

@@ -9,9 +9,9 @@ import pytest
 
 from compose_sim.core.plan.model import KINDS
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.node_files import NodeFiles, files_of_nodes, folder_of
+from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles, files_of_nodes, folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
-from tests.builders import an_event
+from tests.builders import a_plan, an_event
 
 
 def write(folder: Path, *names: str) -> None:
@@ -37,9 +37,28 @@ def test_a_container_writes_only_files_that_are_named_after_it(tmp_path: Path) -
     )
     files = RunFolder(tmp_path).files
 
-    assert NodeFiles(files).event_files() == ["nodes/master/events/master.jsonl", "nodes/node-0/events/node-0.jsonl"]
+    of_nodes = ["nodes/master/events/master.jsonl", "nodes/node-0/events/node-0.jsonl"]
+    assert NodeFiles(files).event_files() == [OWN_EVENTS, *of_nodes]
     assert files_of_nodes(files, "logs", ".log") == ["nodes/master/logs/driver.0.log", "nodes/node-1/logs/node-1.0.log"]
     assert folder_of(files, "node-0") == "nodes/node-0/"
+
+
+@pytest.mark.parametrize(
+    ("spec", "second"),
+    [({}, ["node-1.2.log", "node-1.3.log"]), ({"elastic": "1:2"}, [f"node-1.{rank}.log" for rank in range(4)])],
+)
+def test_with_a_plan_only_its_nodes_and_ranks_count(tmp_path: Path, spec: dict[str, str], second: list[str]) -> None:
+    """A rank that makes thousands of files does not make composesim open them."""
+    plan = a_plan(nodes=2, nproc_per_node=2, **spec)
+    write(tmp_path, *(f"logs/{node}.{rank}.log" for node in ("node-0", "node-1", "node-2", "x") for rank in range(9)))
+    write(tmp_path, "logs/driver.0.log", "logs/node-1.02.log", "events/node-0.jsonl", "events/node-9.jsonl")
+    finder = NodeFiles(RunFolder(tmp_path).files, plan)
+
+    assert finder.event_files() == [OWN_EVENTS, "events/node-0.jsonl"]
+    assert finder.strays == "events"
+    assert finder.names("logs", ".log") == [
+        f"logs/{name}" for name in ("driver.0.log", "node-0.0.log", "node-0.1.log", *second)
+    ]
 
 
 def test_files_that_nodes_add_are_found_in_new_and_in_old_folders(tmp_path: Path) -> None:
