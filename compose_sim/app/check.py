@@ -58,9 +58,9 @@ def check(session: Session, listener: Listener) -> Report:
     """Run a session, replay the first steps if a chosen check needs that, and return the report with all chosen checks."""
     settings, request = session.request.spec.check, session.request
     sources = read_sources(request.folder, str(request.spec.script or ""))
-    notes = tuple(map(str, find_hints(sources)))
-    for note in notes:
-        listener.progress(f"note: {note}")
+    hints = tuple(find_hints(sources))
+    for hint in hints:
+        listener.progress(f"note: {hint}")
     names = chosen(settings.only, settings.skip)
     replays = any(name in names for name in _NEED_A_REPLAY)
     if replays or settings.steps:
@@ -89,7 +89,7 @@ def check(session: Session, listener: Listener) -> Report:
                 report,
                 checks=tuple(result.to_report() for result in results),
                 coverage=found,
-                notes=(*report.notes, *notes),
+                hints=hints,
             )
         )
         if report.verdict == "passed":
@@ -157,12 +157,12 @@ def _replay(
 def _concluded(report: Report) -> Report:
     """Return the report with the verdict of run and checks together.
 
-    A failed check is the cause of a failure; a crash after the training is only a warning.
+    The first failed check that follows from no other is the cause of a failure; a crash after the training is only a warning.
     """
     verdict, cause = report.verdict, report.cause
     if verdict == "failed" and cause and cause.kind == "teardown":
         verdict, cause = "passed", None
-    first = next((result for result in report.checks if result.status == "failed"), None)
+    first = next((result for result in report.checks if result.status == "failed" and not result.follows), None)
     if verdict == "passed" and first:
         verdict, cause = "failed", Cause(kind="check", message=f"{first.id}: {first.detail}")
     return replace(report, verdict=verdict, exit_code=EXIT_CODES[verdict], cause=cause)

@@ -31,7 +31,9 @@ def result_lines(result: CheckResult, width: int) -> Iterable[str]:
     yield head + click.style(f"  {' '.join(detail.split())}", dim=dim)
     if not result.is_problem:
         return
-    if result.fix:
+    if result.follows:
+        yield from _labelled("follows from", result.follows)
+    elif result.fix:
         yield from _labelled("fix", result.fix)
     if result.place:
         yield from _labelled("at", f"{relative(Path(result.place.file), Path.cwd())}:{result.place.line}")

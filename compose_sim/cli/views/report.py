@@ -125,7 +125,9 @@ def unjudged_text(report: Report) -> str:
 
 def verdict_text(report: Report) -> str:
     """Return what failed and how many checks passed; if the run itself did not pass, the cause."""
-    failed = ", ".join(result.id for result in report.checks if result.status == "failed")
+    failed = ", ".join(result.id for result in report.checks if result.status == "failed" and not result.follows)
+    consequences = ", ".join(result.id for result in report.checks if result.status == "failed" and result.follows)
+    failed += f" (consequence: {consequences})" if consequences else ""
     if report.run_failed:
         why = cause_line(report.cause) if report.cause else report.program
         return f"{why}; {failed} failed" if failed else why

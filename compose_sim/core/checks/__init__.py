@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Final
 
+from compose_sim.core.checks.consequences import first_cause
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, CheckResult, CheckStatus
 from compose_sim.core.report.report import Place as ReportPlace
@@ -66,6 +67,7 @@ class Result:
     at: Place | None = None
     ranks: tuple[int, ...] = ()
     id: str = ""
+    follows: str = ""  # the check whose failure is the likely cause of this one
 
     def to_report(self) -> CheckResult:
         """Return the result as the report holds it."""
@@ -76,6 +78,7 @@ class Result:
             fix=self.fix or None,
             place=ReportPlace(file=self.at[0], line=self.at[1]) if self.at else None,
             ranks=self.ranks,
+            follows=self.follows or None,
         )
 
 
@@ -100,8 +103,13 @@ def not_applicable(reason: str) -> Result:
 
 
 def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> tuple[Result, ...]:
-    """Return the results of the chosen checks, in the order of IDS."""
-    return tuple(replace(_judge(name, case), id=name) for name in chosen(only, skip))
+    """Return the results of the chosen checks, in the order of IDS; a problem that follows from a failure names it."""
+    results = [replace(_judge(name, case), id=name) for name in chosen(only, skip)]
+    failures = {result.id for result in results if result.status == FAILED}
+    return tuple(
+        replace(result, follows=first_cause(result.id, failures)) if result.status in (FAILED, WARNED) else result
+        for result in results
+    )
 
 
 def chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[str, ...]:

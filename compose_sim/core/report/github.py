@@ -15,7 +15,7 @@ _FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
 
 
 def workflow_commands(report: Report, *, path_of: Callable[[str], str]) -> list[str]:
-    """Return the workflow commands for failures and warnings; `path_of` makes a path relative to the repository."""
+    """Return the workflow commands for failures, warnings and notes; `path_of` makes a path relative to the repository."""
     commands: dict[str, list[str]] = {level: [] for level in (*_LEVELS.values(), "notice")}
     if report.cause and report.run_failed:
         place = _raised_at(report.cause.traceback or "", path_of)
@@ -29,9 +29,13 @@ def workflow_commands(report: Report, *, path_of: Callable[[str], str]) -> list[
         if not result.is_problem:
             continue
         place = {"file": path_of(result.place.file), "line": str(result.place.line)} if result.place else {}
-        text = result.detail + (f"\nFix: {result.fix}" if result.fix else "")
+        text = result.detail + (f"\nFollows from {result.follows}" if result.follows else "")
+        text += f"\nFix: {result.fix}" if result.fix else ""
         level = _LEVELS[result.status]
         commands[level].append(_command(level, {**place, "title": f"composesim {result.id}"}, text))
+    for hint in report.hints:
+        place = {"file": path_of(hint.place.file), "line": str(hint.place.line)}
+        commands["notice"].append(_command("notice", {**place, "title": "composesim note"}, hint.text))
     return [command for each in commands.values() for command in each[:MOST_ANNOTATIONS]]
 
 

@@ -49,6 +49,7 @@ def _check(suite: Element, class_name: str, result: CheckResult) -> None:
     case = _case(suite, class_name, result.id)
     lines = [
         result.detail,
+        f"follows from: {result.follows}" if result.follows else "",
         f"fix: {result.fix}" if result.fix else "",
         f"at {result.place.file}:{result.place.line}" if result.place else "",
     ]

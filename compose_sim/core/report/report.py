@@ -97,11 +97,23 @@ class CheckResult:
     fix: Annotated[str | None, "What to change"] = None
     place: Annotated[Place | None, "The line to look at"] = None
     ranks: Annotated[tuple[int, ...], "The ranks concerned"] = ()
+    follows: Annotated[str | None, "The failed check of which this is a likely consequence; null for a cause"] = None
 
     @property
     def is_problem(self) -> bool:
         """Whether the check failed or warned."""
         return self.status in ("failed", "warned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """A line that is often wrong in distributed scripts, found in the source before the run; never a failure."""
+
+    place: Annotated[Place, "The line to look at"]
+    text: Annotated[str, "Why"]
+
+    def __str__(self) -> str:
+        return f"{self.place.file}, line {self.place.line}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +243,7 @@ class Report:
     timings: Annotated[Timings, "Seconds from the start to each milestone"] = Timings()
     checks: Annotated[tuple[CheckResult, ...], "The results of the checks"] = ()
     coverage: Annotated[Coverage | None, "What the checks could not compare; null without `check`"] = None
+    hints: Annotated[tuple[Hint, ...], "Lines of the script that are often wrong; never failures"] = ()
     faults: Annotated[tuple[FaultReport, ...], "Injected faults, in order"] = ()
     rounds: Annotated[tuple[RoundReport, ...], "Rounds of the rendezvous, in order"] = ()
     recoveries: Annotated[tuple[RecoveryReport, ...], "Losses after which training continued, in order"] = ()

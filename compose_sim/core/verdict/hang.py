@@ -22,6 +22,8 @@ _FIXES = {
     "`with model.join():` or DistributedSampler(..., drop_last=True).",
     "mismatch": "Call the same collectives in the same order on every rank: move the call out of code that only some ranks execute, "
     "such as `if rank == 0:`.",
+    "messages": "Post both directions at once: `dist.batch_isend_irecv([dist.P2POp(dist.isend, out, peer), "
+    "dist.P2POp(dist.irecv, into, peer)])`, then wait for all of them; or let one rank of each pair receive first.",
     "alone": "Make this rank reach the same collective as the others, or add a timeout to what it waits for.",
     "all": "Add a timeout to what the ranks wait for, so that it raises an error.",
 }
@@ -29,7 +31,7 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The cause of a hang; `kind` is one of stopped, held, loader, locks, gone, mismatch, alone, all."""
+    """The cause of a hang; `kind` is one of stopped, held, loader, locks, gone, mismatch, messages, alone, all."""
 
     kind: str
     message: str
@@ -88,6 +90,9 @@ def diagnose(standings: tuple[Standing, ...], *, folder: str = "") -> Diagnosis:
         first = left[0]
         after = f" after {first.steps} steps" if first.steps else ""
         return _of(first, f"{first.name} exited with status 0{after}, while {_waits(waiting)}", kind="gone")
+    if one_sided := _one_sided(waiting):
+        message = f"{_waits(one_sided, it=False)}, and no rank {'receives' if _sends(one_sided[0]) else 'sends'}"
+        return _of(one_sided[0], message, kind="messages")
     groups: dict[str, list[Standing]] = {}
     for each in waiting:
         groups.setdefault(each.waits_in, []).append(each)
@@ -104,6 +109,16 @@ def diagnose(standings: tuple[Standing, ...], *, folder: str = "") -> Diagnosis:
         )
     message = f"{_waits(fewest, it=False)}, while {_waits(others, it=False)}: they wait for each other"
     return _of(fewest[0], message, kind="mismatch")
+
+
+def _one_sided(waiting: list[Standing]) -> list[Standing]:
+    """Return the ranks that all wait to send, or all to receive, if at least two do and no rank is on the other side."""
+    both = [each for each in waiting if each.waits_in.startswith(("send", "recv"))]
+    return both if len(both) > 1 and len(set(map(_sends, both))) == 1 else []
+
+
+def _sends(standing: Standing) -> bool:
+    return standing.waits_in.startswith("send")
 
 
 def where_all_stand(standings: tuple[Standing, ...], *, folder: str = "") -> str:

@@ -65,6 +65,7 @@ class OptimizerStep(Record):
     models: tuple[SteppedModel, ...] = ()  # of sampled steps only, as are the next three
     backwards: int = 0  # backward passes since the previous step
     retained: int = 0  # of them, those that kept their graph
+    rates: tuple[float, ...] = ()  # the learning rate of each group of parameters; of sampled steps only
     type: str = ""
 
 

@@ -19,6 +19,7 @@ from compose_sim.core.report.report import (
     Cause,
     Coverage,
     ExpectationResult,
+    Hint,
     NodeReport,
     Place,
     Report,
@@ -89,6 +90,17 @@ def test_github_is_notified_of_what_was_not_judged() -> None:
         in workflow_commands(a_report(coverage=coverage), path_of=str)
     )
     assert workflow_commands(inconclusive, path_of=str)[0].startswith("::error title=composesim inconclusive::")
+
+
+def test_a_consequence_names_its_cause_and_a_hint_is_a_notice_at_its_line() -> None:
+    follows = replace(CHECKS[0], follows="rank-confusion")
+    hints = (Hint(place=Place(file="train.py", line=7), text="no map_location"),)
+    report = a_report(checks=(follows,), hints=hints)
+
+    assert "follows from: rank-confusion" in (cases_of(junit(report))["set-epoch"][0].text or "").splitlines()
+    commands = workflow_commands(report, path_of=lambda file: f"src/{file}")
+    assert "%0AFollows from rank-confusion%0AFix: " in commands[0]
+    assert commands[1] == "::notice file=src/train.py,line=7,title=composesim note::no map_location"
 
 
 def test_each_expectation_is_a_case_and_one_that_cannot_be_judged_is_an_error() -> None:

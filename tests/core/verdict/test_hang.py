@@ -71,6 +71,22 @@ def test_the_rank_that_is_not_in_the_collective_is_the_culprit() -> None:
     ]
 
 
+@pytest.mark.parametrize(("call", "other"), [("send", "receives"), ("recv", "sends")])
+def test_ranks_that_all_send_or_all_receive_wait_for_each_other(call: str, other: str) -> None:
+    found = diagnose(
+        standings_of(fold_all(PLAN, [*running(), *(waits(rank, f"{call} (a.py, line 3)") for rank in range(3))]))
+    )
+
+    assert (found.kind, "batch_isend_irecv" in found.fix) == ("messages", True)
+    assert found.message == f"ranks 0, 1, 2 wait in {call} (a.py, line 3), and no rank {other}"
+
+
+def test_a_sender_and_a_receiver_are_no_such_pair() -> None:
+    messages = [waits(0, "send (a.py, line 3)"), waits(1, "recv (a.py, line 4)"), waits(2, "send (a.py, line 3)")]
+
+    assert diagnose(standings_of(fold_all(PLAN, [*running(), *messages]))).kind == "mismatch"
+
+
 def test_while_one_rank_moves_nothing_hangs() -> None:
     events = [*running(), waits(0), waits(1), stalled(2)]
     assert find_hang(fold_all(PLAN, [*events, an_event("resumed", 119.0, rank=2)]), PLAN, now=120.0) is None

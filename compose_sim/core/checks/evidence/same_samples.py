@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case
@@ -71,7 +71,14 @@ def _compare_epoch(case: Case, left: Loader, right: Loader, ours: Epoch, theirs:
         common = 0  # the second round of a small data set is nothing but padding
     if common and same_order and _sliced(case, left, right, ours, theirs):
         common = 0
+    if common:  # count the last batch too
+        samples = [indices_of(epoch.batches) if by == "index" else rows_of(epoch.batches) for epoch in (ours, theirs)]
+        common, of = _count(*(set(each or ()) for each in samples))
     return CommonSamples(common=common, of=of, epoch=ours.number, by=by)
+
+
+def _count(ours: Set[int], theirs: Set[int]) -> tuple[int, int]:
+    return len(ours & theirs), min(len(ours), len(theirs))
 
 
 def _draws_once(loader: Loader, count: int) -> bool:

@@ -8,7 +8,14 @@ from math import prod
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.copies_and_experts import left_behind, overwritten_experts
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
-from compose_sim.core.checks.evidence.replica_diff import Difference, compare, model_at, shapes_exchanged, step_at
+from compose_sim.core.checks.evidence.replica_diff import (
+    Difference,
+    compare,
+    has_uneven_join,
+    model_at,
+    shapes_exchanged,
+    step_at,
+)
 from compose_sim.core.checks.rules.unused_params import UNFINISHED
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
@@ -149,9 +156,9 @@ def _shares_data(case: Case) -> bool:
 def _failed(case: Case, found: Difference, has_models: bool) -> Result:
     step = step_at(case.observed, found)
     when = f"after step {found.nth}" if found.nth else "before the first step"
-    counts = _step_counts(case, found)
     together = _train_together(case, found)
-    why, fix = _explain(found, model_at(step, found.model), step, has_models, together=together, counts=counts)
+    by_steps = _explain_by_steps(case, found) if found.nth and (has_models or together) else None
+    why, fix = by_steps or _explain(found, model_at(step, found.model), step, has_models, together=together)
     return failed(
         f"{when} {found} differs between ranks ({found.who}): {why}",
         fix=fix,
@@ -167,7 +174,6 @@ def _explain(
     has_models: bool,
     *,
     together: bool,
-    counts: Mapping[int, int],
 ) -> tuple[str, str]:
     """Return why the tensor differs and what to change, as far as the step shows."""
     if not has_models and together:
@@ -176,7 +182,10 @@ def _explain(
                 "ranks reduce its gradient, but began with different values",
                 "Begin with the same weights: `for p in model.parameters(): dist.broadcast(p.data, 0)`, before the first step.",
             )
-        return _explain_by_steps(counts)
+        return (
+            "ranks change it differently after its gradient was reduced, or do not reduce it at every step",
+            "Do the same on every rank after the reduction: clipping, every change of a gradient or weight.",
+        )
     if not has_models:
         return (
             "there is no DistributedDataParallel, so each rank trains its own model",
@@ -200,18 +209,36 @@ def _explain(
     return _explain_by_model(found, model, step.backwards if step else 0)
 
 
-def _explain_by_steps(counts: Mapping[int, int]) -> tuple[str, str]:
-    """Return why ranks differ that reduce gradients by themselves: the steps that some left out, if they did."""
-    if len(set(counts.values())) > 1:
+def _explain_by_steps(case: Case, found: Difference) -> tuple[str, str] | None:
+    """Return why ranks differ if they made different numbers of steps, or steps with different learning rates."""
+    counts = _step_counts(case, found)
+    if case.verdict == "passed" and len(set(counts.values())) > 1 and not has_uneven_join(case.observed):
         listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
         return (
             f"ranks made different numbers of steps ({listed})",
             "Step on every rank or on none: reduce what decides about a step, such as whether a gradient is infinite.",
         )
-    return (
-        "ranks change it differently after its gradient was reduced, or do not reduce it at every step",
-        "Do the same on every rank after the reduction: learning rate, clipping, every change of a gradient or weight.",
-    )
+    rates: dict[int, dict[int, tuple[float, ...]]] = {}
+    for each in case.observed.of(OptimizerStep):
+        if each.optimizer == found.optimizer and each.nth <= found.nth and each.rates:
+            rates.setdefault(each.nth, {})[each.rank] = each.rates
+    for nth, by_rank in sorted(rates.items()):
+        if len(set(by_rank.values())) > 1:
+            listed = ", ".join(
+                f"rank {rank}: {rate[0]:.4g}" for rank, rate in sorted(_where_different(by_rank).items())
+            )
+            return (
+                f"ranks have different learning rates in step {nth} ({listed})",
+                "Compute the learning rate on every rank from the same numbers: reduce the loss before a scheduler sees it, and take "
+                "no length of a rank's own data.",
+            )
+    return None
+
+
+def _where_different(rates: Mapping[int, tuple[float, ...]]) -> dict[int, tuple[float, ...]]:
+    """Return the rates of the first group of parameters in which ranks differ, and of those after it."""
+    first = next(index for index, each in enumerate(zip(*rates.values(), strict=False)) if len(set(each)) > 1)
+    return {rank: each[first:] for rank, each in rates.items()}
 
 
 def _explain_by_model(found: Difference, model: SteppedModel | None, backwards: int) -> tuple[str, str]:
@@ -243,5 +270,5 @@ def _explain_by_model(found: Difference, model: SteppedModel | None, backwards: 
             )
     return (
         "ranks change it differently after DistributedDataParallel has reduced its gradient, or its gradient is never reduced",
-        "Do the same on every rank between backward and the next step: learning rate, clipping, every change of a gradient or weight.",
+        "Do the same on every rank between backward and the next step: clipping, every change of a gradient or weight.",
     )

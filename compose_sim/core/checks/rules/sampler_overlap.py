@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
-from compose_sim.core.checks.evidence.epochs import Loader, Pair, local_rank_twins, pairs, pairs_text, training_loaders
+from compose_sim.core.checks.evidence.epochs import (
+    Loader,
+    Pair,
+    groups,
+    local_rank_twins,
+    pairs,
+    pairs_text,
+    training_loaders,
+)
 from compose_sim.core.checks.evidence.same_samples import CommonSamples, compare, overlap
 from compose_sim.core.checks.evidence.sample_identity import Mismatch, find_mismatch
+from compose_sim.core.checks.evidence.sampler_settings import wrong_setting
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import TrainingForward
 from compose_sim.node.records.models import DdpModel
@@ -13,9 +22,9 @@ from compose_sim.node.records.script import ScriptEnd
 
 QUESTION = "Does each rank see different samples?"
 
-_FIX = (
-    "Give the loader a DistributedSampler, DataLoader(data, sampler=DistributedSampler(data), …), with the same seed on all ranks; "
-    "let an iterable data set yield every world_size-th sample, starting at RANK."
+_FIX = "Give the loader a DistributedSampler: `DataLoader(data, sampler=DistributedSampler(data), …)`."
+_FIX_ITERABLE = (
+    "Let the data set yield every world_size-th sample, starting at RANK: `islice(samples, rank, None, world_size)`."
 )
 _FIX_ORDER = (
     "Order and split the data the same on all ranks: sort what comes from a folder or a set, and seed every shuffle, "
@@ -77,13 +86,16 @@ def _overlap(case: Case, by_rank: dict[int, Loader], overlapping: list[Pair], co
     loader = by_rank[overlapping[0][0]]
     many = f"all {common.of}" if common.common == common.of else f"{common.common} of {common.of}"
     detail = f"{pairs_text(overlapping)} both saw {many} samples in epoch {common.epoch} of {loader}, by {common.by}"
-    twins = local_rank_twins(case, overlapping)
-    if twins:
-        detail += _TWINS
-    elif "DistributedSampler" not in loader.info.samplers and not loader.info.iterable:
-        detail += f"; its samplers: {', '.join(loader.info.samplers or ('none',))}"
+    members = max((group for group in groups(case, by_rank) if set(overlapping[0]) <= set(group)), key=len)
+    why, fix = wrong_setting([by_rank[rank] for rank in overlapping[0]], len(members))
+    if local_rank_twins(case, overlapping):
+        why, fix = _TWINS, _FIX_TWINS
+    elif loader.info.iterable:
+        fix = _FIX_ITERABLE
+    elif not fix:
+        why, fix = f"; its samplers: {', '.join(loader.info.samplers or ('none',))}", _FIX
     ranks = sorted({rank for pair in overlapping for rank in pair})
-    return failed(detail, fix=_FIX_TWINS if twins else _FIX, at=loader.place, ranks=ranks)
+    return failed(detail + why, fix=fix, at=loader.place, ranks=ranks)
 
 
 def _other_samples(mismatch: Mismatch, by_rank: dict[int, Loader]) -> Result:

@@ -10,6 +10,7 @@ from compose_sim.core.checks import Case
 from compose_sim.core.checks.source.hints import parsed
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.events.observations import RankObserved
+from compose_sim.core.units import format_count
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective, DdpForward
 from compose_sim.node.records.record import Place
@@ -63,8 +64,8 @@ def _departure(
     verb = "skipped part of" if {word for _, word in exits} == {"continue"} else "left"
     by = f" by the {named}" if named else ""
     text = (
-        f"{ranks_text(left)} {verb} the loop of line {loop.lineno}{by}, and made {made.pop()} steps; "
-        f"{ranks_text(inside)} made {max(going)} and wait in line {line}"
+        f"{ranks_text(left)} {verb} the loop of line {loop.lineno}{by}, and made {format_count(made.pop(), 'step')}; "
+        f"{ranks_text(inside)} made {max(going)} and wait{'s'[: len(inside) == 1]} in line {line}"
     )
     return Departure(
         left=tuple(sorted(left)), text=text, at=(file, exits[0][0]) if len(exits) == 1 else (file, loop.lineno)

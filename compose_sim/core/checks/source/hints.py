@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+
+from compose_sim.core.report.report import Hint, Place
 
 _COLLECTIVES = {
     *(
@@ -32,27 +33,17 @@ _OF_ONE_RANK = ("rank", "is_main", "is_master", "is_chief")
 _SET_EPOCH_THEMSELVES = ("lightning", "pytorch_lightning", "accelerate", "transformers", "ignite")
 
 
-class Hint(NamedTuple):
-    """A line to look at, and why."""
-
-    file: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}, line {self.line}: {self.text}"
-
-
 def find_hints(sources: Mapping[str, str]) -> list[Hint]:
     """Return what to look at in these files, by line; a file that is no Python is left out."""
     trees = {file: tree for file, text in sources.items() if (tree := parsed(text))}
     found = [
-        Hint(file, line, text)
+        (file, line, text)
         for file, tree in trees.items()
         for line, text in (*_shuffles(tree), *_on_one_rank(tree), *_early_cuda(tree), *_loads(tree))
     ]
-    found += [Hint(*each) for each in _same_order(trees, sources)]
-    return sorted(set(found), key=lambda hint: (list(sources).index(hint.file), hint.line))
+    found += _same_order(trees, sources)
+    in_order = sorted(set(found), key=lambda each: (list(sources).index(each[0]), each[1]))
+    return [Hint(place=Place(file=file, line=line), text=text) for file, line, text in in_order]
 
 
 def parsed(text: str) -> ast.Module | None:

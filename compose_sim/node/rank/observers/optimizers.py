@@ -137,7 +137,14 @@ def _look_closely(context: RankContext, optimizer: Any, stepper: Stepper) -> dic
             )
         )
     backwards, retained = (now - then for now, then in zip(_backwards(context), stepper.backwards))
-    return {"models": tuple(found), "backwards": backwards, "retained": retained, "type": type(optimizer).__name__}
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return {
+        "models": tuple(found),
+        "backwards": backwards,
+        "retained": retained,
+        "rates": tuple(rates) if all(isinstance(rate, float) for rate in rates) else (),  # a tensor may be on a device
+        "type": type(optimizer).__name__,
+    }
 
 
 def _backwards(context: RankContext) -> tuple[int, int]:

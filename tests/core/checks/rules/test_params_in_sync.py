@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.params_in_sync import judge
@@ -150,6 +151,24 @@ def test_a_rank_that_left_out_a_step_is_named_with_the_numbers_of_steps() -> Non
     ranks[0].append(state(3, "4"))
 
     assert "(rank 0: 3, rank 1: 2)" in judge(case(ranks)).detail
+
+
+def test_the_first_step_with_different_learning_rates_is_named() -> None:
+    rates = {1: (0.1, 0.5), 2: (0.1, 0.25)}
+    ranks = {
+        rank: [
+            *(ddp(), table("weight"), state(0, "a")),
+            replace(step(1), rates=rates[1]),
+            replace(step(2), rates=rates[rank + 1]),
+            state(2, f"b{rank}"),
+        ]
+        for rank in range(2)
+    }
+
+    result = judge(case(ranks))
+
+    assert "different learning rates in step 2 (rank 0: 0.5, rank 1: 0.25)" in result.detail
+    assert "scheduler" in result.fix
 
 
 def test_optimizer_state_that_differs_because_the_parameter_does_is_no_cause() -> None:

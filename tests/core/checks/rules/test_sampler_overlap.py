@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.sampler_overlap import judge
 from compose_sim.node.records.data import RandomDraws, Sampling, TrainingForward
@@ -17,9 +22,33 @@ def test_equal_indices_fail() -> None:
     result = judge(case({rank: [ddp(), loader(), *epoch(range(8))] for rank in range(2)}))
     assert result.status == FAILED
     assert result.detail.startswith(
-        "ranks 0 and 1 both saw all 6 samples in epoch 0 of the loader of Pictures (train.py, line 12)"
+        "ranks 0 and 1 both saw all 8 samples in epoch 0 of the loader of Pictures (train.py, line 12)"
     )
     assert (result.at, result.ranks) == (LINE, (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("made", "evidence", "fix"),
+    [
+        (lambda rank: {"samplers": ("RandomSampler",)}, "its samplers: RandomSampler", "DataLoader(data, sampler="),
+        (lambda rank: {"iterable": True, "samplers": ()}, "by index", "islice"),
+        (
+            lambda rank: {"sampling": Sampling(num_replicas=1, rank=0)},
+            "num_replicas=1, but 2 ranks train together (ranks 0 and 1 both have rank=0)",
+            "`num_replicas`",
+        ),
+        (lambda rank: {"sampling": Sampling(num_replicas=2, rank=0)}, "rank=0 on both", "`num_replicas`"),
+        (
+            lambda rank: {"sampling": Sampling(num_replicas=2, rank=rank, shuffle=True, seed=7 + rank)},
+            "seed=7 on rank 0 and seed=8 on rank 1",
+            "`seed`",
+        ),
+    ],
+)
+def test_the_fix_is_that_of_the_wrong_setting(made: Callable[[int], dict[str, Any]], evidence: str, fix: str) -> None:
+    result = judge(case({rank: [ddp(), loader(**made(rank)), *epoch(range(8))] for rank in range(2)}))
+
+    assert (result.status, evidence in result.detail, fix in result.fix) == (FAILED, True, True), result
 
 
 def test_shares_pass_though_the_last_batch_is_padded() -> None:

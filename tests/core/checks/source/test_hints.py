@@ -32,7 +32,7 @@ from tests.builders import ROOT
     ],
 )
 def test_lines_to_look_at(source: str, lines: list[int]) -> None:
-    assert [hint.line for hint in find_hints({"train.py": source})] == lines
+    assert [hint.place.line for hint in find_hints({"train.py": source})] == lines
 
 
 def test_an_epoch_may_be_set_in_another_file() -> None:
