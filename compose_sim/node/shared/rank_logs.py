@@ -1,16 +1,22 @@
-"""Copy the output of ranks: unchanged into one log file per rank, and line by line to the node's output."""
+"""Copy the output of ranks into one log file per rank, and line by line to the node's output.
+
+A progress bar writes a line again and again. Of its states, the last one is copied, and before that one now and then.
+"""
 
 from __future__ import annotations
 
 import os
 import selectors
 import sys
+import time
 from pathlib import Path
 
 _READ_BYTES = 1 << 16
 # If the node's output is read more slowly than ranks print, ranks block, as they would without composesim
 _MOST_PENDING = 1 << 20
 _LONGEST_LINE = 1 << 20
+_BETWEEN_STATES_S = 1.0, 30.0  # of a progress bar: at first, and at most; it doubles
+_UP_AGAIN = b"\x1b[A\n"  # a bar below another one: up, and down again
 _WRITE_BYTES = 4096  # a pipe that is ready accepts this many bytes (PIPE_BUF) without blocking
 
 
@@ -24,6 +30,7 @@ class RankOutput:
         self._log = _LogFile(log)
         self._echo = echo
         self._unfinished = b""  # the start of a line; ranks' lines are never mixed on the node's output
+        self._bars = ProgressBars()
         self.ended = False
 
     def fileno(self) -> int:
@@ -36,6 +43,10 @@ class RankOutput:
         except BlockingIOError:
             return False
         self.ended = not data
+        self._copy(self._bars.take(data, time.monotonic()) if data else self._bars.finish())
+        return bool(data)
+
+    def _copy(self, data: bytes) -> None:
         self._log.write(data)
         lines, newline, rest = data.rpartition(b"\n")
         if newline:
@@ -46,7 +57,6 @@ class RankOutput:
         if len(self._unfinished) > _LONGEST_LINE or (self.ended and self._unfinished):
             self._echo.add(self._unfinished + b"\n")
             self._unfinished = b""
-        return bool(data)
 
     def drain(self) -> None:
         """
@@ -58,10 +68,66 @@ class RankOutput:
 
     def close(self) -> None:
         self.drain()
+        self._copy(self._bars.finish())
         if self._unfinished:
             self._echo.add(self._unfinished + b"\n")
         os.close(self._pipe)
         self._log.close()
+
+
+class ProgressBars:
+    """The output of one rank without the states of a line that carriage returns overwrite."""
+
+    def __init__(self) -> None:
+        self._held: bytes | None = None  # the last state of a line that is a progress bar
+        self._has_begun = False  # a part of the line has been copied
+        self._was_shown = False  # the state before `_held` has been copied as a line
+        self._pause, self._next_at = _BETWEEN_STATES_S[0], 0.0
+
+    def take(self, data: bytes, now: float) -> bytes:
+        """Return what to copy of further output: all of it, but for progress bars. `now` is in monotonic seconds."""
+        if self._held is None and b"\r" not in data:
+            self._has_begun = not data.endswith(b"\n")
+            return data
+        *lines, rest = ((self._held or b"") + data).replace(_UP_AGAIN, b"\r").split(b"\n")
+        copied = b"".join(self._line(line) + b"\n" for line in lines if line or not self._was_shown)
+        if lines:
+            self._pause, self._next_at, self._was_shown = _BETWEEN_STATES_S[0], 0.0, False
+        is_bar = b"\r" in rest or (self._held is not None and not lines)
+        state = _last_state(rest)
+        if not is_bar or len(state) > _LONGEST_LINE:
+            self._held, self._has_begun = None, bool(rest)
+            return copied + state
+        self._held = state
+        return copied + self._due(now)
+
+    def finish(self) -> bytes:
+        """Return the last state of a line that never ended."""
+        copied = self._line(self._held.rstrip(b"\r")) if self._held else b""
+        self._held = None
+        return copied
+
+    def _line(self, line: bytes) -> bytes:
+        """Return the last state of a line; what has been copied of the line before stays, as if it was overwritten too."""
+        is_bar, begun = self._held is not None or b"\r" in line.rstrip(b"\r"), self._has_begun
+        self._has_begun = False
+        return (b"\r" if begun and is_bar else b"") + _last_state(line)
+
+    def _due(self, now: float) -> bytes:
+        """Return the present state as a line, if that has not been done for some time; each time is twice as long."""
+        self._next_at = self._next_at or now + self._pause
+        state = (self._held or b"").rstrip(b"\r")
+        if now < self._next_at or not state.strip():
+            return b""
+        self._pause = min(2 * self._pause, _BETWEEN_STATES_S[1])
+        self._next_at, self._held, self._was_shown = now + self._pause, b"", True
+        return self._line(state) + b"\n"
+
+
+def _last_state(line: bytes) -> bytes:
+    """Return what the last carriage return left of a line; one at its end, as in CRLF, overwrites nothing."""
+    text = line.rstrip(b"\r")
+    return text.rpartition(b"\r")[2] + line[len(text) :]
 
 
 class _LogFile:

@@ -1,0 +1,37 @@
+"""The log of a rank holds the last state of a progress bar, and everything else as it was printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from compose_sim.node.shared.rank_logs import ProgressBars
+
+
+@pytest.mark.parametrize(
+    ("chunks", "copied"),
+    [
+        ((b"one\n", b"tw", b"o\r\n", b"three"), b"one\ntwo\r\nthree"),
+        ((b"one\r", b"\ntwo"), b"one\r\ntwo"),
+        ((b"\r 0%", b"\r 1", b"0%\r100%", b"\nnext\n"), b"100%\nnext\n"),
+        ((b"begun", b"\r 1%", b"\n"), b"begun\r 1%\n"),  # terminals and composesim show the last state of it
+        ((b"a", b"b\nc\r", b"d\n"), b"ab\nd\n"),
+        ((b"\r 5%\r    \rdone\n",), b"done\n"),  # a bar that clears itself
+        ((b"\r 5%",), b" 5%"),  # the rank was killed
+        # tqdm with position=1: the bar below is drawn between a newline and a step up
+        ((b"outer 1\n\rinner 1\x1b[A\n\rinner 2\x1b[A", b"\router 2\n"), b"outer 1\nouter 2\n"),
+    ],
+)
+def test_of_a_line_that_is_overwritten_the_last_state_is_copied(chunks: tuple[bytes, ...], copied: bytes) -> None:
+    bars = ProgressBars()
+
+    assert b"".join(bars.take(chunk, 0.0) for chunk in chunks) + bars.finish() == copied
+
+
+def test_a_long_bar_shows_a_state_less_and_less_often() -> None:
+    bars = ProgressBars()
+    copied = b"".join(bars.take(b"\r%d s" % second, float(second)) for second in range(121))
+
+    assert copied == b"1 s\n3 s\n7 s\n15 s\n31 s\n61 s\n91 s\n"
+    assert bars.take(b"\n\r0 s", 121.0) == b"120 s\n"
+    assert bars.take(b"\r1 s", 122.0) == b"1 s\n"
+    assert bars.take(b"\nend\n", 123.0) == b"end\n"  # the line of the bar has been copied
