@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from compose_sim.core.events.events import Event
+from compose_sim.core.events.events import READ_FROM_LOGS, Event
+from compose_sim.core.json_values import to_json
+from compose_sim.core.report.rank_times import rank_times
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.rank_places import is_on
+from compose_sim.core.state.timeline import Timeline
 from compose_sim.core.view.page import Message, PageFold
 from compose_sim.core.view.samples import sample_strips
-from compose_sim.core.view.timeline import Timeline
 from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.check_inputs import read_observed
 from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
@@ -27,7 +29,6 @@ from compose_sim.engine.run_folder.record import report_of
 _AROUND = 4  # lines of source before and after the one that a check names
 _LARGEST_SOURCE = 1 << 20
 _MOST_CHUNKS = 64  # of the records of one rank at a time
-_READ_FROM_LOGS = ("log", "metric")
 
 
 class PageReader:
@@ -51,14 +52,19 @@ class PageReader:
         for name in self._found.names("observations", ".jsonl"):
             self._read_records(name)
         if not self.is_over:
-            return self._fold.take(report=None, is_over=False)
+            return self._fold.take(report=None, is_over=False, rank_times=self._rank_times())
         self._fold.add_spans(self._timeline.finish())
         self.close()
         report = report_of(self.folder)
         samples = sample_strips(read_observed(self.folder.path, self._fold.state))
         with acting_as(owner_of(self.folder.path)):  # who wrote the plan, if this process is root
             sources = read_sources(report, self._fold.plan.working_directory)
-        return self._fold.take(report=report, is_over=True, samples=samples, sources=sources)
+        return self._fold.take(
+            report=report, is_over=True, samples=samples, sources=sources, rank_times=self._rank_times()
+        )
+
+    def _rank_times(self) -> list[Any]:
+        return [to_json(each) for each in rank_times(self._timeline.tallies)]
 
     def _new_events(self) -> list[Event]:
         return [event for batch in self._events.finish() for event in batch] if self.is_over else self._events.poll()
@@ -72,11 +78,11 @@ class PageReader:
 
     def _in_order(self, events: list[Event]) -> Iterator[Event]:
         """Yield events; lines of logs have no time, and take that of the last event."""
-        stamped = [event for event in events if event.kind not in _READ_FROM_LOGS]
+        stamped = [event for event in events if event.kind not in READ_FROM_LOGS]
         self._last = max([self._last, *(event.t for event in stamped)])
         yield from stamped
         for event in events:
-            if event.kind in _READ_FROM_LOGS:
+            if event.kind in READ_FROM_LOGS:
                 yield replace(event, t=self._last)
 
     def _read_records(self, name: str) -> None:

@@ -15,6 +15,7 @@ from compose_sim.cli.views.expectations import print_expectations
 from compose_sim.cli.views.faults import history_lines
 from compose_sim.core.doctor.gpu_errors import explain
 from compose_sim.core.plan.model import REQUESTED
+from compose_sim.core.report.rank_times import straggler_line
 from compose_sim.core.report.report import Cause, CheckResult, NodeReport, Report, Timings
 from compose_sim.core.units import format_bytes, format_count, format_seconds
 
@@ -41,6 +42,7 @@ def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ())
         # A guess, and therefore not part of what `up` prints.
         ("limited", [f"most likely by {bottleneck.what}: {bottleneck.why}"] if bottleneck and not err else []),
         ("ran on", _version_parts(report)),
+        ("straggler", [line] if (line := straggler_line(report.rank_times)) else []),
         *(("note", [note]) for note in report.notes),
         *((label, [line]) for label, line in history_lines(report)),
     ):

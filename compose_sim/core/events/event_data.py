@@ -88,6 +88,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     },
     "command": {"id": str, "phase": str, "why": str},
     "log": {"line": str},
+    "numbers": {"step": int, "values": ("dict", _NUMBER)},
 }
 
 # Fields without which an event is useless.
@@ -102,6 +103,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "recovered": ("seconds", "world_size"),
     "command": ("id", "phase"),
     "waited": ("what", "seconds"),
+    "numbers": ("values",),
     "service": ("name", "phase"),
 }
 

@@ -41,7 +41,7 @@ KINDS_OF: Mapping[str, frozenset[str]] = {
         }
     ),
 }
-READ_FROM_LOGS = frozenset({"log", "metric"})  # from the output of ranks; not in any event file
+READ_FROM_LOGS = frozenset({"log", "metric", "numbers"})  # from the output of ranks; not in any event file
 KINDS = frozenset[str]().union(READ_FROM_LOGS, *KINDS_OF.values())
 
 

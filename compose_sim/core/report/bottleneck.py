@@ -1,4 +1,4 @@
-"""Infer from what nodes used during training what most likely limited it: input, CPU, communication or GPU."""
+"""Infer from what nodes used, and how long ranks waited for data, what most likely limited training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from compose_sim.core.units import format_bytes
 
 _LEAST_SECONDS = 10.0  # of training; a shorter run shows little but its start
 _BUSY = 0.8
+_MUCH_DATA = 0.3  # the share of steps that ranks wait for their data loaders
 _MUCH_SENT = 200e6  # bytes per second and node: about what the sockets of a container carry before they fill a core
 
 
@@ -22,8 +23,12 @@ class Bottleneck:
     why: Annotated[str, "The numbers from which this was inferred"]
 
 
-def find_bottleneck(loads: Sequence[Load], *, cpus: float) -> Bottleneck | None:
-    """Return the likely bottleneck of nodes that share `cpus` CPUs; None if any of them trained too short a time."""
+def find_bottleneck(loads: Sequence[Load], *, cpus: float, data_share: float | None = None) -> Bottleneck | None:
+    """
+    Return the likely bottleneck of nodes that share `cpus` CPUs; None if any of them trained too short a time, or nothing is one.
+
+    `data_share` is the share of their steps in which ranks waited for data loaders, if that was observed.
+    """
     if not loads or min(load.seconds for load in loads) < _LEAST_SECONDS:
         return None
     seconds = sum(load.seconds for load in loads) / len(loads)
@@ -38,9 +43,11 @@ def find_bottleneck(loads: Sequence[Load], *, cpus: float) -> Bottleneck | None:
         return Bottleneck(what="communication", why=evidence)
     if gpu is not None and gpu >= _BUSY:
         return Bottleneck(what="GPU", why=evidence)
-    if cpu >= _BUSY:
-        return Bottleneck(what="CPU", why=evidence)
-    return Bottleneck(what="input", why=f"{evidence}: ranks waited, for data or for one another")
+    if data_share is not None and data_share >= _MUCH_DATA:
+        return Bottleneck(
+            what="input", why=f"ranks waited for data loaders in {data_share:.0%} of their steps; {evidence}"
+        )
+    return Bottleneck(what="CPU", why=evidence) if cpu >= _BUSY else None
 
 
 def _evidence(cpu: float, cpus: float, gpu: float | None, network: float | None) -> list[str]:

@@ -8,6 +8,7 @@ from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.report.bottleneck import Bottleneck, find_bottleneck
 from compose_sim.core.report.history import fault_reports, recovery_reports, round_reports, seconds_between
 from compose_sim.core.report.horovod_timeline import HorovodTimeline
+from compose_sim.core.report.rank_times import RankTimes, data_share
 from compose_sim.core.report.report import Cause, DriverReport, NodeReport, Report, Timings
 from compose_sim.core.report.service_links import published_services
 from compose_sim.core.state.state import ClusterState, Failure
@@ -20,8 +21,12 @@ def make_report(
     *,
     outputs: Mapping[str, str] | None = None,
     timeline: HorovodTimeline | None = None,
+    times: tuple[RankTimes, ...] = (),
 ) -> Report:
-    """Return the report of a run that is over, without checks. `outputs` holds the last lines of nodes that started no rank."""
+    """Return the report of a run that is over, without checks. `outputs` holds the last lines of nodes that started no rank.
+
+    `times` are those that ranks recorded.
+    """
     verdict = judge(state, outputs)
     return Report(
         run=plan.run,
@@ -40,7 +45,8 @@ def make_report(
         links=state.links,
         elastic=plan.elastic,
         metrics=state.metrics,
-        bottleneck=_bottleneck(plan, state),
+        bottleneck=_bottleneck(plan, state, times),
+        rank_times=times,
         restarts=state.restarts,
         notes=state.notes,
         driver=_driver(state),
@@ -69,12 +75,13 @@ def _driver(state: ClusterState) -> DriverReport | None:
     return DriverReport(exit_code=driver.exit_code, step=driver.step, facts=driver.facts) if driver else None
 
 
-def _bottleneck(plan: Plan, state: ClusterState) -> Bottleneck | None:
+def _bottleneck(plan: Plan, state: ClusterState, times: tuple[RankTimes, ...]) -> Bottleneck | None:
     trained = [node for node in plan.nodes if state.nodes[node.name].load.seconds]
     machine = float(state.host.get("cpus") or 0) or None
     limits = [node.cpus for node in trained if node.cpus]
     cpus = min(sum(limits), machine or sum(limits)) if trained and len(limits) == len(trained) else machine
-    return find_bottleneck([state.nodes[node.name].load for node in trained], cpus=cpus) if cpus else None
+    loads = [state.nodes[node.name].load for node in trained]
+    return find_bottleneck(loads, cpus=cpus, data_share=data_share(times)) if cpus else None
 
 
 def _took_part(name: str, state: ClusterState) -> bool:

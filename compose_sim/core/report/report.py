@@ -13,6 +13,7 @@ from compose_sim.core.json_values import from_json, to_json
 from compose_sim.core.plan.model import Choice
 from compose_sim.core.report.bottleneck import Bottleneck
 from compose_sim.core.report.horovod_timeline import HorovodTimeline
+from compose_sim.core.report.rank_times import RankTimes
 from compose_sim.core.report.service_links import PublishedService
 from compose_sim.core.verdict.verdict import VerdictWord
 
@@ -253,8 +254,9 @@ class Report:
         default_factory=dict
     )
     bottleneck: Annotated[
-        Bottleneck | None, "What most likely limited the training; null if it trained less than 10 s"
+        Bottleneck | None, "What most likely limited the training; null if nothing did, or it trained less than 10 s"
     ] = None
+    rank_times: Annotated[tuple[RankTimes, ...], "What the recorded steps of each rank add up to"] = ()
     restarts: Annotated[
         int, "Failures after which a new round began, except those that were injected under `--elastic`"
     ] = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.state.state import ClusterState, Failure
@@ -48,4 +50,14 @@ def _on_metric(state: ClusterState, event: Event) -> ClusterState:
     return replace(state.with_metrics(event.data), first_step_at=first, driver=driver)
 
 
-HANDLERS = {"exception": _on_exception, "metric": _on_metric}
+def _on_numbers(state: ClusterState, event: Event) -> ClusterState:
+    return state.with_metrics(new_numbers(event, state.metrics))
+
+
+def new_numbers(event: Event, known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the numbers of a line, without those that metric lines have too: `known` holds a step if there are metric lines."""
+    values: Mapping[str, Any] = event.data["values"]
+    return {name: value for name, value in values.items() if name not in known} if "step" in known else values
+
+
+HANDLERS = {"exception": _on_exception, "metric": _on_metric, "numbers": _on_numbers}

@@ -8,6 +8,7 @@ from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.state import inner_exception
+from compose_sim.core.state.fold_driver import new_numbers
 from compose_sim.core.state.rank_places import is_on
 from compose_sim.core.state.state import ClusterState, Failure, NodeState, RankState, Round
 
@@ -63,6 +64,14 @@ def _on_metric(state: ClusterState, event: Event) -> ClusterState:
     if isinstance(step, int):
         state = _on_metric_step(state, event, step)
     return _update_rank(state.with_metrics(event.data), event, metric=event.data)
+
+
+def _on_numbers(state: ClusterState, event: Event) -> ClusterState:
+    """Note numbers that are in no metric line: they say nothing about steps, and a metric line of the rank is preferred."""
+    rank = state.ranks.get(event.rank if event.rank is not None else -1)
+    values = new_numbers(event, rank.metric if rank else {})
+    state = state.with_metrics(values)
+    return state if rank and "step" in rank.metric else _update_rank(state, event, metric=values)
 
 
 def _on_metric_step(state: ClusterState, event: Event, step: int) -> ClusterState:
@@ -208,6 +217,7 @@ HANDLERS = {
     "init": _on_init,
     "step": _on_step,
     "metric": _on_metric,
+    "numbers": _on_numbers,
     "exception": _on_exception,
     "script-ended": _on_script_ended,
     "rank-exited": _on_rank_exited,

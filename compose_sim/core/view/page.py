@@ -15,15 +15,17 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.make_report import make_report
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold
+from compose_sim.core.state.fold_driver import new_numbers
 from compose_sim.core.state.node_phase import phase_of
 from compose_sim.core.state.rank_places import speaks_for_another
 from compose_sim.core.state.state import ClusterState, RankState, initial_state
+from compose_sim.core.state.timeline import KINDS, Span
 from compose_sim.core.verdict.hang import diagnose, standings_of
-from compose_sim.core.view.timeline import KINDS, Span
 
 Message = dict[str, Any]
 _END_OF_NODE = ("node-lost", "node-stopped")
 _NO_METRICS = ("step", "epoch", "rank")
+_MOST_METRICS = 200
 _NOT_SHOWN = ("schema_version", "choices", "published", "scenario", "driver", "timeline")  # fields of the report
 
 
@@ -37,7 +39,9 @@ class PageFold:
         self._lives: dict[int, list[list[Any]]] = defaultdict(list)
         self._stalls: dict[int, list[list[Any]]] = defaultdict(list)
         self._texts: dict[str, int] = {"": 0}
-        self._steps: dict[int, int] = {}
+        self._names = set[str]()  # of metrics
+        # Rank -> the last step of its numbers, what is added to the next one, and whether lines are counted as none had a step
+        self._places: dict[int | None, tuple[int, int, bool]] = {}
         self._new: Message = {}
         self._begin()
 
@@ -54,7 +58,9 @@ class PageFold:
             if event.kind == "usage":
                 self._add_usage(event, t)
             elif event.kind == "metric":
-                self._add_metric(event)
+                self.add_metrics(event.rank, event.data.get("step"), event.data)
+            elif event.kind == "numbers":
+                self._add_numbers(event)
             elif event.kind in _END_OF_NODE:
                 self._node_ended(event.data.get("node") or event.node, t)
             elif rank is None:
@@ -110,11 +116,27 @@ class PageFold:
             values = (usage.cpus, usage.memory_bytes, usage.received_bytes, usage.sent_bytes, usage.gpu_use)
             self._new["usage"].append([event.node, t, *values])
 
-    def _add_metric(self, event: Event) -> None:
-        step = event.data.get("step")
-        for name, value in event.data.items():
-            if name not in _NO_METRICS and isinstance(value, int | float) and not isinstance(value, bool):
-                self._new["metrics"].append([name, event.rank, step, value])
+    def add_metrics(self, rank: int | None, step: int | None, values: Mapping[str, Any]) -> None:
+        """Take further values of metrics; a script may print any number of names, and those beyond _MOST_METRICS are ignored."""
+        for name, value in values.items():
+            if name in _NO_METRICS or not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            if len(self._names) < _MOST_METRICS or name in self._names:
+                self._names.add(name)
+                self._new["metrics"].append([name, rank, step, value])
+
+    def _add_numbers(self, event: Event) -> None:
+        """Take numbers of no metric line. Their step may begin again in each epoch, and be missing: it continues from the last."""
+        rank = self.state.ranks.get(event.rank if event.rank is not None else -1)
+        values = new_numbers(event, rank.metric if rank else {})
+        step, (before, ahead, counts) = event.data["step"], self._places.get(event.rank, (0, 0, True))
+        if step is None:
+            place = before + counts
+        else:
+            ahead, counts = ahead if step + ahead >= before or counts else before + 1 - step, False
+            place = step + ahead
+        self._places[event.rank] = place, ahead, counts
+        self.add_metrics(event.rank, place, values)
 
     def _now(self, report: Report | None, *, is_over: bool) -> Message:
         state = self.state

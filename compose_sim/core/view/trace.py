@@ -6,7 +6,13 @@ from typing import Any
 
 from compose_sim.core.view.page import Message
 
-_ROW = {"data": 0, "forward": 0, "backward": 0, "optimizer": 0}  # thread 0 computes; thread 1 is in collectives
+_ROW = {
+    "data": 0,
+    "forward": 0,
+    "backward": 0,
+    "optimizer": 0,
+    "checkpoint": 0,
+}  # thread 0 computes; thread 1 is in collectives
 _RUN_PID = 0  # Perfetto sorts processes by index; the run comes first, then nodes
 
 

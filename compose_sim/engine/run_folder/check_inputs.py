@@ -23,13 +23,13 @@ _MOST_RECORDS = 1_000_000  # of one file
 _MOST_PRINTED = 4 << 20  # of each rank; its lines take three times as much memory
 
 
-def read_case(folder: Path, report: Report, *, why_not: str = "") -> Case:
-    """Return the case of a run: the observations, the logs and how it ended. `why_not` says why no check applies."""
+def read_case(folder: Path, report: Report, *, why_not: str = "", observed: Observed | None = None) -> Case:
+    """Return the case of a run: the observations, unless given, the logs and how it ended. `why_not` says why no check applies."""
     plan = try_read_plan(str(folder))  # None if somebody deleted it
     events = read_events(folder, plan)
     state = fold_all(plan, events) if plan else None
     return Case(
-        observed=read_observed(folder, state),
+        observed=observed or read_observed(folder, state),
         verdict=report.verdict,
         cause=report.cause,
         logs=read_logs(folder, events, state),

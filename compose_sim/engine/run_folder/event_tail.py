@@ -10,6 +10,7 @@ from pathlib import Path
 
 from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event, parse_file_event, parse_metric
+from compose_sim.core.events.printed_numbers import printed_numbers
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fold_driver import NODE as DRIVER
 from compose_sim.engine.run_folder.clock import read_clock
@@ -71,7 +72,8 @@ class EventTail:
     """
     Follows a run's folder from the beginning.
 
-    A line of a rank's output becomes a `log` event (data: line), and also a `metric` event if it contains one.
+    A line of a rank's output becomes a `log` event (data: line), and also a `metric` event if it contains one, or a `numbers`
+    event if it contains numbers of another form (data: step, values).
     The time of a log line is when it was read. The round is the one in which it was printed: before the first line of a round, a
     node logs an event with the offset at which the round begins in the log of each rank.
     """
@@ -187,6 +189,8 @@ def _log_events(stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int,
         # If two rounds begin at the same offset, nothing was printed in the earlier one.
         generation = next((each for first, each in reversed(rounds) if first <= begins_at), None)
         yield Event(t=now, kind="log", node=node, rank=rank, generation=generation, data={"line": line})
-        metric = parse_metric(line)
-        if metric:
+        if metric := parse_metric(line):
             yield Event(t=now, kind="metric", node=node, rank=rank, generation=generation, data=metric)
+        elif numbers := printed_numbers(line):
+            data = {"step": numbers[0], "values": numbers[1]}
+            yield Event(t=now, kind="numbers", node=node, rank=rank, generation=generation, data=data)

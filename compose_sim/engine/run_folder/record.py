@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from compose_sim.core.events.events import Event
+from compose_sim.core.events.events import READ_FROM_LOGS, Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
@@ -57,11 +57,18 @@ def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: 
     from compose_sim.core.checks import run_checks, why_no_check
     from compose_sim.core.checks.evidence.preemption import with_checkpoints
     from compose_sim.core.report.make_report import make_report
+    from compose_sim.core.report.rank_times import rank_times
+    from compose_sim.core.state.timeline import Timeline
     from compose_sim.engine.run_folder.check_inputs import read_case, read_observed, read_timeline
+    from compose_sim.node.records.timings import StepTimes
 
-    report = make_report(plan, state, outputs=output, timeline=read_timeline(folder.path))
+    observed, timeline = read_observed(folder.path, state), Timeline()
+    for each in observed:
+        timeline.add_records(each.rank, 0, each.of(StepTimes))
+    times = rank_times(timeline.tallies)
+    report = make_report(plan, state, outputs=output, timeline=read_timeline(folder.path), times=times)
     report = with_checkpoints(report, lambda generation: read_observed(folder.path, state, generation=generation))
-    results = run_checks(read_case(folder.path, report, why_not=why_no_check(plan.launcher)))
+    results = run_checks(read_case(folder.path, report, why_not=why_no_check(plan.launcher), observed=observed))
     return replace(report, checks=tuple(result.to_report() for result in results))
 
 
@@ -136,6 +143,8 @@ def _wait_for_lock(lock: int, over: threading.Event) -> None:
 
 def _in_order(events: list[Event]) -> list[Event]:
     """Return events by time. Lines of logs have no time; they take that of the last event."""
-    last = max((event.t for event in events if event.kind not in ("log", "metric")), default=0.0)
-    stamped = (replace(event, t=last) if event.kind == "metric" else event for event in events if event.kind != "log")
+    last = max((event.t for event in events if event.kind not in READ_FROM_LOGS), default=0.0)
+    stamped = (
+        replace(event, t=last) if event.kind in READ_FROM_LOGS else event for event in events if event.kind != "log"
+    )
     return sorted(stamped, key=lambda event: event.t)

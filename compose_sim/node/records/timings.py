@@ -11,7 +11,7 @@ from .record import Record
 class Activity(NamedTuple):
     """Something that a rank does on its own; times are microseconds since `StepTimes.began`."""
 
-    kind: str  # data, forward, backward, optimizer
+    kind: str  # data, forward, backward, optimizer, checkpoint
     began: int
     lasted: int
 

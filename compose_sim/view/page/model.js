@@ -1,7 +1,7 @@
 // What the page knows of the run: messages from composesim, appended (compose_sim/core/view/page.py makes them).
 
 const run = { now: null, spans: new Map(), texts: [""], usage: new Map(), metrics: new Map(), logs: [], waits: [] };
-const KIND = { data: 0, forward: 1, backward: 2, optimizer: 3, waiting: 4, moving: 5, collective: 6 };
+const KIND = { data: 0, forward: 1, backward: 2, optimizer: 3, checkpoint: 4, waiting: 5, moving: 6, collective: 7 };
 const MOST_WAITS = 6;
 
 function listIn(map, key) {

@@ -1,7 +1,7 @@
 // The timeline: one lane per rank, with what it computes above and the collectives that it is in below; marks of the run on top.
 
-const NAMES = ["loads data", "forward", "backward", "optimizer", "waits", "moves data", "collective"];
-const COLOURS = ["--data", "--forward", "--backward", "--optimizer", "--waiting", "--moving", "--collective"];
+const NAMES = ["loads data", "forward", "backward", "optimizer", "saves or loads a checkpoint", "waits", "moves data", "collective"];
+const COLOURS = ["--data", "--forward", "--backward", "--optimizer", "--checkpoint", "--waiting", "--moving", "--collective"];
 const AXIS = 24;
 let marksHeight = 6;  // the room for marks above the lanes
 const lanes = { from: 0, to: 1, fitted: true, cursor: null, pinned: false, canvas: null, wanted: false, rank: null };
@@ -23,7 +23,7 @@ function timelineSection() {
     el("h2", {}, "Timeline", el("small", { id: "span-words" })),
     el("div", { class: "card" },
       el("div", { class: "bar" },
-        el("span", { class: "legend" }, ["data", "forward", "backward", "optimizer", "waiting", "moving"].map((name) =>
+        el("span", { class: "legend" }, ["data", "forward", "backward", "optimizer", "checkpoint", "waiting", "moving"].map((name) =>
           el("span", {}, el("i", { class: name }), { data: "loads data", waiting: "waits for a rank", moving: "moves data" }[name] || name))),
         el("span", { class: "push" }), button("−", "Zoom out", () => zoom(2)), button("+", "Zoom in", () => zoom(0.5)),
         button("Fit", "Show everything", fit)),

@@ -30,7 +30,7 @@ def a_load(*, cpus: float, gpu: float | None = None, sent: int | None = 0, secon
         ([a_load(cpus=1.0, gpu=0.95, sent=400_000_000)] * 2, "communication", "each node sent 381 MiB/s"),
         ([a_load(cpus=2.0, gpu=0.2)] * 2, "CPU", "100% of 4 CPUs in use"),
         ([a_load(cpus=2.0, sent=None)] * 2, "CPU", "100% of 4 CPUs in use"),
-        ([a_load(cpus=0.4, gpu=0.1)] * 2, "input", "ranks waited, for data or for one another"),
+        ([a_load(cpus=0.4, gpu=0.1)] * 2, None, ""),
         ([a_load(cpus=2.0, seconds=3)] * 2, None, ""),
         ([], None, ""),
     ],
@@ -40,6 +40,16 @@ def test_what_is_busy_is_what_limits(loads: list[Load], what: str | None, words:
 
     assert (found and found.what) == what
     assert words in (found.why if found else "")
+
+
+def test_input_limits_only_ranks_that_were_seen_to_wait_for_data() -> None:
+    """A script that sleeps uses as little CPU as one that waits for data."""
+    idle, busy = [a_load(cpus=0.1)] * 2, [a_load(cpus=2.0)] * 2
+    shares = (None, 0.1, 0.6)
+
+    assert [find_bottleneck(idle, cpus=4.0, data_share=share) is not None for share in shares] == [False, False, True]
+    found = [find_bottleneck(busy, cpus=4.0, data_share=share) for share in shares]
+    assert [each and each.what for each in found] == ["CPU", "CPU", "input"]
 
 
 def a_usage(t: float, **data: Any) -> Event:
@@ -56,20 +66,20 @@ def test_samples_count_while_ranks_train() -> None:
         a_usage(0.0, cpu_s=0.0, sent_bytes=0),
         a_usage(0.9, cpu_s=100.0, sent_bytes=0),  # before the ranks were ready
         RUNNING,
-        a_usage(10.0, cpu_s=105.0, sent_bytes=1000, gpu_use=0.5, gpu_memory_bytes=3 << 30),
-        a_usage(20.0, cpu_s=110.0, sent_bytes=3000, gpu_use=0.7, gpu_memory_bytes=2 << 30),
+        a_usage(10.0, cpu_s=119.0, sent_bytes=1000, gpu_use=0.5, gpu_memory_bytes=3 << 30),
+        a_usage(20.0, cpu_s=138.0, sent_bytes=3000, gpu_use=0.7, gpu_memory_bytes=2 << 30),
         a_usage(21.0, cpu_s=0.1, sent_bytes=0),
     ]
     plan = a_plan(nodes=1)
     state = fold_all(plan, events)
     load = state.nodes["node-0"].load
 
-    assert (load.cpu_seconds, load.sent_bytes) == (10.0, 3000)
+    assert (load.cpu_seconds, load.sent_bytes) == (38.0, 3000)
     assert load.seconds == pytest.approx(19.1)
     assert load.gpu_seconds == pytest.approx(0.5 * 9.1 + 7.0)
     bottleneck = make_report(plan, state).bottleneck
     assert bottleneck is not None
-    assert bottleneck.what == "input"
+    assert bottleneck.what == "CPU"
     assert make_report(plan, fold_all(plan, events[:3])).bottleneck is None
 
 

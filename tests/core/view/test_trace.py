@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.report.report import FaultReport, RoundReport
+from compose_sim.core.state.timeline import Span
 from compose_sim.core.view.page import PageFold
-from compose_sim.core.view.timeline import Span
 from compose_sim.core.view.trace import chrome_trace
 from tests.builders import a_plan, a_report
 

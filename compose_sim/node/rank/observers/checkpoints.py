@@ -1,8 +1,10 @@
-"""Record state dicts whose names do not match, and tensors that `torch.load` puts on the GPU of another rank."""
+"""Record when checkpoints are saved, state dicts whose names do not match, and tensors loaded to the GPU of another rank."""
 
 from __future__ import annotations
 
+import io
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -13,12 +15,36 @@ from ..context import RankContext, here, place
 
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
 _MOST_NAMES, _MOST_NOTED, _DEPTH = 5, 20, 3
-_NOTED = "checkpoints.noted"
+_NOTED, _IN_CHECKPOINT = "checkpoints.noted", "checkpoints.in_checkpoint"
+_TIMED = {
+    "torch.serialization": ("save",),  # not load, with which data sets read samples
+    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
+    "torch.distributed.checkpoint.state_dict_loader": ("load",),
+}
 
 
 def install() -> None:
     after_import("torch.nn.modules.module", _after_module)
     after_import("torch", _after_torch)
+    for module in _TIMED:
+        after_import(module, _time)
+
+
+def _time(module: ModuleType) -> None:
+    for name in _TIMED[module.__name__]:
+
+        @wrap(module, name)
+        def timed(original: Any, *arguments: Any, **options: Any) -> Any:
+            context = here()
+            in_memory = isinstance(options.get("f", arguments[1] if len(arguments) > 1 else None), io.BytesIO)
+            if context is None or in_memory or context.memory.get(_IN_CHECKPOINT):
+                return original(*arguments, **options)
+            context.memory[_IN_CHECKPOINT], began = True, time.monotonic()
+            try:
+                return original(*arguments, **options)
+            finally:
+                context.memory[_IN_CHECKPOINT] = False
+                context.times.work("checkpoint", began)
 
 
 def _after_module(module: ModuleType) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compose_sim.core.view.timeline import Span, Timeline
+from compose_sim.core.state.timeline import Span, Timeline
 from tests.node.harness import Cluster
 
 pytestmark = pytest.mark.train

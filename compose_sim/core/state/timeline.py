@@ -1,18 +1,19 @@
 """Fold the times that ranks recorded into one timeline, and divide each collective into waiting and moving data.
 
 All ranks of a run share one clock. A collective of a group cannot begin before the last rank has reached it: until then the other
-ranks wait for that rank, and afterwards data move.
+ranks wait for that rank, and afterwards data move. A rank that often reaches collectives later than the others is a straggler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from compose_sim.core.events.observations import parse_rank
 from compose_sim.node.records.timings import StepTimes, Wait
 
-KINDS = ("data", "forward", "backward", "optimizer", "waiting", "moving", "collective")
+KINDS = ("data", "forward", "backward", "optimizer", "checkpoint", "waiting", "moving", "collective")
 _SHORTEST_S = 20e-6  # a shorter wait is the resolution of the record
 _Key = tuple[int, str, str, int]  # generation, group, operation, number within the group
 
@@ -38,17 +39,35 @@ class _Collective:
     waits: dict[int, tuple[float, float, int, str]] = field(default_factory=dict)  # by rank: began, lasted, step, what
 
 
+@dataclass(slots=True)
+class RankTally:
+    """What the recorded steps of one rank add up to, in seconds."""
+
+    steps_s: float = 0.0
+    data_s: float = 0.0  # of them, waiting for a data loader
+    collectives: int = 0  # that all ranks of the group have recorded
+    last: int = 0  # of them, those in which it was the last rank to arrive
+    late_s: float = 0.0  # how much later than the median rank it arrived, in all of them
+    last_record: tuple[int, float] = (-1, 0.0)  # step and end
+
+
 class Timeline:
     """Spans become known as records arrive; those of a collective once all ranks have recorded it."""
 
     def __init__(self) -> None:
         self._collectives: dict[_Key, _Collective] = {}
+        self.tallies: dict[int, RankTally] = {}
 
     def add(self, rank: int, generation: int, lines: Iterable[str]) -> list[Span]:
         """Take further lines of a rank's observations, and return what is known now."""
-        spans: list[Span] = []
         ours = (line for line in lines if line.startswith('{"kind":"step-times"'))
-        for record in parse_rank("", rank, ours).of(StepTimes):
+        return self.add_records(rank, generation, parse_rank("", rank, ours).of(StepTimes))
+
+    def add_records(self, rank: int, generation: int, records: Iterable[StepTimes]) -> list[Span]:
+        """Take further records of a rank, and return what is known now."""
+        spans: list[Span] = []
+        for record in records:
+            _count(self.tallies.setdefault(rank, RankTally()), record)
             spans += (
                 Span(rank, kind, record.began + began / 1e6, lasted / 1e6, record.step)
                 for kind, began, lasted in record.work
@@ -74,7 +93,27 @@ class Timeline:
         collective.waits[rank] = (began, lasted, record.step, wait.what)
         if len(collective.waits) < collective.size:
             return []
+        self._count_arrivals({each: arrived for each, (arrived, *_) in collective.waits.items()})
         return list(_divided(self._collectives.pop(key)))
+
+    def _count_arrivals(self, arrivals: dict[int, float]) -> None:
+        median, last = median_low(arrivals.values()), max(arrivals, key=arrivals.__getitem__)
+        for rank, arrived in arrivals.items():
+            tally, late = self.tallies[rank], arrived - median
+            tally.collectives += 1
+            if late > _SHORTEST_S:
+                tally.late_s += late
+                tally.last += rank == last
+
+
+def _count(tally: RankTally, record: StepTimes) -> None:
+    """Add a record; the time between the records of two steps belongs to the later one, unless steps between them were left out."""
+    tally.data_s += sum(lasted for kind, _, lasted in record.work if kind == "data") / 1e6
+    spans = (*record.work, *record.waits)
+    ended = record.began + max((each.began + each.lasted for each in spans), default=0) / 1e6
+    step, before = tally.last_record
+    tally.steps_s += max(0.0, ended - (before if 0 <= record.step - step <= 1 else record.began))
+    tally.last_record = record.step, ended
 
 
 def _divided(collective: _Collective) -> Iterator[Span]:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from compose_sim.core.view.timeline import Span, Timeline
+from compose_sim.core.report.rank_times import data_share, rank_times, straggler_line
+from compose_sim.core.state.timeline import Span, Timeline
 
 
 def line(step: int, began: float, *waits: list[object], work: list[list[object]] | None = None) -> str:
@@ -38,6 +39,30 @@ def test_the_same_number_in_another_round_or_group_is_another_collective() -> No
     assert timeline.add(1, 1, [line(1, 9.0, barrier)]) == []
     assert timeline.add(1, 0, [line(1, 1.0, [*barrier[:3], "pair", 2, 1])]) == []
     assert {(span.rank, span.kind) for span in timeline.finish()} == {(0, "collective"), (1, "collective")}
+
+
+def test_a_straggler_arrives_later_than_the_median_rank() -> None:
+    """Rank 2 comes 0.4 s late to every other collective; rank 1 is last in the rest, by nothing that counts."""
+    timeline = Timeline()
+    for step in range(1, 11):
+        for rank, late_s in enumerate((0.0, 0.00001, 0.4 if step % 2 else 0.0)):
+            began = float(step)
+            work: list[list[object]] = [["data", 0, 100_000]] if rank == 1 else [["forward", 0, 100_000]]
+            wait: list[object] = ["barrier", round(1e5 + late_s * 1e6), 400_000, "0", 3, step]
+            timeline.add(rank, 0, [line(step, began, wait, work=work)])
+
+    first, second, third = rank_times(timeline.tallies)
+    assert [each.collectives for each in (first, second, third)] == [10, 10, 10]
+    assert [(each.last, each.late_s) for each in (first, second, third)] == [
+        (0, 0.0),
+        (0, 0.0),
+        (5, pytest.approx(2.0, abs=1e-3)),
+    ]
+    assert third.straggler_score == pytest.approx(2.0 / 9.9, abs=0.02)
+    assert second.data_s == pytest.approx(1.0)
+    assert data_share((first, second, third)) == pytest.approx(1.0 / (3 * 9.6), abs=0.01)
+    assert straggler_line((first, second, third)).startswith("rank 2: the last of 3 ranks in 5 of 10 collectives")
+    assert straggler_line((first, second)) == ""
 
 
 def test_work_is_known_at_once_and_torn_or_foreign_lines_are_ignored() -> None:
