@@ -16,6 +16,10 @@ class Listener(Protocol):
         """Receive one line about a slow step before the nodes start, or about the end of the run."""
         ...
 
+    def waiting(self, what: str) -> None:
+        """Receive what a step before the nodes start waits for."""
+        ...
+
     def show(self, events: list[Event], state: ClusterState) -> None:
         """Receive the events since the last call, which may be none, and the state after them."""
         ...
@@ -25,6 +29,9 @@ class QuietListener:
     """Ignores everything."""
 
     def progress(self, text: str) -> None:
+        """Ignore it."""
+
+    def waiting(self, what: str) -> None:
         """Ignore it."""
 
     def show(self, events: list[Event], state: ClusterState) -> None:

@@ -14,6 +14,7 @@ from compose_sim.app.program import new_name
 from compose_sim.app.request import Request
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import CONTAINER_FOLDER, Mount, Plan
+from compose_sim.core.units import format_count
 from compose_sim.engine.run_folder.location import location_choice, runs_folder
 from compose_sim.errors import (
     ComposesimError,
@@ -171,8 +172,10 @@ class Session:
         self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
         removal = NodeRemoval(self.engine, self.plan, log=self.folder.path / "supervisor.log")
         try:
+            listener.waiting(f"image {self.plan.image}" if self.plan.image not in ("", "host") else "the engine")
             image = self.engine.prepare(self.plan, listener.progress)
             self.mark("supervisor and image")
+            listener.waiting(f"the engine to create {format_count(len(self.plan.nodes), 'node')}")
             self._start(image)
             self.mark("engine creates nodes")
             loop = RunLoop(self.plan, self.engine, self.folder, listener, player)

@@ -13,9 +13,11 @@ from compose_sim.app.listener import Listener, QuietListener
 from compose_sim.cli.console import echo, is_terminal, node_prefix, say
 from compose_sim.cli.views.faults import event_line, waiting_line
 from compose_sim.cli.views.service_links import links_of, service_line
+from compose_sim.cli.views.waiting import Waiting
 from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
+from compose_sim.core.state.awaited import awaited
 from compose_sim.core.state.fault_attribution import fault_of, is_excused
 from compose_sim.core.state.node_phase import phase_of
 from compose_sim.core.state.state import ClusterState, NodeState, initial_state
@@ -23,6 +25,7 @@ from compose_sim.core.units import format_bytes, format_seconds
 from compose_sim.engine.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 _MOST_STATUS_LINES = 12
@@ -57,10 +60,21 @@ class PlainListener:
         self._many = {node.name for node in plan.nodes if node.nproc > 1}
         self._width = max(len(name) for name in _labels(plan)) + (3 if self._many else 0)
         self._printed: set[str] = set()
+        self._waiting = Waiting()
 
     def progress(self, text: str) -> None:
         """Print the line."""
         say(text)
+
+    def waiting(self, what: str) -> None:
+        """Say it if it takes long."""
+        if not self._waiting.what:
+            self._waiting.tell(say)
+        self._waiting.what = what
+
+    def close(self) -> None:
+        """Say nothing more."""
+        self._waiting.end()
 
     def show(self, events: list[Event], state: ClusterState) -> None:
         """Print log lines in one write, and each milestone once. From the first call on, all nodes have been started and links work."""
@@ -69,6 +83,7 @@ class PlainListener:
         self._folder = None
         self.milestones(state)  # they are no later than the lines: logs are read before events
         lines = [self._log_line(event) for event in events if event.kind == "log"]
+        self._waiting.what = "" if lines or not self._waiting.what else awaited(state)
         if lines:
             self.write("\n".join(lines) + "\n")
         for event in events:
@@ -142,9 +157,19 @@ class LiveListener(PlainListener):
         self._console = Console(stderr=True, highlight=False)
         # If one terminal shows both streams, output above the status must go through the console of the status.
         self._shares_screen = sys.stdout.isatty()
-        status = _status(initial_state(plan))
-        self._live = Live(status, console=self._console, refresh_per_second=8, transient=True)
+        self._status = _status(initial_state(plan))
+        self._live = Live(get_renderable=self._shown, console=self._console, refresh_per_second=8, transient=True)
         self._live.start()
+
+    def _shown(self) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(self._status, Text(self._waiting.line(), style="dim", no_wrap=True, overflow="ellipsis"))
+
+    def waiting(self, what: str) -> None:
+        """Show it below the status."""
+        self._waiting.what = what
 
     def progress(self, text: str) -> None:
         """Print a line above the status."""
@@ -162,7 +187,7 @@ class LiveListener(PlainListener):
     def show(self, events: list[Event], state: ClusterState) -> None:
         """Print the new lines, then the current status."""
         super().show(events, state)
-        self._live.update(_status(state))
+        self._status = _status(state)
 
     def milestones(self, state: ClusterState) -> None:
         """Print nothing: the status lines show them."""
@@ -172,6 +197,7 @@ class LiveListener(PlainListener):
 
     def close(self) -> None:
         """Remove the status from the screen."""
+        super().close()
         self._live.stop()
 
 
@@ -183,10 +209,10 @@ def _labels(plan: Plan) -> list[str]:
 @contextmanager
 def listening(plan: Plan, *, quiet: bool, folder: RunFolder | None = None) -> Iterator[Listener]:
     """Yield the listener that suits our output. `folder` holds the token that links are shown with."""
-    if quiet or not is_terminal():
-        yield QuietListener() if quiet else PlainListener(plan, folder)
+    if quiet:
+        yield QuietListener()
         return
-    with closing(LiveListener(plan, folder)) as listener:
+    with closing(LiveListener(plan, folder) if is_terminal() else PlainListener(plan, folder)) as listener:
         yield listener
 
 

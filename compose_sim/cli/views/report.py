@@ -42,7 +42,7 @@ def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ())
         # A guess, and therefore not part of what `up` prints.
         ("limited", [f"most likely by {bottleneck.what}: {bottleneck.why}"] if bottleneck and not err else []),
         ("ran on", _version_parts(report)),
-        ("straggler", [line] if (line := straggler_line(report.rank_times)) else []),
+        ("slowest", [line] if (line := straggler_line(report.rank_times)) else []),
         *(("note", [note]) for note in report.notes),
         *((label, [line]) for label, line in history_lines(report)),
     ):

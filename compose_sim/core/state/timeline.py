@@ -109,8 +109,8 @@ class Timeline:
 def _count(tally: RankTally, record: StepTimes) -> None:
     """Add a record; the time between the records of two steps belongs to the later one, unless steps between them were left out."""
     tally.data_s += sum(lasted for kind, _, lasted in record.work if kind == "data") / 1e6
-    spans = (*record.work, *record.waits)
-    ended = record.began + max((each.began + each.lasted for each in spans), default=0) / 1e6
+    ends = [each.began + each.lasted for each in record.work] + [each.began + each.lasted for each in record.waits]
+    ended = record.began + max(ends, default=0) / 1e6
     step, before = tally.last_record
     tally.steps_s += max(0.0, ended - (before if 0 <= record.step - step <= 1 else record.began))
     tally.last_record = record.step, ended

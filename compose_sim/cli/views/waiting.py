@@ -1,0 +1,38 @@
+"""Say what a run waits for until it trains: on a terminal all the time, elsewhere after 5, 10, 20, … seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+_FIRST_AFTER_S = 5.0
+
+
+class Waiting:
+    """What is being waited for, and since when the run has been starting."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self.what = ""
+
+    def line(self) -> str:
+        """Return `12 s, waiting for node-1 to start`, or only the time if nothing is being waited for."""
+        elapsed = f"{time.monotonic() - self._began:.0f} s"
+        return f"{elapsed}, waiting for {self.what}" if self.what else elapsed
+
+    def tell(self, say: Callable[[str], object]) -> None:
+        """Say, in a thread, what is being waited for, and each time half as often, so that a log is not flooded."""
+        threading.Thread(target=self._tell, args=(say,), daemon=True).start()
+
+    def end(self) -> None:
+        """Say nothing more."""
+        self._over.set()
+
+    def _tell(self, say: Callable[[str], object]) -> None:
+        pause = due = _FIRST_AFTER_S
+        while not self._over.wait(self._began + due - time.monotonic()):
+            if self.what:
+                say(f"after {self.line()}")
+            due, pause = due + pause, 2 * pause

@@ -1,0 +1,33 @@
+"""Name what a run waits for until it trains."""
+
+from __future__ import annotations
+
+from compose_sim.core.state.state import ClusterState
+
+_MOST = 4  # names
+
+
+def awaited(state: ClusterState) -> str:
+    """Return `node-2 and node-3 to start`, `rank 0 to import torch`, …; "" once ranks train, or the run is ending."""
+    if state.first_step_at or state.stopping or state.failures or any(rank.has_left for rank in state.ranks.values()):
+        return ""
+    nodes = [name for name in state.wanted if state.nodes[name].phase == "creating"]
+    if nodes:
+        return f"{_named(nodes)} to start"
+    if state.driver:
+        return "" if state.driver.ready_at else "the framework to report that all nodes are there"
+    if state.rendezvous_at is None:
+        return f"the rendezvous of {len(state.wanted)} nodes" if len(state.wanted) > 1 else "the rendezvous"
+    for phase, doing in (
+        ("starting", "begin training" if state.versions else "import torch"),
+        ("init", "join the process group"),
+    ):
+        ranks = [f"rank {rank.rank}" for rank in state.ranks.values() if rank.phase == phase]
+        if ranks:
+            return f"{_named(ranks)} to {doing}"
+    return "the first step"
+
+
+def _named(names: list[str]) -> str:
+    shown = names if len(names) <= _MOST else [*names[: _MOST - 1], f"{len(names) - _MOST + 1} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
