@@ -11,7 +11,7 @@ from typing import Any
 
 from compose_sim.core.events.events import READ_FROM_LOGS, Event
 from compose_sim.core.json_values import to_json
-from compose_sim.core.report.rank_times import rank_times
+from compose_sim.core.report.rank_times import rank_times, straggler_line
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.rank_places import is_on
 from compose_sim.core.state.timeline import Timeline
@@ -52,19 +52,18 @@ class PageReader:
         for name in self._found.names("observations", ".jsonl"):
             self._read_records(name)
         if not self.is_over:
-            return self._fold.take(report=None, is_over=False, rank_times=self._rank_times())
+            return self._fold.take(report=None, is_over=False, **self._rank_times())
         self._fold.add_spans(self._timeline.finish())
         self.close()
         report = report_of(self.folder)
         samples = sample_strips(read_observed(self.folder.path, self._fold.state))
         with acting_as(owner_of(self.folder.path)):  # who wrote the plan, if this process is root
             sources = read_sources(report, self._fold.plan.working_directory)
-        return self._fold.take(
-            report=report, is_over=True, samples=samples, sources=sources, rank_times=self._rank_times()
-        )
+        return self._fold.take(report=report, is_over=True, samples=samples, sources=sources, **self._rank_times())
 
-    def _rank_times(self) -> list[Any]:
-        return [to_json(each) for each in rank_times(self._timeline.tallies)]
+    def _rank_times(self) -> dict[str, Any]:
+        times = rank_times(self._timeline.tallies)
+        return {"rank_times": [to_json(each) for each in times], "straggler": straggler_line(times)}
 
     def _new_events(self) -> list[Event]:
         return [event for batch in self._events.finish() for event in batch] if self.is_over else self._events.poll()

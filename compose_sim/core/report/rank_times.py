@@ -24,6 +24,11 @@ class RankTimes:
     late_s: Annotated[float, "By how many seconds it arrived later than the median rank, in all of them"]
     straggler_score: Annotated[float, "late_s as a share of steps_s: 0 for a rank for which no other waits"]
 
+    @property
+    def is_straggler(self) -> bool:
+        """Whether the others usually wait for this rank, and noticeably."""
+        return 2 * self.last > self.collectives and self.straggler_score >= _STRAGGLES and self.late_s >= _LEAST_S
+
 
 def rank_times(tallies: Mapping[int, RankTally]) -> tuple[RankTimes, ...]:
     """Return the times of all ranks, in order."""
@@ -43,12 +48,14 @@ def rank_times(tallies: Mapping[int, RankTally]) -> tuple[RankTimes, ...]:
 
 def straggler_line(times: Sequence[RankTimes]) -> str:
     """Return `rank 2: the last of 4 ranks in 58 of 60 collectives, 12 s behind in all (score 0.35)`; "" if no rank is one."""
-    worst = max(times, key=lambda each: each.straggler_score, default=None)
-    if worst is None or worst.straggler_score < _STRAGGLES or worst.late_s < _LEAST_S:
-        return ""
+    worst = next((each for each in times if each.is_straggler), None)
     return (
-        f"rank {worst.rank}: the last of {len(times)} ranks in {worst.last} of {worst.collectives} collectives, "
-        f"{format_seconds(worst.late_s)} behind in all (score {worst.straggler_score:.2f})"
+        ""
+        if worst is None
+        else (
+            f"rank {worst.rank}: the last of {len(times)} ranks in {worst.last} of {worst.collectives} collectives, "
+            f"{format_seconds(worst.late_s)} behind in all (score {worst.straggler_score:.2f})"
+        )
     )
 
 

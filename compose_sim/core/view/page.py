@@ -13,6 +13,7 @@ from typing import Any
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.make_report import make_report
+from compose_sim.core.report.rank_times import straggler_line
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.fold_driver import new_numbers
@@ -155,6 +156,7 @@ class PageFold:
             "stalls": dict(self._stalls),
             "kinds": list(KINDS),
             "shares": {rank: dict(shares) for rank, shares in sorted(self._shares.items())},
+            "straggler": straggler_line(report.rank_times) if report else "",
             "hang": _hang(state, self.plan) if _hangs(state, report) else None,
         }
 

@@ -87,16 +87,16 @@ function drawShares(now) {
     return;
   }
   const most = Math.max(...ranks.map(([, each]) => names.reduce((sum, name) => sum + (each[name] || 0), 0)));
-  const times = new Map(now.rank_times.map((each) => [String(each.rank), each])), worst = [...now.rank_times].sort((a, b) => b.straggler_score - a.straggler_score)[0];
+  const times = new Map(now.rank_times.map((each) => [String(each.rank), each]));
   shares.replaceChildren(el("h3", {}, "Where the time of each rank went"), el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "rank"), el("th", {}, ""), el("th", { class: "n" }, "computes"), el("th", { class: "n" }, "waits"), el("th", { class: "n wide" }, "is awaited"),
     el("th", { class: "n wide", title: "of the collectives that all ranks recorded" }, "is last"), el("th", { class: "n", title: "how much later than the median rank it reaches collectives, as a share of its steps" }, "straggler score"))),
     el("tbody", {}, ranks.slice(0, 64).map(([rank, each]) => {
       const split = el("div", { class: "split" }, names.map((name) => { const part = el("i", { class: name, title: `${name}: ${seconds(each[name] || 0)}` }); part.style.width = `${(100 * (each[name] || 0)) / most}%`; return part; }));
       const computes = ["data", "forward", "backward", "optimizer", "checkpoint"].reduce((sum, name) => sum + (each[name] || 0), 0), late = times.get(rank);
       return el("tr", {}, el("td", {}, rank), el("td", {}, split), el("td", { class: "n" }, seconds(computes)), el("td", { class: "n" }, seconds(each.waiting || 0)), el("td", { class: "n wide" }, seconds(each.caused || 0)),
-        el("td", { class: "n wide" }, late && late.collectives ? percent(late.last / late.collectives) : "–"), el("td", { class: late && late === worst && late.straggler_score >= 0.1 ? "n straggler" : "n" }, late ? late.straggler_score.toFixed(2) : "–"));
+        el("td", { class: "n wide" }, late && late.collectives ? percent(late.last / late.collectives) : "–"), el("td", { class: late && now.straggler.startsWith(`rank ${rank}:`) ? "n straggler" : "n" }, late ? late.straggler_score.toFixed(2) : "–"));
     }))),
-    worst && worst.straggler_score >= 0.1 ? el("p", { class: "small" }, `Rank ${worst.rank} is the last in ${worst.last} of ${count(worst.collectives, "collective")}, and ${seconds(worst.late_s)} behind the median rank in all.`) : "");
+    now.straggler ? el("p", { class: "small" }, `The slowest: ${now.straggler}.`) : "");
   waits.replaceChildren(el("h3", {}, "Longest waits"), el("div", { class: "entries" }, run.waits.map((span) =>
     el("div", {}, el("b", {}, seconds(span.lasted)), el("div", {}, el("button", { class: "text", onclick: () => jumpTo(span) }, `rank ${span.rank} for rank ${span.late}, step ${span.step}`), el("div", { class: "small dim" }, run.texts[span.text]))))));
 }
