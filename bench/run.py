@@ -22,12 +22,13 @@ from typing import Any
 from bench import machine
 from bench.goals import Row
 from bench.leftovers import sweep
-from bench.rows import curves, emulation, overhead, phases, recipes, rendering, startup, teardown, training
+from bench.rows import commands, curves, emulation, overhead, phases, recipes, rendering, startup, teardown, training
 from bench.setting import BENCH, Setting, prepared
 from bench.table import as_markdown
 
 MODULES = (
     startup,
+    commands,
     emulation,
     rendering,
     teardown,

@@ -22,7 +22,7 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
         key="5",
         title="`render`, validated against the compose-spec schema",
         goals=[
-            Goal(text="1,000 nodes ≤ 1.5 s", mine=THOUSAND, allowance=1.5),
+            Goal(text="1,000 nodes ≤ 0.8 s", mine=THOUSAND, allowance=0.8),
             Goal(text="10,000 nodes ≤ 10 × 1,000 (linear)", mine=TEN_THOUSAND, rival=THOUSAND, factor=10),
         ],
     )

@@ -1,0 +1,73 @@
+"""Rows 13 to 15: measure `plan`, 100 tiny steps, and what emulated GPUs add to a whole command."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from bench.goals import Goal, Row
+from bench.leftovers import sweep
+from bench.measure import Contestant, NotMeasurableError, alternate
+from bench.process import RunFailedError
+from bench.rivals import torchrun
+from bench.setting import BENCH, Setting
+
+KEYS = ("13", "14", "15")
+PLAN = "composesim plan --nodes 4 train_ddp.py"
+TINY, TINY_SCRIPT = "composesim up, docker, 100 tiny steps", "tiny_steps.py"
+EMULATED, PLAIN = "composesim up, docker, --gpus emulated", "composesim up, docker, --gpus none"
+
+
+def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
+    rows = {
+        "13": Row(key="13", title="`plan`", goals=[Goal(text="≤ 0.25 s", mine=PLAN, allowance=0.25)]),
+        "14": Row(
+            key="14",
+            title="`up --nodes 4` on Docker with 100 tiny steps",
+            goals=[Goal(text="≤ 0.5 × four bare torchrun", mine=TINY, rival=torchrun.NAME, factor=0.5)],
+        ),
+        "15": Row(
+            key="15",
+            title="emulated CUDA, whole command",
+            goals=[Goal(text="≤ 0.1 s more than without", mine=EMULATED, rival=PLAIN, factor=1, allowance=0.1)],
+            notes=["train_ddp.py uses CUDA where there is a GPU, so it trains on the emulated ones."],
+        ),
+    }
+    for key in wanted:
+        row = rows[key]
+        try:
+            row.samples = alternate(_contestants(setting, key), setting.repeats)
+        except (NotMeasurableError, RunFailedError) as error:
+            row.missing = {goal.mine: str(error) for goal in row.goals}
+        yield row
+
+
+def _contestants(setting: Setting, key: str) -> list[Contestant]:
+    composesim = setting.composesim()
+    if key == "13":
+        command = [composesim, "plan", "--nodes", "4", "train_ddp.py"]
+        setting.run(command)  # compiles the modules for all later starts
+        return [Contestant(name=PLAN, measure=lambda: setting.run(command).seconds)]
+    setting.require_engine()
+    if key == "14":
+        shutil.copy(BENCH / "scripts" / TINY_SCRIPT, setting.folder)
+        expect = "trained on rank"
+        return [
+            Contestant(name=TINY, measure=partial(_up, setting, composesim, TINY_SCRIPT, expect)),
+            torchrun.contestant(setting, TINY_SCRIPT, expect),
+        ]
+    return [
+        Contestant(name=name, measure=partial(_up, setting, composesim, "train_ddp.py", '"accuracy"', gpus))
+        for name, gpus in ((EMULATED, "emulated"), (PLAIN, "none"))
+    ]
+
+
+def _up(setting: Setting, composesim: str, script: str, expect: str, gpus: str = "none") -> float:
+    name = setting.new_name()
+    command = [composesim, "up", "--nodes", "4", "--engine", "docker", "--gpus", gpus, "--name", name, script]
+    try:
+        return setting.run(command, expect=expect).seconds
+    finally:
+        sweep(name)
+        shutil.rmtree(setting.folder / ".composesim", ignore_errors=True)
