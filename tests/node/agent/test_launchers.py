@@ -124,6 +124,35 @@ def test_a_failing_rank_is_the_nodes_exit_code_and_the_others_are_stopped(tmp_pa
     assert stopped["data"]["stopped"]
 
 
+ENDS = """
+import atexit, ctypes, sys
+import torch
+
+class Last:
+    def __del__(self):
+        print("object deleted")
+
+last, file = Last(), open("kept.txt", "w")
+file.write("flushed")
+ctypes.CDLL(None).printf(b"printed by C\\n")
+atexit.register(print, "handler called")
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+def test_the_end_of_a_script_loses_nothing(tmp_path: Path, launcher: str) -> None:
+    """A forked rank leaves out the destructors of torch's libraries, and nothing that belongs to the script."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    run = Cluster(tmp_path / "run", [str(tmp_path / "ends.py")], launcher=launcher)
+    codes = run.start(1).exit_codes()
+    run.close()
+    assert codes["node-0"] == 7
+    assert (run.folder / "kept.txt").read_text() == "flushed"
+    ends = ["handler called", "object deleted", "printed by C"]
+    assert sorted(line for line in run.log(0).splitlines() if line in ends) == ends
+
+
 @pytest.mark.parametrize(("launcher", "nodes"), [("warm", 3), ("torchrun", 2)])
 def test_training_goes_on_after_a_node_was_killed_and_started_again(tmp_path: Path, launcher: str, nodes: int) -> None:
     run = Cluster(tmp_path / "run", [str(SCRIPTS / "trains_until_told.py")], launcher=launcher)
