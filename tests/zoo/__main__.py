@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -11,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from compose_sim.core.request.check_ids import IDS
-from tests.zoo.runner import Example, Outcome, examples, read_example, run_examples
+from tests.zoo.runner import KINDS, Example, Outcome, examples, read_example, run_examples
 
 
 def main() -> int:
@@ -19,12 +20,22 @@ def main() -> int:
     options = _options()
     begun, outcomes = time.monotonic(), []
     chosen = _chosen(options.what)
+    known = _resumed(options.resume, chosen)
     for outcome in run_examples(
-        chosen, jobs=options.jobs, quick=options.quick, gpus=options.gpus, options=shlex.split(options.options)
+        [each for each in chosen if each.name not in known],
+        jobs=options.jobs,
+        quick=options.quick,
+        gpus=options.gpus,
+        options=shlex.split(options.options),
     ):
         outcomes.append(outcome)
         print(_line(outcome, verbose=options.verbose), flush=True)
+        if options.resume and outcome.is_right:
+            with options.resume.open("a") as file:
+                file.write(json.dumps([outcome.example.name, sorted(outcome.said), outcome.seconds]) + "\n")
+    outcomes += known.values()
     _print_table(outcomes)
+    _print_kinds(outcomes)
     mistakes = [outcome for outcome in outcomes if not outcome.is_right]
     print(f"\n{len(outcomes)} scripts in {time.monotonic() - begun:.0f} s, {len(mistakes)} of them judged wrongly")
     for mistake in mistakes:
@@ -43,10 +54,23 @@ def _chosen(what: list[str]) -> list[Example]:
     return scripts + (examples(ids) if ids or not scripts else [])
 
 
+def _resumed(file: Path | None, chosen: list[Example]) -> dict[str, Outcome]:
+    """Return the outcomes of an earlier part that were right, by name; the file is of one commit, and the user deletes it."""
+    if file is None or not file.exists():
+        return {}
+    by_name = {each.name: each for each in chosen}
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return {
+        name: Outcome(example=by_name[name], said=frozenset(said), seconds=seconds)
+        for name, said, seconds in lines
+        if name in by_name
+    }
+
+
 def _line(outcome: Outcome, *, verbose: bool) -> str:
     mark = "✔" if outcome.is_right else "✘"
     said = ", ".join(sorted(outcome.said)) or "nothing"
-    words = f"{mark} {outcome.example.name:<45} {said}"
+    words = f"{mark} {outcome.example.name:<50} {outcome.seconds:>5.1f} s  {said}"
     if not outcome.is_right or verbose:
         for name, ids in (("missed", outcome.missed), ("false alarm", outcome.false_alarms)):
             words += f"\n    {name}: {', '.join(sorted(ids))}" if ids else ""
@@ -56,19 +80,35 @@ def _line(outcome: Outcome, *, verbose: bool) -> str:
 
 
 def _print_table(outcomes: list[Outcome]) -> None:
-    """Print precision and recall for each check."""
-    print(f"\n{'check':<22} scripts  precision  recall")
+    """Print precision and recall for each check, and the time that its scripts took."""
+    print(f"\n{'check':<22} scripts  precision  recall  seconds")
     totals = [0, 0, 0]
     for name in IDS:
         true = sum(name in outcome.said & outcome.example.expects for outcome in outcomes)
         false = sum(name in outcome.false_alarms for outcome in outcomes)
         missed = sum(name in outcome.missed for outcome in outcomes)
-        scripts = sum(outcome.example.check == name for outcome in outcomes)
+        mine = [outcome for outcome in outcomes if outcome.example.check == name]
         totals = [total + more for total, more in zip(totals, (true, false, missed), strict=True)]
-        if scripts or true or false or missed:
-            print(f"{name:<22} {scripts:>7}  {_ratio(true, false):>9}  {_ratio(true, missed):>6}")
+        if mine or true or false or missed:
+            print(
+                f"{name:<22} {len(mine):>7}  {_ratio(true, false):>9}  {_ratio(true, missed):>6}  {_seconds(mine):>7}"
+            )
     true, false, missed = totals
-    print(f"{'all':<22} {len(outcomes):>7}  {_ratio(true, false):>9}  {_ratio(true, missed):>6}")
+    print(
+        f"{'all':<22} {len(outcomes):>7}  {_ratio(true, false):>9}  {_ratio(true, missed):>6}  {_seconds(outcomes):>7}"
+    )
+
+
+def _print_kinds(outcomes: list[Outcome]) -> None:
+    """Print how many scripts of each class were judged rightly, and the time that they took."""
+    print(f"\n{'class':<22} scripts  judged rightly  seconds")
+    for kind in KINDS:
+        mine = [outcome for outcome in outcomes if outcome.example.kind == kind]
+        print(f"{kind:<22} {len(mine):>7}  {sum(each.is_right for each in mine):>14}  {_seconds(mine):>7}")
+
+
+def _seconds(outcomes: list[Outcome]) -> str:
+    return f"{sum(outcome.seconds for outcome in outcomes):.0f}"
 
 
 def _ratio(hits: int, others: int) -> str:
@@ -80,6 +120,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("what", nargs="*", metavar="ID|SCRIPT", help="checks, or scripts; all when left out")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), metavar="N", help="at a time")
     parser.add_argument("--quick", action="store_true", help="the second run only where a script is about it")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="leave out what FILE lists as right, and add to it")
     parser.add_argument("--gpus", default="", metavar="WHAT", help="run on GPUs: real ones (all, 0) or emulated ones")
     parser.add_argument("--options", default="", metavar="OPTIONS", help="more options for `composesim check`")
     parser.add_argument("-v", "--verbose", action="store_true", help="show what was said of right scripts as well")

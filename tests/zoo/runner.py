@@ -8,9 +8,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compose_sim.core.checks import BROKEN
@@ -56,6 +57,7 @@ class Outcome:
     said: frozenset[str] = frozenset()  # checks that failed or warned
     details: tuple[str, ...] = ()  # a line for each check
     error: str = ""  # why the run could not be judged
+    seconds: float = 0.0
 
     @property
     def missed(self) -> frozenset[str]:
@@ -104,7 +106,13 @@ def run_examples(
 
 
 def run_example(example: Example, *, quick: bool = False, gpus: str = "", options: Sequence[str] = ()) -> Outcome:
-    """Check a script in an empty folder on the local engine; with `gpus`, a copy that runs on them."""
+    """Check a script in an empty folder on the local engine, and time that; with `gpus`, a copy that runs on them."""
+    begun = time.monotonic()
+    outcome = _run_example(example, quick=quick, gpus=gpus, options=options)
+    return replace(outcome, seconds=round(time.monotonic() - begun, 1))
+
+
+def _run_example(example: Example, *, quick: bool, gpus: str, options: Sequence[str]) -> Outcome:
     skip = ("--skip", ",".join(REPLAYED)) if quick and example.check not in REPLAYED else ()
     command = [sys.executable, "-m", "compose_sim", "check", "--engine", "local", "--json", *skip]
     with tempfile.TemporaryDirectory(prefix="composesim-zoo-") as folder:

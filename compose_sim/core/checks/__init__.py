@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from compose_sim.core.checks.consequences import first_cause
 from compose_sim.core.events.observations import Observed
+from compose_sim.core.report.places import Place as ReportPlace
 from compose_sim.core.report.report import Cause, CheckResult, CheckStatus
-from compose_sim.core.report.report import Place as ReportPlace
 from compose_sim.core.request.check_ids import IDS
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.node.records.record import Place

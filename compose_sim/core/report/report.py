@@ -13,6 +13,7 @@ from compose_sim.core.json_values import from_json, to_json
 from compose_sim.core.plan.model import Choice
 from compose_sim.core.report.bottleneck import Bottleneck
 from compose_sim.core.report.horovod_timeline import HorovodTimeline
+from compose_sim.core.report.places import Hint, Place
 from compose_sim.core.report.rank_times import RankTimes
 from compose_sim.core.report.service_links import PublishedService
 from compose_sim.core.verdict.verdict import VerdictWord
@@ -81,14 +82,6 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A line of the user's code."""
-
-    file: Annotated[str, "The path as the ranks saw it"]
-    line: Annotated[int | None, "Counted from 1"] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
     """What one check found."""
 
@@ -104,17 +97,6 @@ class CheckResult:
     def is_problem(self) -> bool:
         """Whether the check failed or warned."""
         return self.status in ("failed", "warned")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hint:
-    """A line that is often wrong in distributed scripts, found in the source before the run; never a failure."""
-
-    place: Annotated[Place, "The line to look at"]
-    text: Annotated[str, "Why"]
-
-    def __str__(self) -> str:
-        return f"{self.place.file}, line {self.place.line}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

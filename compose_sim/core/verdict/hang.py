@@ -147,6 +147,8 @@ def _patience(standings: tuple[Standing, ...]) -> int:
     live = [each for each in standings if not each.has_left]
     if all(each.waits_in for each in live) and len({each.waits_in.partition(" (")[0] for each in standings}) > 1:
         return 1  # in different collectives, or while a rank has left: nothing that comes later can help
+    if len(_one_sided(live)) == len(live):
+        return 1
     if any(not (each.steps or each.is_done) for each in live):
         return _PATIENCE_FACTOR
     only_sleeping = all(each.doing == "sleeping" and not each.waits_in and not each.locked_in_c for each in live)

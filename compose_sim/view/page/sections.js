@@ -61,7 +61,7 @@ function historyCard(now) {
     ...now.faults.map((each) => ["fault", each.begun_s, each.text, [each.healed_s !== null ? `healed at ${seconds(each.healed_s)}` : "not healed", each.recovered_s !== null ? `training went on after ${seconds(each.recovered_s)}` : "", each.steps_lost ? `${count(each.steps_lost, "step")} repeated` : ""]]),
     ...now.rounds.slice(1).map((each) => ["round", each.began_s, `round ${each.generation} with ${count(each.world_size, "rank")}`, [each.nodes.join(", ")]]),
   ].sort((a, b) => a[1] - b[1]);
-  const notes = [...now.notes, now.bottleneck && now.is_over && !now.cause ? `Most likely limited by ${now.bottleneck.what}: ${now.bottleneck.why}` : ""].filter(Boolean);
+  const notes = [...now.notes, ...now.hints.map((each) => `${each.place.file}, line ${each.place.line}: ${each.text}`), now.bottleneck && now.is_over && !now.cause ? `Most likely limited by ${now.bottleneck.what}: ${now.bottleneck.why}` : ""].filter(Boolean);
   if (!rows.length && !notes.length) return null;
   return el("div", { class: "card" }, rows.length ? el("table", { class: "history" }, el("tbody", {}, rows.map(([kind, t, what, more]) =>
     el("tr", {}, el("td", { class: "dim" }, kind), el("td", { class: "n" }, seconds(t)), el("td", {}, what), el("td", { class: "dim" }, more.filter(Boolean).join(", ")))))) : null,

@@ -8,7 +8,8 @@ from typing import Any
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.learn.lesson import Lesson, parse_lesson
 from compose_sim.core.learn.outcome import Evidence, judge_attempt
-from compose_sim.core.report.report import Cause, CheckResult, NodeReport, Place
+from compose_sim.core.report.places import Place
+from compose_sim.core.report.report import Cause, CheckResult, NodeReport
 from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import DdpForward
 from tests.builders import a_report

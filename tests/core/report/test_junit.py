@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from compose_sim.core.checks import failed, not_applicable, passed, warned
 from compose_sim.core.report.github import MOST_ANNOTATIONS, summary, workflow_commands
 from compose_sim.core.report.junit import junit
+from compose_sim.core.report.places import Hint, Place
 from compose_sim.core.report.report import (
     Cause,
     Coverage,
     ExpectationResult,
-    Hint,
     NodeReport,
-    Place,
     Report,
     ScenarioReport,
     Timings,

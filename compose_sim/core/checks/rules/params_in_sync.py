@@ -158,12 +158,30 @@ def _failed(case: Case, found: Difference, has_models: bool) -> Result:
     when = f"after step {found.nth}" if found.nth else "before the first step"
     together = _train_together(case, found)
     by_steps = _explain_by_steps(case, found) if found.nth and (has_models or together) else None
-    why, fix = by_steps or _explain(found, model_at(step, found.model), step, has_models, together=together)
+    why, fix = (
+        by_steps
+        or _left_out(case, found)
+        or _explain(found, model_at(step, found.model), step, has_models, together=together)
+    )
     return failed(
         f"{when} {found} differs between ranks ({found.who}): {why}",
         fix=fix,
         at=step.at if step else None,
         ranks=[rank for ranks in found.agreeing for rank in ranks],
+    )
+
+
+def _left_out(case: Case, found: Difference) -> tuple[str, str] | None:
+    """Return why ranks differ in this parameter if they reduce the gradients of others by hand."""
+    if found.model is not None or found.kind != "parameter" or not found.nth or _train_together(case, found):
+        return None
+    own = [each for each in optimizers(case.observed) if each.index == found.optimizer]
+    reduced = {row for each in own for reduction in each.reductions for row in reduction.rows}
+    if not reduced:
+        return None
+    return (
+        f"its gradient is not reduced, unlike those of {format_count(len(reduced), 'other parameter')} of the optimizer",
+        "Reduce the gradients of all parameters that ranks share, or start those that each rank keeps with values of its own.",
     )
 
 

@@ -54,6 +54,9 @@ def judge(case: Case) -> Result:
         return not_applicable("the ranks do not train together: there is no DDP model, and hardly a collective")
     looked_at: list[CommonSamples] = []
     for by_rank in training:
+        recoded = _other_codes(by_rank)
+        if recoded:
+            return recoded
         mismatch = find_mismatch(case, by_rank)
         if mismatch:
             return _other_samples(mismatch, by_rank)
@@ -96,6 +99,23 @@ def _overlap(case: Case, by_rank: dict[int, Loader], overlapping: list[Pair], co
         why, fix = f"; its samplers: {', '.join(loader.info.samplers or ('none',))}", _FIX
     ranks = sorted({rank for pair in overlapping for rank in pair})
     return failed(detail + why, fix=fix, at=loader.place, ranks=ranks)
+
+
+def _other_codes(by_rank: dict[int, Loader]) -> Result | None:
+    """Find names, such as those of classes, that the data sets of two ranks number differently."""
+    first, *others = sorted(by_rank)
+    for rank in others:
+        ours, theirs = by_rank[first].info, by_rank[rank].info
+        for (name, names, codes), (its_name, its_names, its_codes) in zip(ours.codes, theirs.codes, strict=False):
+            if (ours.data, name, names) == (theirs.data, its_name, its_names) and codes != its_codes:
+                return failed(
+                    f"the data set of {by_rank[first]} numbers the same names differently on ranks {first} and {rank}, in its "
+                    f"attribute `{name}`: a label means another class on each rank",
+                    fix=_FIX_ORDER,
+                    at=by_rank[first].place,
+                    ranks=(first, rank),
+                )
+    return None
 
 
 def _other_samples(mismatch: Mismatch, by_rank: dict[int, Loader]) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from compose_sim.core.report.report import Hint, Place
+from compose_sim.core.report.places import Hint, Place
 
 _COLLECTIVES = {
     *(
@@ -39,7 +39,7 @@ def find_hints(sources: Mapping[str, str]) -> list[Hint]:
     found = [
         (file, line, text)
         for file, tree in trees.items()
-        for line, text in (*_shuffles(tree), *_on_one_rank(tree), *_early_cuda(tree), *_loads(tree))
+        for line, text in (*_shuffles(tree), *_on_one_rank(tree), *_early_cuda(tree), *_loads(tree), *_set_orders(tree))
     ]
     found += _same_order(trees, sources)
     in_order = sorted(set(found), key=lambda each: (list(sources).index(each[0]), each[1]))
@@ -163,3 +163,14 @@ def _loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
         is_torchs = isinstance(call.func, ast.Attribute) and _name(call.func.value) == "torch"
         if name == "load" and is_torchs and len(call.args) < 2 and _given(call, "map_location") is None:
             yield call.lineno, "torch.load without map_location puts tensors on the GPU that saved them"
+
+
+def _set_orders(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Find `enumerate(set(names))`: Python gives each process another order of strings."""
+    for name, call in _calls(tree):
+        first = call.args[0] if call.args and name == "enumerate" else None
+        if isinstance(first, (ast.Set, ast.SetComp)) or (isinstance(first, ast.Call) and _name(first.func) == "set"):
+            yield (
+                call.lineno,
+                "a set of strings has another order in each process; enumerate(sorted(…)) has the same on all ranks",
+            )

@@ -14,6 +14,7 @@ _MOST_ROWS = 1024
 _ELEMENTS = 64  # per row, spread over it: enough to tell rows apart
 _DEEP = 4
 _WIDE = 16  # elements of a list
+_LEAST_CODES, _MOST_CODES = 3, 20_000
 _MOST_VALUES = 1000  # of a data set, which may hold anything
 
 
@@ -93,6 +94,21 @@ def bytes_of(tensor: Any) -> bytes:
 def fingerprint(data_set: Any) -> int:
     """Return a hash of a data set's own data: if it is equal on two ranks, they very probably have the same samples."""
     return zlib.crc32(_describe(data_set, _DEEP, [_MOST_VALUES]).encode())
+
+
+def codes_in(data_set: Any, depth: int = 3) -> list[tuple[str, int, int]]:
+    """Return the dicts of a data set, or of one that it wraps, that number names from 0: attribute, hash of the names, of the dict."""
+    held = getattr(data_set, "__dict__", {})
+    found = []
+    for name, value in list(held.items())[:_WIDE]:
+        if type(value) is dict and _LEAST_CODES <= len(value) <= _MOST_CODES and all(type(key) is str for key in value):
+            codes = [each for each in value.values() if type(each) is int]
+            if sorted(codes) == list(range(len(value))):
+                names = sorted(value)
+                hashes = (zlib.crc32(repr(each).encode()) for each in (names, [value[each] for each in names]))
+                found.append((name, *hashes))
+    inner = held.get("dataset")
+    return found + (codes_in(inner, depth - 1) if depth and inner is not None else [])
 
 
 def generators_in(value: Any, depth: int = _DEEP - 1) -> list[Any]:

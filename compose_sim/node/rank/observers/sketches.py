@@ -161,16 +161,27 @@ def _end_backward(context: RankContext, _: bool) -> None:
         context.memory.setdefault(_WINDOW, Window()).ended_at = issued(context)
 
 
-def mean_times(node: Any) -> float | None:
-    """Return the number by which a loss multiplies a mean over samples; None if it does not end in such a mean."""
+def mean_times(node: Any, terms: int = 6) -> float | None:
+    """
+    Return the number, without its sign, by which a loss multiplies a mean over samples; None if it does not end in such a mean.
+
+    Of a sum of means, it is that of the term with the largest.
+    """
     times = 1.0
     for _ in range(_DEPTH):
         name = type(node).__name__.rstrip("0123456789")
         if name == "MeanBackward":
-            return times
+            return abs(times)
         if hasattr(node, "_saved_reduction"):
-            return times if node._saved_reduction == _REDUCTION_MEAN else None
+            return abs(times) if node._saved_reduction == _REDUCTION_MEAN else None
         inputs = [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
+        if (
+            name in ("AddBackward", "SubBackward") and len(inputs) > 1
+        ):  # terms with weights, as in reinforcement learning
+            if not terms or getattr(node, "_saved_alpha", 1) != 1:
+                return None
+            found = [mean_times(each, terms - 1) for each in inputs]
+            return None if None in found else abs(times) * max(each for each in found if each is not None)
         if len(inputs) != 1:
             return None
         if name in ("MulBackward", "DivBackward"):
@@ -180,7 +191,14 @@ def mean_times(node: Any) -> float | None:
             if not number:
                 return None
             times = times * number if name == "MulBackward" else times / number
-        elif name not in ("ToCopyBackward", "ViewBackward", "SqueezeBackward", "CloneBackward", "AliasBackward"):
+        elif name not in (
+            "NegBackward",
+            "ToCopyBackward",
+            "ViewBackward",
+            "SqueezeBackward",
+            "CloneBackward",
+            "AliasBackward",
+        ):
             return None
         node = inputs[0]
     return None

@@ -74,6 +74,19 @@ def test_a_sample_with_another_index_on_each_rank_fails_with_the_fix_for_that() 
     assert "random_split" in result.fix
 
 
+def test_names_that_ranks_number_differently_fail_even_if_no_sample_is_shared() -> None:
+    codes = {"alike": ((("classes", 1, 2),),) * 2, "apart": ((("classes", 1, 2),), (("classes", 1, 3),))}
+    results = {
+        key: judge(
+            case({rank: [ddp(), loader(codes=mine[rank]), *epoch(range(8 * rank, 8 * rank + 8))] for rank in range(2)})
+        )
+        for key, mine in codes.items()
+    }
+
+    assert {key: result.status for key, result in results.items()} == {"alike": PASSED, "apart": FAILED}
+    assert ("`classes`" in results["apart"].detail, results["apart"].ranks) == (True, (0, 1))
+
+
 def test_a_part_of_the_data_that_is_divided_again_warns() -> None:
     rows = {0: range(100, 108), 1: range(200, 208)}
     notes = {rank: [ddp(), loader(sampling=DIVIDED), *epoch(range(8), rows=rows[rank])] for rank in rows}

@@ -26,6 +26,7 @@ from tests.builders import ROOT
         ("sampler = DistributedSampler(data, shuffle=False)", []),
         ("import lightning.pytorch as pl\nsampler = DistributedSampler(data)", []),
         ("torch.load(path)\ntorch.load(path, 'cpu')\ntorch.load(path, map_location='cpu')\njson.load(file)", [1]),
+        ("{name: i for i, name in enumerate(set(names))}\nenumerate(sorted(set(names)))", [1]),
         ("no Python", []),
         ("x = " + "-" * 200_000 + "1", []),  # on which Python's parser fails with MemoryError
         ("if rank" + "+1" * 500 + " == 0:\n    dist.barrier()", []),
