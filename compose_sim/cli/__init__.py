@@ -40,6 +40,7 @@ VERBS = {
     "report": "Show the report of a run.",
     "view": "Show a page of a run, live while it goes on.",
     "trace": "Write the timeline of a run for Perfetto.",
+    "profile": "Profile some steps of a running run on all ranks.",
     "bench": "Measure shaped links, or nodes that share GPUs.",
     "doctor": "Check this machine, and print how to fix it.",
     "init": "Write a composesim.yaml and a small DDP script.",

@@ -14,6 +14,7 @@ from compose_sim.core.json_values import to_json
 from compose_sim.core.report.rank_times import rank_times, straggler_line
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.rank_places import is_on
+from compose_sim.core.state.timeline import Message as Sent
 from compose_sim.core.state.timeline import Timeline
 from compose_sim.core.view.page import Message, PageFold
 from compose_sim.core.view.samples import sample_strips
@@ -44,6 +45,11 @@ class PageReader:
         self._records: dict[str, FileTail] = {}
         self._last = 0.0
         self.is_over = False
+
+    @property
+    def sent(self) -> list[Sent]:
+        """The messages between ranks so far."""
+        return self._timeline.messages
 
     def read(self) -> Message:
         """Return what is new; the message of a run that is over is the last one."""

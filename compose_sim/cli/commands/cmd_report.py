@@ -10,7 +10,7 @@ import click
 from compose_sim.cli.console import print_json
 from compose_sim.cli.run_lookup import json_option, junit_option, named_folder, run_option
 from compose_sim.cli.views.junit import write_junit
-from compose_sim.cli.views.page import write_page
+from compose_sim.cli.views.page import write_bundle, write_page
 from compose_sim.cli.views.report import print_report
 from compose_sim.engine.run_folder.record import report_of
 from compose_sim.errors import SpecError
@@ -28,7 +28,21 @@ from compose_sim.errors import SpecError
     metavar="FILE",
     help="Write a page with the timeline, metrics, checks and logs: one file that opens from disk.",
 )
-def command(name: str | None, run: str | None, as_json: bool, junit_file: Path | None, html_file: Path | None) -> None:
+@click.option(
+    "--bundle",
+    "bundle_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a ZIP file for a ticket: report, page, events, logs, stacks and plan, without secrets.",
+)
+def command(
+    name: str | None,
+    run: str | None,
+    as_json: bool,
+    junit_file: Path | None,
+    html_file: Path | None,
+    bundle_file: Path | None,
+) -> None:
     """Show the report of RUN, a name or the folder of a run (default: the latest run of this project)."""
     folder = named_folder(name or run)
     if folder.is_claimed():
@@ -39,4 +53,5 @@ def command(name: str | None, run: str | None, as_json: bool, junit_file: Path |
     else:
         print_report(report)
     unwritten = write_junit(junit_file, report) if junit_file else 0
-    sys.exit((write_page(html_file, folder) if html_file else 0) or unwritten)
+    unwritten = (write_page(html_file, folder) if html_file else 0) or unwritten
+    sys.exit((write_bundle(bundle_file, folder) if bundle_file else 0) or unwritten)

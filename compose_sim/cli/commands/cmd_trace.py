@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from compose_sim.cli.console import say
 from compose_sim.cli.run_lookup import named_folder, run_option
-from compose_sim.core.view.trace import chrome_trace
-from compose_sim.engine.run_folder.safe_files import write_file
-from compose_sim.view.reader import PageReader
+from compose_sim.cli.views.trace import write_trace
 
 
 @click.command("trace")
@@ -22,12 +19,9 @@ from compose_sim.view.reader import PageReader
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The file to write (default: RUN.trace.json).",
+    help="The file to write (default: RUN.trace.json). FILE.zip has one file per node, for Perfetto 58 or newer.",
 )
 def command(name: str | None, run: str | None, output: Path | None) -> None:
-    """Write the steps, collectives, faults and usage of RUN as one trace, for ui.perfetto.dev or chrome://tracing."""
+    """Write the steps, collectives, messages, faults and usage of RUN as one trace, for ui.perfetto.dev or chrome://tracing."""
     folder = named_folder(name or run)
-    message = PageReader(folder).read()
-    path = output or Path(f"{folder.name}.trace.json")
-    write_file(path, json.dumps(chrome_trace(message), separators=(",", ":")))
-    say(f"{len(message['spans'])} spans: open {path} at https://ui.perfetto.dev, which keeps it on this machine")
+    say(write_trace(output or Path(f"{folder.name}.trace.json"), folder))

@@ -66,6 +66,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "step": {"step": int},
     "waited": {"what": str, "seconds": _NUMBER},
     "breakpoint": {"phase": str, "file": str, "line": int, "socket": str},
+    "profiled": {"file": str, "first": int, "steps": int, "lag": _NUMBER, "why": str},
     "exception": {"type": str, "message": str, "traceback": str, "hint": str},
     "script-ended": _EXIT,
     "stalled": {

@@ -37,7 +37,16 @@ KINDS_OF: Mapping[str, frozenset[str]] = {
                 "resumed",
             ),
             *("gpus", "start-failed", "command"),
-            *("environment", "init", "step", "waited", "breakpoint", "exception", "script-ended"),  # by the ranks
+            *(
+                "environment",
+                "init",
+                "step",
+                "waited",
+                "breakpoint",
+                "profiled",
+                "exception",
+                "script-ended",
+            ),  # by the ranks
         }
     ),
 }

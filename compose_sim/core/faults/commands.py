@@ -1,6 +1,6 @@
-"""Define what a user can do to a running cluster: inject and heal faults, change links, scale.
+"""Define what a user can do to a running cluster: inject and heal faults, change links, scale, profile.
 
-`composesim fault`, `heal`, `link` and `scale` write these values as JSON into the run folder. The process that runs the
+`composesim fault`, `heal`, `link`, `scale` and `profile` write these values as JSON into the run folder. The process that runs the
 cluster executes them in order.
 """
 
@@ -45,8 +45,22 @@ class Scale:
     nodes: int
 
 
-Intervention = Fault | Heal | SetLinks | Scale
-_BY_VERB: dict[str, type[Intervention]] = {"fault": Fault, "heal": Heal, "link": SetLinks, "scale": Scale}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSteps:
+    """Have all ranks profile some steps, from the first one on."""
+
+    first: int
+    steps: int
+
+
+Intervention = Fault | Heal | SetLinks | Scale | ProfileSteps
+_BY_VERB: dict[str, type[Intervention]] = {
+    "fault": Fault,
+    "heal": Heal,
+    "link": SetLinks,
+    "scale": Scale,
+    "profile": ProfileSteps,
+}
 
 
 def intervention_to_dict(intervention: Intervention) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 All ranks of a run share one clock. A collective of a group cannot begin before the last rank has reached it: until then the other
 ranks wait for that rank, and afterwards data move. A rank that often reaches collectives later than the others is a straggler.
+A message is a collective of two, except that who sends it need not wait.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from compose_sim.node.records.timings import StepTimes, Wait
 KINDS = ("data", "forward", "backward", "optimizer", "checkpoint", "waiting", "moving", "collective")
 _SHORTEST_S = 20e-6  # a shorter wait is the resolution of the record
 _Key = tuple[int, str, str, int]  # generation, group, operation, number within the group
+_BETWEEN = ">"  # in the group of a message: from rank > to rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,22 @@ class Span:
     late: int | None = None  # the rank for which a rank waited
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message from one rank to another: when the sender began, and when it had arrived, in Unix seconds."""
+
+    sender: int
+    sent: float
+    receiver: int
+    arrived: float
+
+
 @dataclass(slots=True)
 class _Collective:
     """A collective, as far as its ranks have recorded it."""
 
     size: int
+    sender: str = ""  # if it is a message
     waits: dict[int, tuple[float, float, int, str]] = field(default_factory=dict)  # by rank: began, lasted, step, what
 
 
@@ -57,6 +70,7 @@ class Timeline:
     def __init__(self) -> None:
         self._collectives: dict[_Key, _Collective] = {}
         self.tallies: dict[int, RankTally] = {}
+        self.messages: list[Message] = []
 
     def add(self, rank: int, generation: int, lines: Iterable[str]) -> list[Span]:
         """Take further lines of a rank's observations, and return what is known now."""
@@ -87,14 +101,20 @@ class Timeline:
         began, lasted = record.began + wait.began / 1e6, wait.lasted / 1e6
         if wait.size <= 1:
             return [Span(rank, "collective", began, lasted, record.step, wait.what)]
-        operation = wait.what.partition(" ")[0]
+        sender, is_message, _ = wait.group.partition(_BETWEEN)
+        operation = "" if is_message else wait.what.partition(" ")[0]
         key = (generation, wait.group, operation, wait.sequence)
-        collective = self._collectives.setdefault(key, _Collective(wait.size))
+        made = _Collective(wait.size, sender if is_message else "")
+        collective = self._collectives.setdefault(key, made)
         collective.waits[rank] = (began, lasted, record.step, wait.what)
         if len(collective.waits) < collective.size:
             return []
-        self._count_arrivals({each: arrived for each, (arrived, *_) in collective.waits.items()})
-        return list(_divided(self._collectives.pop(key)))
+        del self._collectives[key]
+        if is_message:
+            self.messages += _message(collective)
+        else:
+            self._count_arrivals({each: arrived for each, (arrived, *_) in collective.waits.items()})
+        return list(_divided(collective))
 
     def _count_arrivals(self, arrivals: dict[int, float]) -> None:
         median, last = median_low(arrivals.values()), max(arrivals, key=arrivals.__getitem__)
@@ -124,7 +144,14 @@ def _divided(collective: _Collective) -> Iterator[Span]:
         if not is_complete:
             yield Span(rank, "collective", began, lasted, step, what)
             continue
-        waited = min(last - began, lasted)
+        waited = 0.0 if str(rank) == collective.sender and began + lasted <= last else min(last - began, lasted)
         if waited > _SHORTEST_S:
             yield Span(rank, "waiting", began, waited, step, what, late)
         yield Span(rank, "moving", began + max(waited, 0.0), lasted - max(waited, 0.0), step, what)
+
+
+def _message(collective: _Collective) -> Iterator[Message]:
+    for sender, (sent, *_) in collective.waits.items():
+        for receiver, (began, lasted, *_) in collective.waits.items():
+            if str(sender) == collective.sender and sender != receiver and began + lasted >= sent:
+                yield Message(sender, sent, receiver, began + lasted)

@@ -1,57 +1,142 @@
-"""Write the timeline of a run as a trace in Chrome's JSON format, which Perfetto and chrome://tracing open."""
+"""Write the timeline of a run as a trace in Chrome's JSON format, which Perfetto and chrome://tracing open.
+
+Perfetto from version 58 on also opens several files at once, as one timeline: a ZIP file with a manifest that names the machine
+of each file.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
-from compose_sim.core.view.page import Message
+from compose_sim.core.state.timeline import KINDS, Message
+from compose_sim.core.view.page import Message as PageMessage
+from compose_sim.core.view.profiles import Profile, profile_events
 
-_ROW = {
-    "data": 0,
-    "forward": 0,
-    "backward": 0,
-    "optimizer": 0,
-    "checkpoint": 0,
-}  # thread 0 computes; thread 1 is in collectives
-_RUN_PID = 0  # Perfetto sorts processes by index; the run comes first, then nodes
+_ROW = dict.fromkeys(KINDS[: KINDS.index("waiting")], 0)  # thread 0 computes; thread 1 is in collectives
+_RUN_PID = 1  # the run comes first, then nodes; 0 is the idle process for Perfetto
+_PIDS_OF_RANK = 1000  # numbers for the processes in the profile of a rank, which are few
+_SORTED_PER_NODE = 1_000_000  # the profiles of its ranks follow a node
+_SHORTEST_ARROW = 2.0  # microseconds: both ends must be inside their spans
+_ROUNDING = 2  # microseconds
+_Events = list[dict[str, Any]]
 
 
-def chrome_trace(message: Message) -> dict[str, Any]:
+def chrome_trace(
+    message: PageMessage, messages: Iterable[Message] = (), profiles: Iterable[Profile] = ()
+) -> dict[str, Any]:
     """Return the trace: a process per node, two threads per rank, and faults, rounds and hangs as events of the run."""
     now = message["now"]
     node_of = {rank: node["name"] for node in now["nodes"] for rank in node["ranks"]}
     node_of |= {each["rank"]: each["node"] for each in now["ranks"]}
-    pids = {node["name"]: index for index, node in enumerate(now["nodes"], 1)}
+    pids = {node["name"]: index for index, node in enumerate(now["nodes"], _RUN_PID + 1)}
     events = [_named(_RUN_PID, "process_name", f"run {now['run']}"), _sorted(_RUN_PID, 0)]
     for name, pid in pids.items():
-        events += [_named(pid, "process_name", name), _sorted(pid, pid)]
+        events += [_named(pid, "process_name", name), _sorted(pid, pid * _SORTED_PER_NODE)]
     for rank, node in sorted(node_of.items()):
         for row, words in enumerate(("computes", "in collectives")):
             events.append(_named(pids.get(node, _RUN_PID), "thread_name", f"rank {rank} {words}", _thread(rank, row)))
-    texts = ["", *message["texts"]]
+    texts, spans = ["", *message["texts"]], []
     for rank, kind, began, lasted, step, text, late in message["spans"]:
         name = now["kinds"][kind]
         words = texts[text].partition(" #")[0]
         what = name if name in _ROW else f"{words}: {name}" if name != "collective" else words
         arguments = {"step": step, "what": texts[text], "waits for rank": late}
-        events.append(
+        spans.append(
             {
                 **{"ph": "X", "name": what, "cat": name, "ts": began, "dur": lasted},
                 **{"pid": pids.get(node_of.get(rank, ""), _RUN_PID), "tid": _thread(rank, _ROW.get(name, 1))},
                 "args": {key: value for key, value in arguments.items() if value not in (None, "")},
             }
         )
+    events += _nested(spans)
+    started_at = now["timings"]["started_at"] or 0.0
+    places = {rank: (pids.get(node, _RUN_PID), _thread(rank, 1)) for rank, node in node_of.items()}
+    events += _arrows(messages, places, started_at)
+    for index, profile in enumerate(sorted(profiles, key=lambda each: each.rank), 1):
+        sort_index = pids.get(profile.node, _RUN_PID) * _SORTED_PER_NODE + index * _PIDS_OF_RANK
+        numbers = {"first_pid": len(pids) + index * _PIDS_OF_RANK, "sort_index": sort_index}
+        of_rank = profile_events(profile, started_at=started_at, **numbers)
+        events += _nested([each for each in of_rank if each["ph"] == "X"])
+        events += (each for each in of_rank if each["ph"] != "X")
     return {
         "displayTimeUnit": "ms",
         "otherData": {"run": now["run"], "program": now["program"]},
-        "traceEvents": events + _of_the_run(message),
+        "traceEvents": events + _of_the_run(message, pids),
     }
 
 
-def _of_the_run(message: Message) -> list[dict[str, Any]]:
+def perfetto_files(trace: dict[str, Any]) -> dict[str, str]:
+    """Return the files of a ZIP that Perfetto from version 58 on opens as one timeline: one per node, and the manifest."""
+    names = {
+        event["pid"]: event["args"]["name"].partition(": ")[0]
+        for event in trace["traceEvents"]
+        if event["name"] == "process_name"
+    }
+    by_machine: dict[str, _Events] = defaultdict(list)
+    for event in trace["traceEvents"]:
+        by_machine[names.get(event["pid"], "")].append(event)
+    first = f"{next(iter(by_machine))}.json"
+    files: list[dict[str, Any]] = []
+    for machine in by_machine:
+        clocks = {} if not files else {"clocks": {"sync_to": {"file": first}, "offset_ns": 0}}
+        files.append({"path": f"{machine}.json", "machine": {"name": machine}, **clocks})
+    attributes = {f"composesim.{name}": value for name, value in trace["otherData"].items()}
+    manifest = {"perfetto_manifest": {"version": 1, "files": files, "attributes": attributes}}
+    written = {f"{machine}.json": {**trace, "traceEvents": events} for machine, events in by_machine.items()}
+    return {
+        name: json.dumps(each, ensure_ascii=False, separators=(",", ":"))
+        for name, each in (("manifest", manifest), *written.items())
+    }
+
+
+def _nested(spans: _Events) -> _Events:
+    """Return the spans so that those of a thread follow or contain one another: Perfetto drops a span that overlaps another."""
+    open_spans: dict[tuple[int, int], _Events] = defaultdict(list)
+    events: _Events = []
+    for span in sorted(spans, key=lambda each: (each["ts"], -each["dur"])):
+        around = open_spans[span["pid"], span["tid"]]
+        while around and _end(around[-1]) <= span["ts"]:
+            around.pop()
+        events.append(span)
+        if around and _end(around[-1]) < _end(span):
+            if _end(around[-1]) - span["ts"] > _ROUNDING:  # two threads of the script, or a message on its way
+                common = {**span, "cat": span.get("cat") or "span", "id": f"{span['pid']}.{len(events)}"}
+                common.pop("dur")
+                events[-1:] = [{**common, "ph": "b"}]
+                events.append({**common, "ph": "e", "ts": _end(span)})
+                continue
+            before = around.pop()
+            before["dur"] = span["ts"] - before["ts"]
+        around.append(span)
+    return events
+
+
+def _end(span: dict[str, Any]) -> float:
+    end: float = span["ts"] + span["dur"]
+    return end
+
+
+def _arrows(messages: Iterable[Message], places: dict[int, tuple[int, int]], started_at: float) -> _Events:
+    """Return a flow from the beginning of each send to the end of its receive."""
+    events: _Events = []
+    for number, each in enumerate(messages, 1):
+        sent, arrived = round((each.sent - started_at) * 1e6), round((each.arrived - started_at) * 1e6) - 1
+        if arrived - sent < _SHORTEST_ARROW or each.sender not in places or each.receiver not in places:
+            continue
+        for phase, rank, at in (("s", each.sender, sent), ("f", each.receiver, arrived)):
+            pid, tid = places[rank]
+            flow = {"ph": phase, "cat": "message", "name": "message", "id": number}
+            events.append({**flow, "ts": at, "pid": pid, "tid": tid, **({"bp": "e"} if phase == "f" else {})})
+    return events
+
+
+def _of_the_run(message: PageMessage, pids: dict[str, int]) -> _Events:
     """Return rounds as instants, faults as asynchronous events, since they overlap, and samples of usage as counters."""
-    now, pids = message["now"], {node["name"]: index for index, node in enumerate(message["now"]["nodes"], 1)}
-    events: list[dict[str, Any]] = [
+    now = message["now"]
+    events: _Events = [
         _instant(f"round {each['generation']}: {each['world_size']} ranks", each["began_s"]) for each in now["rounds"]
     ]
     if now["cause"]:

@@ -11,11 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.active import compile_fault, faults_to_heal, healed_by_start, scaled_nodes
-from compose_sim.core.faults.commands import Fault, Heal, Intervention, Scale, SetLinks
+from compose_sim.core.faults.commands import Fault, Heal, Intervention, ProfileSteps, Scale, SetLinks
 from compose_sim.core.faults.effects import Action, Effect, Pause, Signal, Start
 from compose_sim.core.faults.kind import RunSnapshot
 from compose_sim.core.faults.record import record_of_effect
@@ -137,6 +138,8 @@ class FaultController:
             self._scale(request, intervention)
         elif isinstance(intervention, SetLinks):
             self._set_links(request, intervention)
+        elif isinstance(intervention, ProfileSteps):
+            self._actions.ask_all("profile", asdict(intervention), request)
         else:
             raise SpecError(f"'{request}' is not a valid request")
 

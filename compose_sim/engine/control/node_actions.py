@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.effects import Action, AgentCommand, LimitCpus, Signal, Start
@@ -62,6 +63,11 @@ class NodeActions:
             self._engine.perform(self._plan, self._folder, action)
             if isinstance(action, Signal) and action.name in ("KILL", "TERM"):
                 self._ending.add(action.node)
+
+    def ask_all(self, name: str, values: Mapping[str, Any], cause: str) -> None:
+        """Have the agents of all running nodes execute a command, without waiting for them."""
+        for node in self.running:
+            self._commands.write(AgentCommand(node=node, name=name, values=values), cause)
 
     def try_all(self, actions: Iterable[Action], cause: str) -> None:
         """Execute these actions, except starts of nodes, and ignore failures."""

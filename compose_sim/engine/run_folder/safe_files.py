@@ -252,9 +252,9 @@ class SafeFolder:
         return []
 
 
-def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
+def write_file(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Write a whole file or nothing, at any path that the user wants."""
-    SafeFolder(path.parent).replace(path.name, text, mode=mode)
+    SafeFolder(path.parent).replace(path.name, content, mode=mode)
 
 
 def _components(name: str, path: Path) -> list[str]:

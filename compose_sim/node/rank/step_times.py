@@ -31,9 +31,14 @@ class Times:
             self._work.append((kind, began, ended or time.monotonic()))
             self._write_if_long()
 
-    def wait(self, what: str, began: float, ended: float, group: str, size: int) -> None:
+    def count(self, group: str) -> int:
+        """Return the number of the next wait within a group."""
+        number = self._sequences[group] = self._sequences.get(group, 0) + 1
+        return number
+
+    def wait(self, what: str, began: float, ended: float, group: str, size: int, number: int = 0) -> None:
         """Record that the rank was in something that it can finish only with the other ranks of a group."""
-        sequence = self._sequences[group] = self._sequences.get(group, 0) + 1
+        sequence = number or self.count(group)
         began = max(began, self.waits_not_before)
         if self._is_kept and began <= ended:
             self._waits.append((what, began, ended, group, size, sequence))

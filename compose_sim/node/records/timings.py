@@ -22,7 +22,7 @@ class Wait(NamedTuple):
     what: str  # the operation and the line of the script
     began: int
     lasted: int
-    group: str  # the name of the process group
+    group: str  # the name of the process group; of a message "0>1", from rank 0 to rank 1
     size: int  # its ranks; 0 if they are not known
     sequence: int  # counted within the group: waits of the same number belong together
 

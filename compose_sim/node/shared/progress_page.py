@@ -27,13 +27,17 @@ _OF_DEVICE = (  # set by rank/flight_recorder.py when the agent asks, except the
     "dump_wanted",  # 1: the agent wants a dump; 0 once it is written
     "leaving",  # 1: the rank destroys a process group, or its script has ended
 )
+_OF_PROFILES = ("profile_first", "profile_steps")  # the steps to profile, set by the agent; no steps once it is over
 _SIZE = 4096
 _WAITING_AT = 64
 _WAITING_BYTES = 1024
 _STACKS_AT = 2048
 _OFFSETS = {
     **{name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)},
-    **{name: _STACKS_AT + 8 * index for index, name in enumerate(_OF_STACKS + _OF_LIBRARIES + _OF_DEVICE)},
+    **{
+        name: _STACKS_AT + 8 * index
+        for index, name in enumerate(_OF_STACKS + _OF_LIBRARIES + _OF_DEVICE + _OF_PROFILES)
+    },
 }
 _counter = struct.Struct("=Q")
 _length = struct.Struct("=H")

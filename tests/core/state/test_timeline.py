@@ -7,7 +7,7 @@ import json
 import pytest
 
 from compose_sim.core.report.rank_times import data_share, rank_times, straggler_line
-from compose_sim.core.state.timeline import Span, Timeline
+from compose_sim.core.state.timeline import Message, Span, Timeline
 
 
 def line(step: int, began: float, *waits: list[object], work: list[list[object]] | None = None) -> str:
@@ -69,3 +69,12 @@ def test_work_is_known_at_once_and_torn_or_foreign_lines_are_ignored() -> None:
     lines = [line(3, 5.0, work=[["forward", 0, 2000], ["bogus", 0, 1]]), line(4, 6.0)[:40], '{"kind":"join"}', "x"]
 
     assert Timeline().add(2, 0, lines) == [Span(2, "forward", 5.0, 0.002, 3)]
+
+
+def test_a_message_leads_from_the_sender_to_the_receiver_and_who_has_sent_it_does_not_wait() -> None:
+    timeline = Timeline()
+    timeline.add(0, 0, [line(1, 100.0, ["isend (a.py, line 3)", 0, 50_000, "0>1", 2, 1])])
+    spans = timeline.add(1, 0, [line(1, 100.0, ["recv (a.py, line 5)", 200_000, 100_000, "0>1", 2, 1])])
+
+    assert timeline.messages == [Message(0, 100.0, 1, pytest.approx(100.3))]
+    assert {(span.rank, span.kind) for span in spans} == {(0, "moving"), (1, "moving")}

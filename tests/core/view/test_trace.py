@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from compose_sim.core.events.events import Event
-from compose_sim.core.report.report import FaultReport, RoundReport
-from compose_sim.core.state.timeline import Span
+from compose_sim.core.report.report import FaultReport, RoundReport, Timings
+from compose_sim.core.state.timeline import Message, Span
 from compose_sim.core.view.page import PageFold
-from compose_sim.core.view.trace import chrome_trace
+from compose_sim.core.view.profiles import Profile
+from compose_sim.core.view.trace import chrome_trace, perfetto_files
 from tests.builders import a_plan, a_report
 
 
@@ -21,10 +24,53 @@ def test_a_trace_has_nodes_ranks_collectives_and_faults() -> None:
     events = chrome_trace(fold.take(report=report, is_over=True))["traceEvents"]
 
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert names == {0: "run demo", 1: "node-0", 2: "node-1"}
+    assert names == {1: "run demo", 2: "node-0", 3: "node-1"}
     backward, waiting = (event for event in events if event["ph"] == "X")
-    assert (backward["name"], backward["ts"], backward["dur"], backward["pid"]) == ("backward", 1_000_000, 500_000, 2)
+    assert (backward["name"], backward["ts"], backward["dur"], backward["pid"]) == ("backward", 1_000_000, 500_000, 3)
     assert (waiting["name"], waiting["args"]["waits for rank"]) == ("all_reduce: waiting", 0)
     assert backward["tid"] != waiting["tid"]
     assert [(event["ph"], event["ts"]) for event in events if event.get("cat") == "fault"] == [("b", 2e6), ("e", 4e6)]
     assert [event["name"] for event in events if event["ph"] == "i"] == ["round 0: 2 ranks"]
+
+
+def test_arrows_lead_from_send_to_receive_and_each_node_is_a_file_of_its_own() -> None:
+    fold = PageFold(a_plan(nodes=2))
+    fold.add_events([Event(t=50.0, kind="started")])
+    fold.add_spans([Span(0, "moving", 51.0, 0.1, 3, "send (a.py, line 2)"), Span(1, "moving", 51.0, 0.2, 3, "recv")])
+    content = {
+        "baseTimeNanoseconds": 0,
+        "traceEvents": [{"ph": "X", "name": "aten::mm", "pid": 9, "tid": 9, "ts": 51e6, "dur": 5.0}],
+    }
+    seen = fold.take(report=a_report(timings=Timings(started_at=50.0)), is_over=True)
+    trace = chrome_trace(seen, [Message(0, 51.0, 1, 51.2), Message(0, 51.2, 1, 51.2)], [Profile(1, "node-1", content)])
+    arrows = [(each["ph"], each["pid"], each["ts"], each["id"]) for each in trace["traceEvents"] if each["ph"] in "sf"]
+
+    assert arrows == [("s", 2, 1_000_000, 1), ("f", 3, 1_199_999, 1)]
+    files = perfetto_files(trace)
+    assert files["manifest"].startswith('{"perfetto_manifest"')
+    listed = json.loads(files.pop("manifest"))["perfetto_manifest"]["files"]
+    assert [(each["path"], each["machine"]["name"]) for each in listed] == [
+        (f"{name}.json", name) for name in ("run demo", "node-0", "node-1")
+    ]
+    assert [each.get("clocks") for each in listed][1:] == [{"sync_to": {"file": "run demo.json"}, "offset_ns": 0}] * 2
+    assert set(files) == {each["path"] for each in listed}
+    on_node_1 = [each["name"] for each in json.loads(files["node-1.json"])["traceEvents"] if each["ph"] == "X"]
+    assert on_node_1 == ["recv: moving", "aten::mm"]
+
+
+def test_spans_of_a_thread_follow_or_contain_one_another() -> None:
+    fold = PageFold(a_plan(nodes=1))
+    fold.add_events([Event(t=0.0, kind="started")])
+    spans = [
+        (1.0, 0.5),
+        (1.1, 0.1),
+        (1.499999, 0.2),
+        (1.6, 0.3),
+    ]  # one inside, one that rounding moves, one of another thread
+    fold.add_spans(Span(0, "backward", began, lasted, 1) for began, lasted in spans)
+    events = [each for each in chrome_trace(fold.take(report=a_report(), is_over=True))["traceEvents"] if "ts" in each]
+
+    assert [(each["ph"], each["ts"], each.get("dur")) for each in events] == [
+        *(("X", 1_000_000, 499_999), ("X", 1_100_000, 100_000), ("X", 1_499_999, 200_000)),
+        *(("b", 1_600_000, None), ("e", 1_900_000, None)),
+    ]

@@ -139,9 +139,14 @@ class CommandRunner:
 
 
 def _handler_of(command: Command) -> CommandHandler:
-    from . import checkpoints, ranks, resources  # most runs have no faults, and their agents start sooner without these
+    from . import (
+        checkpoints,
+        profiles,
+        ranks,
+        resources,
+    )  # most runs have no faults, and their agents start sooner without these
 
-    handlers = {**ranks.HANDLERS, **resources.HANDLERS, **checkpoints.HANDLERS}
+    handlers = {**ranks.HANDLERS, **resources.HANDLERS, **checkpoints.HANDLERS, **profiles.HANDLERS}
     if command.name in handlers:
         return handlers[command.name]
     raise ExecutionError(f"unknown command '{command.name}'")

@@ -41,11 +41,9 @@ _FEW = 8  # numbers: a metric
 _PEERS = {"all_gather": "tensor_list", "gather": "gather_list", "scatter": "scatter_list"}
 _OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 _NAMES = (*_OWN, *_OBJECTS, "barrier", "monitored_barrier", "new_group", "split_group")
-_BLOCKING_PAIRS = ("send", "recv", "send_object_list", "recv_object_list")
-_PAIRS = (*_BLOCKING_PAIRS, "isend", "irecv", "batch_isend_irecv")
 
 _COUNT, _OF_GROUPS, _UNTRACKED = (f"collectives.{name}" for name in ("count", "of_groups", "untracked_at"))
-_inside = threading.local()  # a collective that is made of others counts once
+_inside = threading.local()
 
 
 def install() -> None:
@@ -64,6 +62,16 @@ def issued(context: RankContext) -> int:
     return int(context.memory.get(_COUNT, 0))
 
 
+def is_inside() -> bool:
+    """Return whether this thread is in a collective or a message: what that is made of counts once."""
+    return bool(getattr(_inside, "yes", False))
+
+
+def set_inside(yes: bool) -> None:
+    """Note that this thread enters or leaves a collective or a message."""
+    _inside.yes = yes
+
+
 def note_untracked_wait(context: RankContext, how: str) -> None:
     """Record that the rank may have waited for another by a message, a store, a lock or a sleep; once between two collectives."""
     if context.memory.get(_UNTRACKED) != context.synchronisations:
@@ -75,18 +83,14 @@ def _after_distributed(module: ModuleType) -> None:
     for name in _NAMES:
         if hasattr(module, name):
             setattr(module, name, _wrap(module, name, getattr(module, name)))
-    for name in _PAIRS:
-        if hasattr(module, name):
-            setattr(module, name, _wrap_pair(name, getattr(module, name)))
 
 
 def _after_dynamo(module: ModuleType) -> None:
     """Keep the compiler out of our code: it compiles each collective as it would without us, or calls it."""
-    global _begin, _finish, _begin_pair
+    global _begin, _finish
     disable = sys.modules["torch"].compiler.disable
-    _begin, _finish, _begin_pair = disable(_begin), disable(_finish), disable(_begin_pair)
-    for function in (_wrap(None, "", _nothing), _wrap_pair("", _nothing)):
-        module.eval_frame.skip_code(function.__code__)  # one code object serves all wrappers of a kind
+    _begin, _finish = disable(_begin), disable(_finish)
+    module.eval_frame.skip_code(_wrap(None, "", _nothing).__code__)  # one code object serves all wrappers
 
 
 def _nothing() -> None: ...
@@ -117,7 +121,7 @@ def _begin(
 ) -> RankContext | None:
     """Return the rank's context if this is the outermost collective of the thread and the rank takes part in it."""
     context = here()
-    if context is None or getattr(_inside, "yes", False) or not module.is_initialized():
+    if context is None or is_inside() or not module.is_initialized():
         return None
 
     def value(parameter: str) -> Any:
@@ -129,12 +133,12 @@ def _begin(
     # If the arguments are wrong, the collective itself will raise.
     if not context.guard(__name__, _note, module, name, value, place()):
         return None
-    _inside.yes = True
+    set_inside(True)
     return context
 
 
 def _finish(context: RankContext) -> None:
-    _inside.yes = False
+    set_inside(False)
     context.progress.advance("collectives")
     context.wait_in("")
 
@@ -212,31 +216,3 @@ def _look_closer(_: RankContext, name: str, value: Callable[[str], Any]) -> dict
 
 def _shapes(tensors: Any) -> tuple[Shape, ...]:
     return tuple(tuple(tensor.shape) for tensor in tensors)
-
-
-def _wrap_pair(name: str, original: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
-    def pair(*arguments: Any, **options: Any) -> Any:
-        begun = _begin_pair(name)
-        if begun is None:
-            return original(*arguments, **options)
-        try:
-            return original(*arguments, **options)
-        finally:
-            _finish(begun)
-
-    pair._torchdynamo_disable = True  # type: ignore[attr-defined]  # as above
-    return pair
-
-
-def _begin_pair(name: str) -> RankContext | None:
-    """Record that a message orders two ranks, and what the rank waits in: messages follow no order that all ranks share."""
-    context = here()
-    if context is None or getattr(_inside, "yes", False):
-        return None
-    note_untracked_wait(context, name)
-    if name in _BLOCKING_PAIRS:
-        context.wait_in(f"{name}{where(place())}")
-        context.flush()
-    _inside.yes = True
-    return context

@@ -1,0 +1,179 @@
+"""Pack a finished run into one ZIP file for a ticket, without secrets: `composesim report --bundle`.
+
+Nodes write most of what is packed, so nothing in it is trusted: files are opened by `SafeFolder`, names are plain, sizes are
+limited, and a dump of the flight recorder, a pickle, is read without running anything and written anew. The same run gives the
+same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from compose_sim import __version__
+from compose_sim.core.plan.masking import is_secret, masked
+from compose_sim.core.plan.model import NODES
+from compose_sim.core.view.redaction import Redaction, secrets_of
+from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles
+from compose_sim.engine.run_folder.record import report_of
+from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.node.shared.authentication import SECRET
+from compose_sim.view.document import report_page
+from compose_sim.view.reader import PageReader
+
+_MOST_BYTES_OF_FILE, _MOST_BYTES = 4 << 20, 64 << 20  # before compression
+_MOST_VALUES = 1_000_000  # of one dump: a pickle of a few bytes can describe far more
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_OWN = ("docker-compose.yml", ".env", "composesim.log", "supervisor.log")
+_OF_NODES = (  # in the order in which they are packed until the bundle is full
+    *(("events", ".jsonl"), ("logs", ".log"), ("logs", ".out"), ("logs", ".json")),
+    *(("observations", ".stacks"), ("observations", ".pending"), ("observations", ".jsonl")),
+)
+_FLIGHT = "observations/flight"
+_SETTLED = (1980, 1, 1, 0, 0, 0)  # the time of every file in the bundle
+
+
+class _Bundle:
+    """Files by name, and why others are not among them."""
+
+    def __init__(self, files: SafeFolder, redaction: Redaction) -> None:
+        self._files, self._redaction = files, redaction
+        self.packed: dict[str, bytes] = {}
+        self.left_out: dict[str, str] = {}
+
+    def add(self, name: str, data: bytes) -> None:
+        if sum(map(len, self.packed.values())) + len(data) > _MOST_BYTES:
+            self.left_out[name] = "the bundle is full"
+        else:
+            self.packed[name] = data
+
+    def add_file(self, source: str, name: str) -> None:
+        """Add a file of the run as text; of a long one, its first and last lines."""
+        if not _PLAIN_NAME.fullmatch(name.rpartition("/")[2].removeprefix(".")):
+            self.left_out[repr(name)] = "its name is not plain"
+            return
+        try:
+            data = self._ends(source)
+        except (OSError, UnsafeFileError) as error:
+            self.left_out[name] = type(error).__name__
+            return
+        text = self._redaction.text(data.decode("utf-8", "surrogateescape"))
+        self.add(name, text.encode("utf-8", "surrogateescape"))
+
+    def add_flight(self, source: str, name: str) -> None:
+        """Add a dump of torch's flight recorder, with plain values alone: whoever reads it runs nothing of it."""
+        try:
+            data = self._files.read_bytes(source, size=_MOST_BYTES_OF_FILE)
+            self.add(
+                name, pickle.dumps(self._redaction.value(_PlainValues(data).load(), most=_MOST_VALUES), protocol=2)
+            )
+        except Exception as error:  # noqa: BLE001 - a damaged pickle raises anything
+            self.left_out[name] = f"{type(error).__name__}: {error}"[:200]
+
+    def _ends(self, source: str) -> bytes:
+        size = os.fstat(descriptor := self._files.open_file(source)).st_size
+        with os.fdopen(descriptor, "rb") as file:
+            if size <= _MOST_BYTES_OF_FILE:
+                return file.read(_MOST_BYTES_OF_FILE)
+            first = file.read(_MOST_BYTES_OF_FILE // 2)
+            file.seek(size - _MOST_BYTES_OF_FILE // 2)
+            last = file.read(_MOST_BYTES_OF_FILE // 2)
+        # Whole lines: the rest of a secret that is cut in two would not be found.
+        first, last = first[: first.rfind(b"\n") + 1], last[last.find(b"\n") + 1 :]
+        return first + f"[composesim: {size - len(first) - len(last)} bytes are left out]\n".encode() + last
+
+
+class _PlainValues(pickle._Unpickler):  # in Python: that in C takes as much memory as the data ask for
+    """Reads a pickle of dicts, lists and scalars; refuses to look up anything that could be called."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}"[:80])
+
+
+def bundle(folder: RunFolder) -> bytes:
+    """Return the ZIP file of a finished run."""
+    files, plan = folder.files, folder.read_plan()
+    settings = files.read_text(".env") if files.status(".env") else ""
+    words = folder.read_command()[1] if files.status("command.json") else ()
+    environments = [*_environments(plan.to_dict()), _assignments(settings), os.environ]
+    own = {folder.read_token(), _own_secret(files)}
+    variables = {name for environment in environments[:-1] for name in environment if is_secret(name)}
+    redaction = Redaction(own | secrets_of(environments, words), variables)
+    report = report_of(folder)
+    made = _Bundle(files, redaction)
+    made.add("report.json", _json(redaction.value(report.to_dict())))
+    made.add("report.html", report_page(redaction.value(PageReader(folder).read())).encode("utf-8", "replace"))
+    made.add("plan.json", _json(redaction.value(masked(plan))))
+    made.add("command.json", _json({"words": redaction.words(words)}))
+    for name in _OWN:
+        if files.status(name):
+            made.add_file(name, f"rendered/{name}" if name in _OWN[:2] else name)
+    found = NodeFiles(files)
+    if files.status(OWN_EVENTS):
+        made.add_file(OWN_EVENTS, "events/composesim.jsonl")
+    for kind, suffix in _OF_NODES:
+        for name in found.names(kind, suffix):
+            if name != "events/composesim.jsonl":  # a node pretends to be composesim
+                made.add_file(name, f"{kind}/{name.rpartition('/')[2]}")
+    for name in _flight_dumps(files):
+        made.add_flight(name, f"flight/{name.rpartition('/')[2]}")
+    about = {"composesim": __version__, "run": folder.name, "versions": dict(report.versions or {})}
+    made.packed["bundle.json"] = _json({"schema_version": 1, **about, "left_out": made.left_out})
+    return _zipped(made.packed)
+
+
+def _flight_dumps(files: SafeFolder) -> Iterator[str]:
+    for folder in (_FLIGHT, *(f"{NODES}/{node}/{_FLIGHT}" for node in files.folders(NODES))):
+        with suppress(OSError, UnsafeFileError):
+            yield from (f"{folder}/{name}" for name in files.files(folder) if re.fullmatch(r"rank_\d{1,6}", name))
+
+
+def _environments(value: Any) -> Iterator[Mapping[str, str]]:
+    """Yield every environment inside the values of a plan."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if key == "environment":
+                yield each
+            else:
+                yield from _environments(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _environments(each)
+
+
+def _assignments(settings: str) -> dict[str, str]:
+    pairs = (line.removeprefix("export ").partition("=") for line in settings.splitlines())
+    return {name.strip(): value.strip().strip("'\"") for name, _, value in pairs}
+
+
+def _own_secret(files: SafeFolder) -> str:
+    try:
+        return files.read_text(SECRET).strip()
+    except (OSError, UnsafeFileError):  # it belongs to the user of the nodes
+        return ""
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+def _zipped(files: Mapping[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, data in sorted(files.items()):
+            member = zipfile.ZipInfo(name, _SETTLED)
+            member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(member, data)
+    return target.getvalue()
