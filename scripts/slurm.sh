@@ -9,6 +9,7 @@ set -euo pipefail
 
 NODES=4
 START_TIMEOUT_S=60
+STOP_TIMEOUT_S=10
 PACKAGES="slurmctld slurmd slurm-client slurm-wlm-basic-plugins patchelf"
 UNPACKED=${XDG_CACHE_HOME:-$HOME/.cache}/composesim/slurm-trixie
 SYSTEM=$UNPACKED/root/usr
@@ -82,15 +83,17 @@ patch() { "$1/lib64/ld-linux-x86-64.so.2" --library-path "$1/lib/x86_64-linux-gn
 start() {
     check >/dev/null
     [ ! -e "$1" ] || fail "'$1' exists. Type: scripts/slurm.sh stop $1"
-    mkdir -p "$1/state"
-    local folder number
+    mkdir -p "$1/state" "$1/local" # the last node has a disk of its own at FOLDER/local, which the others do not see
+    local folder number own
     folder=$(cd "$1" && pwd)
     configure "$folder"
     export SLURM_CONF=$folder/slurm.conf
     "$UNPACKED/bin/slurmctld" -D -c >"$folder/slurmctld.out" 2>&1 &
     for ((number = 0; number < NODES; number++)); do
         mkdir "$folder/spool.node-$number"
-        "$UNPACKED/bin/slurmd" -D -d "$UNPACKED/bin/slurmstepd" -N "node-$number" >"$folder/slurmd.$number.out" 2>&1 &
+        own=()
+        if [ "$number" = $((NODES - 1)) ]; then own=(unshare --mount sh -c 'mount -t tmpfs disk "$0" && exec "$@"' "$folder/local"); fi
+        "${own[@]}" "$UNPACKED/bin/slurmd" -D -d "$UNPACKED/bin/slurmstepd" -N "node-$number" >"$folder/slurmd.$number.out" 2>&1 &
     done
     printf 'export SLURM_CONF=%q PATH=%q:$PATH\n' "$SLURM_CONF" "$UNPACKED/bin" >"$folder/environment"
     await_idle "$folder"
@@ -118,10 +121,14 @@ SlurmdLogFile=$1/slurmd.%n.log
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+DefMemPerNode=50000
 MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 ReturnToService=2
@@ -130,8 +137,8 @@ MinJobAge=300
 SlurmdTimeout=10
 MessageTimeout=5
 EnforcePartLimits=ALL
-NodeName=node-[0-$((NODES - 1))] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$(cut -d ' ' -f 2- <<<"$ports" | tr ' ' ,)] CPUs=8 RealMemory=2048 State=UNKNOWN
-PartitionName=debug Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=5 MaxTime=60
+NodeName=node-[0-$((NODES - 1))] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$(cut -d ' ' -f 2- <<<"$ports" | tr ' ' ,)] CPUs=8 RealMemory=1000000 State=UNKNOWN
+PartitionName=debug Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=60 MaxTime=60
 PartitionName=urgent Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF
 END
 }
@@ -155,17 +162,34 @@ await_idle() {
 }
 
 stop() {
-    local file pid
     [ -e "$1/slurm.conf" ] || return 0
-    SLURM_CONF=$1/slurm.conf timeout 10 "$UNPACKED/bin/scancel" --state RUNNING --state PENDING --user "$(id -un)" 2>/dev/null || true
-    for file in "$1"/slurmctld.pid "$1"/slurmd.*.pid; do
-        [ -e "$file" ] || continue
-        pid=$(<"$file")
-        kill -CONT "$pid" 2>/dev/null || true
-        kill "$pid" 2>/dev/null || continue
-        timeout 15 tail --pid "$pid" -f /dev/null || kill -KILL "$pid"
+    local folder deadline=$((SECONDS + STOP_TIMEOUT_S))
+    folder=$(cd "$1" && pwd)
+    export SLURM_CONF=$folder/slurm.conf
+    # shellcheck disable=SC2046 # a list
+    kill -CONT $(daemons "$folder") 2>/dev/null || true
+    for signal in --signal=KILL --quiet; do
+        timeout "$STOP_TIMEOUT_S" "$UNPACKED/bin/scancel" --full "$signal" --user "$(id -un)" 2>/dev/null || true
     done
-    rm -rf "$1"
+    until [ -z "$(timeout "$STOP_TIMEOUT_S" "$UNPACKED/bin/squeue" --noheader 2>/dev/null)" ] || [ "$SECONDS" -ge "$deadline" ]; do
+        sleep 0.1
+    done
+    # Their state is deleted: none has to be saved, which takes seconds.
+    # shellcheck disable=SC2046 # a list
+    while kill -KILL $(daemons "$folder") 2>/dev/null; do sleep 0.05; done
+    rm -rf "$folder"
+}
+
+# The controller, the daemons of nodes and those of steps. A zombie, which this machine may never collect, has no program and does not count.
+daemons() {
+    local process name
+    for process in /proc/[0-9]*; do
+        for name in slurmctld slurmd slurmstepd; do
+            if [ "$process/exe" -ef "$UNPACKED/bin/$name" ] && grep -qzxF "SLURM_CONF=$1/slurm.conf" "$process/environ"; then
+                echo "${process#/proc/}"
+            fi
+        done
+    done
 }
 
 fail() {
