@@ -40,7 +40,7 @@ from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
 from compose_sim.core.plan.recipes.options import check_options
 from compose_sim.core.plan.services import needed_packages
 from compose_sim.core.plan.services_plan import plan_services
-from compose_sim.core.plan.slurm import FIRST_NODE, check_slurm, choose_slurm_gpus, submit_options
+from compose_sim.core.plan.slurm import FIRST_NODE, check_slurm, choose_slurm_gpus, job_choice, submit_options
 from compose_sim.core.request.spec import ClusterSpec
 
 RENDEZVOUS_PORT = 29400  # torchrun's default port for a rendezvous
@@ -193,6 +193,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
     """Return the plan without what depends on other files, services and free subnets."""
     host, program, gpu_plan = runtime.host, layout.program, runtime.gpu_plan
     nodes = _plan_nodes(recipe, layout, runtime, run=run)
+    submit = submit_options(spec) if runtime.engine.value == "slurm" else ()
     return Plan(
         run=run,
         engine=runtime.engine.value,
@@ -231,8 +232,8 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
             **recipe.environment(layout),
         },
         mounts=(*runtime.mounts, *driver_mounts(gpu_plan)),
-        submit=submit_options(spec) if runtime.engine.value == "slurm" else (),
-        choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus, *runtime.scarce),
+        submit=submit,
+        choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus, *job_choice(submit), *runtime.scarce),
     )
 
 

@@ -10,8 +10,8 @@ _ENDINGS = {
     "DEADLINE": ("timeout", "reached its deadline"),
     "CANCELLED": ("interrupted", "was cancelled"),
     "OUT_OF_MEMORY": ("failure", "ran out of memory"),
-    "NODE_FAIL": ("engine", "lost a node ({NodeList}), which failed"),
-    "BOOT_FAIL": ("engine", "lost a node ({NodeList}), which did not boot"),
+    "NODE_FAIL": ("engine", "lost one of its nodes ({NodeList}), which failed"),
+    "BOOT_FAIL": ("engine", "lost one of its nodes ({NodeList}), which did not boot"),
     "PREEMPTED": ("engine", "was preempted by another job"),
     "REQUEUED": ("engine", "was requeued"),
 }
@@ -26,7 +26,7 @@ def job_ending(job: Mapping[str, str]) -> tuple[str, str]:
     A job that is preempted runs on for a grace period.
     """
     state = job.get("JobState", "")
-    if job.get("PreemptTime", "None") not in ("None", "") and state in (*RUNNING, "PREEMPTED", "CANCELLED"):
+    if job.get("PreemptTime", "None") not in ("None", "") and state != "COMPLETED":
         state = "PREEMPTED"
     elif int(job.get("Restarts", "0") or 0) and state in (*RUNNING, *WAITING):
         state = "REQUEUED"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,9 @@ _REQUESTS = "control/slurm-requests"  # node/slurm/job.py explains them
 _POLL_S = 0.1
 _LOOK_S = 2.0  # between questions to the controller, which serves all users
 _STARTED_WITHIN_S = 120.0
-_PING_S = 10.0
+_PING_S = 5.0
+_LISTED_WITHIN_S = 10.0
+_ENDS_WITHIN_S = 10.0
 _MASTER_ENDS_WITHIN_S = 3.0
 
 
@@ -43,6 +46,7 @@ class SlurmEngine:
         self._progress: Progress = lambda text: None
         self._folder: RunFolder | None = None
         self._job = ""
+        self._launcher: subprocess.Popen[bytes] | None = None  # in an allocation, in place of the batch script
         self._noted = False  # what happened to the job
 
     def describe(self) -> str:
@@ -65,18 +69,18 @@ class SlurmEngine:
         return ""
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
-        """Submit the job and wait until it has started the first nodes, however long it is pending."""
+        """Submit the job, or use the allocation of this process, and wait for the first nodes, however long the job is pending."""
         self._folder = folder
         folder.files.append(_REQUESTS, "")
-        self._job = jobs.submit(
-            plan.submit,
-            run=plan.run,
-            folder=str(folder.path),
-            python=plan.python,
-            working_directory=plan.working_directory,
-            env={**os.environ, **plan.environment, "COMPOSESIM_ENGINE": self.name},
-        )
-        folder.append_event("note", message=f"submitted as Slurm job {self._job}")
+        environment = {**os.environ, **plan.environment, "COMPOSESIM_ENGINE": self.name}
+        if allocation := os.environ.get("SLURM_JOB_ID"):  # such as under salloc
+            self._job, self._launcher = allocation, jobs.start_in_allocation(allocation, plan, folder.path, environment)
+            message = f"in the allocation of Slurm job {allocation}; options for a job of its own have no effect"
+        else:
+            self._job = jobs.submit(plan, folder.path, environment)
+            message = f"submitted as Slurm job {self._job}"
+        self._progress(message)
+        folder.append_event("note", message=message)
         self._await_job(folder)
 
     def _await_job(self, folder: RunFolder) -> None:
@@ -84,16 +88,16 @@ class SlurmEngine:
         while True:
             records = read_records(folder.path)
             if failed := next((each for each in records if each["kind"] == "failed"), None):
-                raise _not_shared(
-                    f"the nodes of Slurm job {self._job} cannot run: {failed['message']}",
-                    self.output(folder.name, "slurm"),
-                )
+                message = f"the nodes of Slurm job {self._job} cannot run: {failed['message']}"
+                raise SpecError(message, evidence=self.output(folder.name, "slurm"), hint=failed["hint"])
             if any(each["kind"] == "running" for each in records):
                 return
             if time.monotonic() - looked > _LOOK_S / 4:
                 fields, looked = job_fields(self._job), time.monotonic()
                 state, reason = fields.get("JobState", ""), fields.get("Reason", "")
-                if state not in (*RUNNING, *WAITING) and not any(each["kind"] == "running" for each in records):
+                if not jobs.is_under_way(fields) or self._launcher_exited():
+                    if len(read_records(folder.path)) > len(records):
+                        continue
                     self._raise_ended(fields, folder)
                 running_since = running_since or (time.monotonic() if state == "RUNNING" else 0.0)
                 if state in WAITING and reason not in ("None", shown):
@@ -111,14 +115,18 @@ class SlurmEngine:
     def _raise_ended(self, fields: Mapping[str, str], folder: RunFolder) -> None:
         message = job_ending(fields)[1] or f"Slurm job {self._job} ended before it started the nodes"
         where = fields.get("BatchHost", "its first node")
-        if job_exit_code(fields) == jobs.NO_FOLDER:
-            raise _not_shared(f"{where} does not see the folder of the run, '{folder.path}'", "")
+        code = self._launcher.returncode if self._launcher else job_exit_code(fields)
+        if code == jobs.NO_FOLDER:
+            hint = "work in a folder that all nodes share, or composesim --runs-dir FOLDER …"
+            raise SpecError(f"{where} does not see the folder of the run, '{folder.path}'", hint=hint)
         raise EngineError(
             message,
-            evidence=self.output(folder.name, "slurm")
-            or f"{fields.get('JobState')}, exit code {fields.get('ExitCode')}",
+            evidence=self.output(folder.name, "slurm") or f"{fields.get('JobState')}, exit code {code}",
             hint=f"scontrol show job {self._job}; sacct -j {self._job}",
         )
+
+    def _launcher_exited(self) -> bool:
+        return self._launcher is not None and self._launcher.poll() is not None
 
     def exits(self, plan: Plan) -> Iterator[NodeStatus]:
         """Follow what the job records, and the state of the job, which may end without a record."""
@@ -132,25 +140,26 @@ class SlurmEngine:
                     running.add(record["node"])
                 elif record["kind"] == "exited":
                     running.discard(record["node"])
-                    if record["exit_code"]:
-                        self._note_ending(job_fields(record["job"]))
+                    self._note_ending(job_fields(record["job"]), waits=record["exit_code"] != 0)
                     yield exited(plan.run, record["node"], record["exit_code"], oom=record["oom"])
             if not new and time.monotonic() - looked > _LOOK_S:
                 looked, fields = time.monotonic(), job_fields(self._job)
                 self._note_ending(fields)
-                if fields.get("JobState") not in RUNNING and len(read_records(folder)) == seen:
-                    code = job_exit_code(fields)
+                is_over = fields.get("JobState") not in RUNNING or self._launcher_exited()
+                if is_over and len(read_records(folder)) == seen:
+                    code = self._launcher.returncode if self._launcher else job_exit_code(fields)
                     yield from [exited(plan.run, name, code) for name in sorted(running)]
                     return
             time.sleep(_POLL_S)
 
-    def _note_ending(self, fields: Mapping[str, str]) -> None:
-        """Record what happened to the job, before its nodes' exits are taken for failures of the script."""
-        deadline = time.monotonic() + _PING_S
+    def _note_ending(self, fields: Mapping[str, str], *, waits: bool = True) -> None:
+        """Record what happened to the job, before its nodes' exits are taken for failures of the script, or for the end of it."""
+        deadline = time.monotonic() + _ENDS_WITHIN_S * waits
         while fields.get("JobState") == "COMPLETING" and time.monotonic() < deadline:  # which hides how it ended
             time.sleep(_POLL_S)
             fields = job_fields(fields["JobId"])
-        reason, message = job_ending(fields)
+        # An allocation may have been requeued before this run.
+        reason, message = job_ending({**fields, "Restarts": "0"} if self._launcher else fields)
         if reason and self._folder and not self._noted:
             self._noted = True
             self._folder.append_event("stopping", reason=reason, cause=reason, message=message)
@@ -185,7 +194,7 @@ class SlurmEngine:
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """Return the nodes of each run that has a job."""
         statuses = []
-        for job in find_jobs(run):
+        for job in find_jobs(run, within_s=_LISTED_WITHIN_S):
             plan, nodes = try_read_plan(job.folder), read_nodes(Path(job.folder))
             ranks = {node.name: ",".join(map(str, node.ranks)) for node in plan.nodes} if plan else {}
             statuses += [status_of(job, name, nodes.get(name, {}), ranks.get(name, "")) for name in (MASTER, *ranks)]
@@ -200,7 +209,7 @@ class SlurmEngine:
             if job.state in RUNNING:
                 SafeFolder(Path(job.folder)).append(_REQUESTS, json.dumps({"stop": grace_s}) + "\n")
                 with suppress(EngineError):  # `remove` cancels it
-                    jobs.wait_until_over(job, deadline=time.monotonic() + grace_s + _PING_S)
+                    jobs.wait_until_over(job, deadline=time.monotonic() + grace_s + _ENDS_WITHIN_S)
         self.remove(run)
 
     def remove(self, run: str) -> None:
@@ -232,7 +241,7 @@ class SlurmEngine:
 
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a job."""
-        return dict(sorted((job.run, job.folder) for job in find_jobs()))
+        return dict(sorted((job.run, job.folder) for job in find_jobs(within_s=_LISTED_WITHIN_S)))
 
     def forget_absent_runs(self) -> None:
         """Do nothing: a run without a job has left nothing."""
@@ -264,11 +273,6 @@ class SlurmEngine:
         if self._folder and self._folder.name == run:
             return self._folder.path
         return next((Path(job.folder) for job in find_jobs(run)), None)
-
-
-def _not_shared(message: str, evidence: str) -> SpecError:
-    hint = "work in a folder that all nodes share, or composesim --runs-dir FOLDER …"
-    return SpecError(message, evidence=evidence, hint=hint)
 
 
 def _task(folder: Path, python: str, *arguments: str) -> list[str]:

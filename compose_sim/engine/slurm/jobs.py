@@ -1,12 +1,20 @@
-"""Find, submit and cancel the jobs of runs. A job names its run and the run's folder in its comment, so every shell finds it."""
+"""Find, submit and cancel the jobs of runs.
+
+A job names its run and the run's folder in its comment, so every shell finds it. In an allocation of the user, which is not ours to
+cancel, the name of the first step holds the same.
+"""
 
 from __future__ import annotations
 
 import shlex
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from compose_sim.core.plan.model import Plan
 from compose_sim.core.verdict.job_ending import RUNNING, WAITING
 from compose_sim.engine.slurm.commands import ask
 from compose_sim.errors import CommandError, EngineError, SpecError
@@ -15,7 +23,10 @@ _MARK, _SEPARATOR = "composesim", "\x1f"
 _GONE_WITHIN_S = 90.0  # an epilog may take long
 _POLL_S = 0.2
 NO_FOLDER = 96  # exit code of the batch script: the first node does not see the run's folder
-_SCRIPT = """#!/bin/sh
+_ONCE = """#!/bin/sh
+[ -z "$SLURM_RESTART_COUNT" ] || exit 0 # requeued: the folder holds the run that has ended
+"""
+_SCRIPT = """
 [ -w {folder}/logs ] || exit {no_folder}
 exec {python} {folder}/node/__main__.py slurm-job >>{folder}/logs/slurm.out 2>&1
 """
@@ -29,41 +40,43 @@ class SlurmJob:
     state: str
     run: str
     folder: str
+    is_ours: bool = True  # False for an allocation of the user, in which only some steps are ours
 
 
-def find_jobs(run: str | None = None) -> list[SlurmJob]:
+def find_jobs(run: str | None = None, *, within_s: float = 0) -> list[SlurmJob]:
     """Return this user's jobs with nodes of a run, or of all runs."""
-    # %T: state, %k: comment
-    lines = ask(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k"]).splitlines()
+    listing = ["squeue", "--me", "--noheader"]
+    # %T: state, %k: comment, %j: name of the step
+    jobs = ask([*listing, "--states=all", "--format=%i|%T|%k"], within_s=within_s).splitlines()
+    steps = ask([*listing, "--steps", "--format=%i|RUNNING|%j"], within_s=within_s).splitlines()
     found = []
-    for line in lines:
+    for line in (*jobs, *steps):
         job_id, state, comment = line.split("|", 2)
         mark, _, rest = comment.partition(" ")
         own_run, _, folder = rest.partition(" ")
         if mark == _MARK and run in (None, own_run) and state in (*RUNNING, *WAITING):
-            found.append(SlurmJob(job_id=job_id, state=state, run=own_run, folder=folder))
+            own = SlurmJob(
+                job_id=job_id.partition(".")[0], state=state, run=own_run, folder=folder, is_ours="." not in job_id
+            )
+            found.append(own)
     return found
 
 
 def job_fields(job_id: str) -> Mapping[str, str]:
     """Return what `scontrol` knows about a job; empty if it has forgotten it."""
     try:
-        text = ask(["scontrol", "show", "job", "--oneliner", job_id])
+        text = ask(["scontrol", "show", "job", "--oneliner", "--details", job_id])
     except CommandError:
         return {}
     return dict(word.split("=", 1) for word in text.splitlines()[0].split() if "=" in word) if text.strip() else {}
 
 
-def submit(
-    options: Sequence[str], *, run: str, folder: str, python: str, working_directory: str, env: Mapping[str, str]
-) -> str:
+def submit(plan: Plan, folder: Path, environment: Mapping[str, str]) -> str:
     """Submit the job of a run, and return its id."""
-    script = _SCRIPT.format(folder=shlex.quote(folder), python=shlex.quote(python), no_folder=NO_FOLDER)
-    comment = f"{_MARK} {run} {folder}"
-    argv = ["sbatch", "--parsable", "--export=ALL", "--output=/dev/null", f"--job-name={_MARK}-{run}"]
-    argv += [f"--comment={comment}", f"--chdir={working_directory}", *options]
+    argv = ["sbatch", "--parsable", "--export=ALL", "--output=/dev/null", f"--job-name={_MARK}-{plan.run}"]
+    argv += [f"--comment={_MARK} {plan.run} {folder}", f"--chdir={plan.working_directory}", *plan.submit]
     try:
-        return ask(argv, stdin=script, env=env).strip().partition(";")[0]
+        return ask(argv, stdin=_ONCE + _script(plan, folder), env=environment).strip().partition(";")[0]
     except CommandError as error:
         raise SpecError(
             "the Slurm cluster rejected the job",
@@ -72,21 +85,64 @@ def submit(
         ) from None
 
 
+def start_in_allocation(
+    job_id: str, plan: Plan, folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start what the job of a run would start, as a step on the first node of an allocation."""
+    fields = job_fields(job_id)
+    if fields.get("JobState") != "RUNNING":
+        state = fields.get("JobState", "unknown to Slurm")
+        raise EngineError(f"SLURM_JOB_ID names the allocation {job_id}, which is {state}", hint="unset SLURM_JOB_ID")
+    first = ask(["scontrol", "show", "hostnames", fields["NodeList"]]).split()[0]
+    argv = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={first}"]
+    argv += [f"--job-name={_MARK} {plan.run} {folder}", f"--chdir={plan.working_directory}"]
+    with (folder / "logs" / "slurm.out").open("ab") as output:
+        return subprocess.Popen(
+            [*argv, "sh", "-c", _script(plan, folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for composesim
+        )
+
+
 def cancel(job: SlurmJob) -> None:
-    """Kill all processes of a job, without the delay between SIGTERM and SIGKILL, and wait until it has ended."""
+    """Kill all processes of a run, without the delay between SIGTERM and SIGKILL, and wait until they have ended."""
     deadline = time.monotonic() + _GONE_WITHIN_S
-    for words in (["--full", "--signal=KILL"], []):
-        try:
-            ask(["scancel", "--quiet", *words, job.job_id])
-        except CommandError:  # it has just ended
-            break
+    with suppress(CommandError):  # it has just ended
+        if job.is_ours:
+            ask(["scancel", "--quiet", "--full", "--signal=KILL", job.job_id])
+            ask(["scancel", "--quiet", job.job_id])
+    while not job.is_ours and (steps := _steps_of(job)) and time.monotonic() < deadline:  # one may be starting another
+        with suppress(CommandError):
+            ask(["scancel", "--quiet", "--signal=KILL", *steps])
+        time.sleep(_POLL_S)
     wait_until_over(job, deadline=deadline)
 
 
-def wait_until_over(job: SlurmJob, *, deadline: float) -> bool:
-    """Wait until a job has no process any more; raise EngineError if it has after the deadline."""
-    while job_fields(job.job_id).get("JobState", "") in (*RUNNING, *WAITING):
+def wait_until_over(job: SlurmJob, *, deadline: float) -> None:
+    """Wait until a run has no process any more; raise EngineError if it has after the deadline."""
+    while _steps_of(job) if not job.is_ours else is_under_way(job_fields(job.job_id)):
         if time.monotonic() > deadline:
             raise EngineError(f"Slurm has not ended job {job.job_id} yet", hint=f"scancel {job.job_id}")
         time.sleep(_POLL_S)
-    return True
+
+
+def is_under_way(fields: Mapping[str, str]) -> bool:
+    """Return whether a job waits or runs."""
+    return fields.get("JobState", "") in (*RUNNING, *WAITING)
+
+
+def _steps_of(job: SlurmJob) -> list[str]:
+    """Return the steps of a run in its job; none if the job is over."""
+    try:
+        lines = ask(["squeue", "--noheader", "--steps", f"--jobs={job.job_id}", "--format=%i|%j"]).splitlines()
+    except CommandError:
+        return []
+    names = (f"{_MARK} {job.run} ", f"{job.run}/")
+    return [step for step, _, name in (line.partition("|") for line in lines) if f"{name} ".startswith(names)]
+
+
+def _script(plan: Plan, folder: Path) -> str:
+    return _SCRIPT.format(folder=shlex.quote(str(folder)), python=shlex.quote(plan.python), no_folder=NO_FOLDER)

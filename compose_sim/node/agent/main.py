@@ -22,6 +22,7 @@ from ..shared import emulation
 from ..shared.authentication import MissingSecretError, read_secret
 from ..shared.event_log import EventLog
 from ..shared.rank_logs import RankLogs
+from ..shared.slurm_notice import is_notice
 from .agent import Agent
 from .faults.command_runner import CommandRunner
 from .gpu_proof import GpuProof
@@ -116,7 +117,13 @@ def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
             if problem := GpuProof(os.environ).finish(events, pause=signals.wait):
                 log(problem)
                 return 1
-            selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
+
+            def interrupt() -> None:
+                if is_notice(events.folder):
+                    commands.wait_for_slurm()
+                agent.interrupt(signals.received())
+
+            selector.register(signals, selectors.EVENT_READ, interrupt)
             return agent.run()
         finally:
             agent.close()

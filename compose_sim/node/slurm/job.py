@@ -13,28 +13,48 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..shared import roles
 from ..shared.process import shell_status
+from ..shared.slurm_notice import announce_stop
 
 RECORDS, REQUESTS, JOB_FILE = "control/slurm-records", "control/slurm-requests", "control/slurm-job"
 MASTER = "master"
+_OF_THE_JOB = ("SLURM_CONF", "SLURM_JOB_ID")
 _POLL_SECONDS = 0.1
 _MASTER_LISTENS_WITHIN = 60.0
-# Exit status of the test of a node -> what is wrong there.
-_SEES = {1: "the folder of the run", 2: "the working directory", 3: "the Python of the nodes"}
+_LAST_BYTES = 1 << 16
+_OUT_OF_MEMORY = re.compile(rb"^slurmstepd.*(oom_kill|exceeded memory limit)", re.MULTILINE)
+# Answer of the test of a node -> what is wrong there, and what to do.
+_SHARE = "work in a folder that all nodes share, or composesim --runs-dir FOLDER …"
+_FAULTS = {
+    "1": ("does not see the folder of the run", _SHARE),
+    "2": ("does not see the working directory", _SHARE),
+    "3": (
+        "does not see the Python of the nodes, {python}",
+        "composesim up --python PYTHON …, of an environment that all nodes share",
+    ),
+    "4": ("has no torch in {python}", "{python} -m pip install torch"),
+}
+_HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 _TEST = """
 [ "$(cat "$0" 2>/dev/null)" = "$SLURM_JOB_ID" ] || exec echo "$SLURMD_NODENAME" 1
 cd "$1" 2>/dev/null || exec echo "$SLURMD_NODENAME" 2
 [ -x "$2" ] || exec echo "$SLURMD_NODENAME" 3
+"$2" -c "$3" || exec echo "$SLURMD_NODENAME" 4
 echo "$SLURMD_NODENAME" 0
 """
 
 
 class JobError(Exception):
-    """The nodes cannot be started."""
+    """The nodes cannot be started. `hint` is a command to type."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def main(arguments: list[str]) -> int:
@@ -60,6 +80,11 @@ class _Job:
     def run(self) -> int:
         """Start the master and the first nodes, and return when all of them have ended."""
         signal.signal(signal.SIGTERM, lambda *_: None)  # for the agents, which report how they end
+        if (
+            "SLURM_STEP_ID" in os.environ
+        ):  # in an allocation of the user: srun would take the size of this step for that of the job
+            for name in [name for name in os.environ if name.startswith("SLURM_") and name not in _OF_THE_JOB]:
+                del os.environ[name]
         try:
             self._find_nodes()
             self._check_nodes()
@@ -67,7 +92,8 @@ class _Job:
             for name in list(self._nodes)[: self._plan["initial_node_count"]]:
                 self._start_node(name)
         except (JobError, OSError) as error:
-            self._record("failed", message=str(error))
+            hint = getattr(error, "hint", "") or f"composesim logs --run {self._run}"
+            self._record("failed", message=str(error), hint=hint)
             self._end_master()
             return 1
         self._record("running")
@@ -79,27 +105,29 @@ class _Job:
         return self._worst
 
     def _find_nodes(self) -> None:
-        names = _output("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split()
+        allocated = _output("squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--format=%N").strip()
+        names = _output("scontrol", "show", "hostnames", allocated).split()
         if len(names) < len(self._nodes):
-            raise JobError(f"the allocation has {len(names)} nodes, and the run needs {len(self._nodes)}")
+            message = f"the allocation has {len(names)} nodes, and the run needs {len(self._nodes)}"
+            raise JobError(message, f"composesim up --engine slurm --nodes {len(names)} …")
         self._hosts = dict(zip(self._nodes, names))
         # Not the name, which the other nodes need not know: Slurm itself reaches the node at this address.
         found = re.search(r"NodeAddr=(\S+)", _output("scontrol", "show", "node", names[0]))
         self._address = found.group(1) if found else names[0]
 
     def _check_nodes(self) -> None:
-        """Raise JobError unless every node sees this folder, and the same one at the same path."""
+        """Raise JobError unless every node sees this folder, and the same one at the same path, and a Python with torch."""
         (self._folder / JOB_FILE).write_text(os.environ["SLURM_JOB_ID"])
-        hosts = list(self._hosts.values())
-        command = ["sh", "-c", _TEST, str(self._folder / JOB_FILE), self._plan["working_directory"], self._python]
+        hosts, folder = list(self._hosts.values()), self._plan["working_directory"]
+        needs = _HAS_TORCH if self._plan["recipe"] == "ddp" else ""
+        command = ["sh", "-c", _TEST, str(self._folder / JOB_FILE), folder, self._python, needs]
         answers = _output(*self._srun(f"{self._run}/check", ",".join(hosts), len(hosts)), "--chdir=/", *command)
         seen = dict(line.split() for line in answers.splitlines() if len(line.split()) == 2)
         for host in hosts:
             if seen.get(host) != "0":
-                what = _SEES.get(int(seen[host]), "") if host in seen else ""
-                raise JobError(
-                    f"{host} does not see {what}" if what else f"{host} did not answer the test of its files"
-                )
+                silent = ("did not answer the test of its files", f"scontrol show node {host}")
+                what, hint = _FAULTS.get(seen.get(host, ""), silent)
+                raise JobError(f"{host} {what}".format(python=self._python), hint.format(python=self._python))
 
     def _start_master(self) -> None:
         environment = {**os.environ, "COMPOSESIM_NODE": MASTER}
@@ -162,9 +190,11 @@ class _Job:
                 self._signal_nodes("KILL")
 
     def _ran_out_of_memory(self, name: str) -> bool:
-        """Return whether Slurm reported that the kernel killed a process of the node for its memory limit."""
-        log = self._folder / "logs" / f"{name}.srun"
-        return log.exists() and b"oom_kill" in log.read_bytes()
+        """Return whether Slurm reported that it or the kernel killed a process of the node for its memory limit."""
+        with suppress(OSError), (self._folder / "logs" / f"{name}.out").open("rb") as output:
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _LAST_BYTES))
+            return bool(_OUT_OF_MEMORY.search(output.read()))
+        return False
 
     def _handle_requests(self) -> None:
         try:
@@ -176,6 +206,7 @@ class _Job:
         for request in map(json.loads, lines):
             if "stop" in request:
                 self._kill_at = min(self._kill_at, time.monotonic() + request["stop"])
+                announce_stop(self._folder)
                 self._signal_nodes("TERM")
                 self._signal_nodes("CONT")  # a frozen node does not react to SIGTERM
             elif request["start"] in self._nodes and request["start"] not in self._processes:

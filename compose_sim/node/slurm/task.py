@@ -20,6 +20,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ..shared.slurm_notice import announce_stop
+
 AGENT = "COMPOSESIM_AGENT_PID"
 _SIOCGIFADDR = 0x8915
 _BEGUN_WITHIN, _GONE_WITHIN = 10.0, 30.0
@@ -58,6 +60,8 @@ def _become(command: list[str], environment: dict[str, str]) -> int:
 
 def _signal(run: str, node: str, name: str) -> int:
     number = signal.Signals[f"SIG{name}"]
+    if name == "TERM":
+        announce_stop(Path(__file__).parents[2])  # the code of nodes is in the folder of the run
     sent: set[int] = set()
     deadline = time.monotonic() + _BEGUN_WITHIN
     while _agent_of(run, node) is None and time.monotonic() < deadline:  # Slurm may still be starting it

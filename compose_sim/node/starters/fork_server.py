@@ -94,6 +94,7 @@ class ForkServer:
     def serve(self) -> dict[str, str] | None:
         """Serve until the agent disconnects, and return None; return the variables of the rank in a forked process."""
         self._wakeup = wake_on_child_exit()
+        signal.signal(signal.SIGTERM, lambda *_: None)  # which Slurm sends to all processes of a node
         with contextlib.suppress(ConnectionError):  # the agent has disconnected, as the loop will notice
             starter_protocol.send(self._link, {"ready": True})
         with selectors.DefaultSelector() as selector:
@@ -144,7 +145,8 @@ def become_rank(parent: int, output: int, descriptors: Iterable[int]) -> None:
     os.setsid()
     process.die_with(parent)
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     os.dup2(output, 1)
     os.dup2(output, 2)
     for descriptor in descriptors:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,71 +18,201 @@ import pytest
 
 from tests.builders import ROOT
 from tests.contract.bench import until
+from tests.core.export.jobs import document
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
-COMMAND = [sys.executable, "-m", "compose_sim", "up", "--engine", "slurm"]
+COMPOSESIM = [sys.executable, "-m", "compose_sim"]
+COMMAND = [*COMPOSESIM, "up", "--engine", "slurm"]
+SLEEPS = ("--recipe", "exec", "--", "sh", "-c", "touch $COMPOSESIM_SHARED/begun; exec sleep 600")
+TRUE = ("--recipe", "exec", "--", "true")
 
 
 def slurm(*argv: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
+def fields_of(job: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in slurm("scontrol", "show", "job", "-o", "-d", job).split() if "=" in word)
+
+
 def jobs_of(run: str) -> list[str]:
     return slurm("squeue", "--me", "--noheader", "--format=%i", f"--name=composesim-{run}").split()
 
 
-def up(folder: Path, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [*before, *COMMAND, *arguments],
+def bring_back(node: str) -> None:
+    """Return a node to service, which it may have done itself."""
+    subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False, capture_output=True)
+    until(lambda: "State=IDLE " in slurm("scontrol", "show", "node", node))
+
+
+def composesim(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMPOSESIM, *arguments],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+def up(folder: Path, run: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, "--name", run, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
 
 
-def report_of(folder: Path, run: str) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / ".composesim" / "runs" / run / "report.json").read_text())
-    return report
+def events_of(folder: Path, run: str) -> list[dict[str, Any]]:
+    files = (folder / ".composesim" / "runs" / run).rglob("*.jsonl")
+    return [json.loads(line) for path in files for line in path.read_text().splitlines() if line.endswith("}")]
 
 
-def wait_for_nodes(folder: Path, run: str, count: int) -> str:
-    """Return the run's job once its nodes run their ranks."""
-    events = folder / ".composesim" / "runs" / run / "events"
-    until(lambda: sum('"rank-started"' in path.read_text() for path in events.glob("node-*.jsonl")) == count)
-    return jobs_of(run)[0]
+def wait_for_ranks(folder: Path, run: str, count: int) -> None:
+    until(lambda: sum(event["kind"] == "rank-started" for event in events_of(folder, run)) == count)
 
 
-def preempted(job: str) -> None:
-    slurm("sbatch", "--partition=urgent", "--nodes=4", "--cpus-per-task=8", "--output=/dev/null", "--wrap=true")
+def job_of(folder: Path, run: str) -> str:
+    """Return the job of a run, from the records that the job itself has written."""
+    records = (folder / ".composesim" / "runs" / run / "control" / "slurm-records").read_text()
+    job: str = json.loads(records.splitlines()[0])["job"]
+    return job
 
 
-@pytest.mark.parametrize(
-    ("happens", "exit_code", "state"),
-    [(preempted, 3, "PREEMPTED")],
-)
-def test_what_ends_a_job_is_the_cause(
-    tmp_path: Path, happens: Callable[[str], None], exit_code: int, state: str
-) -> None:
-    run = f"ends-{state.lower().replace('_', '-')}"
-    process = up(tmp_path, "--nodes", "2", "--name", run, "--recipe", "exec", "--", "sleep", "600")
-    job = wait_for_nodes(tmp_path, run, 2)
-    happens(job)
-    output, _ = process.communicate()
+# --- How a job ends ---
 
-    assert process.returncode == exit_code, output
-    assert f"[{state}]" in report_of(tmp_path, run)["cause"]["message"]
-    assert jobs_of(run) == []
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What happens to a run, and what must be reported."""
+
+    program: tuple[str, ...] = SLEEPS
+    sbatch: str = "--nodelist=node-0"
+    happens: Callable[[str], object] | None = None  # to the job
+    exit_code: int
+    state: str = ""  # of the job, in the report
+    slurm_says: str = ""  # the same, if that is another word
+
+
+HUNGRY = "x = b'x' * (400 << 20); import time; time.sleep(600)"
+SAVES = """
+trap "sleep 3; touch $COMPOSESIM_SHARED/saved; exit 0" TERM  # agents alone would wait for 2 s
+touch $COMPOSESIM_SHARED/begun
+while :; do sleep 1 & wait; done
+"""
+URGENT = ("sbatch", "--partition=urgent", "--nodelist=node-1", "--cpus-per-task=8", "--output=/dev/null", "--wrap=true")
+ENDINGS = {
+    "good": Ending(program=TRUE, exit_code=0, slurm_says="COMPLETED"),
+    "status": Ending(program=("--recipe", "exec", "--", "sh", "-c", "exit 7"), exit_code=1, slurm_says="FAILED"),
+    "hungry": Ending(
+        program=("--memory", "100m", "--recipe", "exec", "--", sys.executable, "-c", HUNGRY),
+        exit_code=1,
+        slurm_says="FAILED",
+    ),
+    "cancelled": Ending(happens=lambda job: slurm("scancel", job), exit_code=130, state="CANCELLED"),
+    "late": Ending(
+        happens=lambda job: slurm("scontrol", "update", f"jobid={job}", "endtime=now+1"), exit_code=124, state="TIMEOUT"
+    ),
+    "requeued": Ending(
+        sbatch="--nodelist=node-0 --requeue",
+        happens=lambda job: slurm("scontrol", "requeue", job),
+        exit_code=3,
+        state="REQUEUED",
+        slurm_says="CANCELLED",
+    ),
+    "preempted": Ending(
+        program=("--recipe", "exec", "--", "sh", "-c", SAVES),
+        sbatch="--nodelist=node-1",
+        happens=lambda job: slurm(*URGENT),
+        exit_code=3,
+        state="PREEMPTED",
+    ),
+    "lost": Ending(
+        sbatch="--nodelist=node-2",
+        happens=lambda job: slurm("scontrol", "update", "nodename=node-2", "state=down", "reason=test"),
+        exit_code=3,
+        state="NODE_FAIL",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run has ended."""
+
+    exit_code: int
+    output: str
+    report: dict[str, Any]
+    job: dict[str, str]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def ended(slurm_cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ended]]:
+    """Let one run end in each way, all at the same time."""
+    folder = tmp_path_factory.mktemp("endings")
+    processes = {
+        run: up(folder, run, "--nodes", "1", "--sbatch", ending.sbatch, *ending.program)
+        for run, ending in ENDINGS.items()
+    }
+    for run, ending in ENDINGS.items():
+        if ending.happens:
+            begun = folder / ".composesim" / "runs" / run / "shared" / "begun"
+            until(begun.exists)
+            ending.happens(job_of(folder, run))
+    found = {}
+    for run, process in processes.items():
+        output, _ = process.communicate()
+        own = folder / ".composesim" / "runs" / run
+        report = own / "report.json"
+        found[run] = Ended(
+            process.returncode,
+            output,
+            json.loads(report.read_text()) if report.exists() else {},
+            fields_of(job_of(folder, run)),
+            own,
+        )
+    bring_back("node-2")
+    yield found
+    assert [run for run in ENDINGS if jobs_of(run)] == []
+
+
+@pytest.mark.parametrize("run", ENDINGS)
+def test_a_run_reports_what_ended_its_job(ended: dict[str, Ended], run: str) -> None:
+    wanted, got = ENDINGS[run], ended[run]
+
+    assert got.exit_code == wanted.exit_code, got.output
+    assert got.job["JobState"] == (wanted.slurm_says or wanted.state), got.job
+    cause = (got.report["cause"] or {"message": ""})["message"]
+    assert re.findall(r"\[([A-Z_]+)\]", cause) == ([wanted.state] if wanted.state else []), cause
+
+
+def test_the_exit_code_of_a_rank_is_that_of_the_job(ended: dict[str, Ended]) -> None:
+    assert ended["status"].job["DerivedExitCode"] == "7:0"
+    assert ended["status"].report["cause"]["message"] == "rank 0 exited with status 7"
+
+
+def test_a_preempted_rank_has_the_grace_period_of_the_partition(ended: dict[str, Ended]) -> None:
+    assert (ended["preempted"].folder / "shared" / "saved").exists()
+
+
+def test_memory_is_the_cause_where_slurm_kills_for_it(ended: dict[str, Ended]) -> None:
+    assert ended["hungry"].report["cause"]["kind"] == "oom", ended["hungry"].report["cause"]
+
+
+# --- What is left ---
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["ctrl-c", "kill"])
 def test_no_job_outlives_composesim(tmp_path: Path, number: signal.Signals, exit_code: int) -> None:
     run = f"gone-{number}"
-    process = up(tmp_path, "--nodes", "2", "--name", run, "--recipe", "exec", "--", "sleep", "600")
-    wait_for_nodes(tmp_path, run, 2)
+    process = up(tmp_path, run, "--nodes", "2", *SLEEPS)
+    wait_for_ranks(tmp_path, run, 2)
 
     process.send_signal(number)
     process.communicate()
@@ -88,17 +221,111 @@ def test_no_job_outlives_composesim(tmp_path: Path, number: signal.Signals, exit
     until(lambda: jobs_of(run) == [])
 
 
-def test_a_pending_job_is_cancelled_too(tmp_path: Path) -> None:
-    process = up(
-        tmp_path, "--nodes", "2", "--name", "waits", "--sbatch", "--begin=now+1hour", "--recipe", "exec", "true"
-    )
-    until(lambda: jobs_of("waits") != [])
+def test_a_pending_job_says_why_and_is_cancelled_too(tmp_path: Path) -> None:
+    process = up(tmp_path, "waits", "--nodes", "2", "--sbatch", "--begin=now+1hour", *TRUE)
+    until(lambda: any("is pending: BeginTime" in str(event["data"]) for event in events_of(tmp_path, "waits")))
 
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate()
 
     assert process.returncode == 130, output
+    assert "is pending: BeginTime" in output
     assert jobs_of("waits") == []
+
+
+# --- In an allocation of the user ---
+
+
+@pytest.fixture
+def allocation() -> Iterator[str]:
+    """Return an allocation of two nodes, as `salloc` makes one."""
+    said = subprocess.run(
+        ["salloc", "--no-shell", "--nodes=2", "--cpus-per-task=2"], check=True, capture_output=True, text=True
+    ).stderr
+    found = re.search(r"job allocation (\d+)", said)
+    assert found
+    yield found[1]
+    assert fields_of(found[1])["JobState"] == "RUNNING"
+    slurm("scancel", found[1])
+
+
+def test_an_allocation_is_used_and_left_alone(tmp_path: Path, allocation: str) -> None:
+    there = {"SLURM_JOB_ID": allocation}
+    passed = composesim(tmp_path, "up", "--engine", "slurm", "--nodes", "2", "--name", "inside", *TRUE, **there)
+    too_many = composesim(tmp_path, "up", "--engine", "slurm", "--nodes", "3", "--name", "wide", *TRUE, **there)
+    killed = up(tmp_path, "killed", "--nodes", "2", *SLEEPS, **there)
+    wait_for_ranks(tmp_path, "killed", 2)
+    assert job_of(tmp_path, "killed") == allocation
+    inside = composesim(tmp_path, "exec", "--run", "killed", "1", "--", "sh", "-c", "echo $SLURM_JOB_ID")
+    killed.kill()
+    killed.communicate()
+
+    assert (passed.returncode, too_many.returncode) == (0, 2), passed.stderr + too_many.stderr
+    assert "has 2 nodes, and the run needs 3" in too_many.stderr
+    assert inside.stdout.strip() == allocation
+    until(lambda: slurm("squeue", "--noheader", "--steps", f"--jobs={allocation}", "--format=%j").split() == [])
+    assert jobs_of("inside") == jobs_of("wide") == jobs_of("killed") == []
+
+
+# --- The other commands ---
+
+
+def test_commands_work_from_another_shell_and_an_elastic_run_goes_on_without_a_lost_node(tmp_path: Path) -> None:
+    started = composesim(
+        *(tmp_path, "up", "--engine", "slurm", "--detach", "--elastic", "1:2", "--name", "tour", "--recipe", "exec"),
+        *("--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE; exec sleep 600"),
+    )
+    assert started.returncode == 0, started.stderr
+    wait_for_ranks(tmp_path, "tour", 2)
+    runs = json.loads(composesim(tmp_path, "ps", "--json").stdout)["runs"]
+    (run,) = (each for each in runs if each["run"] == "tour")
+    assert (run["run"], run["engine"], run["state"]) == ("tour", "slurm", "under way")
+    assert [node["state"] for node in run["nodes"]] == ["running"] * 3
+    everywhere = composesim(tmp_path, "exec", "all", "--", "sh", "-c", "echo on $SLURMD_NODENAME").stdout
+    hosts = re.findall(r"on (node-\d)", everywhere)
+    assert len(set(hosts)) == 2, everywhere
+    until(lambda: "cpu" in composesim(tmp_path, "stats").stdout.lower())
+    assert composesim(tmp_path, "fault", "pause", "node-1", "--for", "1s").returncode == 0
+
+    lost = slurm("squeue", "--noheader", "--steps", "--format=%j %N", "--me").split("tour/node-1 ")[1].split()[0]
+    try:
+        slurm("scontrol", "update", f"nodename={lost}", "state=down", "reason=test")
+        until(
+            lambda: any(
+                event["kind"] == "round" and event["data"]["world_size"] == 1 for event in events_of(tmp_path, "tour")
+            )
+        )
+        until(lambda: "rank 0 of 1" in composesim(tmp_path, "logs", "tour").stdout)
+    finally:
+        bring_back(lost)
+    down = composesim(tmp_path, "down")
+    assert down.returncode == 0, down.stderr
+    assert composesim(tmp_path, "wait", "--run", "tour").returncode == 130
+    report = json.loads(composesim(tmp_path, "report", "--json", "tour").stdout)
+    assert report["verdict"] == "interrupted"
+    assert jobs_of("tour") == []
+
+
+def test_a_script_is_checked_and_a_scenario_is_played(tmp_path: Path) -> None:
+    for name in ("train_ddp.py", "data"):
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+    (tmp_path / "loss.yaml").write_text(
+        "cluster: {nodes: 2, elastic: '1:2', args: [--epochs, '3']}\n"
+        "steps:\n  - at: {rank: 0, step: 5}\n    fault: {kind: kill, node: node-1, for: 1s}\n"
+        "expect:\n  - exit_code: 0\n  - nothing_left: true\n"
+    )
+    arguments = ("--engine", "slurm", "--gpus", "none")
+
+    checked = composesim(
+        *(tmp_path, "check", *arguments, "--nodes", "2", "--nproc-per-node", "1", "train_ddp.py", "--epochs", "1")
+    )
+    played = composesim(tmp_path, "play", "loss.yaml", *arguments, "train_ddp.py")
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert played.returncode == 0, played.stdout + played.stderr
+
+
+# --- Bad input ---
 
 
 @pytest.mark.parametrize(
@@ -116,15 +343,8 @@ def test_a_pending_job_is_cancelled_too(tmp_path: Path) -> None:
 def test_bad_input_is_refused_with_what_slurm_says(
     tmp_path: Path, arguments: list[str], exit_code: int, words: str
 ) -> None:
-    process = up(
-        tmp_path,
-        "--name",
-        "refused",
-        *(["--recipe", "exec"] if "--recipe" not in arguments else []),
-        *arguments,
-        "--",
-        "true",
-    )
+    program = TRUE if "--recipe" not in arguments else ("--", "true")
+    process = up(tmp_path, "refused", *arguments, *program)
     output, _ = process.communicate()
 
     assert process.returncode == exit_code, output
@@ -133,23 +353,67 @@ def test_bad_input_is_refused_with_what_slurm_says(
     assert jobs_of("refused") == []
 
 
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_folder_that_a_node_does_not_see(slurm_cluster: Path, nodes: int) -> None:
+    """The last node has a disk of its own there. With one node, it is the one that runs the batch script."""
+    where = ["--sbatch", "--nodelist=node-3"]
+    process = up(slurm_cluster / "local", "hidden", "--nodes", str(nodes), *where, *TRUE)
+    output, _ = process.communicate()
+
+    assert process.returncode == 2, output
+    assert re.search(r"node-3 does not see the folder of the run", output), output
+    assert "--runs-dir" in output
+    assert jobs_of("hidden") == []
+
+
+def test_nodes_whose_python_has_no_torch(tmp_path: Path, slurm_cluster: Path) -> None:
+    """The environment is on the disk of one node, and looks complete from the others."""
+    (tmp_path / "train.py").write_text("")
+    python = slurm_cluster / "local" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    process = up(tmp_path, "bare", "--nodes", "4", "--python", str(python), "train.py")
+    output, _ = process.communicate()
+
+    assert process.returncode == 2, output
+    assert "node-3 does not see the Python of the nodes" in output
+    assert jobs_of("bare") == []
+
+
 def test_a_controller_that_does_not_answer(tmp_path: Path, slurm_cluster: Path) -> None:
+    """Commands that list runs name it, and show what other engines have."""
+    local = composesim(tmp_path, "up", "--engine", "local", "--detach", "--name", "beside-it", *SLEEPS)
     controller = int((slurm_cluster / "slurmctld.pid").read_text())
     os.kill(controller, signal.SIGSTOP)
     try:
-        process = up(tmp_path, "--name", "silent", "--recipe", "exec", "--", "true")
+        process = up(tmp_path, "silent", *TRUE)
         output, _ = process.communicate()
+        listed = composesim(tmp_path, "ps")
+        ended = composesim(tmp_path, "down", "--run", "beside-it")
     finally:
         os.kill(controller, signal.SIGCONT)
 
+    assert local.returncode == 0, local.stderr
     assert process.returncode == 4, output
     assert "scontrol ping" in output
+    assert (listed.returncode, "beside-it" in listed.stdout, "scontrol ping" in listed.stderr) == (0, True, True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_without_slurm_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    process = up(tmp_path, "--name", "none", "--recipe", "exec", "--", "true")
+    process = up(tmp_path, "none", *TRUE)
     output, _ = process.communicate()
 
     assert process.returncode == 4, output
     assert "login node" in output
+
+
+# --- Exports ---
+
+
+def test_slurm_accepts_the_exported_script(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(document("slurm", nodes=1, gpus="none", cpus=1, memory="64m", timeout="30m"))
+
+    slurm("sbatch", "--test-only", str(script))

@@ -43,6 +43,10 @@ class CommandRunner:
         """The time between SIGTERM and SIGKILL, which a command may have changed."""
         return self._node.grace_seconds
 
+    def wait_for_slurm(self) -> None:
+        """Leave it to Slurm to kill the ranks."""
+        self._node.grace_seconds = float("inf")
+
     def poll(self, ranks: Sequence[RankView]) -> None:
         """Take new commands, and continue those that are running; to be called in each iteration of the agent's loop."""
         now = time.monotonic()
