@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from compose_sim.cli.console import say
 from compose_sim.core.request.run_name import RUN_NAME
 from compose_sim.core.units import parse_seconds
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.registry import available_engines
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
 from compose_sim.engine.run_folder.location import runs_folder
-from compose_sim.errors import SpecError
+from compose_sim.errors import EngineSilentError, SpecError
 
 
 def run_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
@@ -48,8 +49,23 @@ junit_option = click.option(
 
 
 def find_statuses(run: str | None = None) -> list[tuple[Engine, NodeStatus]]:
-    """Return the nodes of a run, or of all runs, on every engine of this machine."""
-    return [(engine, status) for engine in available_engines() for status in engine.statuses(run)]
+    """
+    Return the nodes of a run, or of all runs, on every engine of this machine.
+
+    An engine that does not answer is named on stderr; if there is nothing on the others, EngineSilentError is raised.
+    """
+    found: list[tuple[Engine, NodeStatus]] = []
+    silent: EngineSilentError | None = None
+    for engine in available_engines():
+        try:
+            found += [(engine, status) for status in engine.statuses(run)]
+        except EngineSilentError as error:
+            silent = error
+    if silent and not found:
+        raise silent
+    if silent:
+        say(f"{silent.message}; its runs are not listed. Try: {silent.hint}")
+    return found
 
 
 def own_runs(live: Mapping[str, Path], project: Path) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -58,9 +59,8 @@ def list_kinds(as_json: bool) -> None:
     """List all kinds of faults, and which of them this machine supports."""
     from compose_sim.engine.lifetime.fault_support import why_unsupported
 
-    lacks = {
-        kind.name: {engine: why_unsupported(kind, engine) for engine in ("docker", "local")} for kind in KINDS.values()
-    }
+    engines = ("docker", "local", *(("slurm",) if shutil.which("sbatch") else ()))
+    lacks = {kind.name: {engine: why_unsupported(kind, engine) for engine in engines} for kind in KINDS.values()}
     if as_json:
         faults = [
             {"kind": kind.name, "usage": kind.usage, "summary": kind.summary, "engines": list(kind.engines)}
@@ -73,10 +73,10 @@ def list_kinds(as_json: bool) -> None:
         [kind.name, *("no" if why else "yes" for why in lacks[kind.name].values()), kind.summary]
         for kind in KINDS.values()
     ]
-    print_table(["fault", "docker", "local", "what it does"], rows)
+    print_table(["fault", *engines, "what it does"], rows)
     for kind in KINDS.values():
-        for engine in kind.engines:
-            if lacks[kind.name][engine]:
+        for engine in engines:
+            if engine in kind.engines and lacks[kind.name][engine]:
                 say(f"{kind.name} on {engine}: {lacks[kind.name][engine]}")
 
 
