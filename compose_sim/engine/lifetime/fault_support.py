@@ -15,6 +15,8 @@ from compose_sim.errors import ComposesimError
 def why_unsupported(kind: FaultKind, engine: str) -> str:
     """Return why this machine does not support a kind of fault with an engine, or "" if it does."""
     if engine not in kind.engines:
+        if engine == "slurm":
+            return "it needs root on the machines of the cluster"
         return f"nodes of the {engine} engine share with the host what the fault would break"
     if engine != "docker":
         return ""
