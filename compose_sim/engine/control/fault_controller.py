@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.active import compile_fault, faults_to_heal, healed_by_start, scaled_nodes
@@ -32,6 +33,7 @@ from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 
 _POLL_S = 0.05  # the longest time until a new request is seen
+_MOST_WAITING = 50  # requests that are queued at a time; a node of the local engine can write thousands
 
 
 class FaultController:
@@ -117,7 +119,8 @@ class FaultController:
 
     def _take_requests(self) -> None:
         try:
-            for request, file, intervention in self._requests.new():
+            new = self._requests.new() if len(self._queue) < _MOST_WAITING else ()
+            for request, file, intervention in islice(new, _MOST_WAITING):
                 self._queue.append((request, intervention, file))
         except Exception as error:  # noqa: BLE001 - as in _guarded
             self._refuse("requests", error)

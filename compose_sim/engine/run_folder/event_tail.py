@@ -22,7 +22,8 @@ _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with mu
 _ALL_CHUNKS = 4 << 20  # of all logs at a time: each line becomes an object of ten times its size
 _LEAST_CHUNK = 16 << 10  # bytes
 # Of one event file in one poll: a node may write faster than this process reads, and a run must still end in time.
-_EVENT_CHUNK, _MOST_EVENT_LINES = 128 << 10, 20_000
+_EVENT_CHUNK, _MOST_AT_ONCE = 128 << 10, 8 << 20  # bytes
+_BYTES_OF_LINE = 400  # what a line costs in addition to its text
 _MOST_EVENTS_LEFT = 64 << 20  # bytes of one event file that are still read at the end
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is cut
 _POLL_S = 0.05
@@ -130,11 +131,11 @@ class EventTail:
         # The master last: whatever a node does in a round, the round has then been read.
         for tail in sorted(self._event_tails.values(), key=lambda tail: tail.stem == "master"):
             told = 0
-            while told < _MOST_EVENT_LINES:
+            while told < _MOST_AT_ONCE:
                 lines = tail.finish() if final else tail.read(_EVENT_CHUNK) or tail.read()  # a long line
                 if not lines:
                     break
-                told += max(len(lines), _MOST_EVENT_LINES if final else 1)
+                told += sum(len(line) + _BYTES_OF_LINE for _, line in lines)
                 events += _parsed(tail.stem, lines)
         self._note_rounds(events)
         if events and self._found.strays and not self._has_noted:

@@ -141,7 +141,12 @@ class Coordinator(ABC, Generic[AnyMember]):
             return [Send(peer, self._end)]
         node = message["node"]
         actions: list[Action] = []
-        for other in [other for other, each in self._members.items() if each.node == node and other != peer]:
+        others = [other for other, each in self._members.items() if each.node == node and other != peer]
+        here = {each.node for each in self._members.values() if each.address == member.address and each.node}
+        # A rank knows the secret, but a container has one address: it cannot take the name of a node that is there.
+        if here - {node} and any(self._members[other].address != member.address for other in others):
+            raise ValueError(message)
+        for other in others:
             actions += [Drop(other), *self._replaced(other, now)]
         member.node, member.node_rank = node, message["node_rank"]
         joined = {"node": node, "node_rank": member.node_rank, "nproc": message["nproc"]}

@@ -244,6 +244,21 @@ def test_nodes_that_come_back_together_interrupt_the_others_once() -> None:
     assert set(sent(rejoin(rendezvous, 0, now=4.0), "round")) == {0, 5, 6}
 
 
+def test_a_rank_cannot_take_the_place_of_another_node() -> None:
+    """Ranks can read the secret. With the name of another node, they could report in an elastic run that it is done."""
+    rendezvous = begun(2, min_nodes=1)
+    for peer, node, address in ((0, "node-0", "10.0.0.2"), (1, "node-1", "10.0.0.3"), (2, "node-0", "10.0.0.2")):
+        rendezvous.connected(peer, address, 0.0)
+        rendezvous.received(peer, {"type": "join", "node": node, "node_rank": 0, "nproc": 1}, 0.0)
+    rendezvous.connected(3, "10.0.0.2", 0.0)
+    rendezvous.connected(4, "10.0.0.4", 0.0)
+    message = {"type": "join", "node": "node-1", "node_rank": 1, "nproc": 1}
+
+    with pytest.raises(ValueError, match="node-1"):
+        rendezvous.received(3, message, 1.0)
+    assert Drop(1) in rendezvous.received(4, message, 2.0)  # in a new container
+
+
 def test_a_node_that_comes_back_is_not_kept_waiting_by_one_that_dies_again() -> None:
     rendezvous, marks = training(3)
     marks.update(("node-1", "node-2"))
