@@ -27,6 +27,9 @@ _FIX = (
 _FIX_VALUE = (
     "Pass the same {what} on every rank: a collective matches what the ranks pass by order alone, and checks nothing."
 )
+_FIX_ROOT = (
+    "Pass the same `src` or `dst` on every rank, such as 0: a rank of the world, whatever RANK and LOCAL_RANK are."
+)
 _EQUAL_SHAPES = (
     *("broadcast", "all_reduce", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor"),
     *("all_reduce_coalesced", "reduce_scatter"),
@@ -115,7 +118,11 @@ def _say_difference(group: IssuingGroup, index: int, together: Sequence[IssuedCo
     return failed(
         f"collective {index + 1} of {group} differs in its {what}: "
         + "; ".join(f"{ranks_text(each.rank for each in side)} {text}" for text, side in listed),
-        fix=_FIX if what in ("collective", _POSITION) else _FIX_VALUE.format(what=what),
+        fix=_FIX
+        if what in ("collective", _POSITION)
+        else _FIX_ROOT
+        if what == "root rank"
+        else _FIX_VALUE.format(what=what),
         at=odd[0].seen.at,
         ranks=[each.rank for each in odd],
     )

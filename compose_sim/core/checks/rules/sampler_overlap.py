@@ -102,9 +102,10 @@ def _overlap(case: Case, by_rank: dict[int, Loader], overlapping: list[Pair], co
 
 
 def _other_codes(by_rank: dict[int, Loader]) -> Result | None:
-    """Find names, such as those of classes, that the data sets of two ranks number differently."""
-    first, *others = sorted(by_rank)
-    for rank in others:
+    """Find names, such as those of classes, that the data sets of two ranks number differently, although a sampler divides them."""
+    divided = [rank for rank, loader in sorted(by_rank.items()) if "DistributedSampler" in loader.info.samplers]
+    first = divided[0] if divided else 0
+    for rank in divided[1:]:
         ours, theirs = by_rank[first].info, by_rank[rank].info
         for (name, names, codes), (its_name, its_names, its_codes) in zip(ours.codes, theirs.codes, strict=False):
             if (ours.data, name, names) == (theirs.data, its_name, its_names) and codes != its_codes:

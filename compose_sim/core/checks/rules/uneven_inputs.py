@@ -63,7 +63,8 @@ def judge(case: Case) -> Result:
         if case.verdict != "passed":
             return not_applicable(f"the run ended ({case.verdict}) when the ranks had trained on {listed} batches")
         return passed(f"ranks trained on {listed} batches, and none had to wait for another")
-    return passed(f"ranks trained on equally many batches ({', '.join(map(str, counts))})")
+    which = "ranks" if len(counts) == 1 else "the ranks of each group"
+    return passed(f"{which} trained on equally many batches ({' and '.join(map(str, counts))})")
 
 
 def _joins(case: Case) -> bool:
