@@ -70,10 +70,11 @@ install_torch() {
     if [ -z "${TORCH_INDEX:-}" ] && ! [ -e /proc/driver/nvidia/version ]; then
         echo "No NVIDIA GPU here, and TORCH_INDEX is not set: if the package index gives torch's CUDA build, that works too, but is some GB larger (make help)."
     fi
-    pip install "${TORCH:-$DEFAULT_TORCH}" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"}
+    echo "Installing ${TORCH:-$DEFAULT_TORCH}, by far the largest package ..."
+    QUIET= pip install "${TORCH:-$DEFAULT_TORCH}" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} # with what is downloaded, and how far
 }
 
-pip() { "$VENV/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@"; }
+pip() { "$VENV/bin/python" -m pip ${QUIET---quiet} --disable-pip-version-check --no-input "$@"; }
 
 fail() {
     echo "setup.sh: $1" >&2

@@ -12,18 +12,26 @@ from compose_sim.app.session import Session
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.views.junit import write_junit
 from compose_sim.cli.views.live import listening
+from compose_sim.cli.views.page import LivePage
 from compose_sim.cli.views.report import print_report
 from compose_sim.core.compose.document import project_name
 from compose_sim.core.report.report import Report
 from compose_sim.core.units import format_count
 
 
-def run_session(session: Session, run: Callable[[Listener], Report], *, quiet: bool, remark: str = "") -> Report:
-    """Print what is about to run, unless `quiet`, call `run` with a listener for this terminal, and return the report."""
+def run_session(
+    session: Session, run: Callable[[Listener], Report], *, quiet: bool, remark: str = "", view: bool = False
+) -> tuple[Report, LivePage | None]:
+    """
+    Print what is about to run, unless `quiet`, and call `run` with a listener for this terminal.
+
+    Return the report, and the page if `view`.
+    """
     if not quiet:
         announce(session, remark)
+    page = LivePage(session.folder) if view else None
     with listening(session.plan, quiet=quiet, folder=session.folder) as listener:
-        return run(listener)
+        return run(listener), page
 
 
 def announce(session: Session, remark: str = "") -> None:
@@ -40,8 +48,10 @@ def announce(session: Session, remark: str = "") -> None:
         say(f"  {text}")
 
 
-def exit_with_report(session: Session, report: Report, *, as_json: bool, junit: Path | None) -> NoReturn:
-    """Print the report of a run, write it as JUnit XML if a file was named, and exit with the run's exit code."""
+def exit_with_report(
+    session: Session, report: Report, *, as_json: bool, junit: Path | None, page: LivePage | None = None
+) -> NoReturn:
+    """Print the report of a run, write it as JUnit XML if a file was named, hold its page, and exit with the run's exit code."""
     if as_json:
         print_json(report.to_dict())
     else:
@@ -51,4 +61,6 @@ def exit_with_report(session: Session, report: Report, *, as_json: bool, junit: 
             say(f"The nodes have stopped and are kept: docker diff {container}; docker cp {container}:/tmp node-tmp")
             say(f"Remove them: composesim down --run {session.name}")
     unwritten = write_junit(junit, report) if junit else 0
+    if page and not session.was_interrupted:
+        page.hold()
     sys.exit(report.exit_code or unwritten)

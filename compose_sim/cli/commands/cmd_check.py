@@ -19,8 +19,8 @@ from compose_sim.cli.run_session import run_session
 from compose_sim.cli.views.annotations import annotate
 from compose_sim.cli.views.checks import print_checks
 from compose_sim.cli.views.junit import write_junit
-from compose_sim.cli.views.page import write_page
-from compose_sim.cli.views.report import check_verdict, print_cause, results_beside_cause
+from compose_sim.cli.views.page import view_option, write_page
+from compose_sim.cli.views.report import check_verdict, look_line, print_cause, results_beside_cause
 from compose_sim.core.request.check_ids import known_check
 
 
@@ -46,7 +46,10 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
 @click.option(
     "--explain", metavar="ID", callback=_explain, is_eager=True, expose_value=False, help="Print a check's page."
 )
-def command(file: Path | None, program: tuple[str, ...], as_json: bool, html_file: Path | None, **flags: Any) -> None:
+@view_option
+def command(
+    file: Path | None, program: tuple[str, ...], as_json: bool, html_file: Path | None, view: bool, **flags: Any
+) -> None:
     """Check the distributed code of SCRIPT: run it on 2 nodes with 2 ranks each, then at world size 1, and report what is wrong.
 
     Arguments after SCRIPT are passed to the script. Exit code: 0 nothing failed (a warning is no failure), 1 a check or the run failed,
@@ -55,7 +58,7 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, html_fil
     if flags["junit"]:
         flags["junit"] = str(Path.cwd() / flags["junit"])  # a path in the spec file is relative to that file
     session = Session(check_request(request_from_flags(file=file, program=program, **flags)))
-    report = run_session(session, partial(check, session), quiet=as_json)
+    report, page = run_session(session, partial(check, session), quiet=as_json, view=view)
     if as_json:
         print_json(report.to_dict())
     else:
@@ -63,9 +66,12 @@ def command(file: Path | None, program: tuple[str, ...], as_json: bool, html_fil
         print_checks(results_beside_cause(report))
         print_cause(report)
         echo()
+        echo(look_line(report))
         echo(check_verdict(report))
     folder, junit = session.request.folder, session.request.spec.check.junit
     annotate(report, folder=folder, err=as_json)
     unwritten = write_junit(folder / junit, report) if junit else 0
     unwritten = (write_page(html_file, session.folder) if html_file else 0) or unwritten
+    if page and not session.was_interrupted:
+        page.hold()
     sys.exit(report.check_exit_code or unwritten)

@@ -15,6 +15,7 @@ from compose_sim.cli.console import print_table
 from compose_sim.cli.options import cluster_options, keep_option, request_from_flags
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import exit_with_report, run_session
+from compose_sim.cli.views.page import view_option
 
 
 def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
@@ -36,6 +37,7 @@ def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> No
     "--list", is_flag=True, callback=_list, is_eager=True, expose_value=False, help="List the scenarios that ship."
 )
 @junit_option
+@view_option
 def command(
     scenario: str,
     file: Path | None,
@@ -43,6 +45,7 @@ def command(
     seed: int | None,
     as_json: bool,
     junit_file: Path | None,
+    view: bool,
     **flags: Any,
 ) -> None:
     """Play SCENARIO, a YAML file or one that ships (--list), in a run of SCRIPT, and judge what it expects.
@@ -54,10 +57,11 @@ def command(
     name = Path(scenario).stem
     seed = next((each for each in (seed, read.seed) if each is not None), secrets.randbelow(10**6))
     session = Session(request_from_flags(file=file, program=program, defaults=read.cluster, **flags))
-    report = run_session(
+    report, page = run_session(
         session,
         lambda listener: play(session, read, listener, name=name, seed=seed),
         quiet=as_json,
+        view=view,
         remark=f"scenario {name}: {read.shows or f'{len(read.steps)} steps'} (seed {seed})",
     )
-    exit_with_report(session, report, as_json=as_json, junit=junit_file)
+    exit_with_report(session, report, as_json=as_json, junit=junit_file, page=page)

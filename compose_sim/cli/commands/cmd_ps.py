@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pwd
+import time
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,12 @@ from compose_sim.cli.views.service_links import links_of, published_by
 from compose_sim.core.state.node_phase import wished
 from compose_sim.engine.lifetime.orphans import state_of
 from compose_sim.engine.protocol import NodeStatus
+from compose_sim.engine.run_folder.clock import began_at
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.record import finished_runs, read_state, verdict_of
 from compose_sim.errors import SpecError
+
+_LONGEST_SCRIPT = 40
 
 
 @click.command("ps")
@@ -36,9 +42,12 @@ def command(all_runs: bool, as_json: bool) -> None:
     if not runs:
         say("no run is running" + ("" if all_runs else ". List finished runs: composesim ps --all"))
         return
+    header = ("run", "engine", "state", "age", "owner", "script", "project")
+    print_table(header, [(*(run[name] for name in header[:3]), *_facts_shown(run)) for run in runs])
     rows = [row for run in runs for row in _rows(run)]
-    columns = 6 if any(run["nodes"] for run in runs) else 3
-    print_table(("run", "engine", "state", "node", "ranks", "node state")[:columns], [row[:columns] for row in rows])
+    if rows:
+        echo()
+        print_table(("run", "node", "ranks", "state"), rows)
     for run in runs:
         lines = links_of(RunFolder(Path(run["folder"]))) if run["published"] else []
         if lines:
@@ -61,6 +70,7 @@ def _live_runs() -> list[dict[str, Any]]:
                 "engine": engines[0].name,
                 "state": run_state,
                 "folder": folder,
+                **_facts(Path(folder) if folder else None),
                 "published": published_by(RunFolder(Path(folder))) if folder else [],
                 "nodes": [_node(status, phases.get(status.node, "")) for status in statuses] + away,
             }
@@ -125,12 +135,43 @@ def _finished(folder: RunFolder) -> dict[str, Any]:
         "engine": engine,
         "state": verdict,
         "folder": str(folder.path),
+        **_facts(folder.path),
         "published": [],
         "nodes": [],
     }
 
 
 def _rows(run: dict[str, Any]) -> list[tuple[str, ...]]:
-    named = (run["run"], run["engine"], run["state"])
-    rows = [(node["node"], node["ranks"], node["state"]) for node in run["nodes"]] or [("", "", "")]
-    return [(*(named if index == 0 else ("", "", "")), *row) for index, row in enumerate(rows)]
+    return [
+        ("" if index else run["run"], node["node"], node["ranks"], node["state"])
+        for index, node in enumerate(run["nodes"])
+    ]
+
+
+def _facts(path: Path | None) -> dict[str, Any]:
+    """Return what a run's folder says about it; each fact is null if the folder is gone, or belongs to somebody else."""
+    facts: dict[str, Any] = dict.fromkeys(("script", "project", "owner", "started_at"))
+    if path is None:
+        return facts
+    folder = RunFolder(path)
+    with suppress(OSError, KeyError, SpecError):
+        facts["owner"] = pwd.getpwuid(path.stat().st_uid).pw_name
+        plan = folder.read_plan()
+        facts |= {"script": plan.program, "project": plan.working_directory}
+    return {**facts, "started_at": began_at(folder.files)}
+
+
+def _facts_shown(run: dict[str, Any]) -> tuple[str, ...]:
+    script, project = run["script"] or "", run["project"] or ""
+    short = script if len(script) <= _LONGEST_SCRIPT else script[: _LONGEST_SCRIPT - 1] + "…"
+    home = f"{Path.home()}/"
+    age = "" if run["started_at"] is None else _age(time.time() - run["started_at"])
+    return age, run["owner"] or "", short, f"~/{project.removeprefix(home)}" if project.startswith(home) else project
+
+
+def _age(seconds: float) -> str:
+    """Return `12 s`, `3 min`, `5 h` or `2 d`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length or (seconds >= length and unit == "min"):
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

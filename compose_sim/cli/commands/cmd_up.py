@@ -18,6 +18,7 @@ from compose_sim.cli.options import cluster_options, keep_option, request_from_f
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import announce, exit_with_report, run_session
 from compose_sim.cli.views.live import DetachedListener
+from compose_sim.cli.views.page import LivePage, view_option
 from compose_sim.cli.views.phases import print_phases, profile_option
 from compose_sim.cli.views.service_links import links_of, published_by
 from compose_sim.engine.lifetime.watch import run_at_each_change
@@ -31,6 +32,7 @@ from compose_sim.engine.lifetime.watch import run_at_each_change
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @junit_option
 @profile_option
+@view_option
 def command(
     file: Path | None,
     program: tuple[str, ...],
@@ -39,6 +41,7 @@ def command(
     as_json: bool,
     junit_file: Path | None,
     profile_phases: bool,
+    view: bool,
     **flags: Any,
 ) -> None:
     """Run SCRIPT (default: the recipe's example) on every rank of a cluster, and exit with its verdict.
@@ -51,10 +54,10 @@ def command(
         _run_at_each_change(request.folder)
     session = Session(request)
     if detach:
-        _run_detached(session, as_json=as_json, junit=junit_file)
-    report = run_session(session, session.run, quiet=as_json)
+        _run_detached(session, as_json=as_json, junit=junit_file, view=view)
+    report, page = run_session(session, session.run, quiet=as_json, view=view)
     try:
-        exit_with_report(session, report, as_json=as_json, junit=junit_file)
+        exit_with_report(session, report, as_json=as_json, junit=junit_file, page=page)
     finally:
         if profile_phases:
             print_phases(session)
@@ -69,7 +72,7 @@ def _run_at_each_change(folder: Path) -> NoReturn:
     sys.exit(run_at_each_change([sys.executable, "-P", "-m", "compose_sim", *words], folder, files=files, tell=say))
 
 
-def _run_detached(session: Session, *, as_json: bool, junit: Path | None) -> NoReturn:
+def _run_detached(session: Session, *, as_json: bool, junit: Path | None, view: bool) -> NoReturn:
     """Continue in a new process, and exit in this one when all nodes have started."""
     arrived = continue_in_background(session.folder.files, "composesim.log")
 
@@ -87,5 +90,7 @@ def _run_detached(session: Session, *, as_json: bool, junit: Path | None) -> NoR
 
     if not as_json:
         announce(session)
+    if view:
+        LivePage(session.folder)  # as long as the run
     report = session.run(DetachedListener(announce_arrival))
     exit_with_report(session, report, as_json=False, junit=junit)

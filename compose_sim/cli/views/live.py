@@ -57,6 +57,7 @@ class PlainListener:
         self._hang_limit = (
             f"; the run stops if this lasts {format_seconds(limit)}" if limit and limit > plan.stall_s else ""
         )
+        self._goes_on = plan.max_restarts > 0 or plan.elastic is not None or plan.is_driven
         self._many = {node.name for node in plan.nodes if node.nproc > 1}
         self._width = max(len(name) for name in _labels(plan)) + (3 if self._many else 0)
         self._printed: set[str] = set()
@@ -129,9 +130,10 @@ class PlainListener:
                 continue  # a node that `scale` removed was not lost
             message = failure.message.splitlines()[0]
             has_place = message.startswith(("rank", "node", "the driver"))
-            self._print_once(
-                f"{failure.place} {failure.generation}", message if has_place else f"{failure.place}: {message}"
-            )
+            words = message if has_place else f"{failure.place}: {message}"
+            if not self._goes_on:  # the report will say why
+                words = "a failure ends the run"
+            self._print_once(f"{failure.place} {failure.generation}" if self._goes_on else "failed", words)
 
     def _hang(self, event: Event) -> str:
         return f"hang: {event.data.get('message')}{self._hang_limit}"

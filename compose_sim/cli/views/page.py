@@ -1,13 +1,43 @@
-"""Write the files of `report --html` and `report --bundle`."""
+"""Write the files of `report --html` and `report --bundle`, and serve the page of `--view` beside a run."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
-from compose_sim.cli.console import say
+import click
+
+from compose_sim.cli.console import is_terminal, say
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
+
+view_option = click.option("--view", is_flag=True, help="Serve the page of the run meanwhile, and print its address.")
+
+
+class LivePage:
+    """The page of a run that this process runs. It ends with the process."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Serve it in a thread, and print the address."""
+        from compose_sim.view.server import ViewServer
+
+        server = ViewServer(folder)
+        self._run, self._address = folder.name, server.address
+        self._thread = Thread(target=server.serve_forever, daemon=True)
+        self._thread.start()
+        say(f"page: {self._address}")
+
+    def hold(self) -> None:
+        """Keep the page of a run that is over until Ctrl-C, if somebody can type that; else say how to open it again."""
+        if is_terminal() and sys.stdin.isatty():
+            say(f"The page is open until Ctrl-C: {self._address}")
+            with suppress(KeyboardInterrupt):
+                self._thread.join()
+        else:
+            say(f"The page has ended. Open it again: composesim view {self._run}")
 
 
 def write_page(path: Path, folder: RunFolder) -> int:

@@ -55,7 +55,15 @@ def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ())
     print_expectations(report.expectations, err=err)
     print_cause(report, err=err)
     echo(err=err)
+    echo(look_line(report), err=err)
     echo(final_line(report), err=err)
+
+
+def look_line(report: Report, *more: str) -> str:
+    """Return where to look further."""
+    rank = f" --rank {report.cause.rank}" if report.cause and report.cause.rank is not None else ""
+    places = (f"composesim view {report.run}", f"composesim logs --run {report.run}{rank}", *more)
+    return click.style("look     ", dim=True) + " · ".join(places)
 
 
 def results_beside_cause(report: Report) -> list[CheckResult]:
@@ -69,14 +77,20 @@ def print_cause(report: Report, *, err: bool = False) -> None:
     cause = report.cause
     if not cause:
         return
-    if cause.traceback:
+    if cause.traceback and (evidence := _without_cause(cause.traceback, cause)):
         echo(err=err)
-        echo(_shortened(cause.traceback), err=err)
+        echo(_shortened(evidence), err=err)
         if _may_come_from_emulation(report, cause):
             echo("CUDA is emulated on the CPU here. If the script also runs without CUDA, add --gpus none.", err=err)
     explanation = explain(cause.text)
     if explanation:
         echo(explanation, err=err)
+
+
+def _without_cause(traceback: str, cause: Cause) -> str:
+    """Return the evidence without a last line that is the cause: the last line of the report is that too."""
+    above, _, last = traceback.rstrip().rpartition("\n")
+    return above if last == cause.message and len(last) <= _LONGEST_CAUSE else traceback
 
 
 def _may_come_from_emulation(report: Report, cause: Cause) -> bool:

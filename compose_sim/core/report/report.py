@@ -235,9 +235,7 @@ class Report:
     metrics: Annotated[Mapping[str, Any], "The last value of each metric that any rank printed"] = field(
         default_factory=dict
     )
-    bottleneck: Annotated[
-        Bottleneck | None, "What most likely limited the training; null if nothing did, or it trained less than 10 s"
-    ] = None
+    bottleneck: Annotated[Bottleneck | None, "What limited ten or more seconds of training; null if nothing did"] = None
     rank_times: Annotated[tuple[RankTimes, ...], "What the recorded steps of each rank add up to"] = ()
     restarts: Annotated[
         int, "Failures after which a new round began, except those that were injected under `--elastic`"

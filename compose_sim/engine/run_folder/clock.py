@@ -12,6 +12,12 @@ def begin_clock(files: SafeFolder) -> None:
     files.replace(CLOCK_FILE, str(RunClock.begin()))
 
 
+def began_at(files: SafeFolder) -> float | None:
+    """Return when a run began, in Unix seconds; None if it has no clock."""
+    status = files.status(CLOCK_FILE)
+    return round(status.st_mtime, 3) if status else None
+
+
 def read_clock(files: SafeFolder) -> RunClock:
     """Return the clock of a run; a new one if the run has none."""
     try:
