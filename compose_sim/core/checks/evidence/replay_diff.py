@@ -48,10 +48,12 @@ def reason_against(observed: Observed) -> str:
 def _reason_against_models(models: Sequence[RecordedModels], world_size: int) -> str:
     for each in models:
         if each.sharded:
-            return "parameters are sharded over ranks"
+            return "FullyShardedDataParallel shards parameters (those of fully_shard are compared)"
         outside = [name for name in each.optimizer_types if name in _OUTSIDE]
         if outside:
             return f"{outside[0]} keeps part of its state on each rank"
+        if each.on_mesh:
+            continue  # a DeviceMesh has size 1 in a replay
         if not each.ranks:
             return "no model is wrapped in DistributedDataParallel"
         if any(ranks != world_size for ranks in each.ranks):

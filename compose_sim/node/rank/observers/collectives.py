@@ -195,6 +195,7 @@ def _describe(module: Any, name: str, group: Any, value: Callable[[str], Any]) -
         if root is not None:
             facts["root"] = root
     reduce = value("op")
+    reduce = getattr(reduce, "op", reduce)  # of a sum with a factor, which has no name of its own
     if reduce is not None and str(reduce) != "RedOpType.SUM":  # the default
         facts["reduce"] = str(reduce).rpartition(".")[2]
     if name in ("new_group", "split_group"):

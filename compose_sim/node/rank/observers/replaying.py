@@ -11,6 +11,7 @@ from typing import Any, Callable
 from ...records.replays import ReplayFailed
 from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here
+from ..replay import meshes
 from . import training
 
 _REPLAYER = "replaying.replayer"
@@ -21,6 +22,7 @@ def begin(context: RankContext) -> None:
         training.set_hooks(_Hooks())
         after_import("torch.amp.autocast_mode", _notice_autocast)
         after_import("torch", lambda _: _start())
+        meshes.allow_any_shape()
 
 
 def _start() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import io
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -49,6 +50,17 @@ def join(parts: Sequence[Any]) -> Any:
         joined = {name: join([getattr(part, name) for part in parts]) for name in names}
         return dataclasses.replace(first, **joined)  # type: ignore[type-var]
     raise CannotJoin(f"batches of type {type(first).__name__} cannot be joined")
+
+
+def distinct(parts: Sequence[Any]) -> Sequence[Any]:
+    """Return each batch once if all have equally many copies, as in tensor parallelism, whose ranks share the samples of a replica."""
+    copies: dict[bytes, list[Any]] = {}
+    for part in parts:
+        written = io.BytesIO()
+        torch.save(part, written)
+        copies.setdefault(written.getvalue(), []).append(part)
+    even = len({len(alike) for alike in copies.values()}) == 1
+    return [alike[0] for alike in copies.values()] if even else parts
 
 
 def size(batch: Any) -> int:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import shards
+
 Gradients = list[Any]  # a tensor or None for each parameter, in the optimizer's order
 # Relative to the norm of the whole gradient: a tensor below this is rounding if it is compared by itself.
 _FLOORS = {"float32": 1e-3, "tf32": 1e-2, "low": 1e-1}
@@ -51,7 +53,8 @@ class Clipped:
         def clip_grad_norm_(parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             norm = by_norm(parameters, max_norm, *arguments, **options)
-            factor = min(1.0, float(max_norm) / (float(norm) + 1e-6))
+            total = getattr(norm, "full_tensor", lambda: norm)()
+            factor = min(1.0, float(max_norm) / (float(total) + 1e-6))
             for parameter in parameters:
                 self.factors[id(parameter)] = factor * self.factors.get(id(parameter), 1.0)
             return norm
@@ -78,7 +81,10 @@ def settings_of(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def gradients_of(optimizer: Any, clipped: Clipped) -> Gradients:
-    """Return the gradients that this step will use, before clipping and scaling, as copies in main memory."""
+    """Return the gradients that this step will use, before clipping and scaling, as copies in main memory.
+
+    Of a sharded gradient, that is this rank's part.
+    """
     scale = getattr(optimizer, "grad_scale", None)  # set by GradScaler if the optimizer itself unscales
     found: Gradients = []
     for parameter in parameters_of(optimizer):
@@ -86,11 +92,9 @@ def gradients_of(optimizer: Any, clipped: Clipped) -> Gradients:
         if gradient is None:
             found.append(None)
             continue
-        gradient = gradient.detach()
-        gradient = gradient.to_dense() if gradient.layout is not torch.strided else gradient
         factor = clipped.factors.get(id(parameter), 1.0) * (1.0 if scale is None else float(scale))
-        copied = gradient.to("cpu", copy=True)
-        found.append(copied if factor == 1.0 or factor == 0.0 else copied / factor)
+        gradient = gradient.detach()
+        found.append(shards.copied(gradient if factor == 1.0 or factor == 0.0 else gradient / factor))
     return found
 
 
@@ -134,7 +138,7 @@ def put(parameters: Sequence[Any], values: Sequence[Any]) -> bool:
         return False
     with torch.no_grad():
         for parameter, value in zip(parameters, values):
-            parameter.copy_(value)
+            shards.local(parameter).copy_(value)
     return True
 
 

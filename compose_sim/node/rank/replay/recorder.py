@@ -16,7 +16,7 @@ import torch
 
 from ...records.replays import RecordedModels, RecordedStep, RecordingStopped, StopReason
 from ..context import RankContext
-from . import batches
+from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, parameters_of, settings_of
 from .rng_usage import RngUsage, notice_generators
@@ -54,6 +54,7 @@ class Recorder:
         self._seen: set[int] = set()
         self._pending: dict[str, Any] | None = None
         self._hooked = False
+        self._shared: dict[int, list[bool]] = {}  # by optimizer: the parameters of which each rank keeps its own
         notice_generators(torch, self.rng_usage)
         self.clipped.notice()
 
@@ -131,11 +132,13 @@ class Recorder:
             self._look_around(optimizer)
         self._pending = {"optimizer": index, "fetched": self._fetched, "step": self.steps}
         self.context.note(RecordedStep(self.steps, index, self.rng_usage.take(), self._fetched))
+        if any(self._shared[index]):
+            self._pending["gradients"] = gradients_of(optimizer, self.clipped)
         if self.rank == 0:
             names = _names()
             parameters = parameters_of(optimizer)
             self._pending |= {
-                "gradients": gradients_of(optimizer, self.clipped),
+                "gradients": self._pending.get("gradients") or gradients_of(optimizer, self.clipped),
                 "settings": settings_of(optimizer),
                 "names": [names.get(id(each), f"parameter {place}") for place, each in enumerate(parameters)],
                 "by_value": self.clipped.by_value,
@@ -147,14 +150,17 @@ class Recorder:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        if self.rank == 0:
-            after = [parameter.detach().cpu().clone() for parameter in parameters_of(optimizer)]
+        shared = self._shared[pending["optimizer"]]
+        if self.rank == 0 or any(shared):
+            after = [shards.copied(parameter) for parameter in parameters_of(optimizer)]
+            if self.rank:
+                pending["gradients"], after = _only(pending["gradients"], shared), _only(after, shared)
             weight = 2 * batches.weight(after)
             if self.steps and weight > self._room_for_steps:
                 self._stop("room", "gradients take more than the space for them")
                 return
             self._room_for_steps -= weight
-            torch.save({**pending, "after": after}, self.folder / f"step.{self.steps}.pt")
+            torch.save({**pending, "after": after}, self.folder / shards.file_of(f"step.{self.steps}", self.rank))
         self._write(optimizer=pending["optimizer"], fetched=pending["fetched"], step=self.steps)
         self.clipped.clear()
         self.steps += 1
@@ -169,9 +175,11 @@ class Recorder:
     def _keep_initial(self) -> None:
         """Save the parameters before the first step, for scripts that set no seed."""
         for optimizer, index in list(self.optimizers.items()):
-            if self.rank == 0 and index not in self._initial_kept and index not in self._seen:
-                values = [parameter.detach().cpu().clone() for parameter in parameters_of(optimizer)]
-                torch.save(values, self.folder / f"initial.{index}.pt")
+            parameters = parameters_of(optimizer)
+            wanted = self.rank == 0 or any(map(shards.is_sharded, parameters))
+            if wanted and index not in self._initial_kept and index not in self._seen:
+                values = [shards.copied(parameter) for parameter in parameters]
+                torch.save(values, self.folder / shards.file_of(f"initial.{index}", self.rank))
             self._initial_kept.add(index)
 
     def _look_around(self, optimizer: Any) -> None:
@@ -188,7 +196,10 @@ class Recorder:
         sharded = models_of("torch.distributed.fsdp", "FullyShardedDataParallel")
         parameters = parameters_of(optimizer)
         hooks = [_hook_name(hook) for model in parallel for hook in getattr(model, "_comm_hooks", [])]
-        self._hooked = bool(hooks)
+        held = {id(parameter) for model in parallel for parameter in model.parameters()}
+        on_mesh = any(map(shards.is_sharded, parameters))
+        self._shared[self.index_of(optimizer)] = [on_mesh and id(each) not in held for each in parameters]
+        self._hooked = bool(hooks) or any(map(_computes_low, models_of("torch.distributed.fsdp", "FSDPModule")))
         self.context.note(
             RecordedModels(
                 optimizer=self.index_of(optimizer),
@@ -196,8 +207,9 @@ class Recorder:
                 ranks=tuple(torch.distributed.get_world_size(model.process_group) for model in parallel),
                 batchnorm=tuple(local),
                 hooks=tuple(hooks),
-                sharded=bool(sharded) or any(hasattr(parameter, "placements") for parameter in parameters),
-                covered=_covered(parallel, parameters),
+                sharded=bool(sharded),
+                on_mesh=on_mesh,
+                covered=all(id(each) in held for each in parameters if each.requires_grad),
             )
         )
 
@@ -217,14 +229,24 @@ def models_of(module: str, name: str) -> list[Any]:
 
 def _names() -> dict[int, str]:
     models = models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
-    found = {id(parameter): name for model in models for name, parameter in model.named_parameters()}
+    models += models_of("torch.distributed.fsdp", "FSDPModule")
+    found: dict[int, str] = {}
+    for model in models:
+        for name, parameter in model.named_parameters():
+            found[id(parameter)] = max(name, found.get(id(parameter), ""), key=len)
     return {key: name.replace("module.", "", 1).replace("_orig_mod.", "") for key, name in found.items()}
 
 
-def _covered(parallel: list[Any], parameters: list[Any]) -> bool:
-    """Return whether DDP models hold all parameters that the optimizer trains."""
-    held = {id(parameter) for model in parallel for parameter in model.parameters()}
-    return all(id(parameter) in held for parameter in parameters if parameter.requires_grad)
+def _only(values: list[Any], wanted: list[bool]) -> list[Any]:
+    """Return the values of the wanted parameters, and None for the others."""
+    return [value if is_wanted else None for value, is_wanted in zip(values, wanted)]
+
+
+def _computes_low(model: Any) -> bool:
+    """Return whether an FSDP2 module computes or reduces in fewer digits than its parameters have."""
+    policy = getattr(model._get_fsdp_state(), "_mp_policy", None)
+    low = (torch.float16, torch.bfloat16)
+    return getattr(policy, "param_dtype", None) in low or getattr(policy, "reduce_dtype", None) in low
 
 
 def _hook_name(hook: Any) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from ...records.replays import Precision, ReplayedStep, ReplayEnd, ReplayMisaligned
 from ..context import RankContext
-from . import batches
+from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
 from .gradients import Clipped, GradientComparison, add, compare, gradients_of, parameters_of, put, settings_of
 
@@ -100,6 +100,8 @@ class Replayer:
             self._why_not = f"only {len(parts)} of {len(self.record)} ranks had this batch"
         elif len(sizes) > 1:
             self._why_not = f"ranks had batches of different sizes ({', '.join(map(str, sorted(sizes, key=str)))})"
+        if self._files("step.0")[1:]:  # the parameters are spread over a mesh
+            parts = list(batches.distinct(parts))
         try:
             return batches.join(parts)
         except batches.CannotJoin as error:
@@ -114,7 +116,8 @@ class Replayer:
         for optimizer, index in list(self.optimizers.items()):
             path = self.folder / f"initial.{index}.pt"
             if index not in self._put and index not in self._stepped and path.exists():
-                put(parameters_of(optimizer), self._load(path.name))
+                held = [self._load(file) for file in self._files(f"initial.{index}")]
+                put(parameters_of(optimizer), shards.joined(held, replicas_agree=False))
             self._put.add(index)
 
     # Steps
@@ -131,7 +134,7 @@ class Replayer:
         steps = self.record[0].steps
         if self._step >= len(steps) or not path.exists():
             self.end("all recorded steps have been repeated")
-        recorded = self._now = self._load(path.name)
+        recorded = self._now = self._recorded_step()
         if (recorded["optimizer"], recorded["fetched"]) != (index, self._fetched):
             self.context.note(ReplayMisaligned(self._step, self._fetched, recorded["fetched"]))
             self.end("the script takes other steps at world size 1")
@@ -158,6 +161,26 @@ class Replayer:
         self._step += 1
         if self._step >= len(self.record[0].steps):
             self.end("all recorded steps have been repeated")
+
+    def _recorded_step(self) -> dict[str, Any]:
+        """Load what rank 0 recorded of this step, with the parts of sharded tensors that other ranks recorded."""
+        first, *others = [self._load(file) for file in self._files(f"step.{self._step}")]
+        if others and len(others) < len(self.record) - 1:
+            self.end("all recorded steps have been repeated")
+        try:
+            gradients = [each["gradients"] for each in (first, *others)]
+            after = [each["after"] for each in (first, *others)]
+            return {
+                **first,
+                "gradients": shards.joined(gradients, replicas_agree=False),
+                "after": shards.joined(after, replicas_agree=True),
+            }
+        except shards.NotComplete as error:
+            self.end(str(error))
+
+    def _files(self, name: str) -> list[str]:
+        files = [shards.file_of(name, rank) for rank in range(len(self.record))]
+        return [file for file in files if (self.folder / file).exists()]
 
     def _compared(self, ours: Any, recorded: dict[str, Any], precision: Precision) -> GradientComparison | None:
         """Compare the gradients; return None if the gradients of single ranks are still to be compared."""

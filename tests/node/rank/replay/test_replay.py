@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from compose_sim.node.rank.replay import batch_ids, batches, gradients  # noqa: E402 - torch may be missing
+from compose_sim.node.rank.replay import batch_ids, batches, gradients, shards  # noqa: E402 - torch may be missing
 from compose_sim.node.rank.replay.rng_usage import RngUsage, notice_generators  # noqa: E402 - as above
 from compose_sim.node.records.replays import ReplayedStep  # noqa: E402 - as above
 from tests.node.harness import Cluster  # noqa: E402 - it stands with the others
@@ -69,6 +69,37 @@ def test_a_view_is_kept_without_what_it_is_a_view_of() -> None:
     view = torch.zeros(1000)[:3]
 
     assert batches.compact([view])[0].untyped_storage().nbytes() == 12
+
+
+def test_parts_of_all_ranks_make_up_a_tensor() -> None:
+    rows = [
+        shards.Part((3, 2), (0, 1), 0, None, torch.tensor([0.0, 1.0, 2.0, 3.0])),
+        shards.Part((3, 2), (0, 1), 4, None, torch.tensor([4.0, 5.0])),
+    ]
+    columns = [shards.Part((3, 2), (0, 1), at, torch.arange(at, 6, 2), torch.arange(at, 6.0, 2)) for at in (0, 1)]
+    partial = [shards.Part((2,), (0, 1), 0, None, torch.tensor([1.0, 2.0])) for _ in range(2)]
+    replica = rows[0]._replace(ranks=(2, 3), values=torch.full((4,), 9.0))
+
+    assert shards.whole([*rows, replica]).tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert shards.whole(columns).tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert shards.whole(partial).tolist() == [2, 4]
+    with pytest.raises(shards.NotComplete):
+        shards.whole(rows[:1])
+
+
+def test_replicas_beside_sharded_tensors_must_be_equal() -> None:
+    held = [[torch.zeros(2)], [torch.ones(2)]]
+
+    assert shards.joined(held, replicas_agree=False)[0].tolist() == [0, 0]
+    with pytest.raises(shards.NotComplete):
+        shards.joined(held, replicas_agree=True)
+
+
+def test_ranks_that_share_samples_count_once() -> None:
+    one, other = [torch.zeros(2)], [torch.ones(2)]
+
+    assert len(batches.distinct([one, [torch.zeros(2)], other, [torch.ones(2)]])) == 2
+    assert len(batches.distinct([one, [torch.zeros(2)], other])) == 3
 
 
 def test_gradients_are_compared_tensor_by_tensor() -> None:
