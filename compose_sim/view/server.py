@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._begin(HTTPStatus.OK, "text/event-stream", {})
         try:
             self._send_messages(reader)
-        except OSError:  # the reader has gone
+        except (OSError, SpecError):  # the reader has gone, or the folder of the run
             pass
         finally:
             reader.close()

@@ -30,7 +30,7 @@ function stateOf(name, t) {
 
 function doing(rank, t) {
   if (t === null) {
-    const state = run.now.ranks.find((each) => each.rank === rank) || {};
+    const state = ofMessage(run.now).states.get(rank) || {};
     if (run.now.hang) return inHang(rank, run.now.hang);
     const stalled = (run.now.stalls[rank] || []).some(([, ended]) => ended === null);
     const ended = state.exit_code === 0 ? "done" : state.exit_code || state.signal ? "bad" : "idle";

@@ -55,12 +55,15 @@ async function watch(name) {
 
 async function messages(reader) {
   const decoder = new TextDecoder();
-  let rest = "";
+  let rest = [];  // pieces of a message that may have a hundred megabytes: they are joined once, at its end
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const parts = (rest + decoder.decode(value, { stream: true })).split("\n\n");
-    rest = parts.pop();
+    const piece = decoder.decode(value, { stream: true });
+    rest.push(piece);
+    if (!piece.includes("\n")) continue;
+    const parts = rest.join("").split("\n\n");
+    rest = [parts.pop()];
     for (const part of parts.filter((each) => each.startsWith("data: "))) take(JSON.parse(part.slice(6)));
     Object.assign(live, { heard: performance.now(), lost: false });
     if (run.now) render();

@@ -12,7 +12,7 @@ function listIn(map, key) {
 // Take a message. Spans of a rank are sorted by time, in two rows: what it computes, and the collectives that it is in.
 function take(message) {
   run.now = message.now;
-  run.texts.push(...message.texts);
+  for (const text of message.texts) run.texts.push(text);  // spread, too many would be too many arguments
   const touched = new Set();
   for (const [rank, kind, began, lasted, step, text, late] of message.spans) {
     const span = { rank, kind, began: began / 1e6, lasted: lasted / 1e6, step, text, late };
@@ -35,18 +35,27 @@ function forget() {
   Object.assign(run, { now: null, spans: new Map(), texts: [""], usage: new Map(), metrics: new Map(), logs: [], waits: [] });
 }
 
-function ranksOf(now) {
-  const known = new Set(now.ranks.map((each) => each.rank));
-  for (const rank of Object.keys(now.lives)) known.add(Number(rank));
-  return [...known].sort((a, b) => a - b);
+// What is computed once per message: with 1,000 nodes, drawing the cluster asks for it a million times.
+const ONCE = new WeakMap();
+
+function ofMessage(now) {
+  if (!ONCE.has(now)) {
+    const places = new Map();
+    for (const node of now.nodes) for (const rank of node.ranks) if (!places.has(rank)) places.set(rank, node.name);
+    for (const each of now.ranks) places.set(each.rank, each.node);
+    const known = new Set([...now.ranks.map((each) => each.rank), ...Object.keys(now.lives).map(Number)]);
+    ONCE.set(now, { places, ranks: [...known].sort((a, b) => a - b), states: new Map(now.ranks.map((each) => [each.rank, each])) });
+  }
+  return ONCE.get(now);
 }
+
+function ranksOf(now) { return ofMessage(now).ranks; }
 
 // A rank may be on another node in each round; without a time, it is where it was last.
 function nodeOf(rank, t = null) {
   const life = t === null ? null : (run.now.lives[rank] || []).filter(([began]) => began <= t).pop();
   if (life) return life[2];
-  const state = run.now.ranks.find((each) => each.rank === rank);
-  return state ? state.node : (run.now.nodes.find((each) => each.ranks.includes(rank)) || { name: "" }).name;
+  return ofMessage(run.now).places.get(rank) ?? "";
 }
 
 // The end of the time axis: a run that is over ends with its last event, and not when nodes have been removed.

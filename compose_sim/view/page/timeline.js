@@ -4,7 +4,7 @@ const NAMES = ["loads data", "forward", "backward", "optimizer", "saves or loads
 const COLOURS = ["--data", "--forward", "--backward", "--optimizer", "--checkpoint", "--waiting", "--moving", "--collective"];
 const AXIS = 24;
 let marksHeight = 6;  // the room for marks above the lanes
-const lanes = { from: 0, to: 1, fitted: true, cursor: null, pinned: false, canvas: null, wanted: false, rank: null };
+const lanes = { from: 0, to: 1, fitted: true, cursor: null, pinned: false, canvas: null, width: 0, wanted: false, rank: null };
 
 function timelineSection() {
   const canvas = el("canvas", { id: "lanes", tabindex: 0, role: "application", "aria-describedby": "lane-keys",
@@ -54,8 +54,9 @@ function zoom(factor, at = (lanes.from + lanes.to) / 2) {
   show(at - (at - lanes.from) * factor, at + (lanes.to - at) * factor);
 }
 
-const labelWidth = () => (lanes.canvas.clientWidth < 500 ? 34 : 116);
-const xOf = (t) => labelWidth() + ((t - lanes.from) / (lanes.to - lanes.from)) * (lanes.canvas.clientWidth - labelWidth());
+// The width is that of the last paint: asking the browser for it once per span would take most of the time of a frame.
+const labelWidth = () => (lanes.width < 500 ? 34 : 116);
+const xOf = (t) => labelWidth() + ((t - lanes.from) / (lanes.to - lanes.from)) * (lanes.width - labelWidth());
 const timeAt = (event) => lanes.from + ((event.clientX - lanes.canvas.getBoundingClientRect().left - labelWidth()) / (lanes.canvas.clientWidth - labelWidth())) * (lanes.to - lanes.from);
 const laneHeight = (ranks) => Math.max(12, Math.min(44, Math.floor(900 / Math.max(1, ranks))));
 
@@ -68,13 +69,15 @@ function draw() {
 function paint() {
   if (lanes.fitted) Object.assign(lanes, extent());
   marksHeight = marksOf(run.now).length ? 38 : 6;
-  const { canvas } = lanes, ranks = ranksOf(run.now), high = laneHeight(ranks.length), width = canvas.clientWidth;
+  const { canvas } = lanes, ranks = ranksOf(run.now), high = laneHeight(ranks.length), width = lanes.width = canvas.clientWidth;
   const height = AXIS + marksHeight + ranks.length * high + 6, scale = devicePixelRatio || 1;
-  canvas.style.height = `${height}px`;
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
-  const pen = canvas.getContext("2d");
-  pen.scale(scale, scale);
+  const pen = canvas.getContext("2d"), pixels = [Math.round(width * scale), Math.round(height * scale)];
+  if (canvas.width !== pixels[0] || canvas.height !== pixels[1]) {
+    canvas.style.height = `${height}px`;
+    [canvas.width, canvas.height] = pixels;
+  }
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.clearRect(0, 0, width, height);
   pen.font = "12px system-ui, sans-serif";
   pen.textBaseline = "middle";
   const paints = COLOURS.map(colour);
