@@ -17,8 +17,8 @@ from functools import partial
 
 from ..shared.event_log import EventLog
 from ..shared.master_protocol import CLOSED, Connection
-from ..shared.passthrough_args import add_passthrough
 from ..shared.rank_logs import RankLogs
+from ..shared.roles import add_passthrough
 from .coordinator import Action
 from .driver_api import NODE, SOCKET
 from .driver_membership import DriverMembership, SendDriver, StartDriver

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from ..shared import process
-from ..shared.passthrough_args import add_passthrough
+from ..shared.roles import add_passthrough
 from .auth import NAME, Deny, SetCookie, decide, without_ours
 
 _MOST_BODY = 64 << 20

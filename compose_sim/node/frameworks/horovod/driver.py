@@ -26,7 +26,7 @@ from pathlib import Path
 from ...master.driver_api import NOT_READY, UNREACHABLE, MasterConnection, fail
 from ...shared import process, roles
 from ...shared.installed import MISSING, StartError, require
-from ...shared.passthrough_args import add_passthrough
+from ...shared.roles import add_passthrough
 from . import ssh
 from .hosts import EventReader, NodeStates, SshConnections
 
