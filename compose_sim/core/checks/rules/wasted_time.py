@@ -12,6 +12,7 @@ from compose_sim.node.records.timings import StepTimes, Wait
 QUESTION = "Do ranks work all the time, and reduce gradients once per step?"
 
 _LONG_S = 5.0
+_NOT_PREPARED = ("init_process_group", "DDP's gradient all-reduce")
 _MANY = 4  # reductions per step
 _NEAR = 0.01
 _FIX_PREPARE = (
@@ -44,7 +45,8 @@ def _prepares_alone(observed: Observed) -> Result | None:
     worst: tuple[float, dict[int, Wait], list[int]] | None = None
     for by_rank in waits.values():
         first = by_rank[min(by_rank)]
-        if len(by_rank) < max(2, first.size) or first.what.startswith("init_process_group"):
+        # In the first backward pass, ranks wait for a first batch that loads slowly: training has begun.
+        if len(by_rank) < max(2, first.size) or first.what.startswith(_NOT_PREPARED):
             continue
         late = [rank for rank, wait in by_rank.items() if wait.lasted < _LONG_S * 1e6 / 2]
         lost = min((wait.lasted / 1e6 for rank, wait in by_rank.items() if rank not in late), default=0.0)

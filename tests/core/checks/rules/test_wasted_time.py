@@ -13,8 +13,8 @@ from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.replicas import AT, step
 
 
-def waited(seconds: float, step: int = 1) -> Record:
-    return StepTimes(step, 0.0, (), (Wait("barrier #1 (train.py, line 7)", 0, round(seconds * 1e6), "0", 4, 1),))
+def waited(seconds: float, step: int = 1, what: str = "barrier #1 (train.py, line 7)") -> Record:
+    return StepTimes(step, 0.0, (), (Wait(what, 0, round(seconds * 1e6), "0", 4, 1),))
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,13 @@ def test_ranks_that_wait_before_the_first_step(seconds: tuple[float, ...], statu
     records = {rank: [waited(each), step(1)] for rank, each in enumerate(seconds)}
 
     assert judge(case(records)).status == status
+
+
+def test_a_first_batch_that_loads_slowly_is_no_preparation() -> None:
+    wait = "DDP's gradient all-reduce in backward (train.py, line 9)"
+    records = {rank: [waited(8.0 * (rank > 0), what=wait), step(1)] for rank in range(4)}
+
+    assert judge(case(records)).status == "passed"
 
 
 def test_waits_during_training_are_not_judged() -> None:
