@@ -1,6 +1,7 @@
 """Under FSDP each rank clips by the norm of its own shards."""
 
 # expects: gradient-clipping
+# also: matches-single
 
 import torch
 import torch.distributed as dist
