@@ -285,7 +285,8 @@ def test_commands_work_from_another_shell_and_an_elastic_run_goes_on_without_a_l
     hosts = re.findall(r"on (node-\d)", everywhere)
     assert len(set(hosts)) == 2, everywhere
     until(lambda: "cpu" in composesim(tmp_path, "stats").stdout.lower())
-    assert composesim(tmp_path, "fault", "pause", "node-1", "--for", "1s").returncode == 0
+    assert composesim(tmp_path, "fault", "pause", "node-1").returncode == 0
+    assert composesim(tmp_path, "heal").returncode == 0
 
     lost = slurm("squeue", "--noheader", "--steps", "--format=%j %N", "--me").split("tour/node-1 ")[1].split()[0]
     try:
@@ -295,7 +296,7 @@ def test_commands_work_from_another_shell_and_an_elastic_run_goes_on_without_a_l
                 event["kind"] == "round" and event["data"]["world_size"] == 1 for event in events_of(tmp_path, "tour")
             )
         )
-        until(lambda: "rank 0 of 1" in composesim(tmp_path, "logs", "tour").stdout)
+        until(lambda: "rank 0 of 1" in composesim(tmp_path, "logs", "--run", "tour").stdout)
     finally:
         bring_back(lost)
     down = composesim(tmp_path, "down")
