@@ -310,17 +310,19 @@ def test_commands_work_from_another_shell_and_an_elastic_run_goes_on_without_a_l
 def test_a_script_is_checked_and_a_scenario_is_played(tmp_path: Path) -> None:
     for name in ("train_ddp.py", "data"):
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+    # The second time that both nodes are there, the ranks end.
     (tmp_path / "loss.yaml").write_text(
-        "cluster: {nodes: 2, elastic: '1:2', args: [--epochs, '3']}\n"
-        "steps:\n  - at: {rank: 0, step: 5}\n    fault: {kind: kill, node: node-1, for: 1s}\n"
-        "expect:\n  - exit_code: 0\n  - nothing_left: true\n"
+        "cluster:\n  engine: slurm\n  nodes: 2\n  elastic: '1:2'\n  recipe: exec\n"
+        "steps:\n  - at: {event: round, world_size: 2}\n    fault: {kind: kill, node: node-1, for: 1s}\n"
+        "expect:\n  - world_sizes: [2, 1, 2]\n  - exit_code: 0\n  - nothing_left: true\n"
     )
-    arguments = ("--engine", "slurm", "--gpus", "none")
+    program = ("sh", "-c", "[ $COMPOSESIM_GENERATION = 2 ] || exec sleep 600")
 
     checked = composesim(
-        *(tmp_path, "check", *arguments, "--nodes", "2", "--nproc-per-node", "1", "train_ddp.py", "--epochs", "1")
+        *(tmp_path, "check", "--engine", "slurm", "--gpus", "none", "--nodes", "2", "--nproc-per-node", "1"),
+        *("train_ddp.py", "--epochs", "1"),
     )
-    played = composesim(tmp_path, "play", "loss.yaml", *arguments, "train_ddp.py")
+    played = composesim(tmp_path, "play", "loss.yaml", "--", *program)
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert played.returncode == 0, played.stdout + played.stderr
