@@ -26,6 +26,7 @@ from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import NodeFiles
 from compose_sim.engine.run_folder.record import report_of
+from compose_sim.view.scalars import ScalarFiles
 
 _AROUND = 4  # lines of source before and after the one that a check names
 _LARGEST_SOURCE = 1 << 20
@@ -43,6 +44,7 @@ class PageReader:
         self._timeline = Timeline()
         self._events = EventTail(folder.path, plan)
         self._records: dict[str, FileTail] = {}
+        self._scalars = ScalarFiles(Path(plan.working_directory)), ScalarFiles(folder.path / "shared")
         self._last = 0.0
         self.is_over = False
 
@@ -57,6 +59,7 @@ class PageReader:
         self._fold.add_events(self._in_order(self._new_events()))
         for name in self._found.names("observations", ".jsonl"):
             self._read_records(name)
+        self._read_scalars()
         if not self.is_over:
             return self._fold.take(report=None, is_over=False, **self._rank_times())
         self._fold.add_spans(self._timeline.finish())
@@ -89,6 +92,19 @@ class PageReader:
         for event in events:
             if event.kind in READ_FROM_LOGS:
                 yield replace(event, t=self._last)
+
+    def _read_scalars(self) -> None:
+        """Take what ranks wrote for TensorBoard; a file is named after the host and process that writes it."""
+        since = self._fold.state.started_at
+        if since is None:
+            return
+        for files in self._scalars:
+            with acting_as(owner_of(self.folder.path)):
+                found = list(files.read(since, is_over=self.is_over))
+            for host, process, scalars in found:
+                rank = self._fold.writers.get((host, process))
+                for tag, step, value in scalars:
+                    self._fold.add_metrics(rank, step, {tag: value})
 
     def _read_records(self, name: str) -> None:
         node, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]

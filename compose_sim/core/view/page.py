@@ -39,6 +39,8 @@ class PageFold:
         self._shares: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._lives: dict[int, list[list[Any]]] = defaultdict(list)
         self._stalls: dict[int, list[list[Any]]] = defaultdict(list)
+        self.writers: dict[tuple[str, int], int] = {}  # host name, process id -> rank
+        self._hosts: dict[str | None, str] = {}
         self._texts: dict[str, int] = {"": 0}
         self._names = set[str]()  # of metrics
         # Rank -> the last step of its numbers, what is added to the next one, and whether lines are counted as none had a step
@@ -64,9 +66,12 @@ class PageFold:
                 self._add_numbers(event)
             elif event.kind in _END_OF_NODE:
                 self._node_ended(event.data.get("node") or event.node, t)
+            elif event.kind == "node-started":
+                self._hosts[event.node] = str(event.data.get("hostname"))
             elif rank is None:
                 continue
             elif event.kind == "rank-started":
+                self.writers[self._hosts.get(event.node, ""), int(event.data.get("pid") or 0)] = rank
                 _close(self._lives[rank], t)
                 self._lives[rank].append([t, None, event.node])
             elif event.kind == "rank-exited":
