@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import DONE, Live, Project, run_finished
+from tests.view.browser import CHROMIUM, a_tab
 
 SCRIPT = """
 import json
@@ -153,3 +154,20 @@ def test_actions_need_the_token_a_json_body_and_this_page(finished: Project) -> 
     with served(finished, DONE, "--read-only") as page:
         assert page.act(path, kill)[0] == 403
         assert json.load(page.get("/runs"))["read_only"]
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed (scripts/browser.sh)")
+def test_the_card_of_actions_pauses_a_node(live: Live) -> None:
+    with served(live.project, live.run) as page, a_tab() as tab:
+        tab.open(f"http://{page.place}/#token={page.token}")
+        tab.wait_for("!document.getElementById('actions').hidden && run.logs.length")
+        tab.run("document.querySelector('#actions [aria-label=Node]').value = 'node-1'")
+        tab.run("document.getElementById('act').click()")  # the first action is to pause
+        tab.wait_for("document.getElementById('action-result').textContent.startsWith('done: ')")
+        fault = tab.run("document.getElementById('action-result').textContent").removeprefix("done: ")
+        tab.wait_for("run.now.faults.some((each) => each.kind === 'pause' && each.nodes[0] === 'node-1')")
+        assert page.act(f"/actions?run={live.run}", {"verb": "heal", "target": fault})[0] == 200
+        for rank in (0, 1):
+            live.tell(rank, "0")
+        tab.wait_for("run.now.is_over && document.getElementById('actions').hidden")
+        assert tab.errors == []
