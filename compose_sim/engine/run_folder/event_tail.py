@@ -34,7 +34,7 @@ class FileTail:
 
     def __init__(self, files: SafeFolder, name: str) -> None:
         self.stem = Path(name).stem
-        self._file = os.fdopen(files.open_file(name), "rb")
+        self._file = os.fdopen(files.open_file(name), "rb", buffering=0)
         self._rest = b""
         self._at = 0
         self._end: int | None = None
@@ -44,6 +44,8 @@ class FileTail:
         data = self._file.read(min(most, left))
         if not data:
             return []
+        if not data.strip(b"\0"):
+            self._skip_hole()
         *lines, self._rest = (self._rest + data).split(b"\n")
         complete = [(self._advance(len(line) + 1), line.decode("utf-8", "replace")) for line in lines]
         return complete + (self.finish() if len(self._rest) > _LONGEST_LINE else [])
@@ -62,6 +64,17 @@ class FileTail:
 
     def close(self) -> None:
         self._file.close()
+
+    def _skip_hole(self) -> None:
+        """Go to where a sparse file has data again: a rank can make a hole of terabytes in no time."""
+        at = self._file.tell()
+        try:
+            data_at = os.lseek(self._file.fileno(), at, os.SEEK_DATA)
+        except OSError:  # the rest is a hole
+            data_at = os.fstat(self._file.fileno()).st_size
+        data_at = max(at, data_at if self._end is None else min(data_at, self._end))
+        self._file.seek(data_at)
+        self._at += data_at - at
 
     def _advance(self, size: int) -> int:
         """Return the current offset, and advance it."""

@@ -38,7 +38,7 @@ def refuse_owner(path: Path, owner: int) -> NoReturn:
         name = str(owner)
     raise UnsafeFileError(
         f"'{path}' belongs to the user {name}, who could read or replace what a run keeps there",
-        hint=f"ls -ld {path}, then delete it, or use another project folder",
+        hint=f"ls -ld {path}, then delete it, or use another folder: composesim --runs-dir FOLDER …",
     )
 
 

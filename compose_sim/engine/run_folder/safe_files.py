@@ -269,9 +269,14 @@ def _open_folder(name: str, above: int, path: Path) -> int:
         with _absolute(path.parent):
             return os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=above)
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EACCES):
             raise
-        refuse_kind(path, os.stat(name, dir_fd=above, follow_symlinks=False), stat.S_IFDIR)
+        status = os.stat(name, dir_fd=above, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            refuse_kind(path, status, stat.S_IFDIR)
+        if os.geteuid() and status.st_uid not in (0, os.geteuid()):
+            refuse_owner(path, status.st_uid)
+        raise
 
 
 @contextmanager

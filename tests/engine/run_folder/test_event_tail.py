@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from itertools import chain
 from pathlib import Path
@@ -105,6 +106,19 @@ def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
 
     assert len(lines) >= 2
     assert sum(map(len, lines)) == 3 << 20
+
+
+def test_a_hole_in_a_log_is_skipped(tmp_path: Path) -> None:
+    """A rank can make one of terabytes in no time, which would take hours to read."""
+    tell_round(tmp_path, 0, {"0": 0})
+    rank_prints(tmp_path, "before\n")
+    os.truncate(tmp_path / "logs" / "node-0.0.log", 1 << 40)
+    tell_round(tmp_path, 1, {"0": 1 << 40})
+    rank_prints(tmp_path, "\nafter\n")
+
+    lines = [(each.generation, each.data["line"]) for each in finished(tmp_path) if each.kind == "log"]
+
+    assert (lines[0], lines[-1]) == ((0, "before"), (1, "after"))
 
 
 def test_the_end_of_a_run_does_not_wait_for_a_writer_that_goes_on(tmp_path: Path) -> None:
