@@ -17,6 +17,7 @@ from compose_sim.cli.options import cluster_options, request_from_flags
 from compose_sim.core.plan.masking import masked
 from compose_sim.core.plan.memory import memory_lines, memory_of_nodes
 from compose_sim.core.plan.model import Plan, PlannedNode
+from compose_sim.core.plan.slurm import FIRST_NODE
 from compose_sim.core.units import format_bytes
 from compose_sim.engine.host.memory_estimate import estimate_memory
 
@@ -58,7 +59,9 @@ def _print(plan: Plan) -> None:
         echo(f"{choice.what:<9} {choice.value} ({choice.why})")
     echo(f"{'program':<9} {plan.program}")
     echo(f"{'launcher':<9} {plan.launcher}")
-    echo(f"{'master':<9} {plan.master.name}:{plan.master.store_port or 'any free port'}")
+    echo(
+        f"{'master':<9} {plan.master.name.replace(FIRST_NODE, 'the first node')}:{plan.master.store_port or 'any free port'}"
+    )
     if plan.subnet:
         echo(f"{'network':<9} {plan.subnet}")
     for link in plan.links:
