@@ -41,6 +41,7 @@ VERBS = {
     "view": "Show a page of a run, live while it goes on.",
     "trace": "Write the timeline of a run for Perfetto.",
     "profile": "Profile some steps of a running run on all ranks.",
+    "dump": "Show where each rank of a running run is, and its collectives.",
     "bench": "Measure shaped links, or nodes that share GPUs.",
     "doctor": "Check this machine, and print how to fix it.",
     "init": "Write a composesim.yaml and a small DDP script.",

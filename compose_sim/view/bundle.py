@@ -10,16 +10,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from compose_sim import __version__
 from compose_sim.core.plan.masking import is_secret, masked
-from compose_sim.core.plan.model import NODES
 from compose_sim.core.view.redaction import Redaction, secrets_of
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder
@@ -28,17 +25,16 @@ from compose_sim.engine.run_folder.record import report_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.node.shared.authentication import SECRET
 from compose_sim.view.document import report_page
+from compose_sim.view.dumps import flight_dumps, plain_dump
 from compose_sim.view.reader import PageReader
 
 _MOST_BYTES_OF_FILE, _MOST_BYTES = 4 << 20, 64 << 20  # before compression
-_MOST_VALUES = 1_000_000  # of one dump: a pickle of a few bytes can describe far more
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _OWN = ("docker-compose.yml", ".env", "composesim.log", "supervisor.log")
 _OF_NODES = (  # in the order in which they are packed until the bundle is full
     *(("events", ".jsonl"), ("logs", ".log"), ("logs", ".out"), ("logs", ".json")),
     *(("observations", ".stacks"), ("observations", ".pending"), ("observations", ".jsonl")),
 )
-_FLIGHT = "observations/flight"
 _SETTLED = (1980, 1, 1, 0, 0, 0)  # the time of every file in the bundle
 
 
@@ -72,10 +68,7 @@ class _Bundle:
     def add_flight(self, source: str, name: str) -> None:
         """Add a dump of torch's flight recorder, with plain values alone: whoever reads it runs nothing of it."""
         try:
-            data = self._files.read_bytes(source, size=_MOST_BYTES_OF_FILE)
-            self.add(
-                name, pickle.dumps(self._redaction.value(_PlainValues(data).load(), most=_MOST_VALUES), protocol=2)
-            )
+            self.add(name, plain_dump(self._files, source, self._redaction))
         except Exception as error:  # noqa: BLE001 - a damaged pickle raises anything
             self.left_out[name] = f"{type(error).__name__}: {error}"[:200]
 
@@ -90,16 +83,6 @@ class _Bundle:
         # Whole lines: the rest of a secret that is cut in two would not be found.
         first, last = first[: first.rfind(b"\n") + 1], last[last.find(b"\n") + 1 :]
         return first + f"[composesim: {size - len(first) - len(last)} bytes are left out]\n".encode() + last
-
-
-class _PlainValues(pickle._Unpickler):  # in Python: that in C takes as much memory as the data ask for
-    """Reads a pickle of dicts, lists and scalars; refuses to look up anything that could be called."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(io.BytesIO(data))
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}"[:80])
 
 
 def bundle(folder: RunFolder) -> bytes:
@@ -127,17 +110,11 @@ def bundle(folder: RunFolder) -> bytes:
         for name in found.names(kind, suffix):
             if name != "events/composesim.jsonl":  # a node pretends to be composesim
                 made.add_file(name, f"{kind}/{name.rpartition('/')[2]}")
-    for name in _flight_dumps(files):
+    for name in flight_dumps(files):
         made.add_flight(name, f"flight/{name.rpartition('/')[2]}")
     about = {"composesim": __version__, "run": folder.name, "versions": dict(report.versions or {})}
     made.packed["bundle.json"] = _json({"schema_version": 1, **about, "left_out": made.left_out})
     return _zipped(made.packed)
-
-
-def _flight_dumps(files: SafeFolder) -> Iterator[str]:
-    for folder in (_FLIGHT, *(f"{NODES}/{node}/{_FLIGHT}" for node in files.folders(NODES))):
-        with suppress(OSError, UnsafeFileError):
-            yield from (f"{folder}/{name}" for name in files.files(folder) if re.fullmatch(r"rank_\d{1,6}", name))
 
 
 def _environments(value: Any) -> Iterator[Mapping[str, str]]:

@@ -41,21 +41,21 @@ def take_profiles(folder: RunFolder, *, steps: int, timeout_s: float) -> Taken:
 
     Raises SpecError if no rank has made a step, and EngineError if no rank has written a profile in time.
     """
-    before = _steps(folder)
+    before = steps_of(folder)
     if not any(before.values()):
         raise SpecError(
             f"no rank of '{folder.name}' has made a step of a torch optimizer",
             hint=f"composesim ps --run {folder.name}",
         )
     time.sleep(_LOOK_S)
-    now = _steps(folder)
+    now = steps_of(folder)
     speed = max(now[rank] - before.get(rank, now[rank]) for rank in now) / _LOOK_S
     first = max(now.values()) + math.ceil(speed * _DELIVERY_S) + 1
     tail = EventTail(folder.path, folder.read_plan(), logs=False)
     try:
         asked_at = folder.clock.now()
         send_request(folder, ProfileSteps(first=first, steps=steps), new_id("profile"))
-        written = _wait(folder, tail, set(now), asked_at, time.monotonic() + timeout_s)
+        written = wait_for("profiled", folder, tail, set(now), asked_at, time.monotonic() + timeout_s)
     finally:
         tail.close()
     missing = {rank: str(event.data["why"]) for rank, event in written.items() if event.data.get("why")}
@@ -73,19 +73,27 @@ def take_profiles(folder: RunFolder, *, steps: int, timeout_s: float) -> Taken:
     return Taken(first, tuple(profiles), missing)
 
 
-def _wait(folder: RunFolder, tail: EventTail, ranks: set[int], asked_at: float, deadline: float) -> dict[int, Event]:
-    """Return the event of each rank, until all have one, the time is over, or the run is."""
-    over, written = end_of(folder), dict[int, Event]()
+def wait_for(
+    kind: str, folder: RunFolder, tail: EventTail, ranks: set[int], asked_at: float, deadline: float
+) -> dict[int, Event]:
+    """Return the event of each rank, until all that run have one, the time is over, or the run is."""
+    over, written, ended = end_of(folder), dict[int, Event](), set[int]()
     is_last = False
-    while not is_last and not ranks <= set(written):
+    while not is_last and not ranks <= {*written, *ended}:
         is_last = over.wait(_POLL_S) or time.monotonic() > deadline
         for event in tail.poll():
-            if event.kind == "profiled" and event.t >= asked_at and event.rank is not None and event.node:
+            if event.rank is None or not event.node:
+                continue
+            if event.kind == kind and event.t >= asked_at:
                 written[event.rank] = event
+            elif event.kind == "rank-exited":
+                ended.add(event.rank)
+            elif event.kind == "rank-started":
+                ended.discard(event.rank)
     return written
 
 
-def _steps(folder: RunFolder) -> dict[int, int]:
+def steps_of(folder: RunFolder) -> dict[int, int]:
     """Return the steps that each rank has made in the latest round."""
     pages = list(_pages(folder))
     latest = max((generation for _, generation, _ in pages), default=0)

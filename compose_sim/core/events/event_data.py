@@ -26,6 +26,12 @@ _FRAME = ("row", str, int, str)  # file, line, function
 _PLACE = ("row", str, int, str, str)  # and the text of the line
 _PENDING = {"op": str, "number": int, "group": str, "ranks": ("list", int), "sizes": str, "at": ("row", str, int)}
 _EXIT: Mapping[str, Any] = {"exit_code": int}
+_WHEREABOUTS: Mapping[str, Any] = {
+    **{"since_s": _NUMBER, "doing": str, "waiting_in": str, "place": _PLACE, "frames": ("list", _FRAME)},
+    **{"threads": ("list", _PLACE), "workers": ("list", ("fields", {"pid": int, "doing": str, "place": _PLACE}))},
+    **{"locked_in_c": bool, "steps": int, "collectives": int, "batches": int},
+    **{"on_device": bool, "pending": ("list", ("fields", _PENDING)), "reached": ("dict", int)},
+}
 
 # Kind -> field -> type. ("list", T) is a list of T, ("dict", T) maps names to T, ("row", T, …) is a list of exactly
 # these, ("fields", {…}) an object with these. None is allowed for every field.
@@ -69,12 +75,8 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "profiled": {"file": str, "first": int, "steps": int, "lag": _NUMBER, "why": str},
     "exception": {"type": str, "message": str, "traceback": str, "hint": str},
     "script-ended": _EXIT,
-    "stalled": {
-        **{"since_s": _NUMBER, "doing": str, "waiting_in": str, "place": _PLACE, "frames": ("list", _FRAME)},
-        **{"threads": ("list", _PLACE), "workers": ("list", ("fields", {"pid": int, "doing": str, "place": _PLACE}))},
-        **{"locked_in_c": bool, "steps": int, "collectives": int, "batches": int},
-        **{"on_device": bool, "pending": ("list", ("fields", _PENDING)), "reached": ("dict", int)},
-    },
+    "stalled": _WHEREABOUTS,
+    "dumped": _WHEREABOUTS,
     "hang": {"message": str, "traceback": str},
     "fault": {
         **{"id": str, "phase": str, "kind": str, "nodes": _TEXTS, "rank": int, "text": str},

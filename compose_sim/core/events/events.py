@@ -35,6 +35,7 @@ KINDS_OF: Mapping[str, frozenset[str]] = {
                 "node-exited",
                 "stalled",
                 "resumed",
+                "dumped",
             ),
             *("gpus", "start-failed", "command"),
             *(

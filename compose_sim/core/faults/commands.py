@@ -1,7 +1,7 @@
-"""Define what a user can do to a running cluster: inject and heal faults, change links, scale, profile.
+"""Define what a user can do to a running cluster: inject and heal faults, change links, scale, profile, dump.
 
-`composesim fault`, `heal`, `link`, `scale` and `profile` write these values as JSON into the run folder. The process that runs the
-cluster executes them in order.
+`composesim fault`, `heal`, `link`, `scale`, `profile` and `dump` write these values as JSON into the run folder. The process that
+runs the cluster executes them in order.
 """
 
 from __future__ import annotations
@@ -53,13 +53,19 @@ class ProfileSteps:
     steps: int
 
 
-Intervention = Fault | Heal | SetLinks | Scale | ProfileSteps
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpRanks:
+    """Have all ranks write what torch's flight recorder holds, and tell where they are."""
+
+
+Intervention = Fault | Heal | SetLinks | Scale | ProfileSteps | DumpRanks
 _BY_VERB: dict[str, type[Intervention]] = {
     "fault": Fault,
     "heal": Heal,
     "link": SetLinks,
     "scale": Scale,
     "profile": ProfileSteps,
+    "dump": DumpRanks,
 }
 
 

@@ -17,7 +17,7 @@ from itertools import islice
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.active import compile_fault, faults_to_heal, healed_by_start, scaled_nodes
-from compose_sim.core.faults.commands import Fault, Heal, Intervention, ProfileSteps, Scale, SetLinks
+from compose_sim.core.faults.commands import DumpRanks, Fault, Heal, Intervention, ProfileSteps, Scale, SetLinks
 from compose_sim.core.faults.effects import Action, Effect, Pause, Signal, Start
 from compose_sim.core.faults.kind import RunSnapshot
 from compose_sim.core.faults.record import record_of_effect
@@ -143,6 +143,8 @@ class FaultController:
             self._set_links(request, intervention)
         elif isinstance(intervention, ProfileSteps):
             self._actions.ask_all("profile", asdict(intervention), request)
+        elif isinstance(intervention, DumpRanks):
+            self._actions.ask_all("dump", {}, request)
         else:
             raise SpecError(f"'{request}' is not a valid request")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import re
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -57,6 +59,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project
     try:
         (project.folder / "begun").read_text()
         done = project.run("profile", run, "--steps", str(STEPS), "-o", "profile.json")
+        project.write("dump.json", project.run("dump", run, "-o", "flight", "--json").stdout)
         project.write("stop", "")
         assert project.run("wait", "--run", run).returncode == 0
         assert project.run("trace", run, "-o", "trace.json").returncode == 0
@@ -91,6 +94,31 @@ def test_all_ranks_profile_the_same_steps_and_the_job_runs_on(
         ]
         first = found[0][0]
         assert found == [[first], [first + 1], [first + 2]]
+
+
+def test_a_dump_shows_where_each_rank_is_and_gathers_the_recorders(
+    profiled: tuple[Project, subprocess.CompletedProcess[str]],
+) -> None:
+    project, _ = profiled
+    dump = json.loads((project.folder / "dump.json").read_text())
+
+    assert [(each["rank"], each["node"], each["locked_in_c"]) for each in dump["ranks"]] == [
+        (0, "node-0", False),
+        (1, "node-1", False),
+    ]
+    assert all(any(frame[0].endswith("train.py") for frame in each["frames"]) for each in dump["ranks"])
+    assert (dump["left_out"], sorted(file.name for file in (project.folder / "flight").iterdir())) == (
+        {},
+        ["rank_0", "rank_1"],
+    )
+    for file in (
+        project.folder / "flight"
+    ).iterdir():  # tests/node/rank/test_flight_recorder.py has torch's tool read such files
+        assert {"all_reduce", "broadcast", "send", "recv"} & _operations(pickle.loads(file.read_bytes()))
+
+
+def _operations(dump: Any) -> set[str]:
+    return {re.split(r"[: ]", each["profiling_name"])[1] for each in dump["entries"]}
 
 
 def test_a_run_that_is_over_cannot_be_profiled(profiled: tuple[Project, subprocess.CompletedProcess[str]]) -> None:

@@ -145,12 +145,14 @@ class CommandRunner:
 def _handler_of(command: Command) -> CommandHandler:
     from . import (
         checkpoints,
+        dumps,
         profiles,
         ranks,
         resources,
     )  # most runs have no faults, and their agents start sooner without these
 
-    handlers = {**ranks.HANDLERS, **resources.HANDLERS, **checkpoints.HANDLERS, **profiles.HANDLERS}
+    tables = (ranks.HANDLERS, resources.HANDLERS, checkpoints.HANDLERS, profiles.HANDLERS, dumps.HANDLERS)
+    handlers: dict[str, CommandHandler] = {name: each for table in tables for name, each in table.items()}
     if command.name in handlers:
         return handlers[command.name]
     raise ExecutionError(f"unknown command '{command.name}'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 from ...shared.progress_page import ProgressPage
 from .command import Command, CommandHandler, NodeContext
@@ -11,7 +11,13 @@ from .command import Command, CommandHandler, NodeContext
 def _ask(command: Command, node: NodeContext) -> Generator[float, None, None]:
     """Set `values["first"]` and `values["steps"]` in the page of each rank of the latest round."""
     yield from ()
-    first, steps = int(command.values["first"]), int(command.values["steps"])
+    for _, _, page in latest_pages(node):
+        page.set("profile_first", int(command.values["first"]))
+        page.set("profile_steps", int(command.values["steps"]))
+
+
+def latest_pages(node: NodeContext) -> Iterator[tuple[int, int, ProgressPage]]:
+    """Yield each rank of the latest round, the number of that round, and the page of the rank."""
     found = [
         (int(rank), int(generation))
         for path in (node.events.folder / "observations").glob(f"{node.events.node}.*.progress")
@@ -21,9 +27,7 @@ def _ask(command: Command, node: NodeContext) -> Generator[float, None, None]:
     latest = max((generation for _, generation in found), default=0)
     for rank, generation in found:
         if generation == latest:
-            page = ProgressPage(node.events.folder, node.events.node, rank, generation)
-            page.set("profile_first", first)
-            page.set("profile_steps", steps)
+            yield rank, generation, ProgressPage(node.events.folder, node.events.node, rank, generation)
 
 
 def _forget(_: Command, __: NodeContext) -> None:

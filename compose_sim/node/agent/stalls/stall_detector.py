@@ -114,7 +114,19 @@ class StallDetector:
 
 def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
     """Find out where a rank is, and report it; yields seconds to wait."""
-    progress, process = watched.progress, watched.process
+    stall = yield from inspect_rank(watched.progress, watched.process)
+    stall["since_s"] = round(time.monotonic() - watched.progressed_at, 3)
+    watched.events.emit("stalled", **stall)
+
+
+def inspect_rank(
+    progress: ProgressPage, process: int, *, may_be_running: bool = False
+) -> Generator[float, None, dict[str, Any]]:
+    """
+    Return where a rank is, and have it dump its flight recorder; yields seconds to wait.
+
+    Stacks of a rank that may be running are only written with the interpreter's lock: without it, they could crash the rank.
+    """
     doing = yield from _state_at_rest(process)
     helper = progress.get("helper")
     has_helper = helper not in (0, process)
@@ -123,7 +135,9 @@ def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
     if has_helper and doing != "stopped":
         stacks = yield from _stacks_by_helper(progress, process)
     has_woken = bool(stacks)
-    if not stacks and (has_helper or doing != "stopped"):  # only the helper thread of a stopped rank may run
+    if not (stacks or may_be_running) and (
+        has_helper or doing != "stopped"
+    ):  # only the helper thread of a stopped rank may run
         stacks = yield from _stacks_of(progress, process, helper or process)
     main = next((stack for stack in stacks if stack.thread == progress.get("main_thread")), None)
     others = [stack for stack in stacks if stack is not main and stack.user_frame]
@@ -138,14 +152,13 @@ def _diagnose(watched: _WatchedRank) -> Generator[float, None, None]:
         "on_device": bool(progress.get("on_device")),
         **progress.counters(),
     }
-    if stacks and doing != "stopped" and has_helper:
+    if (stacks or may_be_running) and doing != "stopped" and has_helper:
         stall["locked_in_c"] = not has_woken
     if doing != "stopped" and not stall.get("locked_in_c"):
         stall.update((yield from _collectives(progress, process)))
-    if main and _waits_for_children(main):
+    if main and not may_be_running and _waits_for_children(main):
         stall["workers"] = yield from _workers(progress, process)
-    stall["since_s"] = round(time.monotonic() - watched.progressed_at, 3)
-    watched.events.emit("stalled", **stall)
+    return stall
 
 
 def _state_at_rest(process: int) -> Generator[float, None, str]:
