@@ -117,7 +117,7 @@ def test_it_ends_as_a_run_ends_that_fails(project: Project) -> None:
     done = project.run(*CHECK, "--only", "teardown", "train.py")
 
     assert done.returncode == 1
-    assert "  ValueError: boom\n" in done.stdout
+    assert "Traceback (most recent call last):" in done.stdout
     assert done.stdout.rstrip().splitlines()[-1].startswith("✘ failed  rank 3 on node-1: ValueError: boom")
 
 
