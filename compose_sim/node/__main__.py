@@ -31,6 +31,7 @@ ROLES = {
     "fork-server": ".starters.fork_server",
     "torchrun": ".starters.torchrun",
     "rank": ".rank.script_runner",
+    "debug-relay": ".rank.debugging.debug_adapter",
     "driver-script": ".rank.driver_script",
     "horovod-driver": ".frameworks.horovod.driver",
     "sshd-starter": ".frameworks.horovod.sshd_starter",

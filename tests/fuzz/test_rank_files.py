@@ -25,7 +25,7 @@ from compose_sim.engine.lifetime.attach import BreakpointWatch, relay
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.record import build_report
-from compose_sim.node.rank.debugger import _SocketFile
+from compose_sim.node.rank.debugging.debugger import _SocketFile
 from tests.builders import a_plan
 from tests.fuzz.strategies import damaged, fuzz, lines_of
 

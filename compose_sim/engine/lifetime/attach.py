@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import socket
 import threading
@@ -10,14 +11,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from compose_sim.core.faults.effects import AgentCommand
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.rank_places import speaks_for_another
 from compose_sim.core.state.state import initial_state
 from compose_sim.core.verdict.breakpoints import Breakpoint, breakpoint_after
+from compose_sim.engine.run_folder.agent_commands import AgentCommands
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
-from compose_sim.engine.run_folder.folder import try_read_plan
+from compose_sim.engine.run_folder.folder import RunFolder, try_read_plan
 from compose_sim.engine.run_folder.node_files import folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.errors import EngineError
 
 _CHUNK = 65536
 
@@ -32,6 +36,10 @@ class BreakpointWatch:
         self._events = EventTail(folder, plan, logs=False)
         self._state = initial_state(plan) if plan else None
         self.stop: Breakpoint | None = None
+        self._stop_on = ""  # the node to request the stop from, once the rank has started
+        self._is_running = False
+        self._request = ""
+        self._refusal = ""
 
     def update(self) -> Breakpoint | None:
         """Return the breakpoint that the rank is at now."""
@@ -41,19 +49,91 @@ class BreakpointWatch:
                     self._state = fold(self._state, event)
                     if speaks_for_another(self._state, event):
                         continue
+                if event.rank == self._rank and event.kind in ("rank-started", "rank-exited"):
+                    self._is_running = event.kind == "rank-started"
+                if event.kind == "command" and event.data.get("id") == self._request:
+                    self._refusal = str(event.data.get("why") or "")
                 self.stop = breakpoint_after(self.stop, event, rank=self._rank)
         return self.stop
 
+    def request_stop(self, node: str) -> None:
+        """Have the agent of the node stop the rank at the line that it is executing, as soon as the rank has started."""
+        self._stop_on = node
+
+    def _send_request(self, node: str) -> None:
+        self._request = f"debug-{secrets.token_hex(4)}"
+        command = AgentCommand(node=node, name="rank_fault", values={"rank": self._rank, "action": "debug"})
+        AgentCommands(RunFolder(self._folder)).write(command, self._request)
+
     def connect(self, over: threading.Event) -> socket.socket | None:
-        """Wait until the rank stops at a breakpoint, and connect to the debugger; return None if the run ends first."""
+        """
+        Wait until the rank stops at a breakpoint, and connect to the debugger; return None if the run ends first.
+
+        Raises EngineError if the rank cannot be stopped where it is.
+        """
         while True:
             started = time.monotonic()
             is_over = over.is_set()
             stop = self.update()
+            if self._stop_on and self._is_running and not self._request:
+                self._send_request(self._stop_on)
+            if self._refusal:
+                raise EngineError(self._refusal, hint="composesim attach without --now waits for breakpoint()")
             connection = _connect(self._folder, stop) if stop and stop.phase == "waiting" else None
             if connection or is_over:
                 return connection
             over.wait(poll_interval(started))
+
+
+def start_adapter(connection: socket.socket) -> str:
+    """Have the rank start its debug adapter on this connection; return why it cannot, or ""."""
+    connection.sendall(b"dap\n")
+    answer = b""
+    while not answer.endswith(b"\n"):
+        data = connection.recv(1)  # what follows belongs to the editor
+        if not data:
+            return "the rank has ended"
+        answer += data
+    return answer.decode("utf-8", "replace").strip()
+
+
+def relay_editor(connection: socket.socket, listener: socket.socket) -> None:
+    """Wait for an editor to connect to `listener`, and relay between both until one of them closes."""
+    unsent = b""
+    while listener not in select.select([listener, connection], [], [])[0]:
+        data = _receive(connection)  # the adapter speaks first
+        if not data:  # the rank has ended
+            return
+        unsent += data
+    editor, _ = listener.accept()
+    with editor:
+        editor.sendall(unsent)
+        others = {editor: connection, connection: editor}
+        while True:
+            for each in select.select(list(others), [], [])[0]:
+                data = _receive(each)
+                if not data:
+                    return
+                others[each].sendall(data)
+
+
+def relay_typed(connection: socket.socket, write: Callable[[str], None], read_line: Callable[[str], str]) -> None:
+    """Relay between a person, whose lines `read_line` edits after a prompt, and a debugger until it closes the connection."""
+    output = b""
+    while received := _receive(connection):
+        output += received
+        if select.select([connection], [], [], 0)[0]:
+            continue
+        text, newline, prompt = output.decode("utf-8", "replace").rpartition("\n")
+        write(text + newline)
+        output = b""
+        if prompt:  # a prompt is a line without a newline
+            try:
+                connection.sendall(read_line(prompt).encode() + b"\n")
+            except EOFError:
+                connection.shutdown(socket.SHUT_WR)
+            except OSError:  # the rank has ended meanwhile
+                return
 
 
 def relay(connection: socket.socket, source: int, write: Callable[[str], None], watch: BreakpointWatch) -> None:

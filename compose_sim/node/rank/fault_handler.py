@@ -19,7 +19,7 @@ from typing import Any
 
 from ..shared.event_log import EventLog
 from ..shared.fault_note import SIGNAL, file_of, taken
-from ..shared.frames import OUR_FOLDER
+from ..shared.frames import OUR_FOLDER, is_user_code
 
 _PASS_THROUGH = {"sleep"}  # the observers' own time.sleep, in which a script may spend hours
 _SWALLOW = {"__del__", "_remove"}  # Python prints and ignores exceptions that are raised in these
@@ -27,6 +27,7 @@ _POLL_SECONDS = 0.1
 
 _file = Path()
 _process = 0
+_events: EventLog | None = None
 
 
 class InjectedFault(RuntimeError):
@@ -37,7 +38,8 @@ class InjectedFault(RuntimeError):
 
 def install(events: EventLog) -> None:
     """Handle the agent's signal from now on. Must be called in the main thread of a rank."""
-    global _file, _process
+    global _file, _process, _events
+    _events = events
     _process = os.getpid()
     _file = file_of(events, _process)
     signal.signal(SIGNAL, _on_signal)
@@ -128,6 +130,18 @@ def _flip_bits(_: Mapping[str, Any], note: Path) -> None:
     bit_flips.begin(note)
 
 
+def _debug(_: Mapping[str, Any], note: Path) -> None:
+    """Stop at the line that the script is executing, as if it called `breakpoint()`."""
+    from .debugging import debugger
+
+    note.unlink()
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None and _events is not None:
+        debugger.stop_at(frame, _events)
+
+
 _AROUND_SCRIPTS = {
     OUR_FOLDER + name
     for name in (
@@ -144,4 +158,5 @@ ACTIONS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
     "hang": _hang,
     "lock-gil": _lock_gil,
     "flip-bits": _flip_bits,
+    "debug": _debug,
 }

@@ -141,7 +141,7 @@ def _breakpoint_for(events: EventLog) -> Callable[..., Any]:
     def breakpointhook(*arguments: Any, **options: Any) -> Any:
         if os.environ.get("PYTHONBREAKPOINT"):
             return sys.__breakpointhook__(*arguments, **options)
-        from . import debugger
+        from .debugging import debugger
 
         return debugger.stop_at(sys._getframe(1), events)
 

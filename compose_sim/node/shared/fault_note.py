@@ -8,7 +8,15 @@ from pathlib import Path
 from .event_log import EventLog
 
 SIGNAL = signal.SIGRTMAX - 4  # progress_page.STACKS_SIGNAL is the next one
-ACTIONS = ("raise", "gpu-error", "exit", "hang", "lock-gil", "flip-bits")  # rank/fault_handler.py executes them
+ACTIONS = (
+    "raise",
+    "gpu-error",
+    "exit",
+    "hang",
+    "lock-gil",
+    "flip-bits",
+    "debug",
+)  # rank/fault_handler.py executes them
 
 
 def file_of(events: EventLog, process: int) -> Path:

@@ -1,6 +1,7 @@
 """Debug one rank: `breakpoint()` waits on a socket in the run's folder until `composesim attach` connects to it.
 
-pdb's input and output are sent as text. This module is imported at the first `breakpoint()`.
+The first line that `attach` sends is `pdb` or `dap`. pdb's input and output are sent as text; `debug_adapter` serves
+editors. This module is imported at the first `breakpoint()`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..shared.event_log import EventLog
+from ...shared.event_log import EventLog
+from ...shared.frames import is_ours
+from . import debug_adapter
 
 
 class RemotePdb(pdb.Pdb):
@@ -26,7 +29,10 @@ class RemotePdb(pdb.Pdb):
         super().__init__(stdin=self._terminal, stdout=self._terminal, nosigint=True)  # type: ignore[arg-type]
 
     def stop_at(self, frame: FrameType) -> None:
-        """Wait until a terminal is attached, then stop at `frame`."""
+        """Wait until a terminal or an editor is attached, then stop at `frame`."""
+        if debug_adapter.is_connected():
+            debug_adapter.stop_at(frame)
+            return
         folder = self._events.folder / "debug"
         name = f"{self._events.node}.{self._events.rank}.{os.getpid()}.sock"
         place = {"file": frame.f_code.co_filename, "line": frame.f_lineno, "socket": name}
@@ -36,8 +42,23 @@ class RemotePdb(pdb.Pdb):
             hint = f"composesim attach --rank {self._events.rank}"
             print(f"composesim: rank {self._events.rank} waits at {where}. To debug it: {hint}", file=sys.stderr)
             self._terminal.wait(str(folder), name)
+            if self._terminal.readline() == "dap\n":
+                self._events.emit("breakpoint", phase="attached", **place)
+                with self._terminal.taken() as link:
+                    debug_adapter.serve(link, frame, lambda: self._events.emit("breakpoint", phase="released"))
+                return
         self._events.emit("breakpoint", phase="attached", **place)
         self.set_trace(frame)
+
+    def get_stack(self, f: FrameType | None, t: Any) -> tuple[list[tuple[FrameType, int]], int]:
+        """Return the stack without the frames of composesim, and without those of `runpy` below the script."""
+        stack, current = super().get_stack(f, t)
+        kept = [entry for entry in stack if not is_ours(entry[0].f_code.co_filename)]
+        while kept and kept[0][0].f_code.co_filename == "<frozen runpy>":
+            kept.pop(0)
+        if stack[current] not in kept:  # the script has ended, and the user steps on
+            return stack, current
+        return kept, kept.index(stack[current])
 
     def do_continue(self, arg: str) -> Any:
         self._events.emit("breakpoint", phase="released")
@@ -85,6 +106,12 @@ class _SocketFile:
                 Path(path).unlink()
         finally:
             os.close(descriptor)
+
+    def taken(self) -> socket.socket:
+        """Return the connection, which this file then no longer has."""
+        assert self._link is not None
+        link, self._link = self._link, None
+        return link
 
     def readline(self) -> str:
         while b"\n" not in self._unread:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 
 from tests.builders import PATIENCE_S
-from tests.node.harness import Cluster
+from tests.node.harness import NODE_CODE, Cluster
 
 MakeCluster = Callable[..., Cluster]
 SCRIPT = """
@@ -30,6 +30,7 @@ def attach(run: Cluster, name: str) -> socket.socket:
         lambda: link.connect_ex(f"/proc/self/fd/{descriptor}/{name}") == 0
     )  # it is announced before it listens
     os.close(descriptor)
+    link.sendall(b"pdb\n")
     return link
 
 
@@ -52,6 +53,8 @@ def test_a_breakpoint_waits_for_a_terminal(cluster: MakeCluster) -> None:
     )  # nobody has connected, so it stays
     with attach(run, place["socket"]) as link:
         assert "secret += 1" in until(link, "(Pdb) ")
+        link.sendall(b"w\n")
+        assert str(NODE_CODE.name + "/rank") not in until(link, "(Pdb) ")
         link.sendall(b"secret = 99\np secret\n")
         assert "99" in until(link, "99")
         link.sendall(b"continue\n")
