@@ -37,6 +37,8 @@ class Notes:
     def progress(self, text: str) -> None:
         self.lines.append(text)
 
+    def waiting(self, what: str) -> None: ...
+
     def show(self, events: list[Event], state: ClusterState) -> None: ...
 
 
