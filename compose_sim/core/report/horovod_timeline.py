@@ -79,15 +79,16 @@ def parse_timeline(text: str, *, file: str) -> HorovodTimeline | None:
 
 
 def _events_of(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the events of a timeline, one on each line; a rank may have written anything."""
+    """Yield the events of a timeline, some on each line; a rank may have written anything."""
     for line in text.splitlines():
         try:
-            event = json.loads(line.strip("[], "))
+            events = json.loads(f"[{line.strip('[], ')}]")
         except (ValueError, RecursionError):
             continue
-        at = event.get("ts") if isinstance(event, dict) else None
-        if isinstance(at, int | float) and abs(at) < _MOST_MICROSECONDS and isinstance(event.get("pid"), int):
-            yield event
+        for event in events:
+            at = event.get("ts") if isinstance(event, dict) else None
+            if isinstance(at, int | float) and abs(at) < _MOST_MICROSECONDS and isinstance(event.get("pid"), int):
+                yield event
 
 
 def _read(events: Iterable[Mapping[str, Any]]) -> tuple[list[Interval], dict[int, list[tuple[float, float, float]]]]:

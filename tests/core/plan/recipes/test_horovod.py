@@ -120,6 +120,9 @@ def test_a_rank_that_is_late_makes_the_others_idle() -> None:
     assert shares.all_reduce == pytest.approx(40 / 180, abs=1e-4)
     assert shares.idle_by_rank == pytest.approx((120 / 180, 0.0), abs=1e-4)
     assert shares.compute + shares.all_reduce + shares.idle == pytest.approx(1.0, abs=1e-3)
+    assert parse_timeline(text.replace('},\n{"ph": "X"', '},{"ph": "X"'), file="timeline.json") == shares, (
+        "Horovod writes several events on a line"
+    )
     assert shares.summary == "0.18 s: compute 44 %, all-reduce 22 %, idle 33 %; the others wait for rank 1"
 
 
