@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from bench.goals import Goal, Row
-from bench.leftovers import sweep
 from bench.measure import Contestant, NotMeasurableError, alternate
 from bench.process import RunFailedError
 from bench.rivals import torchrun
+from bench.rows.training import up
 from bench.setting import BENCH, Setting
 
 KEYS = ("13", "14", "15")
@@ -54,20 +54,13 @@ def _contestants(setting: Setting, key: str) -> list[Contestant]:
         shutil.copy(BENCH / "scripts" / TINY_SCRIPT, setting.folder)
         expect = "trained on rank"
         return [
-            Contestant(name=TINY, measure=partial(_up, setting, composesim, TINY_SCRIPT, expect)),
+            Contestant(
+                name=TINY,
+                measure=partial(up, setting, "--engine", "docker", "--gpus", "none", script=TINY_SCRIPT, expect=expect),
+            ),
             torchrun.contestant(setting, TINY_SCRIPT, expect),
         ]
     return [
-        Contestant(name=name, measure=partial(_up, setting, composesim, "train_ddp.py", '"accuracy"', gpus))
+        Contestant(name=name, measure=partial(up, setting, "--engine", "docker", "--gpus", gpus))
         for name, gpus in ((EMULATED, "emulated"), (PLAIN, "none"))
     ]
-
-
-def _up(setting: Setting, composesim: str, script: str, expect: str, gpus: str = "none") -> float:
-    name = setting.new_name()
-    command = [composesim, "up", "--nodes", "4", "--engine", "docker", "--gpus", gpus, "--name", name, script]
-    try:
-        return setting.run(command, expect=expect).seconds
-    finally:
-        sweep(name)
-        shutil.rmtree(setting.folder / ".composesim", ignore_errors=True)

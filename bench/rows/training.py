@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from bench.goals import Goal, Row
 from bench.leftovers import sweep
@@ -89,23 +90,25 @@ def _enter_containers(setting: Setting, field: _Field) -> None:
 def _composesim(
     setting: Setting, name: str, engine: str, image_name: str = "host", rounds: int | None = None
 ) -> Contestant:
-    composesim = setting.composesim()
+    setting.composesim()
+    options = ["--env", f"OMP_NUM_THREADS={setting.threads}"]
     if engine == "docker":
         setting.require_engine()
-
-    def measure_once() -> float:
-        run_name = setting.new_name()
-        command = [composesim, "up", "--nodes", "4", "--engine", engine, "--name", run_name]
-        command += ["--image", image_name] if engine == "docker" else []
-        command += ["--env", f"OMP_NUM_THREADS={setting.threads}", "train_ddp.py"]
-        try:
-            return setting.run(command, expect='"accuracy"').seconds
-        finally:
-            if engine == "docker":
-                sweep(run_name)
-            shutil.rmtree(setting.folder / ".composesim", ignore_errors=True)
-
+        options += ["--image", image_name]
+    measure_once = partial(up, setting, "--engine", engine, *options)
     return Contestant(name=name, measure=measure_once, rounds=rounds)
+
+
+def up(setting: Setting, *options: str, script: str = "train_ddp.py", expect: str = '"accuracy"') -> float:
+    """Train once on four nodes, remove what is left, and return the seconds of the whole command."""
+    name = setting.new_name()
+    try:
+        return setting.run(
+            [setting.composesim(), "up", "--nodes", "4", "--name", name, *options, script], expect=expect
+        ).seconds
+    finally:
+        sweep(name)
+        shutil.rmtree(setting.folder / ".composesim", ignore_errors=True)
 
 
 def _fill(row: Row, samples: dict[str, Samples], missing: dict[str, str], names: set[str]) -> Row:

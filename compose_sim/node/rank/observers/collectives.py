@@ -79,6 +79,20 @@ def note_untracked_wait(context: RankContext, how: str) -> None:
         context.note(UntrackedWait(how))
 
 
+def argument_reader(
+    positions: dict[str, int], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Callable[[str], Any]:
+    """Return a function that returns the value of a parameter in a call; None if the call leaves it out."""
+
+    def value(parameter: str) -> Any:
+        if parameter in options:
+            return options[parameter]
+        index = positions.get(parameter, len(arguments))
+        return arguments[index] if index < len(arguments) else None
+
+    return value
+
+
 def _after_distributed(module: ModuleType) -> None:
     for name in _NAMES:
         if hasattr(module, name):
@@ -124,12 +138,7 @@ def _begin(
     if context is None or is_inside() or not module.is_initialized():
         return None
 
-    def value(parameter: str) -> Any:
-        if parameter in options:
-            return options[parameter]
-        index = positions.get(parameter, len(arguments))
-        return arguments[index] if index < len(arguments) else None
-
+    value = argument_reader(positions, arguments, options)
     # If the arguments are wrong, the collective itself will raise.
     if not context.guard(__name__, _note, module, name, value, place()):
         return None

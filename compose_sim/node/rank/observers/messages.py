@@ -75,12 +75,7 @@ def _begin(
     if name == "batch_isend_irecv":  # its parts are recorded
         return None
 
-    def value(parameter: str) -> Any:
-        if parameter in options:
-            return options[parameter]
-        index = positions.get(parameter, len(arguments))
-        return arguments[index] if index < len(arguments) else None
-
+    value = collectives.argument_reader(positions, arguments, options)
     pair = context.guard(__name__, _pair, module, name, value) or ""
     what = f"{name}{where(place())}"
     if name in _BLOCKING:  # messages follow no order that all ranks share
