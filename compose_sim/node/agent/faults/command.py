@@ -14,6 +14,7 @@ from ...shared.event_log import EventLog
 
 POLL_SECONDS = 0.02
 SETTLE_POLLS = 10  # a resource is taken this often: a rank may give back what it held for a moment at the first time
+START_SECONDS = 6.0  # for a rank to start
 TIMEOUT_SECONDS = 8.0  # composesim gives up after 20
 
 
@@ -48,13 +49,16 @@ class NodeContext:
     ranks: Sequence[RankView] = ()
     held: dict[str, Any] = field(default_factory=dict)  # by the id of the command
 
-    def rank_of(self, command: Command) -> RankView:
-        """Return the rank that a command is for; ExecutionError if it is not running here."""
-        number = command.values["rank"]
-        found = next((rank for rank in self.ranks if rank.rank == number and not rank.ended), None)
-        if found is None:
-            raise ExecutionError(f"rank {number} is not running on {self.events.node}")
-        return found
+    def running_rank(self, command: Command) -> Generator[float, None, RankView]:
+        """Wait for the rank that a command is for, since ranks may be about to start again; ExecutionError if none comes."""
+        number, deadline = command.values["rank"], time.monotonic() + START_SECONDS
+        while True:
+            found = next((each for each in self.ranks if each.rank == number and each.pid and not each.ended), None)
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise ExecutionError(f"rank {number} is not running on {self.events.node}")
+            yield POLL_SECONDS
 
     def start(self, command: Command, role: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a process of another role as a child of the agent, and hold it until `end`."""

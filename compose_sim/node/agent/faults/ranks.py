@@ -23,7 +23,6 @@ from .command import (
     wait_until,
 )
 
-_START_SECONDS = 6.0
 _END_SECONDS = 9.0  # from the beginning of the command to the end of the rank
 _ENDS = ("raise", "gpu-error", "exit")
 
@@ -31,10 +30,8 @@ _ENDS = ("raise", "gpu-error", "exit")
 def _signal(command: Command, node: NodeContext) -> Generator[float, None, None]:
     """Send the signal `values["signal"]` to the rank, and wait a while for it to end."""
     number = signal.Signals[f"SIG{command.values['signal']}"]
-    rank, began = node.rank_of(command), time.monotonic()
-    yield from wait_until(
-        lambda: rank.pid, f"rank {rank.rank} has not started", deadline=began + _START_SECONDS, rank=rank
-    )
+    began = time.monotonic()
+    rank = yield from node.running_rank(command)
     node.held[command.id] = rank
     os.kill(rank.pid, number)
     while number != signal.SIGSTOP and not rank.ended and time.monotonic() < began + _END_SECONDS:
@@ -53,10 +50,11 @@ def _break_inside(command: Command, node: NodeContext) -> Generator[float, None,
     action = command.values.get("action")
     if action not in fault_note.ACTIONS:
         raise ExecutionError(f"'{action}' is not an action of a rank")
-    rank, began = node.rank_of(command), time.monotonic()
+    began = time.monotonic()
+    rank = yield from node.running_rank(command)
     deadline = began + TIMEOUT_SECONDS
     yield from wait_until(
-        lambda: rank.pid and fault_note.listens(rank.pid),
+        lambda: fault_note.listens(rank.pid),
         f"rank {rank.rank} is not running a Python script",
         deadline=deadline,
         rank=rank,
@@ -93,10 +91,7 @@ def _release(command: Command, node: NodeContext) -> None:
 
 def _limit_files(command: Command, node: NodeContext) -> Generator[float, None, None]:
     """Lower the rank's limit of open files to those that it has open now."""
-    rank = node.rank_of(command)
-    yield from wait_until(
-        lambda: rank.pid, f"rank {rank.rank} has not started", deadline=time.monotonic() + _START_SECONDS, rank=rank
-    )
+    rank = yield from node.running_rank(command)
     soft, hard = resource.prlimit(rank.pid, resource.RLIMIT_NOFILE)
     node.held[command.id] = (rank, soft)
     lowest = soft

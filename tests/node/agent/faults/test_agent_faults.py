@@ -20,6 +20,7 @@ from compose_sim.node.agent.faults.command_runner import CommandRunner
 from compose_sim.node.shared.event_log import EventLog
 
 PATIENCE_SECONDS = 60.0
+STOP = {"rank": 2, "signal": "STOP"}
 # A rank that the agent can break. It prints in each iteration whether it can still open a file.
 RANK = """
 import os, sys, time
@@ -178,6 +179,18 @@ def test_a_stopped_rank_continues(bench: Bench, rank: Rank) -> None:
     assert bench.undo("rank_signal", rank=2, signal="STOP")["phase"] == "undone"
     os.waitid(os.P_PID, rank.pid, os.WCONTINUED | os.WNOWAIT)
     rank.turns_until("turn")
+
+
+def test_a_fault_between_two_rounds_waits_until_the_rank_starts_again(bench: Bench, rank: Rank) -> None:
+    bench.ranks.clear()
+    bench.write("fault-1.json", json.dumps({"id": "fault-1", "name": "rank_signal", "values": STOP, "on": True}))
+    for _ in range(3):
+        bench.runner.poll(bench.ranks)
+    assert bench.outcomes() == []
+
+    bench.ranks.append(rank)
+    assert bench.answer() == {"id": "fault-1", "phase": "done", "why": ""}
+    assert _state_of(rank) == "T"
 
 
 def test_a_rank_cannot_open_files_until_it_is_healed(bench: Bench, rank: Rank) -> None:
