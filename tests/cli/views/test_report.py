@@ -107,7 +107,9 @@ GAP = "no _cuda_x\nThis is a gap in composesim's emulation of CUDA, not an error
 def test_an_error_of_devices_on_gpus_that_nobody_asked_for_names_the_way_out(
     why: str, message: str, hints: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cause = a_cause(message=message, traceback=f"Traceback (most recent call last):\nRuntimeError: {message}")
+    cause = a_cause(
+        message=message, traceback=f"Traceback (most recent call last):\n  train(device)\nRuntimeError: {message}"
+    )
     choice = Choice(what="gpus", value="emulated", why=why)
     print_report(a_report(cause=cause, choices=(choice,)))
 
