@@ -20,7 +20,7 @@ from compose_sim.core.plan.model import Plan, PlannedNode, short_folder
 from compose_sim.engine.local import actions, process_labels
 from compose_sim.engine.local.mps import start_mps, stop_mps
 from compose_sim.engine.local.process_labels import LabelledProcess, agent_of, labelled_processes, without_ancestors
-from compose_sim.engine.local.reaper import ChildProcesses, adopt_orphans
+from compose_sim.engine.local.reaper import ChildProcesses
 from compose_sim.engine.local.zygote import Zygote
 from compose_sim.engine.project_owner import owner_of_process
 from compose_sim.engine.protocol import NodeStatus, Progress
@@ -62,13 +62,12 @@ class LocalEngine:
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
         """Start the master first, because the port is known only once it listens, then the first nodes."""
-        adopt_orphans()
         self._folders[plan.run] = folder.path
         with self._zygote(plan, folder) as zygote:
             environment = {**_environment(plan), process_labels.NODE: MASTER}
-            self._children.add((plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment))
+            self._children.add((plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment), zygote.init)
             if mps := start_mps(zygote, plan, _environment(plan)):
-                self._children.add((plan.run, MPS_NAME), mps)
+                self._children.add((plan.run, MPS_NAME), mps, zygote.init)
             if program := next(filter(None, (_shared_program(plan, node) for node in plan.initial_nodes)), None):
                 zygote.import_torch(program)  # while the master starts
             address = f"127.0.0.1:{self._wait_for_port(plan, folder)}"
@@ -99,8 +98,9 @@ class LocalEngine:
                     os.close(handle)
                     yield self._status(plan.run, watched.pop(handle), plan)
                 for node in plan.nodes:  # watch those that have been restarted
-                    if node.name not in watched.values() and self._children.pid((plan.run, node.name)):
-                        self._watch(poll, plan.run, node.name)
+                    is_open = self._children.pid((plan.run, node.name)) and node.name not in watched.values()
+                    if is_open and not self._watch(poll, plan.run, node.name):
+                        yield self._status(plan.run, node.name, plan)
         finally:
             for handle in watched:
                 os.close(handle)
@@ -133,8 +133,8 @@ class LocalEngine:
         """Kill every process that has the run's label, and delete its sockets."""
         stop_mps(run)
         hint = f"composesim down --run {run}"
-        killed = process_labels.kill_until_gone(lambda: labelled_processes(run), owner=f"run '{run}'", hint=hint)
-        self._children.reap_others(killed)
+        process_labels.kill_until_gone(lambda: labelled_processes(run), owner=f"run '{run}'", hint=hint)
+        self._children.close(run)
         _remove_sockets(run)
 
     def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
@@ -167,16 +167,18 @@ class LocalEngine:
         return ""
 
     def _zygote(self, plan: Plan, folder: RunFolder) -> Zygote:
-        return Zygote(
+        zygote = Zygote(
             plan.python, folder=folder.path, working_directory=plan.working_directory, environment=_environment(plan)
         )
+        self._children.add_init(plan.run, zygote.init)
+        return zygote
 
     def _start_node(
         self, zygote: Zygote, plan: Plan, node: PlannedNode, master: str, *, program: Sequence[str] | None
     ) -> None:
         environment = {**_environment(plan), **node.environment, "COMPOSESIM_MASTER": master}
         pid = zygote.start(node.name, node.command, environment, program=program)
-        self._children.add((plan.run, node.name), pid)
+        self._children.add((plan.run, node.name), pid, zygote.init)
 
     def _restart(self, plan: Plan, folder: RunFolder, node: PlannedNode) -> None:
         """Start the node unless it is running. The agent does not wait for a shared import of torch, but imports torch itself."""
@@ -219,13 +221,8 @@ class LocalEngine:
     def _open(self, run: str, name: str) -> int | None:
         """Return a pidfd, readable once the node has exited; None if it is already gone."""
         pid = self._children.pid((run, name))
-        if pid is None:
-            agent = agent_of(run, name)
-            pid = agent.pid if agent else None
-        try:
-            return os.pidfd_open(pid) if pid else None
-        except ProcessLookupError:
-            return None
+        agent = process_labels.read_labels(pid) if pid else agent_of(run, name)
+        return process_labels.open_process(agent) if agent and (agent.run, agent.node) == (run, name) else None
 
     def _status(
         self, run: str, name: str, plan: Plan | None, agent: LabelledProcess | None = None, folder: str = ""

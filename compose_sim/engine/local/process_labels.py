@@ -21,6 +21,7 @@ ENGINE = "COMPOSESIM_ENGINE"  # "local": processes in containers have the other 
 RUN = "COMPOSESIM_RUN"
 NODE = "COMPOSESIM_NODE"
 FOLDER = "COMPOSESIM_DIR"
+INIT = "init"  # the node of a run's init process, which ends all of its descendants
 AGENT = "COMPOSESIM_AGENT_PID"  # set to the id of the node's first process, and inherited by the others
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KILL_TIMEOUT_S = 30.0  # only a process that is stuck in the kernel survives SIGKILL for this long
@@ -40,7 +41,7 @@ class LabelledProcess:
 def labelled_processes(run: str | None = None) -> list[LabelledProcess]:
     """Return all live processes of a run, or of all runs, that this user can see."""
     pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
-    return [process for process in map(_read_labels, pids) if process and run in (None, process.run)]
+    return [process for process in map(read_labels, pids) if process and run in (None, process.run)]
 
 
 def processes_of_node(run: str, node: str) -> list[LabelledProcess]:
@@ -69,7 +70,7 @@ def without_ancestors(processes: Iterable[LabelledProcess]) -> list[LabelledProc
 
 def send_signal(process: LabelledProcess, number: signal.Signals) -> None:
     """Signal this process, and never another one that has reused the id."""
-    handle = _open(process)
+    handle = open_process(process)
     if handle is None:
         return
     try:
@@ -80,10 +81,9 @@ def send_signal(process: LabelledProcess, number: signal.Signals) -> None:
         os.close(handle)
 
 
-def kill_until_gone(find: Callable[[], Iterable[LabelledProcess]], *, owner: str, hint: str) -> set[int]:
-    """Send SIGKILL until `find` returns nothing: a process may have been forking. Return the process ids."""
+def kill_until_gone(find: Callable[[], Iterable[LabelledProcess]], *, owner: str, hint: str) -> None:
+    """Send SIGKILL until `find` returns nothing: a process may have been forking. Init processes end their descendants first."""
     deadline = time.monotonic() + _KILL_TIMEOUT_S
-    killed: set[int] = set()
     while processes := without_ancestors(find()):
         if time.monotonic() > deadline:
             raise EngineError(
@@ -92,17 +92,16 @@ def kill_until_gone(find: Callable[[], Iterable[LabelledProcess]], *, owner: str
                 hint=hint,
             )
         for process in processes:
-            send_signal(process, signal.SIGKILL)
+            send_signal(process, signal.SIGTERM if process.node == INIT else signal.SIGKILL)
+            send_signal(process, signal.SIGCONT)
         wait_until_gone(processes, seconds=1.0)
-        killed |= {process.pid for process in processes}
-    return killed
 
 
 def wait_until_gone(processes: Iterable[LabelledProcess], *, seconds: float) -> None:
     """Return when all of these have exited, or at the timeout."""
     deadline = time.monotonic() + seconds
     for process in processes:
-        handle = _open(process)
+        handle = open_process(process)
         if handle is not None:
             select.select([handle], [], [], max(0.0, deadline - time.monotonic()))
             os.close(handle)
@@ -129,7 +128,8 @@ def started_at(pid: int) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
 
 
-def _read_labels(pid: int) -> LabelledProcess | None:
+def read_labels(pid: int) -> LabelledProcess | None:
+    """Return the process of this id; None if it has exited, is none of a run, or belongs to another user."""
     environment = environment_of(pid)
     if environment.get(ENGINE) != "local" or RUN not in environment:
         return None
@@ -142,13 +142,13 @@ def _read_labels(pid: int) -> LabelledProcess | None:
     )
 
 
-def _open(process: LabelledProcess) -> int | None:
+def open_process(process: LabelledProcess) -> int | None:
     """Return a pidfd for the process, or None if it has exited."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return None
-    if _read_labels(process.pid) == process:
+    if read_labels(process.pid) == process:
         return handle
     os.close(handle)
     return None

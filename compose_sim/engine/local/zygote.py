@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.engine.project_owner import as_user, owner_of
+from compose_sim.engine.local.reaper import Init
+from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError
 
 
 class Zygote:
-    """Starts processes in separate sessions. When it exits, they become children of composesim."""
+    """Starts processes in separate sessions. When it exits, they become children of the init process."""
 
     def __init__(self, python: str, *, folder: Path, working_directory: str, environment: Mapping[str, str]) -> None:
         """
@@ -31,22 +31,13 @@ class Zygote:
         self._owner = owner_of(Path(working_directory)) or owner_of(folder.parents[2])
         log = SafeFolder(folder).open_file("logs/zygote.out", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with os.fdopen(log, "a") as errors:
-            try:
-                self._process = subprocess.Popen(
-                    [python, "-u", *role_command(str(folder.resolve()), "zygote")],
-                    env=self._environment(environment),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    start_new_session=True,  # Ctrl-C is for composesim, which stops the nodes in order
-                    **as_user(self._owner),
-                )
-            except OSError as error:
-                user = f" as the user {self._owner.name}, to whom the project belongs" if self._owner else ""
-                raise EngineError(
-                    f"'{python}' cannot be run{user}: {error.strerror}", hint="composesim up --python PATH …"
-                ) from None
+            self.init = Init(
+                [python, "-u", *role_command(str(folder.resolve()), "zygote")],
+                environment=self._environment(environment),
+                owner=self._owner,
+                errors=errors,
+            )
+        self._python, self._process = python, self.init.process
 
     def import_torch(self, program: Sequence[str]) -> None:
         """Start to import what `program` needs of torch, once for all nodes that are started with it; returns at once."""
@@ -76,8 +67,13 @@ class Zygote:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._process.kill()
-        self._process.communicate()
+            self._process.terminate()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with self._process.stdout as answers:
+            answers.read()
 
     def _environment(self, variables: Mapping[str, str]) -> Mapping[str, str]:
         return self._owner.environment(variables) if self._owner else variables
@@ -93,6 +89,12 @@ class Zygote:
         self._send(request)
         line = self._process.stdout.readline()
         if not line:
+            if error := self.init.code(0, within_s=0):
+                user = f" as the user {self._owner.name}, to whom the project belongs" if self._owner else ""
+                raise EngineError(
+                    f"'{self._python}' cannot be run{user}: {os.strerror(error)}",
+                    hint="composesim up --python PATH …",
+                )
             raise EngineError(
                 "the process that starts the nodes has died",
                 evidence=SafeFolder(self._folder).read_text("logs/zygote.out")[-2000:],

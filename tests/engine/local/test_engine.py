@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -29,6 +30,26 @@ if os.fork() == 0:
         signal.pause()
     os._exit(0)
 os.wait()
+"""
+LEAVES_PROCESSES_WITHOUT_LABELS = """
+import fcntl, os, sys
+LEFT = '''
+import os, sys, time
+while os.path.exists("alive"):
+    if sys.argv[1] == "waits":
+        time.sleep(0.1)
+    elif os.fork():
+        os._exit(0)
+    else:
+        os.setsid()
+'''
+lock = os.open("alive", os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+os.set_inheritable(lock, True)
+for kind in ("waits", "forks", "forks"):
+    if os.fork() == 0:
+        os.setsid()
+        os.execve(sys.executable, [sys.executable, "-S", "-c", LEFT, kind], {})
 """
 REMOVES_ITS_OWN_RUN = f"""
 import os, sys
@@ -72,6 +93,20 @@ def test_a_daemon_that_a_node_left_behind_is_removed(bench: Bench) -> None:
     bench.engine.remove(plan.run)
 
     assert process_labels.environment_of(daemon) == {}
+
+
+def test_processes_that_fork_and_hide_end_with_the_run(bench: Bench) -> None:
+    """They clear their environment, leave their session, and exit as soon as they have forked. Another shell ends the run."""
+    alive = bench.project / "alive"
+    plan = bench.start(LEAVES_PROCESSES_WITHOUT_LABELS)
+    try:
+        code = bench.ended(plan)["node-0"].exit_code
+        while_it_runs = is_locked(alive)
+        LocalEngine().remove(plan.run)
+
+        assert (code, while_it_runs, is_locked(alive)) == (0, True, False)
+    finally:
+        alive.unlink(missing_ok=True)  # which ends them, too
 
 
 def test_a_forged_start_of_the_master_is_not_the_port(bench: Bench) -> None:
@@ -164,3 +199,13 @@ def test_a_node_whose_starter_is_killed_starts_another(bench: Bench) -> None:
 
 def logged(bench: Bench, plan: Plan, name: str) -> str:
     return (runs_folder(bench.project) / plan.run / "logs" / f"{name}.log").read_text()
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process lives that has inherited the lock of the file."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
