@@ -68,6 +68,7 @@ class Result:
     ranks: tuple[int, ...] = ()
     id: str = ""
     follows: str = ""  # the check whose failure is the likely cause of this one
+    judged_by: str = ""  # if not applicable: the check that compares the same in another way
 
     def to_report(self) -> CheckResult:
         """Return the result as the report holds it."""
@@ -97,9 +98,9 @@ def warned(detail: str, *, fix: str, at: Place | None = None, ranks: Iterable[in
     return Result(status=WARNED, detail=detail, fix=fix, at=at, ranks=tuple(ranks))
 
 
-def not_applicable(reason: str) -> Result:
-    """There is nothing to judge, and why."""
-    return Result(status=NOT_APPLICABLE, detail=reason)
+def not_applicable(reason: str, *, judged_by: str = "") -> Result:
+    """There is nothing to judge, and why; another check may compare the same in another way."""
+    return Result(status=NOT_APPLICABLE, detail=reason, judged_by=judged_by)
 
 
 def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> tuple[Result, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from compose_sim.core.checks import NOT_APPLICABLE, Case, Result, chosen
-from compose_sim.core.checks.rules.params_in_sync import SHARDED
 from compose_sim.core.report.report import Coverage
 from compose_sim.node.records.process_groups import InitProcessGroup, ProcessGroup
 
@@ -41,8 +40,7 @@ def _why_not(
     if only and not set(ids) & set(only):
         return None
     found = [by_id[name] for name in ids if name in chosen(only, skip) and name in by_id]
-    if any(result.status != NOT_APPLICABLE for result in found):
+    elsewhere = [by_id[result.judged_by] for result in found if result.judged_by in by_id]
+    if any(result.status != NOT_APPLICABLE for result in (*found, *elsewhere)):
         return None
-    if found and found[0].detail == SHARDED and by_id.get("matches-single", found[0]).status != NOT_APPLICABLE:
-        return None  # the parts of all ranks were put together, and compared with one rank
     return found[0].detail if found else f"{', '.join(ids)} did not run"

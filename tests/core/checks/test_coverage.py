@@ -9,7 +9,6 @@ import pytest
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.coverage import coverage, why_inconclusive
-from compose_sim.core.checks.rules.params_in_sync import SHARDED
 from compose_sim.node.records.process_groups import ProcessGroup
 from tests.core.checks.rules.cluster import case
 
@@ -43,10 +42,12 @@ def test_what_no_check_compared_has_the_reason_and_equal_reasons_are_told_once()
     assert found.text == "replicas and gradients not judged: no step; samples not judged: rows"
 
 
-def test_sharded_replicas_are_judged_where_they_were_put_together() -> None:
-    assert coverage(results(params_in_sync=SHARDED)).missing == {}
-    alone = coverage(results(params_in_sync=SHARDED, matches_single="draws random numbers"))
-    assert alone.missing["replicas"] == SHARDED
+def test_what_another_check_compares_in_its_own_way_is_judged() -> None:
+    sharded = replace(not_applicable("sharded", judged_by="matches-single"), id="params-in-sync")
+
+    assert coverage([*results(), sharded]).missing == {}
+    alone = coverage([*results(matches_single="draws random numbers"), sharded])
+    assert alone.missing["replicas"] == "sharded"
 
 
 def test_with_only_nothing_else_is_missed_and_what_was_skipped_is() -> None:

@@ -25,7 +25,6 @@ from compose_sim.node.records.process_groups import Collective, DdpForward, Proc
 
 QUESTION = "Are parameters, buffers and optimizer state equal on all ranks?"
 
-SHARDED = "parameters are sharded: each rank holds a different part"
 _LEAST = 3
 _FEW = 64  # numbers: a metric, not part of a model
 
@@ -47,7 +46,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
     if not comparisons:
         return not_applicable("each optimizer is stepped by only one rank")
     if any(each.sharded for each in comparisons):
-        return not_applicable(SHARDED)
+        return not_applicable("parameters are sharded: each rank holds a different part", judged_by="matches-single")
     has_models = observed.first(DdpModel) is not None
     reasons = []
     for comparison in comparisons:
