@@ -11,7 +11,7 @@ from compose_sim.app.session import Session
 from compose_sim.core.checks import Case, chosen, run_checks
 from compose_sim.core.checks.coverage import coverage, why_inconclusive
 from compose_sim.core.checks.evidence.replay_diff import needs_alone, reason_against, was_replayed
-from compose_sim.core.checks.source.hints import find_hints
+from compose_sim.core.checks.source.hints import find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.request.spec import ClusterSpec
@@ -61,6 +61,8 @@ def check(session: Session, listener: Listener) -> Report:
     hints = tuple(find_hints(sources))
     for hint in hints:
         listener.progress(f"note: {hint}")
+    if uses_hashes(sources):
+        session.add_environment(COMPOSESIM_OWN_HASHES="1")
     names = chosen(settings.only, settings.skip)
     replays = any(name in names for name in _NEED_A_REPLAY)
     if replays or settings.steps:

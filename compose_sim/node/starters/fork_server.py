@@ -164,7 +164,7 @@ def run_rank(variables: dict[str, str] | None, launcher: str, program: list[str]
     if launcher == "command":
         exec_command.execute(program)
     user_program = script_runner.UserProgram.from_arguments(program)
-    if launcher == "env":
+    if launcher == "env" or "COMPOSESIM_OWN_HASHES" in os.environ:  # forked ranks share the seed of Python's hashes
         user_program.execute()
     script_runner.run(user_program)
 

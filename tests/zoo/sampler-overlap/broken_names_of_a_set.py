@@ -1,7 +1,6 @@
 """Class indices are enumerated from a set of strings, whose order differs between processes."""
 
 # expects: sampler-overlap
-# options: --launcher env
 
 import torch
 import torch.distributed as dist

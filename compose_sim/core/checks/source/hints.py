@@ -67,6 +67,17 @@ def imported_names(text: str) -> list[str]:
     return list(dict.fromkeys(filter(None, found)))
 
 
+def uses_hashes(sources: Mapping[str, str]) -> bool:
+    """Return whether a file makes a set or calls `hash`: strings hash differently in each process, and so sets have another order."""
+    for tree in filter(None, map(parsed, sources.values())):
+        members = {id(each) for node in ast.walk(tree) if isinstance(node, ast.Compare) for each in node.comparators}
+        if any(name in ("set", "frozenset", "hash") and isinstance(call.func, ast.Name) for name, call in _calls(tree)):
+            return True
+        if any(isinstance(node, (ast.Set, ast.SetComp)) and id(node) not in members for node in ast.walk(tree)):
+            return True
+    return False
+
+
 def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     """Yield each call with the last part of the name that is called."""
     for node in ast.walk(tree):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks.source.hints import find_hints, imported_names
+from compose_sim.core.checks.source.hints import find_hints, imported_names, uses_hashes
 from tests.builders import ROOT
 
 
@@ -34,6 +34,20 @@ from tests.builders import ROOT
 )
 def test_lines_to_look_at(source: str, lines: list[int]) -> None:
     assert [hint.place.line for hint in find_hints({"train.py": source})] == lines
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("names = list(set(names))", True),
+        ("for name in {each.parent for each in files}: pass", True),
+        ("seed = hash(name) % 1000", True),
+        ("store.set('own', 1)\nif name in {'a', 'b'}: hashlib.md5(name)", False),
+        ("no Python", False),
+    ],
+)
+def test_a_script_whose_ranks_need_hashes_of_their_own(source: str, expected: bool) -> None:
+    assert uses_hashes({"train.py": source}) is expected
 
 
 def test_an_epoch_may_be_set_in_another_file() -> None:
