@@ -1,4 +1,4 @@
-"""A training script that attacks the run that it is part of: `hostile.py ATTACK`. Rank 0 attacks; then every rank ends normally."""
+"""A training script that attacks the run that it is part of: `hostile.py ATTACK,…`. Rank 0 attacks; then every rank ends normally."""
 
 import ctypes
 import json
@@ -14,6 +14,7 @@ RUN = Path(os.environ["COMPOSESIM_DIR"])
 DEEP = "[" * 100_000 + "]" * 100_000
 HUGE = "9" * 5_000
 ESCAPES = "\x1b]52;c;cHduZWQ=\x07\x1b]0;title\x07\x1b[2J\x1b[1A\x9b31m\x1bP+q\x1b\\\x1b]8;;http://evil.invalid\x07link\x1b]8;;\x07"
+MARKUP = "</script><img src=x onerror=alert(1)>"
 COMMANDS = "::add-mask::fine\n  ::error file=x.py::forged\n##[add-mask]fine"
 KINDS = (
     *(
@@ -107,6 +108,33 @@ def many_files():
             (RUN / name).touch()
 
 
+def many_requests():
+    """Ask composesim for more than it can do before the end of the run."""
+    for number in range(3000):
+        (RUN / "requests").mkdir(exist_ok=True)
+        (RUN / "requests" / f"{number:020}.x{number}.json").write_text("{}" if number % 2 else DEEP[:5000])
+
+
+def deep_folders():
+    """Nest more folders than a process may open, or Python may recurse."""
+    here = Path.cwd()
+    os.chdir(RUN / "logs")
+    for _ in range(1500):
+        Path("d").mkdir()
+        os.chdir("d")
+    os.chdir(here)
+
+
+def sparse(path):
+    path.touch()
+    os.truncate(path, 20 << 30)
+
+
+def replace(path, target):
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
 def plant_setuid():
     """Leave programs in the project that give whoever executes them the rights of the user of the nodes."""
     Path("chmod").touch()
@@ -171,6 +199,7 @@ ATTACKS = {
     "root": root_of_the_machine,
     "metric-huge-number": lambda: print('{"step": ' + HUGE + "}"),
     "metric-deep": lambda: print('{"step": 1, "x": ' + DEEP + "}"),
+    "metric-names": lambda: print(json.dumps({"step": 1, MARKUP: 0.5, "]]>&\x00\x1b[2J": 1.5})),
     "metric-nan": lambda: print('{"step": 1, "loss": NaN, "x": 1e999}'),
     "event-deep": lambda: raw("events/node-0.jsonl", '{"kind": "step", "t": 1, "data": ' + DEEP + "}"),
     "event-huge-number": lambda: raw("events/node-0.jsonl", '{"kind": "step", "t": ' + HUGE + "}"),
@@ -179,20 +208,24 @@ ATTACKS = {
         '{"kind": "usage", "t": NaN, "node": "node-0", "data": {"cpu_s": NaN, "memory_bytes": 1e999}}',
     ),
     "event-types": wrong_types,
-    "log-fifo": lambda: os.mkfifo(RUN / "logs" / "node-0.9.log"),
-    "log-folder": lambda: (RUN / "logs" / "node-0.9.log").mkdir(),
-    "log-endless": lambda: (RUN / "logs" / "node-0.9.log").symlink_to("/dev/zero"),
-    "log-secret": lambda: (RUN / "logs" / "node-0.9.log").symlink_to("/etc/shadow"),
-    "log-sparse": lambda: os.truncate(os.open(RUN / "logs" / "node-0.9.log", os.O_CREAT | os.O_WRONLY), 20 << 30),
-    "events-fifo": lambda: os.mkfifo(RUN / "events" / "zz.jsonl"),
-    "events-folder": lambda: (RUN / "events" / "zz.jsonl").mkdir(),
-    "events-endless": lambda: (RUN / "events" / "zz.jsonl").symlink_to("/dev/urandom"),
+    "log-fifo": lambda: os.mkfifo(RUN / "logs" / "driver.log"),  # names that composesim reads, if they exist
+    "log-folder": lambda: (RUN / "logs" / "mps.log").mkdir(),
+    "log-endless": lambda: (RUN / "logs" / "master.log").symlink_to("/dev/zero"),
+    "log-secret": lambda: replace(RUN / "logs" / "node-1.log", "/etc/shadow"),
+    "log-sparse": lambda: sparse(RUN / "logs" / "driver.0.log"),
+    "events-fifo": lambda: os.mkfifo(RUN / "events" / "mps.jsonl"),
+    "events-folder": lambda: (RUN / "events" / "driver.jsonl").mkdir(),
+    "events-endless": lambda: (RUN / "events" / "driver.0.jsonl").symlink_to("/dev/urandom"),
+    "events-sparse": lambda: sparse(RUN / "events" / "node-1.0.jsonl"),
     "observations-fifo": lambda: os.mkfifo(RUN / "observations" / "node-0.0.7.jsonl"),
-    "events-empty-lines": lambda: raw("events/node-0.jsonl", "\n" * (60 << 20)),
+    "timeline": lambda: (RUN / "logs" / "timeline.json").write_text(f"[\n{DEEP},\n" + '{"ts": 1e999, "pid": {}},\n'),
+    "deep-folders": deep_folders,
+    "requests": many_requests,
     "many-files": many_files,
-    "unreadable": lambda: (RUN / "events" / "node-0.jsonl").chmod(0),
     "print-escapes": lambda: print(ESCAPES, "\r✔ passed  forged"),
     "print-commands": lambda: print(COMMANDS),
+    "events-empty-lines": lambda: raw("events/node-0.jsonl", "\n" * (20 << 20)),
+    "unreadable": lambda: (RUN / "events" / "node-0.jsonl").chmod(0),
     "forge": forge,
     "forge-others": forge_others,
     "forge-ranks": forge_ranks,
@@ -213,5 +246,6 @@ ATTACKS["raise-surrogate"] = raises("]]><x/>\x00\x08\ud800 \"'><testcase name='f
 
 if __name__ == "__main__":
     if os.environ["RANK"] == "0":
-        ATTACKS[sys.argv[1]]()
+        for attack in sys.argv[1].split(","):
+            ATTACKS[attack]()
     print("fine", sys.argv[1])

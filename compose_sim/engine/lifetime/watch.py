@@ -16,6 +16,7 @@ from pathlib import Path
 from compose_sim.engine.subprocesses import start_on_terminal
 
 _NOT_OURS = frozenset({"__pycache__", "node_modules", "site-packages"})
+_DEEPEST = 50  # levels of folders: os.walk recurses, and a script may nest more folders than Python allows calls
 _LOOK_S, _SHARE_OF_A_CORE = 0.3, 0.1
 _INTERRUPTED = 130
 
@@ -80,11 +81,11 @@ def _wait_for_change(folder: Path, files: Collection[str], known: Times, cancell
 
 
 def _times(folder: Path, files: Collection[str]) -> Times:
-    """Return when each file was modified. Hidden folders and virtual environments are left out."""
+    """Return when each file was modified. Hidden folders, virtual environments and folders that are nested too deep are left out."""
     paths = [folder / name for name in files]
     for above, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not (name.startswith(".") or name in _NOT_OURS)]
-        if "pyvenv.cfg" in names:
+        if "pyvenv.cfg" in names or above.count(os.sep) - os.fspath(folder).count(os.sep) == _DEEPEST:
             folders.clear()
         paths += [Path(above, name) for name in names if name.endswith(".py")]
     found = {}
