@@ -12,6 +12,7 @@ from typing import Any
 
 from compose_sim.engine.project_owner import Owner, as_user
 from compose_sim.errors import CommandError, EngineSilentError
+from compose_sim.node.shared.process import shell_status
 
 # A daemon may take minutes for a command, but it answers a ping at once, unless it hangs or was stopped.
 _LOOK_S, _SILENT_S = 2.0, 10.0
@@ -94,14 +95,13 @@ def run_on_terminal(
     ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the program, as in a shell
     try:
         done = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=_restore_interrupts, **as_user(owner))
-        status = done.returncode
     except FileNotFoundError:
         return 127
     except PermissionError:
         return 126
     finally:
         signal.signal(signal.SIGINT, ours)
-    return status if status >= 0 else 128 - status
+    return shell_status(done.returncode)
 
 
 def start_on_terminal(argv: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -133,8 +133,7 @@ def run_on_lines(
         assert child.stdout is not None
         for line in child.stdout:
             write(line.rstrip("\n"))
-    status = int(child.returncode)
-    return status if status >= 0 else 128 - status
+    return shell_status(child.returncode)
 
 
 def through_shell(node: str, argv: Sequence[str]) -> list[str]:

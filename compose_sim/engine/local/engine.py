@@ -28,6 +28,7 @@ from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, last_
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
 from compose_sim.errors import EngineError
+from compose_sim.node.shared.process import environment_of
 
 MASTER = "master"
 _MASTER_LISTENS_WITHIN_S = 60.0
@@ -144,7 +145,7 @@ class LocalEngine:
             raise EngineError(f"'{node}' of run '{run}' is not running", hint=f"composesim ps --run {run}")
         folder = str(Path(f"/proc/{agent.pid}/cwd").readlink())
         # Anybody can start a process with the labels of a node, and with any other variables.
-        environment, owner = process_labels.environment_of(agent.pid), owner_of_process(agent.pid)
+        environment, owner = environment_of(agent.pid), owner_of_process(agent.pid)
         words = through_shell(node, argv)
         if write:
             return run_on_lines(words, write, folder=folder, env=environment, owner=owner)

@@ -10,12 +10,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from compose_sim.errors import EngineError
+from compose_sim.node.shared.process import environment_of
 
 ENGINE = "COMPOSESIM_ENGINE"  # "local": processes in containers have the other labels too
 RUN = "COMPOSESIM_RUN"
@@ -105,15 +106,6 @@ def wait_until_gone(processes: Iterable[LabelledProcess], *, seconds: float) -> 
         if handle is not None:
             select.select([handle], [], [], max(0.0, deadline - time.monotonic()))
             os.close(handle)
-
-
-def environment_of(pid: int) -> Mapping[str, str]:
-    """Return the environment that a process was started with; empty if it has exited or belongs to another user."""
-    try:
-        block = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return {}
-    return dict(os.fsdecode(entry).split("=", 1) for entry in block.split(b"\0") if b"=" in entry)
 
 
 def is_paused(pid: int) -> bool:

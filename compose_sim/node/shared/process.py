@@ -1,4 +1,4 @@
-"""Kill a process when the parent ends, set the command line that `ps` shows, and convert exit statuses."""
+"""Kill a process when the parent ends, set the command line that `ps` shows, read its environment, and convert exit statuses."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ def set_command_line(command: Sequence[str]) -> None:
     text = b"".join(os.fsencode(argument) + b"\0" for argument in command)
     if start and len(text) <= room:
         ctypes.memmove(start, text.ljust(room, b"\0"), room)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with; empty if it has exited or belongs to another user."""
+    try:
+        block = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    return dict(os.fsdecode(entry).split("=", 1) for entry in block.split(b"\0") if b"=" in entry)
 
 
 def shell_status(status: int) -> int:

@@ -20,6 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ..shared.process import environment_of
 from ..shared.slurm_notice import announce_stop
 
 AGENT = "COMPOSESIM_AGENT_PID"
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
             print(f"'{node}' of run '{run}' is not running", file=sys.stderr)
             return 126
         os.chdir(Path(f"/proc/{agent}/cwd").readlink())
-        return _become(rest, _environment_of(agent))
+        return _become(rest, environment_of(agent))
     return _signal(run, node, rest[0])
 
 
@@ -89,21 +90,12 @@ def _agent_of(run: str, node: str) -> int | None:
 def _processes(run: str, node: str) -> dict[int, dict[str, str]]:
     """Return the environment of each live process of the node, by process id, without this one."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != os.getpid()]
-    found = {pid: _environment_of(pid) for pid in pids}
+    found = {pid: environment_of(pid) for pid in pids}
     return {
         pid: values
         for pid, values in found.items()
         if (values.get("COMPOSESIM_RUN"), values.get("COMPOSESIM_NODE")) == (run, node) and AGENT in values
     }
-
-
-def _environment_of(pid: int) -> dict[str, str]:
-    """Return the environment that a process was started with; empty if it has exited or belongs to another user."""
-    try:
-        block = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return {}
-    return dict(os.fsdecode(entry).split("=", 1) for entry in block.split(b"\0") if b"=" in entry)
 
 
 def _interface_to(host: str) -> str:

@@ -14,10 +14,10 @@ import pytest
 
 from compose_sim.core.faults.effects import Signal, Start
 from compose_sim.core.plan.model import Plan
-from compose_sim.engine.local import process_labels
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.errors import EngineError
+from compose_sim.node.shared.process import environment_of
 from tests.builders import ROOT
 from tests.contract.bench import WAITS, Bench, until
 
@@ -88,11 +88,11 @@ def test_a_daemon_that_a_node_left_behind_is_removed(bench: Bench) -> None:
     bench.ended(plan, "node-0")
     until(lambda: "daemon" in bench.engine.output(plan.run, "node-0"))
     daemon = int(bench.engine.output(plan.run, "node-0").split()[1])
-    assert process_labels.environment_of(daemon)["COMPOSESIM_NODE"] == "node-0"
+    assert environment_of(daemon)["COMPOSESIM_NODE"] == "node-0"
 
     bench.engine.remove(plan.run)
 
-    assert process_labels.environment_of(daemon) == {}
+    assert environment_of(daemon) == {}
 
 
 def test_processes_that_fork_and_hide_end_with_the_run(bench: Bench) -> None:
