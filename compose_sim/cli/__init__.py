@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -65,6 +66,8 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = import_module(f"compose_sim.cli.commands.cmd_{cmd_name}").command
+        gc.freeze()  # modules stay; __main__ disabled collection while they load
+        gc.enable()
         return command
 
     def resolve_command(
