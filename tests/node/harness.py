@@ -33,7 +33,7 @@ class Cluster:
         for name in ("events", "logs", "shared", "debug", "control"):
             (folder / name).mkdir(parents=True)
         (folder / "control" / "secret").write_text(secrets.token_hex(32))
-        shutil.copytree(NODE_CODE, folder / "node", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(NODE_CODE, folder / "node")  # with its bytecode, as in a run
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
             **{"COMPOSESIM_RUN": "test", "COMPOSESIM_DIR": str(folder), "COMPOSESIM_SHARED": str(folder / "shared")},

@@ -227,7 +227,20 @@ def run_in(folder: Path, *options: str) -> Iterator[Run]:
     for project in project_in(folder):
         script = project.write("train.py", SCRIPT)
         run = Run(project, project.named("faults"))
-        begun = project.run("up", "--name", run.name, "--detach", "--nodes", "3", "--elastic", "2:3", *options, script)
+        begun = project.run(
+            "up",
+            "--name",
+            run.name,
+            "--detach",
+            "--nodes",
+            "3",
+            "--elastic",
+            "2:3",
+            "--node-timeout",
+            "10s",
+            *options,
+            script,
+        )
         assert begun.status == 0, begun.stderr
         try:
             run.goes_on()
@@ -274,7 +287,7 @@ def bite_and_be_over(run: Run, case: Case) -> None:
 def test_a_hang_on_purpose_is_found_like_any_other(project: Project) -> None:
     """The report names the rank, its line, and the fault that caused it."""
     name, script = project.named("hangs"), project.write("train.py", SCRIPT)
-    options = ("--engine", "local", "--nodes", "2", "--hang-timeout", "15s")
+    options = ("--engine", "local", "--nodes", "2", "--hang-timeout", "5s")
     begun = project.run("up", "--name", name, "--detach", *options, script)
     assert begun.status == 0, begun.stderr
     run = Run(project, name)
