@@ -92,7 +92,18 @@ class Live:
 
 @pytest.fixture
 def live(project: Project) -> Iterator[Live]:
-    """Remove everything of the run when the test ends, however it ends."""
+    """A run that the test may end."""
+    yield from _live_in(project)
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A run that no test of a module changes."""
+    yield from _live_in(Project(tmp_path_factory.mktemp("waiting")))
+
+
+def _live_in(project: Project) -> Iterator[Live]:
+    """Remove everything of the run when the tests end, however they end."""
     for rank in (0, 1):
         os.mkfifo(project.folder / f"word.{rank}")
     project.write("train.py", WAITING)

@@ -9,14 +9,14 @@ from tests.cli.conftest import Live, Project
 from tests.contract.bench import until
 
 
-def test_a_fault_is_told_in_one_line_or_as_json_and_healed(live: Live) -> None:
+def test_a_fault_is_told_in_one_line_or_as_json_and_healed(waiting: Live) -> None:
     """Use a rank: a node that is frozen is soon lost, and this run with it."""
-    log = live.folder / "logs" / "node-1.1.log"
+    log = waiting.folder / "logs" / "node-1.1.log"
     until(lambda: log.exists() and "begun" in log.read_text())
-    told = json.loads(live.project.run("fault", "rank-stop", "1", "--json", "--run", live.run).stdout)
-    again = live.project.run("fault", "rank-stop", "1", "--run", live.run)
-    healed = live.project.run("heal", "1", "--run", live.run)
-    nothing = live.project.run("heal", "--json")
+    told = json.loads(waiting.project.run("fault", "rank-stop", "1", "--json", "--run", waiting.run).stdout)
+    again = waiting.project.run("fault", "rank-stop", "1", "--run", waiting.run)
+    healed = waiting.project.run("heal", "1", "--run", waiting.run)
+    nothing = waiting.project.run("heal", "--json")
 
     assert {key: told[key] for key in ("kind", "nodes", "rank", "text", "for_s")} == {
         "kind": "rank-stop",
@@ -32,10 +32,10 @@ def test_a_fault_is_told_in_one_line_or_as_json_and_healed(live: Live) -> None:
     )
     assert (healed.returncode, healed.stdout) == (0, f"healed {told['id']}\n")
     assert nothing.returncode == 2
-    assert json.loads(nothing.stdout)["error"]["message"] == f"the run '{live.run}' has no active faults"
+    assert json.loads(nothing.stdout)["error"]["message"] == f"the run '{waiting.run}' has no active faults"
 
 
-def test_requests_that_make_no_sense_are_refused(live: Live) -> None:
+def test_requests_that_make_no_sense_are_refused(waiting: Live) -> None:
     """The error comes from the verb itself, or from the process of the run."""
     wrong = {
         ("fault", "kill", "node-7"): "there is no node 'node-7' in the run",
@@ -45,7 +45,7 @@ def test_requests_that_make_no_sense_are_refused(live: Live) -> None:
         ("scale", "3"): "is not elastic: its size is fixed at 2 nodes",
     }
     for words, message in wrong.items():
-        done = live.project.run(*words)
+        done = waiting.project.run(*words)
         assert done.returncode == 2, words
         assert message in done.stderr
 

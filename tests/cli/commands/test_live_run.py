@@ -14,11 +14,11 @@ from tests.builders import PATIENCE_S
 from tests.cli.conftest import Live, Project
 
 
-def test_it_is_listed_with_its_nodes(live: Live) -> None:
-    runs = {run["run"]: run for run in json.loads(live.project.run("ps", "--json").stdout)["runs"]}
+def test_it_is_listed_with_its_nodes(waiting: Live) -> None:
+    runs = {run["run"]: run for run in json.loads(waiting.project.run("ps", "--json").stdout)["runs"]}
 
-    run = runs[live.run]
-    assert (run["engine"], run["state"], run["folder"]) == ("local", "under way", str(live.folder))
+    run = runs[waiting.run]
+    assert (run["engine"], run["state"], run["folder"]) == ("local", "under way", str(waiting.folder))
     assert [(node["node"], node["state"]) for node in run["nodes"]] == [
         ("master", "running"),
         ("node-0", "running"),
@@ -26,9 +26,9 @@ def test_it_is_listed_with_its_nodes(live: Live) -> None:
     ]
 
 
-def test_a_command_runs_inside_a_node_and_its_status_is_ours(live: Live) -> None:
+def test_a_command_runs_inside_a_node_and_its_status_is_ours(waiting: Live) -> None:
     code = "import os, sys; print(os.environ['COMPOSESIM_NODE']); sys.exit(7)"
-    done = live.project.run("exec", "--run", live.run, "1", "--", sys.executable, "-c", code)
+    done = waiting.project.run("exec", "--run", waiting.run, "1", "--", sys.executable, "-c", code)
 
     assert (done.returncode, done.stdout) == (7, "node-1\n")
 
@@ -40,8 +40,8 @@ def test_a_command_runs_inside_a_node_and_its_status_is_ours(live: Live) -> None
         (("node-1",), "no command was given"),
     ],
 )
-def test_a_command_that_cannot_run_is_an_error(live: Live, words: tuple[str, ...], message: str) -> None:
-    done = live.project.run("exec", "--run", live.run, *words)
+def test_a_command_that_cannot_run_is_an_error(waiting: Live, words: tuple[str, ...], message: str) -> None:
+    done = waiting.project.run("exec", "--run", waiting.run, *words)
 
     assert done.returncode == 2
     assert message in done.stderr
@@ -64,18 +64,18 @@ def test_logs_are_followed_and_waiting_ends_with_the_run(live: Live) -> None:
     assert (wait.returncode, verdict) == (1, "✘ failed  rank 1 exited with status 3 (node-1)\n")
 
 
-def test_waiting_has_a_time_limit(live: Live) -> None:
-    done = live.project.run("wait", "--run", live.run, "--timeout", "100ms")
+def test_waiting_has_a_time_limit(waiting: Live) -> None:
+    done = waiting.project.run("wait", "--run", waiting.run, "--timeout", "100ms")
 
     assert done.returncode == 124
     assert "still running after 0.10 s" in done.stderr
 
 
-def test_a_report_of_it_must_wait(live: Live) -> None:
-    done = live.project.run("report", live.run)
+def test_a_report_of_it_must_wait(waiting: Live) -> None:
+    done = waiting.project.run("report", waiting.run)
 
     assert done.returncode == 2
-    assert f"Try: composesim wait --run {live.run}" in done.stderr
+    assert f"Try: composesim wait --run {waiting.run}" in done.stderr
 
 
 def test_stats_show_what_nodes_use(live: Live) -> None:
