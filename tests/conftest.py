@@ -14,7 +14,8 @@ import pytest
 
 from tests.builders import ROOT
 
-LONGEST = "tests/zoo/test_zoo.py"  # takes minutes: if it began last, one worker would be busy when the others are done
+# These take minutes, the zoo most: if one of them began last, one worker would be busy when the others are done.
+LONG = ("zoo/test_zoo.py", "engine/slurm/test_slurm_runs.py", "test_pytest_plugin.py", "test_train_ddp.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,8 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest: those that start containers, then those that start the most ranks."""
     weights: dict[str, int] = {}
     for item in items:
-        starts_ranks = any(item.get_closest_marker(name) for name in ("train", "docker"))
-        weights[_file_of(item)] = weights.get(_file_of(item), 0) + starts_ranks + 1000 * (_file_of(item) == LONGEST)
+        starts_ranks = any(item.get_closest_marker(name) for name in ("train", "docker", "slurm"))
+        weights[_file_of(item)] = weights.get(_file_of(item), 0) + starts_ranks
+    weights.update((f"tests/{name}", 1000 - place) for place, name in enumerate(LONG))
     items.sort(key=lambda item: (-weights[_file_of(item)], _file_of(item), not _starts_containers(item)))
 
 
