@@ -149,6 +149,10 @@ def _patience(standings: tuple[Standing, ...]) -> int:
         return 1  # in different collectives, or while a rank has left: nothing that comes later can help
     if len(_one_sided(live)) == len(live):
         return 1
+    if all(each.waits_in.startswith("init_process_group") for each in live):
+        return 1  # all ranks of the round are there
+    if any(each.waits_for_nobody for each in live) and all(each.waits_in or each.waits_for_nobody for each in live):
+        return 1
     if any(not (each.steps or each.is_done) for each in live):
         return _PATIENCE_FACTOR
     only_sleeping = all(each.doing == "sleeping" and not each.waits_in and not each.locked_in_c for each in live)

@@ -74,6 +74,12 @@ class Standing:
         return self.threads if self.doing == "locked" and not self.waits_for_loader else ()
 
     @property
+    def waits_for_nobody(self) -> bool:
+        """Whether the rank waits for a lock or a queue, and no other thread of the user's code or process could release it."""
+        idle = self.doing == "locked" and not self.waits_in and not self.waits_for_loader
+        return idle and not self.threads and not self.workers
+
+    @property
     def _inner_frames(self) -> tuple[tuple[str, int, str], ...]:
         """The frames called from the user's line."""
         at = next(

@@ -106,12 +106,18 @@ def test_a_rank_at_a_breakpoint_is_waited_for() -> None:
     ("last", "patience"),
     [
         pytest.param(stalled(2), 15.0, id="every rank has stepped"),
-        pytest.param(stalled(2, steps=0), 60.0, id="one has not stepped yet"),
+        pytest.param(stalled(2, steps=0, doing="waiting"), 60.0, id="one has not stepped yet"),
         pytest.param(
             stalled(2, steps=0, waiting_in="barrier #7 (train.py, line 9)"), 15.0, id="all wait, one for another reason"
         ),
         pytest.param(
             stalled(2, steps=0, waiting_in="all_reduce #7 (train.py, line 52)"), 60.0, id="all wait in the same"
+        ),
+        pytest.param(stalled(2, steps=0, doing="locked"), 15.0, id="one waits for a lock that nobody can release"),
+        pytest.param(
+            stalled(2, steps=0, doing="locked", threads=[["load.py", 3, "load", "x()"]]),
+            60.0,
+            id="a thread may release it",
         ),
     ],
 )
@@ -119,6 +125,11 @@ def test_before_the_first_step_there_is_more_patience(last: Event, patience: flo
     state = fold_all(PLAN, [*running(), waits(0), waits(1), last])
     assert find_hang(state, PLAN, now=100.0 + patience - 0.1) is None
     assert find_hang(state, PLAN, now=100.0 + patience) is not None
+
+
+def test_all_ranks_in_init_process_group_wait_for_nobody_else() -> None:
+    ranks = (stalled(rank, steps=0, waiting_in="init_process_group (train.py, line 7)") for rank in range(3))
+    assert find_hang(fold_all(PLAN, [*running(), *ranks]), PLAN, now=115.0) is not None
 
 
 def test_ranks_that_all_sleep_may_wake() -> None:
