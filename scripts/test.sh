@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]    with CI=true a missing Docker Engine is a failure
 #
-# Without arguments two pytest workers share the tests (tests/conftest.py says how), and the linters run beside them. No failed test
+# Without arguments three pytest workers share the tests (tests/conftest.py says how), and the linters run beside them. No failed test
 # is tried again. With arguments one pytest runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -62,7 +62,8 @@ leave_out() {
 
 wants() { [[ "$tiers" != *"not $1"* ]]; }
 
-in_parallel() { run_pytest "$1" -n 2 --dist loadfile "${@:2}"; }
+# Three for two cores: many tests wait for timeouts and for Docker, a sixth of the time with two workers.
+in_parallel() { run_pytest "$1" -n 3 --dist loadfile "${@:2}"; }
 
 # A shell's background job ignores SIGINT, and so would everything that tests start and interrupt.
 run_pytest() {

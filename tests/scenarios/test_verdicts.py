@@ -93,7 +93,7 @@ def test_a_module_runs_as_a_script_does(project: Project) -> None:
     (project.folder / "package").mkdir()
     (project.folder / "package" / "__init__.py").write_text("")
     (project.folder / "package" / "train.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
-    outcome = project.run("up", "--engine", "local", "--nodes", "1", "-m", "package.train", "--epochs", "3")
+    outcome = project.run("up", *BARE, "--engine", "local", "--nodes", "1", "-m", "package.train", "--epochs", "3")
 
     assert outcome.stdout == "node-0 | __main__ ['--epochs', '3']\n"
 
@@ -107,7 +107,7 @@ def test_words_after_two_dashes_are_the_default_scripts(project: Project) -> Non
 
 def test_a_flood_of_lines_arrives_whole(project: Project, engine: str) -> None:
     script = project.write("flood.py", "import os\nfor n in range(20_000): print(os.environ['RANK'], n)\n")
-    outcome = project.run("up", "--engine", engine, "--nodes", "2", script)
+    outcome = project.run("up", *BARE, "--engine", engine, "--nodes", "2", script)
     lines = [line.split(" | ")[1] for line in outcome.stdout.splitlines()]
 
     for rank in (0, 1):
