@@ -52,6 +52,8 @@ def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str,
     Raises SpecError if the nodes cannot all run on this machine, with the largest number that can, unless the spec has `force`.
     """
     ranks = [node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs][: spec.initial_node_count]
+    if engine == "docker" and launcher == "warm" and not spec.force:
+        _refuse_small_limits(spec)
     found = _shortages(ranks, host, engine=engine, launcher=launcher)
     if engine == "docker" and spec.recipe == "ddp" and backend == "gloo" and launcher != "env":
         found += _too_many_neighbors(len(ranks), host)
@@ -65,6 +67,16 @@ def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str,
     fewer = f"composesim up --nodes {worst.nodes} … is the largest number that fits" if worst.nodes else "free some"
     hints = [worst.fix, fewer, "--force starts them nevertheless", "composesim doctor"]
     raise SpecError(problem, hint="; ".join(filter(None, hints)))
+
+
+def _refuse_small_limits(spec: ClusterSpec) -> None:
+    """Raise SpecError if a limit is below what importing torch takes: the kernel would kill that node before its ranks start."""
+    limit = min(filter(None, (node.memory or spec.memory for node in spec.node_specs)), default=_IMPORT_BYTES)
+    if limit < _IMPORT_BYTES:
+        raise SpecError(
+            f"a node's memory of {format_bytes(limit)} is too small: importing torch takes {format_bytes(_IMPORT_BYTES)}",
+            hint=f"composesim up --memory {RANK_BYTES // _MIB}m …; --force starts the nodes nevertheless",
+        )
 
 
 def default_memory_bytes(host: Host) -> int | None:

@@ -10,6 +10,7 @@ import os
 import platform
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, last_event, try_read_plan
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
-from compose_sim.errors import EngineError
+from compose_sim.errors import EngineError, EnvironmentMissingError
 from compose_sim.node.shared.process import environment_of
 
 MASTER = "master"
@@ -54,7 +55,14 @@ class LocalEngine:
         return f"plain processes on {platform.system()} {platform.release()}"
 
     def prepare(self, plan: Plan, progress: Progress) -> str:
-        """Do nothing: no image is needed."""
+        """Prepare no image, but raise EnvironmentMissingError if another process listens on a port of the master."""
+        for port in (plan.master.port, plan.master.store_port):
+            try:
+                socket.create_server(("127.0.0.1", port)).close()
+            except OSError as error:
+                hint = f"ss -ltnp sport = :{port} shows which process uses it; without --master-port, any free port is used"
+                problem = f"port {port} of the master: {os.strerror(error.errno or 0)}"
+                raise EnvironmentMissingError(problem, hint=hint) from None
         return plan.image
 
     def image_digest(self, image: str) -> str:

@@ -115,3 +115,13 @@ def test_nodes_have_default_limits_where_docker_can_set_them() -> None:
     assert (local.default_cpus, local.default_memory_bytes) == (None, None)
     assert a_plan(a_machine(), portable=True).default_memory_bytes is None
     assert a_plan().default_memory_bytes is None
+
+
+def test_a_limit_below_what_torch_takes_is_refused_where_the_node_imports_torch() -> None:
+    with pytest.raises(SpecError) as caught:
+        a_plan(a_machine(), nodes=[{"memory": "1g"}, {"memory": "64m"}])
+
+    assert "64 MiB" in caught.value.message
+    assert "--memory 300m" in caught.value.hint
+    for fits in ({"memory": "300m"}, {"memory": "64m", "force": True}, {"memory": "64m", "launcher": "env"}):
+        assert a_plan(a_machine(), **fits)

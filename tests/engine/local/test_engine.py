@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,9 @@ from compose_sim.core.faults.effects import Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.location import runs_folder
-from compose_sim.errors import EngineError
+from compose_sim.errors import EngineError, EnvironmentMissingError
 from compose_sim.node.shared.process import environment_of
-from tests.builders import ROOT
+from tests.builders import ROOT, a_plan
 from tests.contract.bench import WAITS, Bench, until
 
 HAS_A_DAEMON = """
@@ -209,3 +210,13 @@ def is_locked(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def test_a_port_of_the_master_that_is_taken_is_refused_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(EnvironmentMissingError) as caught:
+            LocalEngine().prepare(a_plan(engine="local", master_port=port), lambda line: None)
+
+    assert f"port {port} " in caught.value.message
+    assert f"ss -ltnp sport = :{port}" in caught.value.hint
