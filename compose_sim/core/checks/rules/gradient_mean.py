@@ -23,6 +23,7 @@ from compose_sim.core.checks.evidence.gradient_sums import (
 )
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
+from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective
@@ -57,8 +58,9 @@ def judge(case: Case) -> Result:
     found = optimizers(case.observed)
     if not found:
         return not_applicable(_why_nothing(case))
+    joins = any(each.enabled for each in case.observed.of(Join))
     for each in found:
-        problem = _copy(each) or _crossed(each) or _added_weights(each) or _wrong_reduction(each)
+        problem = _copy(each) or _crossed(each) or _added_weights(each) or _wrong_reduction(each, joins=joins)
         if problem:
             return problem
     lost = _lost_in_gather(case)
@@ -216,11 +218,13 @@ def _added_weights(optimizer: Optimizer) -> Result | None:
     )
 
 
-def _wrong_reduction(optimizer: Optimizer) -> Result | None:
-    """Judge the reductions of each group of ranks."""
+def _wrong_reduction(optimizer: Optimizer, *, joins: bool) -> Result | None:
+    """Judge the reductions of each group of ranks; in `join()`, DDP divides by all ranks, also once some have no batches left."""
     groups: dict[Ranks, list[Reduction]] = {}
+    most = max((len(each.ranks) for each in optimizer.reductions), default=0)
     for each in optimizer.reductions:
-        groups.setdefault(each.ranks, []).append(each)
+        if not joins or len(each.ranks) == most:
+            groups.setdefault(each.ranks, []).append(each)
     for _, reductions in sorted(groups.items()):
         problem = _scaled(reductions) or _left_out(reductions) or _clipped_early(reductions)
         if problem:

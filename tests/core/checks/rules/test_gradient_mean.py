@@ -10,6 +10,7 @@ import pytest
 from compose_sim.core.checks import Result
 from compose_sim.core.checks.rules import gradient_mean
 from compose_sim.core.checks.rules.gradient_mean import judge
+from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import case
@@ -89,6 +90,17 @@ def test_a_mean_that_is_divided_again_fails_and_one_that_is_clipped_does_not() -
 
     assert judged(lambda _, owns: mean(owns, 0.5)).status == "failed"
     assert judged(lambda _, owns: mean(owns, 1.0 / (2 + next(calls) // 2 % 5))).status == "passed"
+
+
+@pytest.mark.parametrize(("joins", "status"), [(True, "passed"), (False, "failed")])
+def test_ranks_that_have_no_batches_left_still_count_in_a_join(joins: bool, status: str) -> None:
+    ranks: dict[int, list[Record]] = {}
+    for rank in range(4):
+        all_train = steps(rank, lambda _, owns: mean(owns), ranks=4, count=2)
+        two_are_left = steps(rank, lambda _, owns: mean(owns[:2], 0.5), ranks=4)[3:] if rank < 2 else []
+        ranks[rank] = [*([Join(True)] if joins else []), *all_train, *two_are_left]
+
+    assert judge(case(ranks)).status == status
 
 
 def test_a_rank_whose_gradient_nobody_uses_is_named() -> None:
