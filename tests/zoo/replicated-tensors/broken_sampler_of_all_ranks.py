@@ -1,6 +1,7 @@
 """Both ranks of a tensor-parallel pair are fed different samples, as under DistributedDataParallel."""
 
 # expects: replicated-tensors
+# also: matches-single
 
 import torch
 import torch.distributed as dist
