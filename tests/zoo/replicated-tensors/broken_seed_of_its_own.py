@@ -1,6 +1,7 @@
 """Each rank shuffles with another seed, also within a tensor-parallel pair."""
 
 # expects: replicated-tensors
+# also: matches-single
 
 import torch
 import torch.distributed as dist
