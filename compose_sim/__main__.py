@@ -13,6 +13,13 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(130)
+    except ModuleNotFoundError as error:  # click, or what our start imports
+        from compose_sim.errors import missing_dependency
+
+        if missing := missing_dependency(error):
+            sys.stderr.write(f"Error: {missing.message}\nTry: {missing.hint}\n")
+            sys.exit(missing.exit_code)
+        raise
 
 
 if __name__ == "__main__":

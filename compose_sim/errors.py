@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,21 @@ def resource_error(error: BaseException) -> ResourceError | None:
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     message = f"{what}: '{path}' cannot be written or opened" if path else what
     return ResourceError(message, evidence=text[:300], hint=hint.format(path=folder))
+
+
+def missing_dependency(error: ModuleNotFoundError) -> EnvironmentMissingError | None:
+    """Return the error that names a package missing from our own Python; None if the module is composesim's or Python's."""
+    from importlib.metadata import PackageNotFoundError, requires  # takes 15 ms
+
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "compose_sim", *sys.stdlib_module_names):
+        return None
+    try:
+        words = [f"'{line}'" for line in requires("composesim") or () if "extra ==" not in line]
+    except PackageNotFoundError:  # a checkout on PYTHONPATH
+        words = [package]
+    message = f"composesim needs the package '{package}', which {sys.executable} does not have"
+    return EnvironmentMissingError(message, hint=f"{sys.executable} -m pip install {' '.join(words)}")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -15,7 +16,7 @@ import click
 from compose_sim import __version__
 from compose_sim.cli.console import echo
 from compose_sim.cli.spelling import no_such_option, no_such_verb, normalize
-from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, resource_errors
+from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, missing_dependency, resource_errors
 
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
 VERBS = {
@@ -134,7 +135,9 @@ def main() -> None:
     except BrokenPipeError:
         _discard_output()  # whose reader has gone
         sys.exit(141)
-    except Exception:  # noqa: BLE001 - the one place that reports a bug of ours
+    except Exception as error:  # noqa: BLE001 - the one place that reports a bug of ours
+        if isinstance(error, ModuleNotFoundError) and (missing := missing_dependency(error)):
+            _exit_with(missing)
         bug = ComposesimError("bug in composesim", evidence=traceback.format_exc())
         bug.exit_code = 70
         text = f"This is a bug in composesim {__version__}:\n{bug.evidence}"
@@ -165,7 +168,10 @@ def _wants_json() -> bool:
     """Return whether --json is among our own arguments, not among the script's."""
     verb, words = sys.argv[1:2], sys.argv[2:]
     own = words[: words.index("--")] if "--" in words else words
-    command = group.get_command(click.Context(group), verb[0]) if verb and not verb[0].startswith("-") else None
+    command = None
+    if verb and not verb[0].startswith("-"):
+        with contextlib.suppress(Exception):  # the import may be the error that is to be printed
+            command = group.get_command(click.Context(group), verb[0])
     count = getattr(command, "count_options", None)
     return "--json" in (own[: count(own)] if count and verb[0] not in ("render", "play", "export") else own)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -127,3 +128,19 @@ def test_help_lists_the_options_of_a_recipe_only_for_that_recipe(typed: Typed) -
         "Recipe:",
         "Slurm (--engine slurm):",
     ]
+
+
+@pytest.mark.parametrize("package", ["click", "pydantic"])
+def test_a_missing_dependency_is_named_with_the_command_that_installs_it(package: str, tmp_path: Path) -> None:
+    words = f"import sys; sys.modules['{package}'] = None; sys.argv = ['composesim', 'plan', 'x.py']; "
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{words}from compose_sim.__main__ import main; main()"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    message, command = ended.stderr.splitlines()
+    assert (ended.returncode, ended.stdout) == (4, "")
+    assert f"'{package}'" in message
+    assert command.startswith(f"Try: {sys.executable} -m pip install ")
+    assert package in command

@@ -11,14 +11,14 @@ import click
 from compose_sim.cli.console import echo, say
 from compose_sim.cli.run_lookup import run_option, select_folder
 from compose_sim.core.plan.debug_configuration import PORT, launch_file
-from compose_sim.core.plan.selectors import chosen_ranks
+from compose_sim.core.plan.selectors import one_rank
 from compose_sim.engine.lifetime.attach import BreakpointWatch, relay, relay_editor, relay_typed, start_adapter
 from compose_sim.engine.run_folder.record import end_of
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 
 
 @click.command("attach")
-@click.option("--rank", required=True, metavar="R", help="The rank to debug.")
+@click.option("--rank", "wanted", metavar="R", help="The rank to debug (default: the only one).")
 @click.option(
     "--now", is_flag=True, help="Stop the rank at the line that it executes, without breakpoint() in the script."
 )
@@ -31,16 +31,16 @@ from compose_sim.errors import ComposesimError, EngineError, SpecError
     help=f"Debug in an editor: serve the Debug Adapter Protocol on 127.0.0.1 (default: {PORT}; 0: any free port).",
 )
 @run_option
-def command(rank: str, now: bool, dap: int | None, run: str | None) -> None:
+def command(wanted: str | None, now: bool, dap: int | None, run: str | None) -> None:
     """Attach to the debugger of a rank that waits at breakpoint(), or wait until the rank gets there.
 
     Ctrl-D and Ctrl-C leave the debugger, and the rank continues. --dap needs debugpy in the Python of the nodes.
     """
     folder = select_folder(run, elsewhere=False)
     plan = folder.read_plan()
-    ((node, number),) = chosen_ranks(plan, nodes=(), ranks=(rank,))
+    node, rank = one_rank(plan, wanted)
     over = end_of(folder)
-    watch = BreakpointWatch(folder.path, number)
+    watch = BreakpointWatch(folder.path, rank)
     with contextlib.ExitStack() as resources:
         listener = resources.enter_context(_listen(dap)) if dap is not None else None
         stop = watch.update()

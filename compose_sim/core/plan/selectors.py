@@ -30,6 +30,14 @@ def chosen_ranks(plan: Plan, *, nodes: Sequence[str], ranks: Sequence[str]) -> s
     return {(existing[rank].name, rank) for rank in wanted}
 
 
+def one_rank(plan: Plan, text: str | None) -> tuple[str, int]:
+    """Return the node and the number of the named rank. Nothing named means the only rank; raise SpecError if there are several."""
+    chosen = chosen_ranks(plan, nodes=(), ranks=[text] if text is not None else [])
+    if len(chosen) > 1:
+        raise SpecError(f"--rank is required: {_ranks(list(plan.nodes))}", hint="composesim attach --rank 0")
+    return chosen.pop()
+
+
 def _where(on: list[PlannedNode], plan: Plan) -> str:
     return f"in the run '{plan.run}'" if len(on) == len(plan.nodes) else f"on {_listed([node.name for node in on])}"
 
