@@ -112,6 +112,7 @@ class Session:
         """
         from compose_sim.engine.docker.network import Networks
         from compose_sim.engine.lifetime.orphans import remove_crashed
+        from compose_sim.engine.run_folder.record import discard_unstarted
         from compose_sim.engine.run_folder.retirement import retire
 
         Networks(self.plan, self.engine).check(self.plan.links)
@@ -126,6 +127,9 @@ class Session:
                 listener.progress(f"report.json was not written: {unwritten.message}. Try: {unwritten.hint}")
             spec = self.request.spec
             retire(self.request.folder, most_runs=spec.keep_runs, most_bytes=spec.keep_runs_size)
+        except ComposesimError:
+            discard_unstarted(self.folder)
+            raise
         finally:
             self.folder.release()
             if self._supervisor:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import socket
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from compose_sim.app.listener import QuietListener
 from compose_sim.app.request import read_request
@@ -14,6 +17,9 @@ from compose_sim.app.session import Session
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.protocol import Progress
+from compose_sim.engine.run_folder.folder import runs_of
+from compose_sim.engine.run_folder.record import finished_runs
+from compose_sim.errors import EnvironmentMissingError
 from tests.cli.conftest import COMMAND, UP, WAITING, Project
 
 
@@ -37,6 +43,24 @@ def test_an_interrupt_during_the_start_is_in_the_report(project: Project) -> Non
     assert session.was_interrupted
     assert project.run("report", "--run", session.name).stdout.splitlines()[-1].startswith("✘ interrupted")
     assert project.run("wait", "--run", session.name).returncode == 130
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_run_that_the_engine_refuses_leaves_only_what_an_earlier_run_stored(project: Project, stored: bool) -> None:
+    project.write("train.py", "print(1)\n")
+    runs = project.folder / ".composesim" / "runs"
+    if stored:
+        (runs / "refused" / "shared").mkdir(parents=True)
+        (runs / "refused" / "shared" / "checkpoint").write_text("step 7")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        spec = f"script: train.py\nengine: local\nlauncher: env\nmaster_port: {taken.getsockname()[1]}\n"
+        session = Session(read_request({}, file=project.folder / project.write("spec.yaml", spec)), name="refused")
+        with pytest.raises(EnvironmentMissingError, match="port"):
+            session.run(QuietListener())
+
+    assert [run.name for run in runs_of(project.folder)] == ["refused"] * stored
+    assert list(finished_runs(project.folder)) == []
+    assert list(runs.glob("*/shared/checkpoint")) == [runs / "refused" / "shared" / "checkpoint"] * stored
 
 
 def test_closing_the_terminal_interrupts_the_run_and_leaves_a_report(project: Project) -> None:

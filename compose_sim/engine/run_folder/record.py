@@ -22,7 +22,7 @@ from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
-from compose_sim.engine.run_folder.node_files import files_of_nodes, folder_of
+from compose_sim.engine.run_folder.node_files import OWN_EVENTS, files_of_nodes, folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
 from compose_sim.node.shared.progress_page import ProgressPage
@@ -131,6 +131,16 @@ def delete(folder: RunFolder) -> None:
         SafeFolder(path.parent).remove_tree(path.name)
     finally:
         folder.release()
+
+
+def discard_unstarted(folder: RunFolder) -> None:
+    """Delete the folder of a run that was refused before its first event, but not what an earlier run of this name has stored."""
+    if folder.files.status(OWN_EVENTS) or not is_run_folder(folder.path):
+        return
+    if folder.files.files("shared") or folder.files.folders("shared"):
+        folder.files.remove("plan.json")  # so that no command takes it for a run
+    else:
+        SafeFolder(folder.path.parent).remove_tree(folder.name)
 
 
 def _wait_for_lock(lock: int, over: threading.Event) -> None:
