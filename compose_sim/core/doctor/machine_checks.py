@@ -89,12 +89,9 @@ def _bridge(machine: Machine) -> _Finding:
 def _image(machine: Machine) -> _Finding:
     if DEFAULT_IMAGE in machine.host.docker.images:
         return _passed(f"{DEFAULT_IMAGE} is built")
-    needed = (
-        "and not needed: nodes run this machine's Python"
-        if _has_torch(machine)
-        else "which a Python with torch can replace"
-    )
-    return _passed(f"{DEFAULT_IMAGE} is not built, {needed}")
+    if _has_torch(machine):
+        return _passed(f"{DEFAULT_IMAGE} is not built, and not needed: nodes run this machine's Python")
+    return "warned", f"{DEFAULT_IMAGE} is not built, and no Python here has torch", "composesim image build"
 
 
 def _gpu(machine: Machine) -> _Finding:

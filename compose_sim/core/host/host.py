@@ -15,9 +15,8 @@ class PythonFacts:
     executable: str
     prefixes: tuple[str, ...]  # folders that it needs: the virtual environment and the base installation
     packages: Mapping[str, str] = field(default_factory=dict)  # distributions of frameworks -> installed versions
-    takes_packages: bool = (
-        True  # whether pip may install into it: not if it belongs to a distribution (PEP 668) or has no pip
-    )
+    takes_packages: bool = True  # whether one may install into it: not if it belongs to a distribution (PEP 668)
+    has_pip: bool = True  # not an environment that uv or `venv --without-pip` made
     torch_cuda: str | None = None  # the CUDA that torch was built for; "" for none, None if unknown
 
     @property

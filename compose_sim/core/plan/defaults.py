@@ -204,7 +204,8 @@ def pip_line(python: PythonFacts | None, packages: Iterable[str]) -> str:
     executable = python.executable if python else "python3"
     if python and not python.takes_packages:
         return f"{executable} -m venv .venv && . .venv/bin/activate && pip install {words}"
-    return f"{executable} -m pip install {words}"
+    pip = "" if python is None or python.has_pip else f"{executable} -m ensurepip && "
+    return f"{pip}{executable} -m pip install {words}"
 
 
 def _lacks(python: PythonFacts | None, packages: Mapping[str, str]) -> str:

@@ -152,7 +152,8 @@ def _probe(executable: str, names: tuple[str, ...], owner: Owner | None) -> Pyth
         executable=executable,
         prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
         packages=_with_other_builds({name: version for name, version in versions.items() if version}),
-        takes_packages=has_pip and (prefix != base or not any(Path(base).glob("lib/python3*/EXTERNALLY-MANAGED"))),
+        takes_packages=prefix != base or (has_pip and not any(Path(base).glob("lib/python3*/EXTERNALLY-MANAGED"))),
+        has_pip=has_pip,
         torch_cuda=_cuda_of(origin) if origin else None,
     )
 

@@ -57,6 +57,13 @@ def test_one_engine_that_can_run_nodes_is_enough(host: dict[str, Any], fit: bool
     assert (the("python", machine).status, the("docker", machine).status) == statuses
 
 
+def test_an_image_that_is_not_built_is_a_warning_only_without_torch() -> None:
+    docker = replace(a_host().docker, images=())
+
+    assert the("image", a_machine(host={"docker": docker})).status == "passed"
+    assert the("image", a_machine(host={"docker": docker, "python": NO_TORCH})).status == "warned"
+
+
 @pytest.mark.parametrize("reason", ["the docker command is not installed", "this user may not use the Docker socket"])
 def test_docker_is_told_in_the_words_of_what_is_wrong_with_it(reason: str) -> None:
     check = the("docker", a_machine(host={"docker": no_docker(reason)}))
