@@ -8,8 +8,9 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -57,6 +58,16 @@ VERBS = {
 
 class Verbs(click.Group):
     """Verbs by name, each from `cli/commands/cmd_<verb>.py`."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the words before the verb; this prints `--help`."""
+        with _exit_without_reader():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb."""
+        with _exit_without_reader():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all verbs, in the order of use."""
@@ -132,9 +143,6 @@ def main() -> None:
     except PermissionError as error:
         message, hint = f"{error.strerror}: '{error.filename}'", f"ls -ld {error.filename}"
         _exit_with(EnvironmentMissingError(message, hint=hint))
-    except BrokenPipeError:
-        _discard_output()  # whose reader has gone
-        sys.exit(141)
     except Exception as error:  # noqa: BLE001 - the one place that reports a bug of ours
         if isinstance(error, ModuleNotFoundError) and (missing := missing_dependency(error)):
             _exit_with(missing)
@@ -157,6 +165,16 @@ def _exit_with(error: ComposesimError, text: str = "") -> NoReturn:
         parts = [f"Error: {error.message}", _indented(error.evidence), f"Try: {error.hint}" if error.hint else ""]
         echo(text or "\n".join(filter(None, parts)), err=True)
     sys.exit(error.exit_code)
+
+
+@contextlib.contextmanager
+def _exit_without_reader() -> Iterator[None]:
+    """Exit with the code of a command that SIGPIPE ends, if the reader of stdout has gone; Click would exit with 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        _discard_output()
+        sys.exit(141)
 
 
 def _discard_output() -> None:

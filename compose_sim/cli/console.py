@@ -43,7 +43,12 @@ def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
         from compose_sim.core.report.github import without_commands  # imports the report: too slow for `--help`
 
         text = without_commands(text, token=secrets.token_hex(16))
-    click.echo(text, nl=False, err=err)
+    try:
+        click.echo(text, nl=False, err=err)
+    except BrokenPipeError:
+        if not err:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # messages without a reader must not end a run
 
 
 def echo_workflow_command(command: str, *, err: bool) -> None:
