@@ -12,6 +12,7 @@ from math import isqrt
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import Choice
+from compose_sim.core.request.field_types import TORCH_NODE_BYTES, TORCH_RANK_BYTES
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.units import format_bytes, format_count
 from compose_sim.errors import SpecError
@@ -70,13 +71,16 @@ def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str,
 
 
 def _refuse_small_limits(spec: ClusterSpec) -> None:
-    """Raise SpecError if a limit is below what importing torch takes: the kernel would kill that node before its ranks start."""
-    limit = min(filter(None, (node.memory or spec.memory for node in spec.node_specs)), default=_IMPORT_BYTES)
-    if limit < _IMPORT_BYTES:
-        raise SpecError(
-            f"a node's memory of {format_bytes(limit)} is too small: importing torch takes {format_bytes(_IMPORT_BYTES)}",
-            hint=f"composesim up --memory {RANK_BYTES // _MIB}m …; --force starts the nodes nevertheless",
-        )
+    """Raise SpecError if a node's limit is below what its agent and ranks take: the kernel would kill it before the first step."""
+    for number, node in enumerate(spec.node_specs):
+        ranks, limit = node.nproc_per_node or spec.nproc_per_node, node.memory or spec.memory
+        least = TORCH_NODE_BYTES + TORCH_RANK_BYTES * ranks
+        if limit and limit < least:
+            needs = f"torch and DDP take {format_bytes(least)} with {format_count(ranks, 'rank')}"
+            raise SpecError(
+                f"a memory limit of {format_bytes(limit)} is too small for node-{number}: {needs}",
+                hint=f"composesim up --memory {least // _MIB}m …; --force starts the nodes nevertheless",
+            )
 
 
 def default_memory_bytes(host: Host) -> int | None:

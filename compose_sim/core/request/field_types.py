@@ -19,6 +19,9 @@ _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")  # Docker checks the rest; none of these is special in `.env`
 _LEAST_BYTES = 6 << 20  # Docker refuses a memory limit below 6 MiB
 
+# Nodes with 1, 2 and 4 ranks train a small model under DDP with limits of 256, 352 and 512 MiB, and not with 240, 320 and 448 MiB.
+TORCH_NODE_BYTES, TORCH_RANK_BYTES = 160 << 20, 96 << 20
+
 
 def check_environment(env: dict[str, str]) -> dict[str, str]:
     """Return `env` unchanged; raise ValueError for a name or a value that no process can have."""
@@ -39,6 +42,16 @@ def _size(value: Any) -> int:
     if size < _LEAST_BYTES:
         raise ValueError(f"'{value}' is too small: at least {format_bytes(_LEAST_BYTES)}")
     return size
+
+
+def _memory(value: Any) -> int:
+    try:
+        return _size(value)
+    except ValueError as error:
+        if "too small" not in str(error):
+            raise
+        least = format_bytes(TORCH_NODE_BYTES + TORCH_RANK_BYTES)
+        raise ValueError(f"{error}, and {least} for a node that trains with torch") from None
 
 
 def _image(text: str) -> str:
@@ -126,6 +139,9 @@ def _comma_separated(value: Any) -> Any:
 
 Size = Annotated[
     int, BeforeValidator(_size), WithJsonSchema({"type": ["string", "integer"], "examples": ["512m", "2g"]})
+]
+Memory = Annotated[
+    int, BeforeValidator(_memory), WithJsonSchema({"type": ["string", "integer"], "examples": ["512m", "2g"]})
 ]
 Duration = Annotated[
     float,

@@ -23,6 +23,7 @@ from compose_sim.core.request.field_types import (
     Image,
     Keep,
     Links,
+    Memory,
     Mount,
     Name,
     NodeGpus,
@@ -45,7 +46,7 @@ class NodeSpec(BaseModel):
 
     nproc_per_node: Count | None = Field(None, description="Ranks on this node.", examples=[2])
     cpus: Cpus | None = Field(None, description="CPU limit of this node.", examples=[0.5])
-    memory: Size | None = Field(None, description="Memory limit of this node.", examples=["4g"])
+    memory: Memory | None = Field(None, description="Memory limit of this node.", examples=["4g"])
     gpus: NodeGpus | None = Field(None, description="GPUs of this node, by number or UUID, or none.", examples=["0,1"])
     env: Environment = Field(
         default_factory=dict, description="Environment variables of this node.", examples=[{"ROLE": "small"}]
@@ -166,7 +167,7 @@ class ClusterSpec(BaseModel):
     mounts: Annotated[tuple[Mount, ...], Flag("image", "SRC:DST[:ro]", names=("--mount",), needs_docker=True)] = Field(
         (), description="Files or folders of this machine to mount into every node.", examples=[["./data:/data:ro"]]
     )
-    memory: Annotated[Size | None, Flag("cluster", "SIZE", needs_docker=True, on_slurm=True)] = Field(
+    memory: Annotated[Memory | None, Flag("cluster", "SIZE", needs_docker=True, on_slurm=True)] = Field(
         None, description="Memory limit of each node.", examples=["2g"]
     )
     cpus: Annotated[Cpus | None, Flag("cluster", "N", needs_docker=True, on_slurm=True)] = Field(

@@ -117,11 +117,18 @@ def test_nodes_have_default_limits_where_docker_can_set_them() -> None:
     assert a_plan().default_memory_bytes is None
 
 
-def test_a_limit_below_what_torch_takes_is_refused_where_the_node_imports_torch() -> None:
+@pytest.mark.parametrize(
+    ("spec", "least"),
+    [({"nodes": [{"memory": "1g"}, {"memory": "255m"}]}, "256m"), ({"nproc_per_node": 4, "memory": "543m"}, "544m")],
+    ids=["one node", "four ranks"],
+)
+def test_a_limit_below_what_torch_takes_is_refused_where_the_node_imports_torch(
+    spec: dict[str, Any], least: str
+) -> None:
     with pytest.raises(SpecError) as caught:
-        a_plan(a_machine(), nodes=[{"memory": "1g"}, {"memory": "64m"}])
+        a_plan(a_machine(), **spec)
 
-    assert "64 MiB" in caught.value.message
-    assert "--memory 300m" in caught.value.hint
-    for fits in ({"memory": "300m"}, {"memory": "64m", "force": True}, {"memory": "64m", "launcher": "env"}):
-        assert a_plan(a_machine(), **fits)
+    assert f"--memory {least} " in caught.value.hint
+    ranks = spec.get("nproc_per_node", 1)
+    for fits in ({"memory": least}, {"memory": "64m", "force": True}, {"memory": "64m", "launcher": "env"}):
+        assert a_plan(a_machine(), nproc_per_node=ranks, **fits)

@@ -47,7 +47,7 @@ BAD = [
         r"image: 'a\nCOMPOSESIM_USER=0:0' is not the name of an image: write it like pytorch/pytorch:latest",
         "",
     ),
-    ("memory: 1k", 1, "memory: '1k' is too small: at least 6 MiB", ""),
+    ("memory: 1k", 1, "memory: '1k' is too small: at least 6 MiB, and 256 MiB for a node that trains with torch", ""),
     ("scratch: 1m", 1, "scratch: '1m' is too small: at least 6 MiB", ""),
     ("timeout: [1]", 1, "timeout: a list is not a single value", ""),
     ("engine: dcoker", 1, "engine: 'dcoker' is not one of auto, docker, local, slurm", "engine: docker"),
