@@ -56,7 +56,7 @@ def test_the_estimate_counts_each_kind_of_tensor_and_replaces_no_checkpoint(tmp_
 
 def test_a_node_whose_ranks_do_not_fit_is_named() -> None:
     result = {"process": 200 << 20, "buckets": 1 << 20, "peak": {"param": 1 << 20, "grad": 1 << 20, "total": 9}}
-    plan = a_plan(nodes=[{"memory": "1g"}, {"memory": "256m"}, {"memory": "256m", "nproc_per_node": 2}])
+    plan = a_plan(nodes=[{"memory": "1g"}, {"memory": "256m"}, {"memory": "256m", "nproc_per_node": 2}], force=True)
 
     rank = rank_memory(result)
     nodes = memory_of_nodes(plan, rank, machine_bytes=None)
