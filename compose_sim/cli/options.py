@@ -173,13 +173,19 @@ def _own_options_in(arguments: Sequence[str], request: Request) -> str:
     except OSError:
         return ""  # the plan says so
     words = [word for word in arguments if word.startswith("--") and normalized(word.partition("=")[0]) in known]
-    strange = [word for word in words if not re.search(re.sub("[-_]", "[-_]", word[2:].partition("=")[0]), source)]
+    strange = [word for word in words if not _is_option_in(source, word[2:].partition("=")[0])]
     if not strange:
         return ""
     own = f"{context.command_path} {strange[0]} … {script}"
     return (
         f"{', '.join(strange)}: passed to {script}, like all words after it; options of composesim go before it: {own}"
     )
+
+
+def _is_option_in(source: str, name: str) -> bool:
+    """Return whether a script seems to take an option: it has the name as an option, a string, an attribute, a field or a parameter."""
+    own = re.sub("[-_]", "[-_]", name)
+    return bool(re.search(rf"""(--|["'.]){own}\b|\b{own}\s*[:=,)]""", source))
 
 
 def _named_value(text: str, option: SpecOption) -> tuple[str, str]:

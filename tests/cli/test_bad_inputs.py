@@ -21,6 +21,9 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """Type a command in a folder with some files; return the exit code and all that is printed."""
     (tmp_path / "train.py").write_text("print('hi')\n")
     (tmp_path / "takes_nodes.py").write_text("parser.add_argument('--nodes')\n")
+    (tmp_path / "has_fields.py").write_text(
+        "# memory is scarce here, and cpus are not\nclass C:\n    nodes: int\n    hang_timeout = 1\n"
+    )
     (tmp_path / "null.py").write_bytes(b"x = 1\0\n")
     (tmp_path / "spec.yaml").write_text("script: train.py\n")
     (tmp_path / "unquoted.yaml").write_text("script: train.py\nenv: {A: ${HOME}}\n")
@@ -86,6 +89,8 @@ def test_the_spellings_of_torchrun_are_accepted(typed: Typed) -> None:
         ("train.py", ("--nproc_per_node=4",), "--nproc_per_node=4: passed to train.py"),
         ("train.py", ("--epochs", "4"), ""),
         ("takes_nodes.py", ("--nodes", "4"), ""),
+        ("has_fields.py", ("--nodes", "4", "--hang-timeout=9"), ""),
+        ("has_fields.py", ("--memory", "a", "--cpus=b"), "--memory, --cpus=b: passed to has_fields.py"),
     ],
 )
 def test_an_option_after_the_script_that_the_script_does_not_know_draws_a_remark(
