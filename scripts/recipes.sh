@@ -12,6 +12,7 @@ cd "$(dirname "$0")/.."
 VENV=.venv-recipes
 STAMP=$VENV/composesim-recipes
 IMAGE=templates/image
+VALIDATORS=(kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0) # of exported job files: tests/core/export/test_validators.py
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/composesim/wheels
 PATH=$PATH:/usr/sbin # where sshd is
 
@@ -42,6 +43,7 @@ ensure() {
     pip install "$(torch)" --editable . --group test $(printf -- "--requirement $IMAGE/requirements/%s.txt " ray paddle jupyter tensorboard)
     pip install --no-index --find-links "$(wheels)" --no-deps --force-reinstall horovod # the one for another torch has the same version
     pip install --requirement "$IMAGE/requirements/horovod.txt"
+    pip install "${VALIDATORS[@]}"
     pip uninstall --yes rfc3987-syntax lark # Jupyter's: where they are, each process of Ray takes 1.4 s of CPU longer to start
     pip check >/dev/null || { "$VENV/bin/python" -m pip check >&2; fail "packages in $VENV contradict each other."; }
     fingerprint >"$STAMP"

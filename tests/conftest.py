@@ -1,4 +1,4 @@
-"""Configure all tests: the flag that rewrites golden files, and how tests are distributed to xdist's workers."""
+"""Configure all tests: the flag that rewrites golden files, what tests share, and how xdist's workers share tests."""
 
 from __future__ import annotations
 
@@ -82,6 +82,15 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             yield folder
     finally:
         subprocess.run([script, "stop", folder], check=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="session")
+def recipes_python() -> Path:
+    """The Python with composesim, Horovod, Ray and PaddlePaddle: `--python` of a run, or the one to start composesim with."""
+    checked = subprocess.run([ROOT / "scripts" / "recipes.sh", "--check"], capture_output=True, text=True, check=False)
+    if checked.returncode:
+        pytest.fail(f"{checked.stderr.strip()} Type: make recipes")
+    return ROOT / ".venv-recipes" / "bin" / "python"
 
 
 @pytest.fixture
