@@ -47,7 +47,7 @@ def command(
     """Run SCRIPT (default: the recipe's example) on every rank of a cluster, and exit with its verdict.
 
     Arguments after SCRIPT are passed to the script. Exit code: 0 passed, 1 the run failed, 2 bad usage, 3 inconclusive,
-    4 something is missing on this machine, 124 hang or timeout, 130 interrupted.
+    4 something is missing on this machine, 124 hang or timeout, 130 interrupted. The run goes on if nobody reads its output (`| head`).
     """
     request = request_from_flags(file=file, program=program, **flags)
     if watch:
