@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from tests.builders import ROOT
+from tests.cli.commands.test_cmd_view import served
 from tests.contract.bench import until
 from tests.core.export.jobs import document
+from tests.scenarios.conftest import Project
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm_cluster")]
 
@@ -75,6 +77,12 @@ def events_of(folder: Path, run: str) -> list[dict[str, Any]]:
 
 def wait_for_ranks(folder: Path, run: str, count: int) -> None:
     until(lambda: sum(event["kind"] == "rank-started" for event in events_of(folder, run)) == count)
+
+
+def measured(folder: Path) -> set[str]:
+    """Return the nodes of the only running run whose memory `stats` knows."""
+    nodes = json.loads(composesim(folder, "stats", "--json").stdout)["nodes"]
+    return {node["node"] for node in nodes if node["memory_bytes"]}
 
 
 def job_of(folder: Path, run: str) -> str:
@@ -284,7 +292,9 @@ def test_commands_work_from_another_shell_and_an_elastic_run_goes_on_without_a_l
     everywhere = composesim(tmp_path, "exec", "all", "--", "sh", "-c", "echo on $SLURMD_NODENAME").stdout
     hosts = re.findall(r"on (node-\d)", everywhere)
     assert len(set(hosts)) == 2, everywhere
-    until(lambda: "cpu" in composesim(tmp_path, "stats").stdout.lower())
+    until(lambda: {"node-0", "node-1"} <= measured(tmp_path))
+    with served(Project(tmp_path), "tour") as page:
+        assert json.load(page.get("/runs"))["runs"] == [{"name": "tour", "is_running": True}]
     assert composesim(tmp_path, "fault", "pause", "node-1").returncode == 0
     assert composesim(tmp_path, "heal").returncode == 0
 
