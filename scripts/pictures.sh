@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the pictures in the documents from a real run. They are stale when the code of the page changes (tests/view/test_pictures.py).
+# Make the pictures in the documents from real runs. tests/view/test_pictures.py fails if they are stale.
 set -euo pipefail
 export LC_ALL=C # the order of names below
 cd "$(dirname "$0")/.."
@@ -19,4 +19,9 @@ mkdir -p "$folder"
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1120 \
     --screenshot="$folder/page.png" "file://$work/demo.html" 2>/dev/null
 cat "$page"/* | sha256sum | cut -d ' ' -f 1 >"$folder/page.made-from"
-echo "$folder/page.png"
+(
+    cd "$work"
+    PYTHONPATH=$OLDPWD "$OLDPWD/.venv/bin/python" -m scripts.terminal_picture "$folder/run.svg" \
+        "composesim up --nodes 4 --name demo train_ddp.py --epochs 1"
+)
+ls "$folder"/*.png "$folder"/*.svg

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import secrets
+import shutil
 from hashlib import sha256
+from pathlib import Path
 
+import pytest
+
+from scripts.terminal_picture import command_of, draw, print_of, screen, text_in
 from tests.builders import ROOT
+
+RUN = ROOT / "docs" / "pictures" / "run.svg"
 
 
 def test_the_picture_of_the_page_was_made_from_the_present_code() -> None:
@@ -14,3 +23,20 @@ def test_the_picture_of_the_page_was_made_from_the_present_code() -> None:
 
     assert sha256(b"".join(path.read_bytes() for path in sources)).hexdigest() == made_from
     assert (ROOT / "docs" / "pictures" / "page.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.train
+@pytest.mark.docker
+def test_the_picture_of_a_terminal_shows_what_the_command_prints(tmp_path: Path) -> None:
+    """`make pictures` makes it again."""
+    shutil.copy(ROOT / "train_ddp.py", tmp_path)
+    shutil.copytree(ROOT / "data", tmp_path / "data")
+    command, name = command_of(RUN.read_text()), f"demo-{secrets.token_hex(3)}"
+    printed = print_of(command.replace("--name demo", f"--name {name}"), tmp_path).replace(name, "demo")
+
+    assert "✔ passed" in printed
+    assert _without_figures(text_in(draw(command, screen(printed)))) == _without_figures(text_in(RUN.read_text()))
+
+
+def _without_figures(text: str) -> str:
+    return re.sub(r"\d[\d.]*([KMG]iB|B)?", "#", re.sub(r"\([0-9a-f]{12}\)", "", text))
