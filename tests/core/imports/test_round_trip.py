@@ -32,7 +32,7 @@ def specs(draw: st.DrawFn, target: str) -> dict[str, Any]:
     most_nodes = draw(st.integers(1, 5))
     optional: dict[str, Any] = {
         "cpus": st.integers(1, 16) if target == "slurm" else st.sampled_from([0.5, 1.5, 2, 12]),
-        "memory": st.integers(64, 4096).map(lambda size: size * unit * MIB),
+        "memory": st.integers(544, 4096).map(lambda size: size * unit * MIB),  # enough for four ranks
         "shm_size": st.integers(7 * MIB, 512 * MIB),
         "timeout": st.integers(1, 10**6),
         "env": st.dictionaries(NAMES, TEXT, max_size=3),
