@@ -139,7 +139,7 @@ def _judge_by_hand(case: Case) -> Result | None:
         if not least or not further or not all(_waits_in_model(rank) for rank in further):
             continue
         known = max(map(_own_collectives, further))
-        if all(_has_left(rank, known) for rank in ended) and not _may_be_a_branch(ended):
+        if all(_has_left(rank, known) for rank in ended) and not _may_be_a_branch(ended, further):
             other = next(rank for rank in further if counts[rank.rank] == most)
             forward = other.last(DdpForward)
             return failed(
@@ -176,9 +176,11 @@ def _ended_by_others(rank: RankObserved) -> bool:
     return end is None or not end.raised or bool(_BY_OTHERS.search(end.raised))
 
 
-def _may_be_a_branch(ended: list[RankObserved]) -> bool:
+def _may_be_a_branch(ended: list[RankObserved], further: list[RankObserved]) -> bool:
     """Return whether rank 0 (of each node) may have issued what no other rank does within the loop: then counts mean nothing."""
     if any(rank.local_rank for rank in ended):
         return False
+    if any(rank.rank for rank in ended) and not any(rank.local_rank for rank in further):
+        return False  # with one rank per node, such a branch takes rank 0 alone, or all ranks
     places = [[each.at for each in rank.of(Collective, DdpForward)] for rank in ended]
     return any(at and at[-1] not in at[:-1] for at in places)

@@ -91,7 +91,7 @@ def _worker() -> int | None:
 
 def _states(generators: list[Any]) -> _States:
     """Return the state of each generator that code uses without naming one, and of those in the data set."""
-    states: _States = {"torch": torch_state()}
+    states: _States = {"torch": _device_state()}
     random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
     if random is not None:
         states["python"] = _python_state(random)
@@ -111,8 +111,8 @@ def torch_state(generator: Any = None) -> _State:
     return zlib.crc32(state), left, zlib.crc32(state[24 : 24 + 8 * _WORDS])
 
 
-def _model_state() -> _State:
-    """Return the state of torch's generator, with that of the current GPU: a model on a GPU draws from the latter."""
+def _device_state() -> _State:
+    """Return the state of torch's generator, with that of the current GPU: models and data on a GPU draw from the latter."""
     whole, left, numbers = torch_state()
     cuda = sys.modules["torch"].cuda
     if cuda.is_initialized() and not cuda.is_current_stream_capturing():
@@ -188,7 +188,7 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> tuple[dict[
     forward = context.memory[_FORWARDS] = context.memory.get(_FORWARDS, 0) + 1
     if forward > _LOOKS.get(context.mode, _THOROUGH)[2]:
         return None
-    state = _model_state()
+    state = _device_state()
     rows, _ = rows_of(given, wait=context.thorough) or (None, None)
     fields: dict[str, Any] = {"model": number, "ranks": ranks, "forward": forward - 1, "rows": rows}
     last = context.memory.get(_LAST_STATE)
@@ -227,11 +227,11 @@ def _group_of(context: RankContext, model: Any) -> tuple[int, tuple[int, ...]]:
 
 
 def _after_forward(context: RankContext, fields: dict[str, Any], before: _State) -> None:
-    after = context.memory[_LAST_STATE] = _model_state()
+    after = context.memory[_LAST_STATE] = _device_state()
     context.note(TrainingForward(**fields, state=before[0], drew=draws(before, after)))
 
 
 def _keep_state(context: RankContext) -> None:
     """Keep the state when a batch is taken: what is drawn from then to the model's forward is drawn for this batch."""
     if context.memory.get(_FORWARDS, 0) < _LOOKS.get(context.mode, _THOROUGH)[2]:
-        context.memory[_LAST_STATE] = _model_state()
+        context.memory[_LAST_STATE] = _device_state()

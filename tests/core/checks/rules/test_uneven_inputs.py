@@ -64,11 +64,18 @@ def test_without_a_loader_the_calls_of_the_model_are_counted() -> None:
     barrier = all_reduce(op="barrier", at=("/work/train.py", 30))
     short = [ddp(), *[forward(), step(1)] * 2, barrier]
     long = [ddp(), *[forward(), step(1)] * 2, forward()]
-    result = judge(case({0: long, 1: short}, verdict="hung"))
-    assert result.status == NOT_APPLICABLE  # both have LOCAL_RANK 0 here: the barrier may stand in a branch of rank 0
-    launched = LaunchEnvironment(local_rank=1)
-    result = judge(case({0: long, 1: [launched, *short]}, verdict="hung"))
-    assert result.detail.startswith("rank 1 ended after 2 batches, while rank 0 continued to batch 3")
+    result = judge(case({0: short, 1: long}, verdict="hung"))
+    assert result.status == NOT_APPLICABLE  # the barrier may stand in a branch of rank 0
+    for launched in ([], [LaunchEnvironment(local_rank=1)]):
+        result = judge(case({0: long, 1: [*launched, *short]}, verdict="hung"))
+        assert result.detail.startswith("rank 1 ended after 2 batches, while rank 0 continued to batch 3")
+
+
+def test_the_first_rank_of_each_node_may_be_in_a_branch() -> None:
+    barrier = all_reduce(op="barrier", at=("/work/train.py", 30))
+    first = [ddp(), forward(), step(1), barrier]
+    second = [LaunchEnvironment(local_rank=1), ddp(), forward(), step(1), forward()]
+    assert judge(case({0: first, 1: second, 2: first, 3: second}, verdict="hung")).status == NOT_APPLICABLE
 
 
 def test_a_rank_that_failed_by_itself_is_no_lack_of_batches() -> None:
