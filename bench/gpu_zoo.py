@@ -26,13 +26,14 @@ NOTES = """With NCCL, ranks that issue different collectives hang where gloo rai
 - hard_slow_download, hard_slow_samples and right_early_stop allow a wait of 4 s, and 16 s before the first step. With 18 runs
   of four ranks at a time on one GPU, NCCL's first collective took longer.
 - broken_shards_by_hand and broken_every_node_reports: with one rank per node, LOCAL_RANK is 0 everywhere, on the CPU too.
-- hard_joined and broken_parts_by_hand are judged wrongly on the CPU too, with four nodes of one rank.
+- hard_joined and broken_parts_by_hand were judged wrongly on the CPU too, with four nodes of one rank. Both are mended.
 - checkpoint-load: the scripts for the CPU load without map_location, which the check rightly says of them on GPUs.
 - wasted-time is said of two scripts on emulated GPUs; on the CPU they were not run at that commit.
 - broken_mean_of_own_tokens on emulated GPUs was not run again after the replay of batches from a second GPU was mended.
 - The checks without numbers in a column are newer than that run.
 - broken_dropout: the check did not read the GPU's generator. It does now, which was not measured again.
-- broken_seed_per_rank: its samples lie on the GPU with noise that the GPU draws. Why nothing is said is not known.
+- broken_seed_per_rank: its samples lie on the GPU with noise that the GPU draws, and such draws of a data set were not read. They
+  are now.
 """
 _MACHINE = """import platform, torch
 gpus = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
