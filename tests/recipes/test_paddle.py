@@ -160,15 +160,14 @@ def test_an_image_without_paddle(project: Project) -> None:
 
 
 def test_a_port_that_is_taken(project: Project, recipes_python: Path) -> None:
-    """Paddle's launcher would take any listener for its master, and wait forever."""
+    """It is refused before the start: Paddle's launcher would take any listener for its master, and wait forever."""
     script, run = project.write("train.py", "import paddle"), project.named("port")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         done = project.run(*words(recipes_python, run, "--master-port", str(port), script, engine="local"))
 
-    cause = done.report["cause"]
-    assert (done.status, cause["node"]) == (1, "node-0")
-    assert cause["message"].startswith(f"Paddle's master of this round cannot listen on port {port}: ")
+    assert done.status == 4
+    assert f"port {port} of the master" in json.loads(done.stdout)["error"]["message"]
 
 
 def test_a_paddle_that_is_too_old(project: Project, recipes_python: Path) -> None:

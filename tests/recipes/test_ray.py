@@ -149,8 +149,8 @@ def test_a_port_that_is_taken_is_named(project: Project, recipes_python: Path) -
         words = up(recipes_python, "local", project.named("taken"), "--json", "--master-port", port)
         done = project.run(*words, "--option", "dashboard=off", project.write("train.py", HELLO))
 
-    assert done.status == 1
-    assert f"Ray's head cannot listen on port {port}" in done.report["cause"]["message"]
+    assert done.status == 4
+    assert f"port {port} of the master" in json.loads(done.stdout)["error"]["message"]
 
 
 def test_a_published_port_that_was_taken_after_planning_is_named(recipes_python: Path, tmp_path: Path) -> None:
