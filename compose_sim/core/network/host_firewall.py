@@ -17,24 +17,32 @@ SETTLED_S = 600  # rules are installed before the network of their run exists; n
 
 # Docker may use either kind of tables: those that have the chain DOCKER-USER. One transaction replaces all rules of the run, and
 # removes those of runs that are gone: somebody may have removed their network by hand. A comment is `composesim:RUN@SECONDS`.
+# A transaction fails as a whole if another run removed one of these rules since they were listed; then it is made anew.
 _SCRIPT = """
 for found in iptables-nft iptables-legacy iptables none; do
   $found -w 5 -S DOCKER-USER >/dev/null 2>&1 && break
 done
 [ $found = none ] && { echo "no iptables here shows Docker's chain DOCKER-USER" >&2; exit STATUS; }
-{ echo '*filter'
-  $found -w 5 -S | sed -n '/ --comment "*composesim:/s/^-A/-D/p' | while read -r rule; do
-    name=${rule#*composesim:} name=${name%%[!a-z0-9_@-]*}
-    run=${name%@*} began=${name##*@}
-    case LIVE in *" $run "*) is_live=yes ;; *) is_live=no ;; esac
-    [ "$run" = RUN ] || { [ $is_live = no ] && [ "$began" -lt OLD ]; } || continue
-    echo "$rule"
-  done
-  cat <<'END'
+replace() {
+  { echo '*filter'
+    $found -w 5 -S | sed -n '/ --comment "*composesim:/s/^-A/-D/p' | while read -r rule; do
+      name=${rule#*composesim:} name=${name%%[!a-z0-9_@-]*}
+      run=${name%@*} began=${name##*@}
+      case LIVE in *" $run "*) is_live=yes ;; *) is_live=no ;; esac
+      [ "$run" = RUN ] || { [ $is_live = no ] && [ "$began" -lt OLD ]; } || continue
+      echo "$rule"
+    done
+    cat <<'END'
 RULES
 END
-  echo COMMIT
-} | $found-restore -w 5 --noflush
+    echo COMMIT
+  } | $found-restore -w 5 --noflush
+}
+for attempt in 1 2 3 4 5; do
+  said=$(replace 2>&1) && exit
+done
+echo "$said" >&2
+exit 1
 """
 
 

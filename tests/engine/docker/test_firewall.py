@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,21 @@ def test_what_runs_without_a_network_have_left_is_removed_unless_they_are_about_
 
     assert {rule_of(line) for line in pruned} == {"", "goes-on", "begins"}
     assert {rule_of(line) for line in another} == {"", "goes-on", "begins", "other"}
+
+
+def test_a_rule_that_another_run_removes_in_between_fails_nothing(tmp_path: Path) -> None:
+    other = tmp_path / "other.sh"
+    other.write_text(render_firewall("", None, now=NOW, live=[]))
+    restore = tmp_path / "iptables-nft-restore"  # lets the other run go first, once
+    restore.write_text(
+        f"#!/bin/sh\n[ -e {tmp_path}/done ] || {{ touch {tmp_path}/done; sh {other}; }}\n"
+        f'exec {shutil.which("iptables-nft-restore")} "$@"\n'
+    )
+    restore.chmod(0o755)
+    gone = closed("gone", now=NOW - SETTLED_S - 1)
+    after = render_firewall("mine", "10.211.0.0/24", now=NOW, live=[])
+
+    assert {rule_of(line) for line in shown_after(gone, f"PATH={tmp_path}:$PATH\n{after}")} == {"", "mine"}
 
 
 def rule_of(line: str) -> str:
