@@ -75,10 +75,13 @@ def _act_in(caller: FrameType) -> None:
     """Act as soon as the main thread is back in this frame, like a debugger's breakpoint."""
     before = sys.gettrace(), caller.f_trace, caller.f_trace_opcodes
 
-    def trace(*_: Any) -> None:
+    def trace(_: FrameType, event: str, __: Any) -> Any:
+        if event == "exception":  # a `for` loop ignores what is raised while its iterator's StopIteration is traced
+            return trace
         sys.settrace(before[0])
         caller.f_trace, caller.f_trace_opcodes = before[1:]
         _act()
+        return None
 
     caller.f_trace, caller.f_trace_opcodes = trace, True
     sys.settrace(_trace_nothing)
