@@ -41,15 +41,18 @@ def render(session: Session, *, force: bool) -> int:
         raise SpecError(
             f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder"
         )
+    program = program_of(request)
+    is_script = not (program.is_module or program.is_command)
+    script = Path(os.path.abspath(request.folder / program.target)) if is_script else None
+    code = list(
+        _code_files(request.folder, script, besides=folder)
+    )  # before the folder fills, which the project may contain
     image = HOST_IMAGE if plan.image == "host" else plan.image
     text = write_documents(plan, folder, image=image, dotenv=request.dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
     lay_out(folder, *plan.user_ids, token=plan.has_token, containers=plan.writers)
     (folder / "code").mkdir(exist_ok=True)
-    program = program_of(request)
-    is_script = not (program.is_module or program.is_command)
-    script = Path(os.path.abspath(request.folder / program.target)) if is_script else None
-    size = _copy_code(list(_code_files(request.folder, script, besides=folder)), folder / "code")
+    size = _copy_code(code, folder / "code")
     if plan.image == "host" and docker_facts().available:
         ensure_host_image()
     return size

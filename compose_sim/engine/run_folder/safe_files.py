@@ -51,23 +51,32 @@ class SafeFolder:
         parts = [*_components(self._below, self.path), *_components(name, self.path / name)]
         path = self._base
         with ExitStack() as stack:
-            if create is not None and not self._is_hidden:
+            flags = os.O_DIRECTORY | os.O_CLOEXEC | (_PATH_ONLY if parts else os.O_RDONLY)
+            try:
+                base = folder = os.open(path, flags)
+            except FileNotFoundError:
+                if create is None or self._is_hidden:
+                    raise
                 path.mkdir(parents=True, exist_ok=True)
-            base = folder = os.open(path, os.O_DIRECTORY | os.O_CLOEXEC | (_PATH_ONLY if parts else os.O_RDONLY))
+                base = folder = os.open(path, flags)
             stack.callback(os.close, base)
             if acts := as_owner and self._acts_as_owner:
                 stack.callback(act_as, os.geteuid(), os.getegid())
                 act_as_owner_of(base)
             for number, part in enumerate(parts, 1):
-                made = False
-                if create is not None:
+                above, made = folder, False
+                try:
+                    folder = _open_folder(part, above, path, as_root=acts)
+                except FileNotFoundError:
+                    if create is None:
+                        raise
+                    if acts:
+                        act_as_owner_of(above)
                     with _absolute(path), suppress(FileExistsError):
-                        os.mkdir(part, create if number == len(parts) else self._folder_mode, dir_fd=folder)
+                        os.mkdir(part, create if number == len(parts) else self._folder_mode, dir_fd=above)
                         made = True
+                    folder = _open_folder(part, above, path, as_root=acts)
                 path /= part
-                if acts:
-                    act_as(0, os.getegid())
-                above, folder = folder, _open_folder(part, folder, path)
                 stack.callback(os.close, folder)
                 if self._is_hidden:
                     check_owner(path, folder, above, base, in_run=number > _RUN_DEPTH)
@@ -128,9 +137,7 @@ class SafeFolder:
                 except PermissionError:
                     if not self._acts_as_owner or os.stat(file, dir_fd=folder, follow_symlinks=False).st_uid:
                         raise
-                    act_as(
-                        0, os.getegid()
-                    )  # a file of root, such as the log of a rank that root runs without containers
+                    act_as(0, os.getegid())  # a file of root, such as the log of a rank that root runs on its own
                     descriptor = os.open(file, flags | _SAFE, dir_fd=folder)
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
@@ -189,9 +196,8 @@ class SafeFolder:
             below[:] = [each for each in below if each not in leave_out]
             # Read before opening the target: the target's owner may have no access to the source.
             contents = [(file, (origin := Path(folder, file)).read_bytes(), origin.stat()) for file in files]
-            with self.opened(
-                "/".join((name, *Path(folder).relative_to(source).parts)), create=self._folder_mode
-            ) as target:
+            below_name = "/".join((name, *Path(folder).relative_to(source).parts))
+            with self.opened(below_name, create=self._folder_mode) as target:
                 for file, content, status in contents:
                     with os.fdopen(self._create(file, target), "wb") as copy:
                         copy.write(content)
@@ -264,9 +270,12 @@ def _components(name: str, path: Path) -> list[str]:
     return parts
 
 
-def _open_folder(name: str, above: int, path: Path) -> int:
+def _open_folder(name: str, above: int, parent: Path, *, as_root: bool) -> int:
+    path = parent / name
+    if as_root:
+        act_as(0, os.getegid())
     try:
-        with _absolute(path.parent):
+        with _absolute(parent):
             return os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=above)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EACCES):
