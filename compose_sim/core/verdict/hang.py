@@ -18,6 +18,8 @@ _FIXES = {
     "held": "Release the GIL in the C code (ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS), or give the call a timeout.",
     "loader": "Add a timeout to what the worker waits for; DataLoader(..., timeout=60) raises if a batch does not arrive.",
     "locks": "Acquire the locks in the same order in every thread, or hold only one at a time.",
+    "spawn": "composesim has already started the ranks, as torchrun would: call the function without mp.spawn, or run the script "
+    "once per node: `--launcher env --nproc-per-node 1`.",
     "gone": "Make every rank perform the same number of steps: no break, continue or return on a single rank; for uneven data, "
     "`with model.join():` or DistributedSampler(..., drop_last=True).",
     "mismatch": "Call the same collectives in the same order on every rank: move the call out of code that only some ranks execute, "
@@ -31,7 +33,7 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The cause of a hang; `kind` is one of stopped, held, loader, locks, gone, mismatch, messages, alone, all."""
+    """The cause of a hang; `kind` is one of stopped, held, loader, locks, spawn, gone, mismatch, messages, alone, all."""
 
     kind: str
     message: str
@@ -166,12 +168,14 @@ def _kind(standing: Standing) -> str:
         return "held"
     if standing.workers or standing.waits_for_loader:
         return "loader"
-    return "locks" if standing.locked_threads else "alone"
+    if standing.locked_threads:
+        return "locks"
+    return "spawn" if standing.spawns else "alone"
 
 
 def _likeliest(standing: Standing) -> int:
     """Return the place in the order of likely causes: a rank that cannot continue by itself explains most."""
-    return ("stopped", "held", "locks", "loader", "alone").index(_kind(standing))
+    return ("stopped", "held", "locks", "loader", "spawn", "alone").index(_kind(standing))
 
 
 def _of(standing: Standing, message: str, *, kind: str = "") -> Diagnosis:

@@ -10,6 +10,7 @@ from compose_sim.core.state.state import RankState
 from compose_sim.core.verdict.pending_collectives import Recorded, recorded_in
 
 _LOADER = "/torch/utils/data/dataloader.py"
+_SPAWN = "/torch/multiprocessing/spawn.py"
 _COLLECTIVES = ("/torch/distributed/", "/paddle/distributed/")
 _BACKWARD = (("_engine_run_backward", "/torch/autograd/"), ("backward", "/paddle/base/dygraph/"))
 _WRAPPER = "/torch/nn/parallel/distributed.py"
@@ -69,6 +70,11 @@ class Standing:
         return any(file.endswith(_LOADER) for file, _, _ in self._inner_frames)
 
     @property
+    def spawns(self) -> bool:
+        """Whether the rank waits for processes of torch.multiprocessing.spawn."""
+        return any(file.endswith(_SPAWN) for file, _, _ in self._inner_frames)
+
+    @property
     def locked_threads(self) -> tuple[Spot, ...]:
         """Where the other threads are, if the rank waits for a thread or a lock."""
         return self.threads if self.doing == "locked" and not self.waits_for_loader else ()
@@ -101,7 +107,7 @@ class Standing:
             return f"{self.name} {how}{at or after}"
         if self.locked_in_c:
             return f"{self.name} is in C code that holds the GIL{at}"
-        if self.workers or self.waits_for_loader:
+        if self.workers or self.waits_for_loader or self.spawns:
             whom = "its data loader" if self.waits_for_loader else "a process that it has started"
             return f"{self.name} waits for {whom}{at}{self._of_workers(folder)}"
         if self.locked_threads:

@@ -194,6 +194,15 @@ def test_a_rank_that_has_left_is_the_culprit_where_all_others_wait() -> None:
             "waits for its data loader at train.py, line 40: `x()`; its worker (pid 12) sleeps at data.py, line 3: `wait()`",
         ),
         (
+            {
+                "frames": [
+                    ["/venv/torch/multiprocessing/spawn.py", 1, "join"],
+                    ["/home/ada/project/train.py", 40, "main"],
+                ]
+            },
+            "waits for a process that it has started at train.py, line 40: `x()`",
+        ),
+        (
             {"place": None, "frames": [["/usr/lib/python3.11/threading.py", 9, "_shutdown"]]},
             "waits for a thread to finish",
         ),
@@ -201,6 +210,17 @@ def test_a_rank_that_has_left_is_the_culprit_where_all_others_wait() -> None:
 )
 def test_each_kind_is_named(data: dict[str, Any], words: str) -> None:
     assert words in message_of(waits(0), waits(1), stalled(2, **data))
+
+
+def test_ranks_that_spawn_their_own_are_told_of_the_launcher_for_it() -> None:
+    frames = [["/venv/torch/multiprocessing/spawn.py", 1, "join"], ["/home/ada/project/train.py", 40, "main"]]
+
+    events = (stalled(rank, frames=frames) for rank in range(3))
+
+    found = diagnose(standings_of(fold_all(PLAN, [*running(), *events])))
+
+    assert found.kind == "spawn"
+    assert "--launcher env" in found.fix
 
 
 def test_ranks_in_different_collectives_wait_for_one_another() -> None:

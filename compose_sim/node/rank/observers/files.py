@@ -139,6 +139,8 @@ def _note(context: RankContext, op: FileOp, path: str, new_name: str = "") -> No
     if key in _seen or len(_seen) >= _MOST_NOTED:
         return
     _seen.add(key)
+    if op != "rename" and Path(resolved).is_dir():  # tempfile.TemporaryFile opens a folder for a file without a name
+        return
     at = place(3)
     to = _resolve(new_name) if new_name else None
     context.note(

@@ -15,7 +15,7 @@ from tests.node.harness import Cluster
 pytestmark = pytest.mark.train
 
 SCRIPT = """
-import os, pickle, sys, torch, torch.distributed as dist
+import os, pickle, sys, tempfile, torch, torch.distributed as dist
 from pathlib import Path
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -34,6 +34,7 @@ def compiled(x):
 
 print("compiled", torch.compile(compiled, backend="aot_eager")(torch.ones(2)).tolist())
 Path("plain.txt").write_text("x") if rank == 0 else None
+tempfile.TemporaryFile(dir=".").close()  # it has no name
 torch.save(tensor, f"saved-{rank}.pt")
 torch.load(f"saved-{rank}.pt")
 weight = torch.nn.Parameter(torch.ones(1))
