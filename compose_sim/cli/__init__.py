@@ -16,7 +16,7 @@ import click
 
 from compose_sim import __version__
 from compose_sim.cli.console import echo
-from compose_sim.cli.spelling import no_such_option, no_such_verb, normalize
+from compose_sim.cli.spelling import no_such_verb, normalize, with_suggestion
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, missing_dependency, resource_errors
 
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
@@ -133,11 +133,9 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         echo(error.format_message(), err=True)
         sys.exit(2)
-    except click.NoSuchOption as error:
-        clearer = no_such_option(error)
-        _exit_with(SpecError(clearer.message), _usage_text(clearer))
     except click.ClickException as error:
-        _exit_with(SpecError(error.format_message()), _usage_text(error))
+        clearer = with_suggestion(error)
+        _exit_with(SpecError(clearer.format_message()), _usage_text(clearer))
     except ComposesimError as error:
         _exit_with(error)
     except PermissionError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import click
@@ -9,6 +10,7 @@ import click
 from compose_sim.core.spelling import nearest
 
 _OTHER_NAMES = {"nnodes": "nodes"}  # of torchrun
+_EXTRA = re.compile(r"Got unexpected extra argument \((\S+)\)")  # Click's words
 _MEANT = {"-n": "--nodes", "-np": "--nproc-per-node", "--node": "--nodes"}
 
 
@@ -30,7 +32,18 @@ def no_such_verb(name: str, verbs: Iterable[str], context: click.Context) -> cli
     return click.UsageError(f"No such command '{name}'." + (f" Did you mean '{near}'?" if near else ""), context)
 
 
-def no_such_option(error: click.NoSuchOption) -> click.UsageError:
+def with_suggestion(error: click.ClickException) -> click.ClickException:
+    """Return an error about a command line with what the user most likely means, if that is known."""
+    if isinstance(error, click.NoSuchOption):
+        return _no_such_option(error)
+    if isinstance(error, click.UsageError) and error.ctx and (extra := _EXTRA.fullmatch(error.message)):
+        takes_run = any("--run" in param.opts for param in error.ctx.command.params)
+        suggestion = f" Did you mean '--run {extra[1]}'?" if takes_run else ""
+        return click.UsageError(f"{error.message}.{suggestion}", error.ctx)
+    return error
+
+
+def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
     """Return the error with one suggestion in place of several: the option that a user of other launchers means, or the nearest."""
     known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
     meant = _MEANT.get(error.option_name, "")

@@ -52,6 +52,8 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         (("up", "--node", "4", "train.py"), 2, "Did you mean '--nodes'?"),
         (("up", "-n", "4", "train.py"), 2, "Did you mean '--nodes'?"),
         (("scale", "--jsn", "3"), 2, "Did you mean '--json'?"),
+        (("down", "demo"), 2, "Did you mean '--run demo'?"),
+        (("ps", "demo"), 2, "Got unexpected extra argument (demo)."),
         (("up", "--standalone", "train.py"), 2, "composesim itself is the rendezvous"),
         (("up", "--nnodes", "1:4", "train.py"), 2, "elastic takes a range"),
         ((*PLAN, "trian.py"), 2, "Try: composesim up train.py"),
