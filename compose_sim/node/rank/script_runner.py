@@ -162,10 +162,14 @@ def _report_exception(events: EventLog, error: BaseException, hint: str) -> None
 
 
 def _hint(error: BaseException) -> str:
-    """Return whether the emulation failed, or how to install a package that this Python does not have; else ""."""
+    """Return whether the emulation failed, which launcher to use, or how to install a package that is missing; else ""."""
     gap = own_failure.hint(error)
     if gap:
         return gap
+    started = "TORCHELASTIC_RUN_ID" in os.environ  # ranks have it under every launcher but env
+    if started and type(error).__module__ == "torch.multiprocessing.spawn" and "init_process_group" in str(error):
+        again = "composesim up --launcher env --nproc-per-node 1 …"
+        return f"The ranks had already been started when the script started its own. Try: {again}"
     name = (getattr(error, "name", None) or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or not name or name in sys.modules:
         return ""

@@ -161,6 +161,24 @@ def test_a_missing_package_names_the_python_of_the_nodes(environment: dict[str, 
     assert told["hint"].endswith(f"Try: {sys.executable} -m pip install no_such_package")
 
 
+@pytest.mark.train
+@pytest.mark.parametrize("launcher", ["warm", "env"])
+def test_ranks_that_fail_to_start_their_own_are_told_of_the_launcher_for_it(
+    environment: dict[str, str], tmp_path: Path, launcher: str
+) -> None:
+    (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
+    script = tmp_path / "spawns.py"
+    script.write_text(
+        "import torch.distributed as dist, torch.multiprocessing as mp\n"
+        "def main(rank):\n    dist.init_process_group('no-such-backend', rank=rank, world_size=1)\n"
+        "if __name__ == '__main__':\n    mp.spawn(main, nprocs=1)\n"
+    )
+    started = {"TORCHELASTIC_RUN_ID": "demo"} if launcher == "warm" else {}
+    run_python({**environment, **started}, roles.PROGRAM, "rank", str(script), case="")
+    told = next(event["data"] for event in _events(environment) if event["kind"] == "exception")
+    assert ("--launcher env" in told["hint"]) == (launcher == "warm")
+
+
 def test_an_endless_recursion_is_reported(environment: dict[str, str]) -> None:
     (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
     code, output = run_python(environment, roles.PROGRAM, "rank", "cases.py", case="recurses")
