@@ -26,8 +26,7 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
             Goal(text="10,000 nodes ≤ 10 × 1,000 (linear)", mine=TEN_THOUSAND, rival=THOUSAND, factor=10),
         ],
         notes=[
-            "A node gets five folders. To make those of 1,000 nodes takes the kernel 0.2 s in memory, and 0.5 to 2.9 s on ext4, "
-            "which slows down the more folders have come and gone: most of the spread."
+            "Most of the spread is the file system's: a node gets five folders, and ext4 slows down as folders come and go."
         ],
     )
     kept = Path(setting.folder, "thousand")

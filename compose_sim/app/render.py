@@ -44,9 +44,8 @@ def render(session: Session, *, force: bool) -> int:
     program = program_of(request)
     is_script = not (program.is_module or program.is_command)
     script = Path(os.path.abspath(request.folder / program.target)) if is_script else None
-    code = list(
-        _code_files(request.folder, script, besides=folder)
-    )  # before the folder fills, which the project may contain
+    # Listed before the folder fills, because the project may contain it.
+    code = list(_code_files(request.folder, script, besides=folder))
     image = HOST_IMAGE if plan.image == "host" else plan.image
     text = write_documents(plan, folder, image=image, dotenv=request.dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))

@@ -214,10 +214,9 @@ def test_each_kind_is_named(data: dict[str, Any], words: str) -> None:
 
 def test_ranks_that_spawn_their_own_are_told_of_the_launcher_for_it() -> None:
     frames = [["/venv/torch/multiprocessing/spawn.py", 1, "join"], ["/home/ada/project/train.py", 40, "main"]]
+    state = fold_all(PLAN, [*running(), *(stalled(rank, frames=frames) for rank in range(3))])
 
-    events = (stalled(rank, frames=frames) for rank in range(3))
-
-    found = diagnose(standings_of(fold_all(PLAN, [*running(), *events])))
+    found = diagnose(standings_of(state))
 
     assert found.kind == "spawn"
     assert "--launcher env" in found.fix
