@@ -92,9 +92,9 @@ def test_a_node_that_sees_another_gpu_than_planned_stops_the_run(project: Projec
 @pytest.mark.gpu
 def test_doctor_proves_it(project: Project) -> None:
     outcome = project.run("doctor", "--gpu", "--json")
-    checks = {check["id"]: check for check in json.loads(outcome.stdout)["checks"]}
 
-    assert outcome.status == 0, outcome.stderr
+    assert outcome.status == 0, (outcome.stdout, outcome.stderr)
+    checks = {check["id"]: check for check in json.loads(outcome.stdout)["checks"]}
     assert [checks[name]["status"] for name in ("uuids", "transport", "speed")] == ["passed"] * 3
     assert "NET/Socket" in checks["transport"]["detail"]
 

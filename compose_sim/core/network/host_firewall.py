@@ -18,14 +18,16 @@ SETTLED_S = 600  # rules are installed before the network of their run exists; n
 # Docker may use either kind of tables: those that have the chain DOCKER-USER. One transaction replaces all rules of the run, and
 # removes those of runs that are gone: somebody may have removed their network by hand. A comment is `composesim:RUN@SECONDS`.
 # A transaction fails as a whole if another run removed one of these rules since they were listed; then it is made anew.
+# Rules are listed before the transaction begins: `iptables-legacy-restore` locks the tables as soon as it has read the first line.
 _SCRIPT = """
 for found in iptables-nft iptables-legacy iptables none; do
   $found -w 5 -S DOCKER-USER >/dev/null 2>&1 && break
 done
 [ $found = none ] && { echo "no iptables here shows Docker's chain DOCKER-USER" >&2; exit STATUS; }
 replace() {
+  rules=$($found -w 5 -S) || return
   { echo '*filter'
-    $found -w 5 -S | sed -n '/ --comment "*composesim:/s/^-A/-D/p' | while read -r rule; do
+    echo "$rules" | sed -n '/ --comment "*composesim:/s/^-A/-D/p' | while read -r rule; do
       name=${rule#*composesim:} name=${name%%[!a-z0-9_@-]*}
       run=${name%@*} began=${name##*@}
       case LIVE in *" $run "*) is_live=yes ;; *) is_live=no ;; esac

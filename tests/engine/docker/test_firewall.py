@@ -14,14 +14,14 @@ from compose_sim.core.network.host_firewall import SETTLED_S, render_firewall
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("iptables-nft"), reason="only root can change a firewall"
 )
-BEGIN = (
-    "iptables-nft -N DOCKER-USER; iptables-nft -A DOCKER-USER -j RETURN; iptables-nft -A INPUT -s 10.9.0.0/24 -j DROP"
-)
 
 
-def shown_after(*scripts: str) -> list[str]:
-    """The rules that are there in the end."""
-    text = "\n".join(["set -e", BEGIN, *(f"({each})" for each in scripts), "echo =", "iptables-nft -S"])
+def shown_after(*scripts: str, kind: str = "iptables-nft") -> list[str]:
+    """The rules that are there in the end, in tables of this kind."""
+    begin = [
+        f"{kind} {rule}" for rule in ("-N DOCKER-USER", "-A DOCKER-USER -j RETURN", "-A INPUT -s 10.9.0.0/24 -j DROP")
+    ]
+    text = "\n".join(["set -e", *begin, *(f"({each})" for each in scripts), "echo =", f"{kind} -S"])
     done = subprocess.run(["unshare", "--net", "sh"], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.partition("=\n")[2].splitlines()
@@ -38,11 +38,13 @@ def opened(run: str) -> str:
     return render_firewall(run, None, now=NOW)
 
 
-def test_opening_leaves_the_rules_of_others() -> None:
-    before = shown_after()
+@pytest.mark.parametrize("kind", ["iptables-nft", "iptables-legacy"])
+def test_opening_leaves_the_rules_of_others(kind: str) -> None:
+    def after(*scripts: str) -> list[str]:
+        return shown_after(*scripts, kind=kind)
 
-    assert shown_after(closed("demo"), opened("demo")) == before == shown_after(opened("demo"))
-    assert shown_after(closed("demo-2"), closed("demo"), opened("demo")) == shown_after(closed("demo-2"))
+    assert after(closed("demo"), opened("demo")) == after() == after(opened("demo"))
+    assert after(closed("demo-2"), closed("demo"), opened("demo")) == after(closed("demo-2"))
 
 
 def test_closing_twice_replaces_the_rules() -> None:
@@ -75,6 +77,22 @@ def test_a_rule_that_another_run_removes_in_between_fails_nothing(tmp_path: Path
     after = render_firewall("mine", "10.211.0.0/24", now=NOW, live=[])
 
     assert {rule_of(line) for line in shown_after(gone, f"PATH={tmp_path}:$PATH\n{after}")} == {"", "mine"}
+
+
+def test_rules_are_listed_before_the_transaction_locks_the_tables(tmp_path: Path) -> None:
+    """`iptables-legacy-restore` locks them when it begins to read; a listing in the meantime waits and fails."""
+    for name in ("iptables-legacy", "iptables-legacy-restore"):
+        call, note = f'{shutil.which(name)} "$@" || exit', f"echo {name} >>{tmp_path}/calls"
+        lines = (
+            (note, call) if name.endswith("restore") else (call, note)
+        )  # when it begins, and when a listing has ended
+        program = tmp_path / name
+        program.write_text("\n".join(["#!/bin/sh", *lines]))
+        program.chmod(0o755)
+
+    shown_after(f"PATH={tmp_path}:$PATH\n{closed('demo')}", kind="iptables-legacy")
+
+    assert (tmp_path / "calls").read_text().split() == ["iptables-legacy"] * 2 + ["iptables-legacy-restore"]
 
 
 def rule_of(line: str) -> str:
