@@ -133,6 +133,12 @@ def _flip_bits(_: Mapping[str, Any], note: Path) -> None:
     bit_flips.begin(note)
 
 
+def _gpu_slow(values: Mapping[str, Any], note: Path) -> None:
+    from . import slow_gpu
+
+    slow_gpu.begin(note, float(values["by"]))
+
+
 def _debug(_: Mapping[str, Any], note: Path) -> None:
     """Stop at the line that the script is executing, as if it called `breakpoint()`."""
     from .debugging import debugger
@@ -161,5 +167,6 @@ ACTIONS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
     "hang": _hang,
     "lock-gil": _lock_gil,
     "flip-bits": _flip_bits,
+    "gpu-slow": _gpu_slow,
     "debug": _debug,
 }

@@ -15,6 +15,7 @@ ACTIONS = (
     "hang",
     "lock-gil",
     "flip-bits",
+    "gpu-slow",
     "debug",
 )  # rank/fault_handler.py executes them
 
