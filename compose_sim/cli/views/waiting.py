@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from threading import Event, Thread
 
 _FIRST_AFTER_S = 5.0
 
@@ -14,7 +14,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._over = threading.Event()
+        self._over = Event()
         self.what = ""
 
     def line(self) -> str:
@@ -22,9 +22,11 @@ class Waiting:
         elapsed = f"{time.monotonic() - self._began:.0f} s"
         return f"{elapsed}, waiting for {self.what}" if self.what else elapsed
 
-    def tell(self, say: Callable[[str], object]) -> None:
+    def tell(self, say: Callable[[str], object]) -> Thread:
         """Say, in a thread, what is being waited for, and each time half as often, so that a log is not flooded."""
-        threading.Thread(target=self._tell, args=(say,), daemon=True).start()
+        thread = Thread(target=self._tell, args=(say,), daemon=True)
+        thread.start()
+        return thread
 
     def end(self) -> None:
         """Say nothing more."""
