@@ -1,0 +1,94 @@
+"""`--view`: the page is served beside the run, to who has the address, and held afterwards where Ctrl-C can be typed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.builders import PATIENCE_S
+from tests.cli.commands.test_cmd_view import Page
+from tests.cli.conftest import COMMAND, UP, WAITING, Live, Project
+
+PAGE = re.compile(r"page: (http://127\.0\.0\.1:\d+/#token=\S+)")
+
+
+@pytest.fixture
+def waiting_ranks(project: Project) -> Live:
+    """Two ranks that wait for a number, once something starts them."""
+    for rank in (0, 1):
+        os.mkfifo(project.folder / f"word.{rank}")
+    project.write("train.py", WAITING)
+    return Live(project, f"viewed-{secrets.token_hex(3)}")
+
+
+def first_page(lines: Iterator[str]) -> Page:
+    """Return the page whose address is printed first."""
+    return Page(next(found[1] for found in map(PAGE.search, lines) if found))
+
+
+def is_served(page: Page) -> bool:
+    """Return whether the page answers who has the token, and nobody else."""
+    try:
+        return [page.get("/runs", token=token).status for token in (None, "")] == [200, 401]
+    except ConnectionError:
+        return False
+
+
+def test_the_page_of_a_run_in_a_pipe_ends_with_the_run(waiting_ranks: Live) -> None:
+    process = waiting_ranks.project.start(*UP, "--view", "--name", waiting_ranks.run, "train.py")
+    assert process.stderr
+    page = first_page(iter(process.stderr.readline, ""))
+    assert is_served(page)
+    for rank in (0, 1):
+        waiting_ranks.tell(rank, "0")
+    _, errors = process.communicate(timeout=PATIENCE_S)
+
+    assert (process.returncode, is_served(page)) == (0, False)
+    assert f"composesim view {waiting_ranks.run}" in errors
+
+
+def test_the_page_of_a_detached_run_outlives_the_command_and_ends_with_the_run(waiting_ranks: Live) -> None:
+    project, run = waiting_ranks.project, waiting_ranks.run
+    started = project.run(*UP, "--detach", "--view", "--name", run, "train.py")
+    try:
+        page = first_page(iter(started.stderr.splitlines()))
+        messages = page.messages()
+        assert not next(messages)["now"]["is_over"]
+        assert is_served(page)
+        for rank in (0, 1):
+            waiting_ranks.tell(rank, "0")
+        assert project.run("wait", "--run", run).returncode == 0
+    finally:
+        project.run("down", "--run", run)
+    while is_served(page):  # the process that ran it ends soon after its report is written
+        time.sleep(0.05)
+
+
+def test_the_page_is_held_on_a_terminal_until_ctrl_c_and_the_exit_code_stays(waiting_ranks: Live) -> None:
+    ours, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *UP, "--view", "--name", waiting_ranks.run, "train.py"],
+        cwd=waiting_ranks.project.folder,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    with os.fdopen(ours, errors="replace") as output:
+        page = first_page(iter(output.readline, ""))
+        waiting_ranks.tell(0, "0")
+        waiting_ranks.tell(1, "3")
+        next(line for line in iter(output.readline, "") if f"{page.place}/#token={page.token}" in line)
+        (*_, last) = page.messages()  # served after the end of the run
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 1
+
+    assert (last["now"]["is_over"], last["now"]["verdict"], is_served(page)) == (True, "failed", False)
