@@ -26,6 +26,9 @@ SINGLE = 1e-4
 HALF = 1e-2
 # The same with float32 weights: the CPU's curve differs from float32's by 2e-5, while the curve moves by 1e-2.
 MIXED = 1e-3
+# Scripts in the styles of public code bases. Those that compute in half precision are compared as such.
+STYLES = sorted((SCRIPTS / "styles").glob("*.py"))
+HALVES = re.compile(r"bfloat16|float16|autocast|fp16|bf16")
 TWICE = 300.0  # seconds for a run: CUDA contexts and NCCL start slowly on a cold machine
 
 # What both texts must contain. The rest may differ, for example the name of the kernel that checked the argument.
@@ -115,10 +118,29 @@ def test_two_ranks_on_one_gpu_are_refused_as_on_a_gpu(project: Project, count: i
 def test_losses_are_those_of_a_gpu(
     project: Project, count: int, words: tuple[str, ...], tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _compare(project, count, words, tolerance, monkeypatch)
+
+
+@pytest.mark.parametrize("script", STYLES, ids=lambda path: path.stem)
+def test_public_styles_train_as_on_a_gpu(
+    project: Project, count: int, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tolerance = HALF if HALVES.search(script.read_text()) else SINGLE
+    _compare(project, count, (f"styles/{script.name}",), tolerance, monkeypatch)
+
+
+def _compare(
+    project: Project, count: int, words: tuple[str, ...], tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")  # TF32 rounds at 5e-4
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # an emulated model runs eagerly, so the real one does
     ranks = str(min(2, count))
-    emulated, real = (_run(project, gpus, ("--nproc-per-node", ranks), words) for gpus in ("emulated", "real"))
+    shape = ("--nproc-per-node", ranks)
+    if words == ("styles/mp_spawn.py",):  # it starts the ranks
+        shape = ("--nproc-per-node", "1", "--launcher", "env", "--gpus-per-node", ranks)
+    emulated, real = (_run(project, gpus, shape, words) for gpus in ("emulated", "real"))
+    if skipped := re.search(r"\bskipped: .*", real):
+        pytest.skip(skipped[0])
     curves = [[float(loss) for loss in re.findall(r"\bloss (-?[\d.]+)", output)] for output in (emulated, real)]
     for at, (mine, its) in enumerate(zip(*curves, strict=False)):
         print(

@@ -33,6 +33,6 @@ if dist.get_rank() == 0:
     torch.save(model.module.state_dict(), path)
 dist.barrier()
 resumed = nn.Linear(8, 2)
-resumed.load_state_dict(torch.load(path, map_location="cpu"), strict=False)
+resumed.load_state_dict(state_dict=torch.load(path, map_location="cpu"), strict=False)
 train(DistributedDataParallel(resumed), 1)
 dist.destroy_process_group()

@@ -49,14 +49,14 @@ def _time(module: ModuleType) -> None:
 
 def _after_module(module: ModuleType) -> None:
     @wrap(module.Module, "load_state_dict")
-    def load(original: Any, self: Any, state: Any, strict: bool = True, *arguments: Any, **options: Any) -> Any:
+    def load(original: Any, self: Any, state_dict: Any, strict: bool = True, *rest: Any, **options: Any) -> Any:
         context = here()
         if context is None:
-            return original(self, state, strict, *arguments, **options)
-        names: Any = context.guard(__name__, _names, self, state) or (set(), ())
+            return original(self, state_dict, strict, *rest, **options)
+        names: Any = context.guard(__name__, _names, self, state_dict) or (set(), ())
         result, raised = None, True
         try:
-            result = original(self, state, strict, *arguments, **options)
+            result = original(self, state_dict, strict, *rest, **options)
             raised = False
         finally:
             context.guard(__name__, _note_state, *names, result, raised)
