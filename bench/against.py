@@ -11,7 +11,6 @@ CPU seconds are those of composesim and the programs that it starts; on a busy m
 from __future__ import annotations
 
 import argparse
-import resource
 import shutil
 import subprocess
 import sys
@@ -69,14 +68,13 @@ def measure(
 
     def timed(tree: Path) -> float:
         named = ["--name", setting.new_name()] if words[0] == "up" else []
-        before = _cpu_seconds()
         try:
             command = [str(setting.python), "-c", START.format(tree=str(tree)), *words[:1], *named, *words[1:]]
-            seconds = setting.run(command).seconds
+            finished = setting.run(command)
         finally:
             shutil.rmtree(setting.folder / "rendered", ignore_errors=True)
-        cpu[str(tree)].append(_cpu_seconds() - before)
-        return seconds
+        cpu[str(tree)].append(finished.cpu_seconds)
+        return finished.seconds
 
     contestants = [Contestant(name=str(tree), measure=lambda tree=tree: timed(tree)) for tree in trees]
     alternate(contestants, 1)  # compiles the modules of both
@@ -102,11 +100,6 @@ def revision(name: str) -> Iterator[Path]:
             yield tree
         finally:
             subprocess.run([*worktree, "remove", "--force", tree], check=True)
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _line(row: str, unit: str, ours: Sequence[float], theirs: Sequence[float]) -> str:

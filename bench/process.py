@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import tempfile
@@ -24,6 +25,7 @@ class RunFailedError(Exception):
 @dataclass(frozen=True, slots=True)
 class Finished:
     seconds: float
+    cpu_seconds: float  # of the commands and of the programs that they start and wait for
     output: str  # stdout and stderr of all commands, one after the other
 
 
@@ -43,7 +45,7 @@ def run_together(
     """
     with tempfile.TemporaryDirectory(prefix="composesim-bench-") as logs:
         paths = [Path(logs, f"{number}.log") for number in range(len(commands))]
-        started = time.monotonic()
+        started, used = time.monotonic(), _cpu_seconds()
         processes = [_start(*pair, folder, environment) for pair in zip(commands, paths, strict=True)]
         late = threading.Event()
 
@@ -64,7 +66,12 @@ def run_together(
             watchdog.cancel()
         output = "".join(path.read_text(errors="replace") for path in paths)
         _check(commands, [code for code in codes if code not in allowed], output, expect, late=late.is_set())
-        return Finished(seconds, output)
+        return Finished(seconds, _cpu_seconds() - used, output)
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _start(command: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""Rows 13 to 15: measure `plan`, 100 tiny steps, and what emulated GPUs add to a whole command."""
+"""Rows 13 to 16: measure `plan`, 100 tiny steps, what emulated GPUs add to a whole command, and what `check` takes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from bench.measure import Contestant, NotMeasurableError, alternate
 from bench.process import RunFailedError
 from bench.rivals import torchrun
 from bench.rows.training import up
-from bench.setting import BENCH, Setting
+from bench.setting import BENCH, REPOSITORY, Setting
 
-KEYS = ("13", "14", "15")
+KEYS = ("13", "14", "15", "16")
 PLAN = "composesim plan --nodes 4 train_ddp.py"
 TINY, TINY_SCRIPT = "composesim up, docker, 100 tiny steps", "tiny_steps.py"
 EMULATED, PLAIN = "composesim up, docker, --gpus emulated", "composesim up, docker, --gpus none"
+# The second evaluates on every rank, so that it takes `check` longer than most of tests/zoo.
+CHECKED = ("train_ddp.py", "right_every_node_reports.py")
+CHECKED_FROM = REPOSITORY / "tests" / "zoo" / "metric-local"
 
 
 def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
@@ -32,6 +35,15 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
             title="emulated CUDA, whole command",
             goals=[Goal(text="≤ 0.1 s more than without", mine=EMULATED, rival=PLAIN, factor=1, allowance=0.1)],
             notes=["train_ddp.py uses CUDA where there is a GPU, so it trains on the emulated ones."],
+        ),
+        "16": Row(
+            key="16",
+            title="`check` beside `up`, CPU time",
+            goals=[
+                Goal(text=f"{script}: ≤ 2 × up", mine=f"check {script}", rival=f"up {script}", factor=2)
+                for script in CHECKED
+            ],
+            notes=["CPU seconds of the whole command on the local engine, four ranks; not the wall clock."],
         ),
     }
     for key in wanted:
@@ -49,6 +61,13 @@ def _contestants(setting: Setting, key: str) -> list[Contestant]:
         command = [composesim, "plan", "--nodes", "4", "train_ddp.py"]
         setting.run(command)  # compiles the modules for all later starts
         return [Contestant(name=PLAN, measure=lambda: setting.run(command).seconds)]
+    if key == "16":
+        shutil.copy(CHECKED_FROM / CHECKED[1], setting.folder)
+        return [
+            Contestant(name=f"{verb} {script}", measure=partial(_cpu_seconds, setting, verb, script))
+            for script in CHECKED
+            for verb in ("check", "up")
+        ]
     setting.require_engine()
     if key == "14":
         shutil.copy(BENCH / "scripts" / TINY_SCRIPT, setting.folder)
@@ -64,3 +83,8 @@ def _contestants(setting: Setting, key: str) -> list[Contestant]:
         Contestant(name=name, measure=partial(up, setting, "--engine", "docker", "--gpus", gpus))
         for name, gpus in ((EMULATED, "emulated"), (PLAIN, "none"))
     ]
+
+
+def _cpu_seconds(setting: Setting, verb: str, script: str) -> float:
+    shape = ("--engine", "local", "--nodes", "2", "--nproc-per-node", "2", "--name", setting.new_name())
+    return setting.run([setting.composesim(), verb, *shape, script]).cpu_seconds
