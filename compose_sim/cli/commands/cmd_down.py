@@ -20,7 +20,7 @@ from compose_sim.engine.lifetime.orphans import (
 )
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.location import runs_folder
-from compose_sim.engine.run_folder.record import delete, finished_runs
+from compose_sim.engine.run_folder.record import belongs_to, delete, finished_runs
 from compose_sim.errors import ComposesimError, SpecError
 
 _END_WITHIN_S = 15.0  # how long the process of a run may take to write the report once the nodes are gone
@@ -42,8 +42,14 @@ def command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, purge:
     starting = starting_runs(project, found)
     if all_runs:
         found = [left for left in found if everywhere or left.is_in(project)]
+        starting = [folder for folder in starting if everywhere or belongs_to(folder, project)]
         if not yes:
-            _confirm([*(left.run for left in found), *(folder.name for folder in starting)], project, purge=purge)
+            _confirm(
+                [*(left.run for left in found), *(folder.name for folder in starting)],
+                project,
+                purge=purge,
+                everywhere=everywhere,
+            )
     else:
         name = named or _only_run(found, starting, project)
         found = [left for left in found if left.run == name]
@@ -61,7 +67,7 @@ def command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, purge:
         sys.exit(ComposesimError.exit_code)
 
 
-def _confirm(runs: list[str], project: Path, *, purge: bool) -> None:
+def _confirm(runs: list[str], project: Path, *, purge: bool, everywhere: bool) -> None:
     """Ask whether to stop these runs and delete folders; raise SpecError if nobody can answer."""
     finished = [folder.name for folder in finished_runs(project)] if purge else []
     deletes = sorted({*finished, *runs}) if purge else []
@@ -71,7 +77,7 @@ def _confirm(runs: list[str], project: Path, *, purge: bool) -> None:
     if not sys.stdin.isatty():
         raise SpecError(
             f"--all would {' and '.join(acts)}, and standard input is no terminal to ask on",
-            hint=f"composesim down --all --yes{' --purge' if purge else ''}",
+            hint=f"composesim down --all{' --everywhere' * everywhere} --yes{' --purge' * purge}",
         )
     click.confirm(f"Really {' and '.join(acts)}?", abort=True, err=True)
 

@@ -14,7 +14,7 @@ from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.node_files import folder_of
-from compose_sim.engine.run_folder.record import end_of
+from compose_sim.engine.run_folder.record import belongs_to, end_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import CommandError, ComposesimError, SpecError
 
@@ -35,7 +35,8 @@ class FoundRun:
 
     def is_in(self, project: Path) -> bool:
         """Return whether it is a run of this project."""
-        return self.path is not None and self.path.parent == runs_folder(project)
+        is_here = self.path is not None and self.path.parent == runs_folder(project)
+        return is_here and (self.folder is None or belongs_to(self.folder, project))
 
 
 def state_of(path: Path | None) -> str:

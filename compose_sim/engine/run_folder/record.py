@@ -22,6 +22,7 @@ from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
+from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS, files_of_nodes, folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
@@ -101,9 +102,21 @@ def last_output(folder: RunFolder, state: ClusterState) -> dict[str, str]:
 
 
 def finished_runs(project: Path) -> Iterator[RunFolder]:
-    """Yield the runs of a project folder that no process is running, the latest first."""
+    """Yield the runs of a project that no process is running, the latest first."""
     plans = {folder: plan.st_mtime for folder in runs_of(project) if (plan := folder.files.status("plan.json"))}
-    yield from (folder for folder in sorted(plans, key=plans.__getitem__, reverse=True) if not folder.is_claimed())
+    for folder in sorted(plans, key=plans.__getitem__, reverse=True):
+        if belongs_to(folder, project) and not folder.is_claimed():
+            yield folder
+
+
+def belongs_to(folder: RunFolder, project: Path) -> bool:
+    """Return whether a run in the project's folder for runs is one of this project: --runs-dir may be that of several."""
+    if runs_folder(project).is_relative_to(project):
+        return True
+    try:
+        return Path(folder.read_plan().working_directory) == project
+    except SpecError:  # another version of composesim wrote the plan
+        return False
 
 
 def end_of(folder: RunFolder) -> threading.Event:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.record import delete, finished_runs
 from compose_sim.errors import SpecError
 
@@ -22,7 +21,7 @@ def retire(project: Path, *, most_runs: int, most_bytes: int) -> tuple[str, ...]
     Only runs that wrote a report are deleted, and none that may still have nodes because they were started with --keep.
     """
     retired, total = [], 0
-    for number, folder in enumerate(filter(_is_over, _runs_to_delete(project)), 1):
+    for number, folder in enumerate(filter(_is_over, finished_runs(project)), 1):
         total += size_of(folder)
         if (number > most_runs or total > most_bytes) and _delete(folder):
             retired.append(folder.name)
@@ -31,7 +30,7 @@ def retire(project: Path, *, most_runs: int, most_bytes: int) -> tuple[str, ...]
 
 def delete_finished(project: Path, *, live: Collection[str]) -> tuple[str, ...]:
     """Delete the folders of all runs of a project that no process is running, except those that are `live`; return their names."""
-    return tuple(folder.name for folder in _runs_to_delete(project) if folder.name not in live and _delete(folder))
+    return tuple(folder.name for folder in finished_runs(project) if folder.name not in live and _delete(folder))
 
 
 def size_of(folder: RunFolder) -> int:
@@ -45,19 +44,6 @@ def size_of(folder: RunFolder) -> int:
                 with suppress(OSError):
                     total += os.stat(name, dir_fd=below, follow_symlinks=False).st_blocks * 512
     return total
-
-
-def _runs_to_delete(project: Path) -> Iterator[RunFolder]:
-    """Yield the finished runs of a project, the latest first. A folder of --runs-dir may also hold runs of other projects."""
-    is_shared = not runs_folder(project).is_relative_to(project)
-    yield from (folder for folder in finished_runs(project) if not is_shared or _project_of(folder) == project)
-
-
-def _project_of(folder: RunFolder) -> Path | None:
-    try:
-        return Path(folder.read_plan().working_directory)
-    except SpecError:  # another version of composesim wrote the plan
-        return None
 
 
 def _is_over(folder: RunFolder) -> bool:

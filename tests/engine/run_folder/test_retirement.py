@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from compose_sim.cli.commands.cmd_down import command
 from compose_sim.engine.run_folder.folder import RunFolder, runs_of
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.retirement import delete_finished, retire, size_of
@@ -89,3 +91,22 @@ def test_projects_that_share_a_folder_for_runs_delete_only_their_own(
     assert retire(ours, most_runs=1, most_bytes=PLENTY) == ("old",)
     assert delete_finished(ours, live=()) == ("new",)
     assert names(ours) == names(theirs) == ["newest"]
+
+
+def test_down_all_leaves_the_runs_of_other_projects_in_a_shared_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPOSESIM_RUNS", str(tmp_path / "runs"))
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    a_run(ours, "mine", 1)
+    a_run(theirs, "finished", 1)
+    live = a_run(theirs, "live", 0, finished=False)
+    live.claim()  # as if this process were running it
+    ours.mkdir()
+    monkeypatch.chdir(ours)
+
+    outcome = CliRunner().invoke(command, ["--all", "--purge", "--yes"])
+
+    assert outcome.exit_code == 0, outcome.output
+    assert names(theirs) == ["finished", "live"]
+    live.release()
