@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -46,6 +47,9 @@ def command(
     """Show the report of RUN, a name or the folder of a run (default: the latest run of this project)."""
     folder = named_folder(name or run)
     if folder.is_claimed():
+        os.close(
+            folder.open_lock()
+        )  # SpecError if the lock is another user's: nobody else can know whether the run is over
         raise SpecError(f"the run '{folder.name}' is still running", hint=f"composesim wait --run {folder.name}")
     report = report_of(folder)
     if as_json:

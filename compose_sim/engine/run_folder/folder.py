@@ -123,7 +123,7 @@ class RunFolder:
         except PermissionError as error:
             raise SpecError(
                 f"the run '{self.name}' belongs to another user: {error.strerror} for '{error.filename}'",
-                hint=f"use another --name; ls -l {self.path}",
+                hint=f"ls -l {self.path}, or start one of your own with another --name",
             ) from None
 
     def clear(self, user_id: int, group_id: int, *, token: bool = False, containers: Collection[str] = ()) -> None:
