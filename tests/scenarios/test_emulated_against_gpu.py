@@ -118,7 +118,7 @@ def test_two_ranks_on_one_gpu_are_refused_as_on_a_gpu(project: Project, count: i
 def test_losses_are_those_of_a_gpu(
     project: Project, count: int, words: tuple[str, ...], tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _compare(project, count, words, tolerance, monkeypatch)
+    _compare(project, ("--nproc-per-node", str(min(2, count))), words, tolerance, monkeypatch)
 
 
 @pytest.mark.parametrize("script", STYLES, ids=lambda path: path.stem)
@@ -126,18 +126,23 @@ def test_public_styles_train_as_on_a_gpu(
     project: Project, count: int, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tolerance = HALF if HALVES.search(script.read_text()) else SINGLE
-    _compare(project, count, (f"styles/{script.name}",), tolerance, monkeypatch)
+    ranks = str(min(2, count))
+    shape: tuple[str, ...] = ("--nproc-per-node", ranks)
+    if script.stem == "mp_spawn":  # it starts the ranks
+        shape = ("--nproc-per-node", "1", "--launcher", "env", "--gpus-per-node", ranks)
+    _compare(project, shape, (f"styles/{script.name}",), tolerance, monkeypatch)
 
 
 def _compare(
-    project: Project, count: int, words: tuple[str, ...], tolerance: float, monkeypatch: pytest.MonkeyPatch
+    project: Project,
+    shape: tuple[str, ...],
+    words: tuple[str, ...],
+    tolerance: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Run a script on emulated and on real GPUs, and compare the losses that it prints."""
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")  # TF32 rounds at 5e-4
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # an emulated model runs eagerly, so the real one does
-    ranks = str(min(2, count))
-    shape = ("--nproc-per-node", ranks)
-    if words == ("styles/mp_spawn.py",):  # it starts the ranks
-        shape = ("--nproc-per-node", "1", "--launcher", "env", "--gpus-per-node", ranks)
     emulated, real = (_run(project, gpus, shape, words) for gpus in ("emulated", "real"))
     if skipped := re.search(r"\bskipped: .*", real):
         pytest.skip(skipped[0])

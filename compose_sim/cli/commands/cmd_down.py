@@ -44,12 +44,8 @@ def command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, purge:
         found = [left for left in found if everywhere or left.is_in(project)]
         starting = [folder for folder in starting if everywhere or belongs_to(folder, project)]
         if not yes:
-            _confirm(
-                [*(left.run for left in found), *(folder.name for folder in starting)],
-                project,
-                purge=purge,
-                everywhere=everywhere,
-            )
+            runs = [*(left.run for left in found), *(folder.name for folder in starting)]
+            _confirm(runs, project, purge=purge, everywhere=everywhere)
     else:
         name = named or _only_run(found, starting, project)
         found = [left for left in found if left.run == name]

@@ -47,9 +47,8 @@ def command(
     """Show the report of RUN, a name or the folder of a run (default: the latest run of this project)."""
     folder = named_folder(name or run)
     if folder.is_claimed():
-        os.close(
-            folder.open_lock()
-        )  # SpecError if the lock is another user's: nobody else can know whether the run is over
+        # A lock that cannot be opened, such as another user's, does not tell whether the run is over: SpecError says why.
+        os.close(folder.open_lock())
         raise SpecError(f"the run '{folder.name}' is still running", hint=f"composesim wait --run {folder.name}")
     report = report_of(folder)
     if as_json:

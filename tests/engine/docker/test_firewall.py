@@ -83,9 +83,8 @@ def test_rules_are_listed_before_the_transaction_locks_the_tables(tmp_path: Path
     """`iptables-legacy-restore` locks them when it begins to read; a listing in the meantime waits and fails."""
     for name in ("iptables-legacy", "iptables-legacy-restore"):
         call, note = f'{shutil.which(name)} "$@" || exit', f"echo {name} >>{tmp_path}/calls"
-        lines = (
-            (note, call) if name.endswith("restore") else (call, note)
-        )  # when it begins, and when a listing has ended
+        # The transaction is noted when it begins, a listing when it has ended.
+        lines = (note, call) if name.endswith("restore") else (call, note)
         program = tmp_path / name
         program.write_text("\n".join(["#!/bin/sh", *lines]))
         program.chmod(0o755)

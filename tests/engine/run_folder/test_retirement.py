@@ -79,11 +79,15 @@ def test_a_link_in_shared_storage_is_neither_counted_nor_followed(tmp_path: Path
     assert (treasure / "file").is_file()
 
 
-def test_projects_that_share_a_folder_for_runs_delete_only_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Return two projects that share a folder for runs."""
     monkeypatch.setenv("COMPOSESIM_RUNS", str(tmp_path / "runs"))
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    return tmp_path / "ours", tmp_path / "theirs"
+
+
+def test_projects_that_share_a_folder_for_runs_delete_only_their_own(sharing: tuple[Path, Path]) -> None:
+    ours, theirs = sharing
     a_run(ours, "old", 2)
     a_run(theirs, "newest", 0)
     a_run(ours, "new", 1)
@@ -94,10 +98,9 @@ def test_projects_that_share_a_folder_for_runs_delete_only_their_own(
 
 
 def test_down_all_leaves_the_runs_of_other_projects_in_a_shared_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sharing: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMPOSESIM_RUNS", str(tmp_path / "runs"))
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours, theirs = sharing
     a_run(ours, "mine", 1)
     a_run(theirs, "finished", 1)
     live = a_run(theirs, "live", 0, finished=False)
