@@ -102,10 +102,22 @@ def test_document_obeys_the_compose_schema(case: str) -> None:
     check_document(document(the_plan(case)), SCHEMA)
 
 
-def test_an_unknown_key_breaks_the_schema() -> None:
-    text = document(a_plan()).replace("    hostname: node-1\n", "    hostnam: node-1\n")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("    hostname: node-1\n", "    hostnam: node-1\n"),
+        ("    hostname: node-1\n", "    hostname: [node-1]\n"),
+        ('"COMPOSESIM_NODE_RANK": "1"', '"COMPOSESIM_NODE_RANK": ["1"]'),
+        ("  node-1:\n", "  node~1:\n"),
+        ("  node-1:\n", "  node-1:\n    node-1\n"),
+    ],
+)
+def test_one_wrong_node_among_many_breaks_the_schema(right: str, wrong: str) -> None:
+    text = document(a_plan(nodes=3))
+    assert text.count(right) == 1
+    text = text.replace(right, wrong)
 
-    with pytest.raises(InvalidDocumentError):
+    with pytest.raises((InvalidDocumentError, yaml.YAMLError)):
         check_document(text, SCHEMA)
 
 
