@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -30,7 +31,7 @@ class TrainingArguments:
 
 
 class PartialState:
-    _shared_state = {}
+    _shared_state: ClassVar[dict] = {}
 
     def __init__(self):
         self.__dict__ = self._shared_state
