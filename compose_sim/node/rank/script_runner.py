@@ -166,7 +166,8 @@ def _hint(error: BaseException) -> str:
     gap = own_failure.hint(error)
     if gap:
         return gap
-    started = "TORCHELASTIC_RUN_ID" in os.environ  # ranks have it under every launcher but env
+    # The launcher env sets no run id. With one rank per node, it leaves it to the script to start more.
+    started = "TORCHELASTIC_RUN_ID" in os.environ or os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
     if started and type(error).__module__ == "torch.multiprocessing.spawn" and "init_process_group" in str(error):
         again = "composesim up --launcher env --nproc-per-node 1 …"
         return f"The ranks had already been started when the script started its own. Try: {again}"

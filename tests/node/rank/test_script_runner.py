@@ -162,9 +162,17 @@ def test_a_missing_package_names_the_python_of_the_nodes(environment: dict[str, 
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("launcher", ["warm", "env"])
+@pytest.mark.parametrize(
+    ("started", "is_told"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "demo"}, True),
+        ({"LOCAL_WORLD_SIZE": "2"}, True),
+        ({"LOCAL_WORLD_SIZE": "1"}, False),
+    ],
+    ids=["warm", "env, two ranks", "env, one rank"],
+)
 def test_ranks_that_fail_to_start_their_own_are_told_of_the_launcher_for_it(
-    environment: dict[str, str], tmp_path: Path, launcher: str
+    environment: dict[str, str], tmp_path: Path, started: dict[str, str], is_told: bool
 ) -> None:
     (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
     script = tmp_path / "spawns.py"
@@ -173,10 +181,9 @@ def test_ranks_that_fail_to_start_their_own_are_told_of_the_launcher_for_it(
         "def main(rank):\n    dist.init_process_group('no-such-backend', rank=rank, world_size=1)\n"
         "if __name__ == '__main__':\n    mp.spawn(main, nprocs=1)\n"
     )
-    started = {"TORCHELASTIC_RUN_ID": "demo"} if launcher == "warm" else {}
     run_python({**environment, **started}, roles.PROGRAM, "rank", str(script), case="")
     told = next(event["data"] for event in _events(environment) if event["kind"] == "exception")
-    assert ("--launcher env" in told["hint"]) == (launcher == "warm")
+    assert ("--launcher env" in told["hint"]) == is_told
 
 
 def test_an_endless_recursion_is_reported(environment: dict[str, str]) -> None:
