@@ -114,7 +114,8 @@ with FSDP.state_dict_type(
     full, moments = model.state_dict(), FSDP.optim_state_dict(model, optimizer)
 assert bool(full) == bool(moments) == (state.process_index == 0), "only rank 0 holds what is saved"
 if state.process_index == 0:
-    assert {value.device.type for value in full.values()} == {"cpu"}
+    if state.num_processes > 1:  # FSDP shards nothing for one rank, and then offloads nothing
+        assert {value.device.type for value in full.values()} == {"cpu"}
     torch.save({"model": full, "optimizer": moments, "rng": rng}, args.output)
     saved = torch.load(args.output, map_location="cpu", weights_only=True)
     restored = Model().to(state.device)
