@@ -21,8 +21,9 @@ class RecordedModels(Record):
     ranks: tuple[int, ...] = ()  # the group size of each DDP model
     batchnorm: tuple[str, ...] = ()  # BatchNorm modules that train by the rank's own batch
     hooks: tuple[str, ...] = ()  # communication hooks
-    sharded: bool = False  # by the first FSDP, whose parts are not recorded
-    on_mesh: bool = False  # whether some parameters are spread over a DeviceMesh: FSDP2, tensor parallelism
+    sharded: bool = (
+        False  # whether some parameters are spread over ranks: by either FSDP, or tensor parallelism on a DeviceMesh
+    )
     covered: bool = False  # whether DDP models hold all that the optimizer trains
 
 

@@ -47,13 +47,11 @@ def reason_against(observed: Observed) -> str:
 
 def _reason_against_models(models: Sequence[RecordedModels], world_size: int) -> str:
     for each in models:
-        if each.sharded:
-            return "FullyShardedDataParallel shards parameters (those of fully_shard are compared)"
         outside = [name for name in each.optimizer_types if name in _OUTSIDE]
         if outside:
             return f"{outside[0]} keeps part of its state on each rank"
-        if each.on_mesh:
-            continue  # a DeviceMesh has size 1 in a replay
+        if each.sharded:
+            continue  # ranks that share parameters are one rank in a replay
         if not each.ranks:
             return "no model is wrapped in DistributedDataParallel"
         if any(ranks != world_size for ranks in each.ranks):

@@ -238,7 +238,10 @@ def _rows(optimizer: Any, chosen: list[Any], models: list[Any]) -> list[Sketched
 def _is_plain(tensor: Any) -> bool:
     torch: Any = sys.modules["torch"]
     is_plain = type(tensor.detach()) is torch.Tensor and tensor.layout is torch.strided
-    return bool(is_plain and tensor.is_leaf and tensor.is_floating_point() and tensor.device.type != "meta")
+    # The first FSDP gives a parameter another size in forward: backward fails if its AccumulateGrad has been made before.
+    is_flat = hasattr(tensor, "_is_flat_param") or hasattr(tensor, "_fsdp_flattened")
+    is_hookable = is_plain and not is_flat and tensor.is_leaf and tensor.is_floating_point()
+    return bool(is_hookable and tensor.device.type != "meta")
 
 
 def _fits(own: Own, parameter: Any) -> bool:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
+from ...shared.import_hooks import after_import, wrap
 from . import shards
 
 Gradients = list[Any]  # a tensor or None for each parameter, in the optimizer's order
 # Relative to the norm of the whole gradient: a tensor below this is rounding if it is compared by itself.
 _FLOORS = {"float32": 1e-3, "tf32": 1e-2, "low": 1e-1}
+_NONE_FLAT: Mapping[int, shards.FlatPart] = {}
 _VANISHED = 1e-5  # relative to the largest gradient so far: a gradient below this is only rounding
 
 
@@ -53,10 +56,7 @@ class Clipped:
         def clip_grad_norm_(parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             norm = by_norm(parameters, max_norm, *arguments, **options)
-            total = getattr(norm, "full_tensor", lambda: norm)()
-            factor = min(1.0, float(max_norm) / (float(total) + 1e-6))
-            for parameter in parameters:
-                self.factors[id(parameter)] = factor * self.factors.get(id(parameter), 1.0)
+            self._scaled(parameters, max_norm, norm)
             return norm
 
         @functools.wraps(by_value)
@@ -66,6 +66,22 @@ class Clipped:
 
         for owner in (package, module):
             owner.clip_grad_norm_, owner.clip_grad_value_ = clip_grad_norm_, clip_grad_value_  # type: ignore[attr-defined]
+        after_import("torch.distributed.fsdp.fully_sharded_data_parallel", self._notice_fsdp)
+
+    def _notice_fsdp(self, module: ModuleType) -> None:
+        @wrap(module.FullyShardedDataParallel, "clip_grad_norm_")
+        def clip_grad_norm_(original: Any, model: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
+            factors = dict(self.factors)  # at world size 1, the method calls torch's function
+            norm = original(model, max_norm, *arguments, **options)
+            self.factors = factors
+            self._scaled(model.parameters(), max_norm, norm)
+            return norm
+
+    def _scaled(self, parameters: Iterable[Any], max_norm: float, norm: Any) -> None:
+        total = getattr(norm, "full_tensor", lambda: norm)()
+        factor = min(1.0, float(max_norm) / (float(total) + 1e-6))
+        for parameter in parameters:
+            self.factors[id(parameter)] = factor * self.factors.get(id(parameter), 1.0)
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
@@ -80,10 +96,10 @@ def settings_of(optimizer: Any) -> list[dict[str, Any]]:
     ]
 
 
-def gradients_of(optimizer: Any, clipped: Clipped) -> Gradients:
+def gradients_of(optimizer: Any, clipped: Clipped, flat: Mapping[int, shards.FlatPart] = _NONE_FLAT) -> Gradients:
     """Return the gradients that this step will use, before clipping and scaling, as copies in main memory.
 
-    Of a sharded gradient, that is this rank's part.
+    Of a sharded gradient, that is this rank's part; `flat` has the parts of those that the first FSDP shards.
     """
     scale = getattr(optimizer, "grad_scale", None)  # set by GradScaler if the optimizer itself unscales
     found: Gradients = []
@@ -94,7 +110,8 @@ def gradients_of(optimizer: Any, clipped: Clipped) -> Gradients:
             continue
         factor = clipped.factors.get(id(parameter), 1.0) * (1.0 if scale is None else float(scale))
         gradient = gradient.detach()
-        found.append(shards.copied(gradient if factor == 1.0 or factor == 0.0 else gradient / factor))
+        gradient = gradient if factor == 1.0 or factor == 0.0 else gradient / factor
+        found.append(shards.copied(gradient, flat.get(id(parameter))))
     return found
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import pickle
 import random
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, parameters_of, settings_of
 from .rng_usage import RngUsage, notice_generators
+from .wrapped_models import computes_low, hook_name, models_of, names_of_parameters
 
 STEPS = 20
 _MOST_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
@@ -55,6 +54,7 @@ class Recorder:
         self._pending: dict[str, Any] | None = None
         self._hooked = False
         self._shared: dict[int, list[bool]] = {}  # by optimizer: the parameters of which each rank keeps its own
+        self._flat: dict[int, shards.FlatPart] = {}  # by the id of a parameter that the first FSDP shards
         notice_generators(torch, self.rng_usage)
         self.clipped.notice()
 
@@ -133,12 +133,12 @@ class Recorder:
         self._pending = {"optimizer": index, "fetched": self._fetched, "step": self.steps}
         self.context.note(RecordedStep(self.steps, index, self.rng_usage.take(), self._fetched))
         if any(self._shared[index]):
-            self._pending["gradients"] = gradients_of(optimizer, self.clipped)
+            self._pending["gradients"] = gradients_of(optimizer, self.clipped, self._flat)
         if self.rank == 0:
-            names = _names()
+            names = names_of_parameters()
             parameters = parameters_of(optimizer)
             self._pending |= {
-                "gradients": self._pending.get("gradients") or gradients_of(optimizer, self.clipped),
+                "gradients": self._pending.get("gradients") or gradients_of(optimizer, self.clipped, self._flat),
                 "settings": settings_of(optimizer),
                 "names": [names.get(id(each), f"parameter {place}") for place, each in enumerate(parameters)],
                 "by_value": self.clipped.by_value,
@@ -152,7 +152,7 @@ class Recorder:
             return
         shared = self._shared[pending["optimizer"]]
         if self.rank == 0 or any(shared):
-            after = [shards.copied(parameter) for parameter in parameters_of(optimizer)]
+            after = self._copies(optimizer)
             if self.rank:
                 pending["gradients"], after = _only(pending["gradients"], shared), _only(after, shared)
             weight = 2 * batches.weight(after)
@@ -175,12 +175,19 @@ class Recorder:
     def _keep_initial(self) -> None:
         """Save the parameters before the first step, for scripts that set no seed."""
         for optimizer, index in list(self.optimizers.items()):
-            parameters = parameters_of(optimizer)
-            wanted = self.rank == 0 or any(map(shards.is_sharded, parameters))
-            if wanted and index not in self._initial_kept and index not in self._seen:
-                values = [shards.copied(parameter) for parameter in parameters]
-                torch.save(values, self.folder / shards.file_of(f"initial.{index}", self.rank))
+            if index in self._initial_kept:
+                continue
             self._initial_kept.add(index)
+            self._flat |= shards.flat_parts(models_of("torch.distributed.fsdp", "FullyShardedDataParallel"))
+            wanted = self.rank == 0 or any(map(self._is_sharded, parameters_of(optimizer)))
+            if wanted and index not in self._seen:
+                torch.save(self._copies(optimizer), self.folder / shards.file_of(f"initial.{index}", self.rank))
+
+    def _copies(self, optimizer: Any) -> list[Any]:
+        return [shards.copied(each, self._flat.get(id(each))) for each in parameters_of(optimizer)]
+
+    def _is_sharded(self, parameter: Any) -> bool:
+        return id(parameter) in self._flat or shards.is_sharded(parameter)
 
     def _look_around(self, optimizer: Any) -> None:
         """Record what decides whether one rank can repeat the steps of this optimizer at all."""
@@ -193,13 +200,15 @@ class Recorder:
             and not isinstance(module, torch.nn.SyncBatchNorm)
             and module.training
         ]
-        sharded = models_of("torch.distributed.fsdp", "FullyShardedDataParallel")
+        flat = models_of("torch.distributed.fsdp", "FullyShardedDataParallel")
+        self._flat |= shards.flat_parts(flat)
         parameters = parameters_of(optimizer)
-        hooks = [_hook_name(hook) for model in parallel for hook in getattr(model, "_comm_hooks", [])]
+        hooks = [hook_name(hook) for model in parallel for hook in getattr(model, "_comm_hooks", [])]
         held = {id(parameter) for model in parallel for parameter in model.parameters()}
-        on_mesh = any(map(shards.is_sharded, parameters))
-        self._shared[self.index_of(optimizer)] = [on_mesh and id(each) not in held for each in parameters]
-        self._hooked = bool(hooks) or any(map(_computes_low, models_of("torch.distributed.fsdp", "FSDPModule")))
+        sharded = any(map(self._is_sharded, parameters))
+        self._shared[self.index_of(optimizer)] = [sharded and id(each) not in held for each in parameters]
+        fully_sharded = [*flat, *models_of("torch.distributed.fsdp", "FSDPModule")]
+        self._hooked = bool(hooks) or any(map(computes_low, fully_sharded))
         self.context.note(
             RecordedModels(
                 optimizer=self.index_of(optimizer),
@@ -207,8 +216,7 @@ class Recorder:
                 ranks=tuple(torch.distributed.get_world_size(model.process_group) for model in parallel),
                 batchnorm=tuple(local),
                 hooks=tuple(hooks),
-                sharded=bool(sharded),
-                on_mesh=on_mesh,
+                sharded=sharded,
                 covered=all(id(each) in held for each in parameters if each.requires_grad),
             )
         )
@@ -221,37 +229,9 @@ class Recorder:
         self._index.write(json.dumps(line) + "\n")
 
 
-def models_of(module: str, name: str) -> list[Any]:
-    """Return all living models of a class, without importing what the script has not imported."""
-    kind = getattr(sys.modules.get(module), name, None)
-    return [each for each in gc.get_objects() if issubclass(type(each), kind)] if isinstance(kind, type) else []
-
-
-def _names() -> dict[int, str]:
-    models = models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
-    models += models_of("torch.distributed.fsdp", "FSDPModule")
-    found: dict[int, str] = {}
-    for model in models:
-        for name, parameter in model.named_parameters():
-            found[id(parameter)] = max(name, found.get(id(parameter), ""), key=len)
-    return {key: name.replace("module.", "", 1).replace("_orig_mod.", "") for key, name in found.items()}
-
-
 def _only(values: list[Any], wanted: list[bool]) -> list[Any]:
     """Return the values of the wanted parameters, and None for the others."""
     return [value if is_wanted else None for value, is_wanted in zip(values, wanted)]
-
-
-def _computes_low(model: Any) -> bool:
-    """Return whether an FSDP2 module computes or reduces in fewer digits than its parameters have."""
-    policy = getattr(model._get_fsdp_state(), "_mp_policy", None)
-    low = (torch.float16, torch.bfloat16)
-    return getattr(policy, "param_dtype", None) in low or getattr(policy, "reduce_dtype", None) in low
-
-
-def _hook_name(hook: Any) -> str:
-    function = hook[0] if isinstance(hook, tuple) else hook
-    return getattr(function, "__qualname__", None) or type(function).__name__
 
 
 def _length(loader: Any) -> int | None:

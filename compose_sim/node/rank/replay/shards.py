@@ -25,6 +25,38 @@ class Part(NamedTuple):
     values: Any  # a flat tensor in main memory; None if another rank contributes the same
 
 
+class FlatPart(NamedTuple):
+    """What a rank holds of a parameter that the first FSDP shards: `length` values of the flattened tensor, from `start` on."""
+
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]  # those that hold the whole tensor together
+    start: int
+    length: int
+    contributes: bool  # False if an earlier rank holds the same
+
+
+def flat_parts(models: Sequence[Any]) -> dict[int, FlatPart]:
+    """Return what this rank holds of each parameter of these FullyShardedDataParallel modules, by its id."""
+    from torch.distributed import get_process_group_ranks
+
+    found: dict[int, FlatPart] = {}
+    for handle in (model._handle for model in models if getattr(model, "_handle", None) is not None):
+        flat, ranks = handle.flat_param, tuple(get_process_group_ranks(handle.process_group))
+        total = flat._unpadded_unsharded_size.numel()
+        if not handle.uses_sharded_strategy:
+            for each in (flat, *(flat._params or ())):
+                shape = (total,) if each is flat else tuple(each.shape)
+                found[id(each)] = FlatPart(shape, ranks, 0, torch.Size(shape).numel(), handle.rank == 0)
+            continue
+        start = min(handle.rank * flat._sharded_size.numel(), total)
+        length = min(flat._sharded_size.numel(), total - start)
+        found[id(flat)] = FlatPart((total,), ranks, start, length, True)
+        for each, shape, info in zip(flat._params or (), flat._shapes, flat._shard_param_infos):
+            begin, length = info.intra_param_start_idx or 0, info.numel_in_shard or 0
+            found[id(each)] = FlatPart(tuple(shape), ranks, begin, length, True)
+    return found
+
+
 def is_sharded(tensor: Any) -> bool:
     """Return whether a tensor is a DTensor that is spread over more than one rank."""
     return hasattr(tensor, "placements") and tensor.device_mesh.size() > 1
@@ -35,11 +67,16 @@ def local(tensor: Any) -> Any:
     return tensor.detach().to_local() if hasattr(tensor, "placements") else tensor.detach()
 
 
-def copied(tensor: Any) -> Any:
-    """Return a copy in main memory: a tensor, or this rank's part of a sharded one."""
+def copied(tensor: Any, flat: FlatPart | None = None) -> Any:
+    """Return a copy in main memory: a tensor, or this rank's part of a sharded one; `flat` is what the first FSDP makes of it."""
     values = local(tensor)
     values = values.to_dense() if values.layout is not torch.strided else values
     values = values.to("cpu", copy=True)
+    if flat is not None:
+        if values.numel() < flat.length:
+            raise NotComplete("a parameter is in another state than between steps")
+        held = values.reshape(-1)[: flat.length]  # without what pads the last part
+        return Part(flat.shape, flat.ranks, flat.start, None, held if flat.contributes else None)
     if not is_sharded(tensor):
         return values
     mesh, placements = tensor.device_mesh, tensor.placements

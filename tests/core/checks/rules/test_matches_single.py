@@ -69,7 +69,6 @@ def test_what_differs_rightly_is_not_judged(observed: object, words: str) -> Non
 @pytest.mark.parametrize(
     ("models", "words"),
     [
-        ({"sharded": True}, "shards"),
         ({"ranks": ()}, "no model is wrapped"),
         ({"ranks": (2,)}, "joins 2 of 4 ranks"),
         ({"covered": False}, "in no DistributedDataParallel model"),

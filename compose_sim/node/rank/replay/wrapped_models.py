@@ -1,0 +1,41 @@
+"""Find the models that DistributedDataParallel and both kinds of FSDP wrap, and what they say about their parameters."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+import torch
+
+
+def models_of(module: str, name: str) -> list[Any]:
+    """Return all living models of a class, without importing what the script has not imported."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)] if isinstance(kind, type) else []
+
+
+def names_of_parameters() -> dict[int, str]:
+    """Return the name of each parameter of a wrapped model, as the script knows it, by the id of the parameter."""
+    models = models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
+    models += models_of("torch.distributed.fsdp", "FSDPModule")
+    models += models_of("torch.distributed.fsdp", "FullyShardedDataParallel")
+    found: dict[int, str] = {}
+    for model in models:
+        for name, parameter in model.named_parameters():
+            name = name.replace("_fsdp_wrapped_module.", "")
+            found[id(parameter)] = max(name, found.get(id(parameter), ""), key=len)
+    return {key: name.replace("module.", "", 1).replace("_orig_mod.", "") for key, name in found.items()}
+
+
+def computes_low(model: Any) -> bool:
+    """Return whether a module of either FSDP computes or reduces in fewer digits than its parameters have."""
+    policy = model.mixed_precision if hasattr(model, "mixed_precision") else model._get_fsdp_state()._mp_policy
+    low = (torch.float16, torch.bfloat16)
+    return getattr(policy, "param_dtype", None) in low or getattr(policy, "reduce_dtype", None) in low
+
+
+def hook_name(hook: Any) -> str:
+    """Return the name of a communication hook."""
+    function = hook[0] if isinstance(hook, tuple) else hook
+    return getattr(function, "__qualname__", None) or type(function).__name__
