@@ -70,6 +70,17 @@ def restored():
     return before == torch.rand(4, device="cuda").tolist()
 
 
+def resumed():
+    """Restore the states of a checkpoint, the device's before the CPU's, after drawing from both."""
+    torch.manual_seed(0)
+    cuda, cpu = torch.cuda.get_rng_state(), torch.get_rng_state()
+    drawn = [[torch.rand(1, device=place).item() for place in ("cuda", "cpu", "cuda")]]
+    torch.cuda.set_rng_state(cuda)
+    torch.set_rng_state(cpu)
+    drawn += [[torch.rand(1, device=place).item() for place in ("cuda", "cpu", "cuda")]]
+    return drawn[0] == drawn[1]
+
+
 def forked():
     with torch.random.fork_rng(devices=[0]):
         first = torch.rand(4, device="cuda").tolist()
@@ -161,7 +172,7 @@ PROBES = [
     ("torch.cuda.Event().query(), torch.cuda.current_stream().query()", "(True, True)"),
     ("torch.cuda.default_stream() == torch.cuda.current_stream(), torch.cuda.current_stream().device", "(True, device(type='cuda', index=0))"),
     ("drawn(3) == drawn(3), drawn(3) == drawn(4)", "(True, False)"),
-    ("restored(), forked()", "(True, True)"),
+    ("restored(), resumed(), forked()", "(True, True, True)"),
     ("torch.cuda.initial_seed() == 4 if drawn(4) else None", "True"),
     ("torch.cuda.get_rng_state().device, torch.cuda.get_rng_state().dtype", "(device(type='cpu'), torch.uint8)"),
     ("torch.Generator('cuda').device.type, torch.randn(2, device='cuda', generator=torch.Generator('cuda')).device.type", "('cuda', 'cuda')"),

@@ -110,6 +110,13 @@ def set_state(index: int, state: torch.Tensor) -> None:
         own[index] = state
 
 
+def _share_again(state: torch.Tensor) -> None:
+    """Let devices whose state was set before the CPU's share its generator, as they do in the other order."""
+    for index in [index for index, mine in own.items() if torch.equal(mine, state)]:
+        own.pop(index)
+        _seeds.pop(index, None)
+
+
 def seed_all(seed: int) -> None:
     """Let every device share the CPU's generator again, as `torch.manual_seed` does."""
     own.clear()
@@ -164,6 +171,14 @@ def install() -> None:
 
     manual_seed.__doc__ = seed_cpu.__doc__
     _torch.manual_seed = _torch.random.manual_seed = manual_seed
+    set_cpu_state = _torch.set_rng_state
+
+    def set_rng_state(new_state: torch.Tensor) -> None:
+        set_cpu_state(new_state)
+        _share_again(new_state)
+
+    set_rng_state.__doc__ = set_cpu_state.__doc__
+    _torch.set_rng_state = _torch.random.set_rng_state = set_rng_state
     cuda: Any = torch.cuda
     answers: dict[str, Any] = {
         "get_rng_state": lambda device="cuda": default(device).get_state(),
