@@ -53,8 +53,13 @@ def submit_options(spec: ClusterSpec) -> tuple[str, ...]:
         more = shlex.split(spec.sbatch or "")
     except ValueError as error:
         raise SpecError(f"--sbatch '{spec.sbatch}': {error}", hint="quote it as for a shell") from None
+    # The prefix, because sbatch accepts options that are cut short.
+    if again := next((word for word in more if word.startswith("--req")), ""):
+        raise SpecError(
+            f"--sbatch '{again}': a job that Slurm starts again would be a second run in the folder of the first",
+            hint="composesim up --max-restarts 3 … restarts failed ranks; after a requeue, start a new run from its checkpoint",
+        )
     elastic = ("--no-kill",) if spec.elastic else ()
-    # Started again, the job would be a second run in the same folder.
     return (*(f"--{name}={value}" for name, value in values.items() if value), "--no-requeue", *elastic, *more)
 
 

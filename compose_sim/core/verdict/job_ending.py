@@ -13,7 +13,7 @@ _ENDINGS = {
     "NODE_FAIL": ("engine", "lost one of its nodes ({NodeList}), which failed"),
     "BOOT_FAIL": ("engine", "lost one of its nodes ({NodeList}), which did not boot"),
     "PREEMPTED": ("engine", "was preempted by another job"),
-    "REQUEUED": ("engine", "was requeued"),
+    "REQUEUED": ("engine", "was requeued, and a run does not start again: start a new one from its last checkpoint"),
 }
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 WAITING = ("PENDING", "CONFIGURING", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT", "REQUEUED")

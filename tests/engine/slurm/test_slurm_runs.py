@@ -48,6 +48,12 @@ def bring_back(node: str) -> None:
     until(lambda: "State=IDLE " in slurm("scontrol", "show", "node", node))
 
 
+def requeue(job: str) -> None:
+    """Requeue a job as an operator may, although it was submitted with `--no-requeue`."""
+    slurm("scontrol", "update", f"jobid={job}", "requeue=1")
+    slurm("scontrol", "requeue", job)
+
+
 def composesim(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMPOSESIM, *arguments],
@@ -127,8 +133,7 @@ ENDINGS = {
         happens=lambda job: slurm("scontrol", "update", f"jobid={job}", "endtime=now+1"), exit_code=124, state="TIMEOUT"
     ),
     "requeued": Ending(
-        sbatch="--nodelist=node-0 --requeue",
-        happens=lambda job: slurm("scontrol", "requeue", job),
+        happens=requeue,
         exit_code=3,
         state="REQUEUED",
         slurm_says="CANCELLED",
@@ -348,6 +353,7 @@ def test_a_script_is_checked_and_a_scenario_is_played(tmp_path: Path) -> None:
         (["--time", "2:00:00"], 2, "time limit"),
         (["--nodes", "9"], 2, "ode count specification"),
         (["--sbatch", "--no-such-option"], 2, "no-such-option"),
+        (["--sbatch", "--requeue"], 2, "--requeue"),
         (["--with", "jupyter"], 2, "--with"),
         (["--recipe", "ray"], 2, "'ray'"),
     ],
