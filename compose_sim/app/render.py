@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +16,10 @@ from compose_sim.core.plan.model import HIDDEN
 from compose_sim.core.units import format_bytes
 from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
 from compose_sim.engine.host.docker_facts import docker_facts
+from compose_sim.engine.project_files import read_project_file
 from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.folder import lay_out
+from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError
 
@@ -37,40 +38,39 @@ def render(session: Session, *, force: bool) -> int:
     Raises SpecError if the folder holds other files, or there is too much code to copy.
     """
     plan, folder, request = session.plan, session.folder.path, session.request
-    if folder.exists() and any(folder.iterdir()) and not force and not _is_ours(folder / "docker-compose.yml"):
+    if folder.exists() and any(folder.iterdir()) and not force and not _is_ours(folder):
         raise SpecError(
             f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder"
         )
     program = program_of(request)
     is_script = not (program.is_module or program.is_command)
     script = Path(os.path.abspath(request.folder / program.target)) if is_script else None
+    root = script.parent if script and not script.is_relative_to(request.folder) else request.folder
     # Listed before the folder fills, because the project may contain it.
-    code = list(_code_files(request.folder, script, besides=folder))
+    code = list(_code_files(root, script, project=request.folder, besides=folder))
     image = HOST_IMAGE if plan.image == "host" else plan.image
     text = write_documents(plan, folder, image=image, dotenv=request.dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
     lay_out(folder, *plan.user_ids, token=plan.has_token, containers=plan.writers)
-    (folder / "code").mkdir(exist_ok=True)
-    size = _copy_code(code, folder / "code")
+    size = _copy_code(code, root, SafeFolder(folder))
     if plan.image == "host" and docker_facts().available:
         ensure_host_image()
     return size
 
 
-def _is_ours(document: Path) -> bool:
-    """Return whether composesim rendered this file, and may overwrite it."""
-    return document.is_file() and "# Written by composesim." in document.read_text(errors="replace")[:500]
+def _is_ours(folder: Path) -> bool:
+    """Return whether composesim rendered this folder, and may overwrite what is in it."""
+    files, name = SafeFolder(folder), "docker-compose.yml"
+    return files.status(name) is not None and b"# Written by composesim." in files.read_bytes(name, size=500)
 
 
-def _code_files(code: Path, script: Path | None, *, besides: Path) -> Iterator[tuple[Path, str]]:
+def _code_files(root: Path, script: Path | None, *, project: Path, besides: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file to copy with its name in the copy. The script is always among them."""
-    root = code
-    if script and not script.is_relative_to(code):
-        root, ours = script.parent, assets.root()
-        if root in (ours, assets.examples()):  # an example of ours: with its data
-            yield script, script.name
-            yield from ((path, str(path.relative_to(ours))) for path in sorted((ours / "data").iterdir()))
-            return
+    ours = assets.root()
+    if script and root != project and root in (ours, assets.examples()):  # an example of ours: with its data
+        yield script, script.name
+        yield from ((path, str(path.relative_to(ours))) for path in sorted((ours / "data").iterdir()))
+        return
     names = dict.fromkeys([*_names_below(root), *([str(script.relative_to(root))] if script else [])])
     for name in names:
         path = root / name
@@ -101,7 +101,9 @@ def _names_below(root: Path) -> list[str]:
     return [str(path) for path in paths if not _NOT_CODE.intersection(path.parts)]
 
 
-def _copy_code(files: list[tuple[Path, str]], target: Path) -> int:
+def _copy_code(files: list[tuple[Path, str]], root: Path, target: SafeFolder) -> int:
+    """Copy files into `code`, following no link there; return their size. What the owner of `root` cannot read is refused."""
+    target.make_folder("code")
     size = sum(path.stat().st_size for path, _ in files)
     if size > _MOST_CODE_BYTES:
         largest = max(files, key=lambda each: each[0].stat().st_size)[1]
@@ -110,6 +112,7 @@ def _copy_code(files: list[tuple[Path, str]], target: Path) -> int:
             hint="add data to .gitignore, and mount it on the nodes: --mount /path/to/data:/data:ro",
         )
     for path, name in files:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target / name)
+        # Without the bits that would run a copy with our rights.
+        mode = path.stat().st_mode & 0o777
+        target.replace(f"code/{name}", read_project_file(path, root, size=_MOST_CODE_BYTES), mode=mode)
     return size

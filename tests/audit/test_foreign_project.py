@@ -150,6 +150,27 @@ def test_render_executes_no_program_of_the_repository(project: Path, tmp_path: P
     assert not (project / "uids").exists()
 
 
+def test_render_copies_only_what_the_owner_can_read(project: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("SECRET=1\n")
+    secret.chmod(0o600)
+    (project / "data.txt").symlink_to(secret)
+
+    done = composesim(project, "render", "--python", SYSTEM_PYTHON, str(tmp_path / "rendered"), "train.py", check=2)
+
+    assert f"'{project}/data.txt'" in done.stdout
+    assert not (tmp_path / "rendered" / "code" / "data.txt").exists()
+
+
+def test_render_makes_no_setuid_program_of_root(project: Path, tmp_path: Path) -> None:
+    write(project, "tool", "#!/bin/sh\n")
+    (project / "tool").chmod(0o4755)  # changing the owner clears the bit
+
+    composesim(project, "render", "--python", SYSTEM_PYTHON, str(tmp_path / "rendered"), "train.py", check=0)
+
+    assert (tmp_path / "rendered" / "code" / "tool").stat().st_mode & 0o7777 == 0o755
+
+
 def test_our_own_process_imports_nothing_from_the_current_folder(project: Path) -> None:
     for module in ("json", "click"):  # Python itself imports some before we can do anything
         write(project, f"{module}.py", IMPORTED)

@@ -26,9 +26,13 @@ class UnsafeFileError(SpecError):
     """Something below `.composesim` is not what composesim would have created there, and may lead elsewhere."""
 
 
+def kind_of(status: os.stat_result) -> str:
+    """Return what a file is, such as `a named pipe`."""
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "of an unknown kind")
+
+
 def refuse_kind(path: Path, status: os.stat_result, wanted: int) -> NoReturn:
-    found = _KINDS.get(stat.S_IFMT(status.st_mode), "of an unknown kind")
-    raise UnsafeFileError(f"'{path}' is {found}, not {_KINDS[wanted]}", hint=f"ls -ld {path}, then delete it")
+    raise UnsafeFileError(f"'{path}' is {kind_of(status)}, not {_KINDS[wanted]}", hint=f"ls -ld {path}, then delete it")
 
 
 def refuse_owner(path: Path, owner: int) -> NoReturn:

@@ -1,0 +1,37 @@
+"""Read files that a project contains, with the rights of the project's owner."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from compose_sim.core.units import format_bytes
+from compose_sim.engine.project_owner import owner_of
+from compose_sim.engine.run_folder.file_checks import kind_of
+from compose_sim.engine.run_folder.file_owner import acting_as
+from compose_sim.errors import SpecError
+
+MOST_BYTES = 4 << 20  # of a script or a file of settings
+
+
+def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES) -> bytes:
+    """
+    Return what a regular file contains, if the owner of the project in `folder` may read it. Links are followed.
+
+    Raises SpecError if the owner may not, or if the file is of another kind or larger; OSError if there is none.
+    """
+    try:
+        with acting_as(owner_of(folder)):
+            # Without O_NONBLOCK, opening a pipe would block.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise SpecError(f"'{path}' is {kind_of(status)}, not a regular file", hint=f"ls -lL {path}")
+        content = file.read(size + 1) if status.st_size <= size else b""
+    if status.st_size > size or len(content) > size:
+        raise SpecError(f"'{path}' is larger than {format_bytes(size)}", hint=f"ls -lL {path}")
+    return content
