@@ -328,7 +328,8 @@ def test_a_script_is_checked_and_a_scenario_is_played(tmp_path: Path) -> None:
     # The second time that both nodes are there, the ranks end.
     (tmp_path / "loss.yaml").write_text(
         "cluster:\n  engine: slurm\n  nodes: 2\n  elastic: '1:2'\n  recipe: exec\n"
-        "steps:\n  - at: {event: round, world_size: 2}\n    fault: {kind: kill, node: node-1, for: 1s}\n"
+        "steps:\n  - at: {event: round, world_size: 2}\n    fault: {kind: kill, node: node-1}\n"
+        "  - at: {event: round, world_size: 1}\n    heal: node-1\n"
         "expect:\n  - world_sizes: [2, 1, 2]\n  - exit_code: 0\n  - nothing_left: true\n"
     )
     program = ("sh", "-c", "[ $COMPOSESIM_GENERATION = 2 ] || exec sleep 600")
