@@ -22,6 +22,7 @@ from ..shared import emulation
 from ..shared.authentication import MissingSecretError, read_secret
 from ..shared.event_log import EventLog
 from ..shared.rank_logs import RankLogs
+from ..shared.regular_files import open_to_append
 from ..shared.slurm_notice import is_notice
 from .agent import Agent
 from .faults.command_runner import CommandRunner
@@ -153,7 +154,7 @@ def _print_and_log(log: Path, text: str) -> None:
     line = f"composesim {os.environ['COMPOSESIM_NODE']}: {text}\n"
     sys.stderr.write(line)
     try:
-        with log.open("a") as file:
+        with os.fdopen(open_to_append(log), "a") as file:
             file.write(f"{time.strftime('%H:%M:%S')} {line}")
     except OSError as error:  # a full disk must not end a training run
         print(f"composesim: cannot append the line above to {log}: {error.strerror}", file=sys.stderr)

@@ -137,7 +137,7 @@ def _is_of(labels: Labels, node: str, rank: str) -> bool:
 def _object(line: str) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from ..shared.regular_files import read_regular
 from .metrics import Metrics
 
 _CHUNK = 4 << 20  # bytes to read per file and request
@@ -46,9 +47,7 @@ class RunReader:
     def _new_lines(self, path: Path) -> list[str]:
         at = self._offsets.get(path, 0)
         try:
-            with path.open("rb") as file:
-                file.seek(at)
-                data = file.read(_CHUNK)
+            data = read_regular(path, _CHUNK, offset=at)
         except OSError:
             return []
         complete, newline, _ = data.rpartition(b"\n")

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Callable
 
+from .regular_files import open_to_append
+
 CLOCK_FILE = "control/clock"  # in the run's folder
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -91,7 +93,7 @@ class EventLog:
         event = {"v": 1, "t": clock_of(self.folder).now(), "run": self.run, "node": self.node, "rank": self.rank}
         line = json.dumps({**event, "generation": self.generation, "kind": kind, "data": data}, default=str) + "\n"
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_to_append(self.path)
             try:
                 # One write per line: with O_APPEND, lines from several processes never interleave.
                 os.write(descriptor, line.encode())

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from .regular_files import open_to_append
+
 _READ_BYTES = 1 << 16
 # If the node's output is read more slowly than ranks print, ranks block, as they would without composesim
 _MOST_PENDING = 1 << 20
@@ -136,7 +138,7 @@ class _LogFile:
     def __init__(self, path: Path) -> None:
         self._path, self._descriptor = path, -1
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = open_to_append(path)
         except OSError as error:
             self._stop_logging(error)
 

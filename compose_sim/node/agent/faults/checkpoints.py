@@ -3,58 +3,82 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-import shutil
+import stat
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+from ...shared.regular_files import open_regular, read_regular
 from .command import Command, CommandHandler, ExecutionError, NodeContext
 
 _UNFINISHED = (".tmp", ".part", ".partial", ".temp")
 _MOST_CHANGED = 4096
+_MOST_FILES, _MOST_LEVELS = 100_000, 16  # to look at, because the script decides how many there are
+_REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def _corrupt(command: Command, node: NodeContext) -> Generator[float, None, None]:
     """Cut off the second half (`how` is `truncate`), as an interrupted write does, or invert bytes in the middle (`flip`)."""
     yield from ()
     file = _newest(Path(os.environ["COMPOSESIM_SHARED"]))
-    size, truncate = file.stat().st_size, command.values.get("how", "truncate") == "truncate"
-    start = size // 2
-    end = size if truncate else min(size, start + _MOST_CHANGED)
     original, note = _backup(node, command)
-    with file.open("r+b") as checkpoint:
-        checkpoint.seek(start)
+    with _opened(file, os.O_RDWR) as checkpoint, _opened(original, _REPLACE) as kept:
+        size, truncate = os.fstat(checkpoint).st_size, command.values.get("how", "truncate") == "truncate"
+        start = size // 2
+        end = size if truncate else min(size, start + _MOST_CHANGED)
+        _copy(checkpoint, kept, start, end)
         if truncate:
-            with original.open("wb") as rest:
-                shutil.copyfileobj(checkpoint, rest, 1 << 20)
-            checkpoint.truncate(start)
+            os.ftruncate(checkpoint, start)
         else:
-            changed = checkpoint.read(end - start)
-            original.write_bytes(changed)
-            checkpoint.seek(start)
-            checkpoint.write(bytes(byte ^ 0xFF for byte in changed))
-    note.write_text(json.dumps({"file": str(file), "version": _version(file), "start": start}))
+            changed = os.pread(checkpoint, end - start, start)
+            os.pwrite(checkpoint, bytes(byte ^ 0xFF for byte in changed), start)
+        values = {"file": str(file), "version": _version(checkpoint), "start": start, "size": size}
+    with _opened(note, _REPLACE) as noted:
+        os.write(noted, json.dumps(values).encode())
 
 
 def _restore(command: Command, node: NodeContext) -> None:
     """Restore the bytes, unless the script has written the checkpoint again in the meantime."""
     original, note = _backup(node, command)
     with contextlib.suppress(FileNotFoundError):
-        noted = json.loads(note.read_text())
-        file = Path(noted["file"])
-        if _version(file) == noted["version"]:
-            with file.open("r+b") as checkpoint, original.open("rb") as rest:
-                checkpoint.seek(noted["start"])
-                shutil.copyfileobj(rest, checkpoint, 1 << 20)
+        noted = json.loads(read_regular(note, _MOST_CHANGED))
+        with _opened(Path(noted["file"]), os.O_RDWR) as checkpoint, _opened(original, os.O_RDONLY) as kept:
+            if _version(checkpoint) == noted["version"]:
+                os.ftruncate(checkpoint, noted["size"])
+                _copy(kept, checkpoint, noted["start"], os.fstat(kept).st_size)
     for path in (original, note):
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
 
-def _version(file: Path) -> list[int]:
-    stat = file.stat()
-    return [stat.st_ino, stat.st_size, stat.st_mtime_ns]
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = open_regular(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _copy(source: int, target: int, start: int, end: int) -> None:
+    """Copy bytes to the same place of another file, without the holes of a sparse file."""
+    while start < end:
+        try:
+            start = os.lseek(source, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole follows
+                return
+            raise
+        hole = min(os.lseek(source, start, os.SEEK_HOLE), end)
+        while start < hole:
+            start += os.pwrite(target, os.pread(source, min(hole - start, 1 << 20), start), start)
+
+
+def _version(file: int) -> list[int]:
+    status = os.fstat(file)
+    return [status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 def _backup(node: NodeContext, command: Command) -> tuple[Path, Path]:
@@ -64,21 +88,30 @@ def _backup(node: NodeContext, command: Command) -> tuple[Path, Path]:
 
 
 def _newest(shared: Path) -> Path:
-    files = [(file.stat().st_mtime_ns, file) for file in _checkpoints(shared)]
+    files = list(_checkpoints(shared))
     if not files:
         raise ExecutionError(f"there is no checkpoint in {shared} yet")
     return max(files)[1]
 
 
-def _checkpoints(shared: Path) -> Iterator[Path]:
-    """Yield complete, non-empty files, without those that are still being written under a temporary name."""
+def _checkpoints(shared: Path) -> Iterator[tuple[int, Path]]:
+    """Yield times and paths of complete, non-empty files, without those that are still written under a temporary name."""
+    looked = 0
     for folder, folders, names in os.walk(shared):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        looked += len(names) + len(folders)
+        if looked > _MOST_FILES:
+            raise ExecutionError(
+                f"{shared} contains more than {_MOST_FILES:,} files, too many to find the newest checkpoint"
+            )
+        is_deep = len(Path(folder).parts) - len(shared.parts) >= _MOST_LEVELS
+        folders[:] = [] if is_deep else [name for name in folders if not name.startswith(".")]
         for name in names:
-            file = Path(folder, name)
-            is_whole = not name.startswith(".") and not name.endswith(_UNFINISHED)
-            if is_whole and file.is_file() and not file.is_symlink() and file.stat().st_size > 1:
-                yield file
+            if name.startswith(".") or name.endswith(_UNFINISHED):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # the script has removed it
+                status = os.lstat(file := Path(folder, name))
+                if stat.S_ISREG(status.st_mode) and status.st_size > 1:
+                    yield status.st_mtime_ns, file
 
 
 HANDLERS = {"corrupt_checkpoint": CommandHandler(_corrupt, _restore, outlives_node=True)}

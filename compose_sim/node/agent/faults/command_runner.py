@@ -14,9 +14,11 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from ...shared.event_log import EventLog
+from ...shared.regular_files import read_regular
 from .command import Command, CommandHandler, ExecutionError, NodeContext, RankView
 
 _POLL_SECONDS = 0.2
+_MOST_BYTES = 1 << 20  # of a command
 _COARSE_NS = (
     50_000_000  # the modification time of a folder may stay the same for this long although a file has been added
 )
@@ -82,12 +84,12 @@ class CommandRunner:
         if self._phases is None:
             self._phases = _reported_phases(self._node.events)
         try:
-            values = json.loads(path.read_text())
+            values = json.loads(read_regular(path, _MOST_BYTES))
             command = Command(id=str(values["id"]), name=str(values["name"]), values=dict(values["values"]))
             on = bool(values["on"])
             if not _ID.fullmatch(command.id):
                 raise ValueError(f"id '{command.id}'")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             why = f"'{path.name}' is not a command: {type(error).__name__}: {error}"
             self._node.events.emit("command", id=path.stem, phase="failed", why=why)
             return
@@ -162,7 +164,7 @@ def _reported_phases(events: EventLog) -> dict[str, str]:
     """Return the last phase of each command: an earlier agent of this node may have executed it, which must not happen twice."""
     phases: dict[str, str] = {}
     try:
-        lines = events.path.read_text(errors="replace").splitlines()
+        lines = read_regular(events.path, -1).decode("utf-8", "replace").splitlines()
     except OSError:
         return phases
     for line in lines:
@@ -170,7 +172,7 @@ def _reported_phases(events: EventLog) -> dict[str, str]:
             try:
                 data = json.loads(line)["data"]
                 phases[data["id"]] = data["phase"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
     return phases
 

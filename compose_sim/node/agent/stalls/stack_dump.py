@@ -13,10 +13,12 @@ from pathlib import Path
 
 from ...shared.frames import is_user_code
 from ...shared.progress_page import STACKS_SIGNAL, WAKE_SIGNAL
+from ...shared.regular_files import read_regular
 from . import ptrace_signal
 
 _TGKILL = {"x86_64": 234, "aarch64": 131}
 _POLL_SECONDS, _MOST_POLLS = 0.05, 40
+_MOST_BYTES = 16 << 20  # of the stacks of all threads
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]+|\?\?\?) in (.*)')
 _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
@@ -86,10 +88,11 @@ def request(process: int, thread: int, file: Path, descriptor: int) -> Generator
 
 
 def read(file: Path, start: int) -> tuple[Stack, ...]:
-    """Return the stacks in a file from this byte on."""
-    with file.open("rb") as text:
-        text.seek(start)
-        return parse(text.read().decode("utf-8", "replace"))
+    """Return the stacks in a file from this byte on; none if it is no regular file."""
+    try:
+        return parse(read_regular(file, _MOST_BYTES, offset=start).decode("utf-8", "replace"))
+    except OSError:
+        return ()
 
 
 def wake(process: int, helper: int) -> None:

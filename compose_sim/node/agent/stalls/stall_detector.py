@@ -14,6 +14,7 @@ from typing import Any, Callable
 from ...shared.event_log import EventLog
 from ...shared.frames import is_ours, is_user_code
 from ...shared.progress_page import ProgressPage
+from ...shared.regular_files import read_regular
 from ..rank_processes import RankProcess
 from . import stack_dump, tcp_counters
 from .progress import ProgressMeter, children_of
@@ -25,6 +26,7 @@ _POLLS_BETWEEN_SIGNALS = 10
 _GIL_SECONDS = 2.0  # a helper thread that has not got the interpreter's lock by then never will
 _POLL_SECONDS = 0.05
 _MOST_LOOKS = 20
+_MOST_BYTES = 4 << 20  # of the list of collectives that have not completed
 _LONGEST_GAP_SECONDS = 3.0  # between two checks; after a longer one, this node itself was suspended
 _MOST_FRAMES, _MOST_THREADS, _MOST_WORKERS = 20, 8, 16
 
@@ -209,9 +211,9 @@ def _collectives(progress: ProgressPage, process: int) -> Generator[float, None,
     if not (written or progress.get("leaving")):  # a rank that leaves wrote them at the end of the script
         return {}
     try:
-        found = json.loads(progress.pending_path.read_text())
+        found = json.loads(read_regular(progress.pending_path, _MOST_BYTES))
         return {"pending": list(found["pending"]), "reached": dict(found["reached"]), "recent": list(found["recent"])}
-    except (OSError, ValueError, KeyError, TypeError):  # torch has recorded nothing
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # torch has recorded nothing
         return {}
 
 

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from ...master.driver_api import NOT_READY, UNREACHABLE, MasterConnection, fail
 from ...shared import process, roles
-from ...shared.installed import MISSING, StartError, require
 from ...shared.roles import add_passthrough
+from ..installed import MISSING, StartError, require
 from . import ssh
 from .hosts import EventReader, NodeStates, SshConnections
 

@@ -14,8 +14,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...shared import process
+from ...shared.regular_files import open_regular
 from . import ssh
 
 _GREETING = b"composesim\n"
@@ -35,18 +37,20 @@ class NodeStates:
         """Update the states from one line of an event file; ignore malformed lines."""
         try:
             event = json.loads(line)
-            kind, node, data = event["kind"], event["node"], event["data"]
-        except (ValueError, KeyError, TypeError):
+            self._add(event["kind"], event["node"], event["rank"], event["data"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return
+
+    def _add(self, kind: str, node: str, rank: int, data: dict[str, Any]) -> None:
         if kind == "node-started":
             self.host_keys.pop(node, None)
             self.joined.pop(node, None)
         elif kind == "ssh":
             self.host_keys[node] = str(data["host_key"])
         elif kind == "init" and data.get("phase") == "done":
-            self.joined.setdefault(node, set()).add(event["rank"])
+            self.joined.setdefault(node, set()).add(rank)
         elif kind in ("init", "rank-exited"):
-            self.joined.get(node, set()).discard(event["rank"])
+            self.joined.get(node, set()).discard(rank)
 
     def joined_ranks(self, nodes: Collection[str]) -> int:
         """Return the number of ranks of these nodes that have joined."""
@@ -65,7 +69,7 @@ class EventReader:
         """Read the new events of these nodes; an incomplete last line is read later."""
         for node in nodes:
             path = self._folder / "nodes" / node / "events" / f"{node}.jsonl"
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            with contextlib.suppress(OSError), os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
                 file.seek(self._offsets.get(path, 0))
                 while True:
                     lines, newline, _ = file.read(_READ_BYTES).rpartition(b"\n")

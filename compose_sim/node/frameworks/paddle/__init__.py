@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...shared.installed import require
+from ..installed import require
 
 OLDEST = "3.0"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...master.driver_api import fail
-from ...shared.installed import StartError
+from ..installed import StartError
 from ..ray import driver
 from . import require_paddle
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from ...master.driver_api import UNREACHABLE
 from ...shared import process, roles
 from ...shared.event_log import EventLog
-from ...shared.installed import StartError
 from ...shared.network import connect
 from ...shared.starter_protocol import receive
 from ...starters.popen_hook import RankWatcher
+from ..installed import StartError
 from . import require_paddle
 
 PORT_TAKEN, BROKEN = 94, 95

@@ -14,8 +14,8 @@ from typing import Any
 
 from ...master.driver_api import NOT_READY, UNREACHABLE, MasterConnection, exit_like, fail, run_script, seconds_until
 from ...master.server import PortTaken, free_port, listen
-from ...shared.installed import StartError
 from ...shared.roles import add_passthrough
+from ..installed import StartError
 from . import start
 
 _POLL_S = 0.1

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from ...shared import process
-from ...shared.installed import StartError
 from ...shared.network import connect
+from ..installed import StartError
 from . import start
 
 _PAUSE_S = 0.05

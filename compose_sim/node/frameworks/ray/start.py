@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...shared.installed import require
+from ..installed import require
 
 OLDEST = "2.52"  # the first with tokens
 _OBJECT_STORE_LEAST, _OBJECT_STORE_MOST = 80 << 20, 2 << 30  # bytes; the minimum of Ray is 75 MB

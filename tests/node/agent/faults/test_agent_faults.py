@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from compose_sim.node.agent.faults import checkpoints
 from compose_sim.node.agent.faults.command_runner import CommandRunner
 from compose_sim.node.shared.event_log import EventLog
 
@@ -268,6 +269,72 @@ def test_a_checkpoint_that_was_written_again_is_not_restored(
 
     bench.undo("corrupt_checkpoint", how="flip")
     assert checkpoint.read_bytes() == b"later" * 100
+
+
+@pytest.mark.parametrize("how", ["truncate", "flip"])
+def test_the_holes_of_a_sparse_checkpoint_take_no_space(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
+    checkpoint = tmp_path / "shared" / "checkpoint.pt"
+    checkpoint.parent.mkdir()
+    with checkpoint.open("wb") as file:
+        file.truncate(1 << 40)
+        os.pwrite(file.fileno(), b"data", 3 << 38)
+
+    assert bench.give("corrupt_checkpoint", how=how)["phase"] == "done"
+    assert sum(file.stat().st_blocks * 512 for file in (tmp_path / "debug").iterdir()) < 1 << 20
+
+    bench.undo("corrupt_checkpoint", how=how)
+    assert checkpoint.stat().st_size == 1 << 40
+    assert checkpoint.stat().st_blocks * 512 < 1 << 20
+    with checkpoint.open("rb") as file:
+        assert os.pread(file.fileno(), 6, (3 << 38) - 1) == b"\0data\0"
+
+
+def test_a_checkpoint_that_became_a_link_is_not_written(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
+    checkpoint, other = tmp_path / "shared" / "checkpoint.pt", tmp_path / "other"
+    checkpoint.parent.mkdir()
+    checkpoint.write_bytes(b"whole" * 100)
+    bench.give("corrupt_checkpoint", how="truncate")
+    os.link(checkpoint, other)  # so that it has the same inode, size and time
+    checkpoint.unlink()
+    checkpoint.symlink_to(other)
+
+    bench.write("fault-1.json", json.dumps({"id": "fault-1", "name": "corrupt_checkpoint", "values": {}, "on": False}))
+    assert bench.answer()["phase"] == "failed"
+    assert other.read_bytes() == b"whole" * 50
+
+
+def test_a_script_cannot_keep_the_agent_busy_with_files(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
+    monkeypatch.setattr(checkpoints, "_MOST_FILES", 3)
+    (tmp_path / "shared").mkdir()
+    for name in "abcd":
+        (tmp_path / "shared" / name).write_bytes(b"whole")
+
+    outcome = bench.give("corrupt_checkpoint", how="flip")
+    assert (outcome["phase"], "more than 3 files" in outcome["why"]) == ("failed", True)
+
+
+@pytest.mark.parametrize("text", ['{"id":' + "[" * 100_000, "pipe", "link"])
+def test_a_command_that_is_no_file_of_json_is_reported(bench: Bench, tmp_path: Path, text: str) -> None:
+    bench.write("fault-0.json", "{}")
+    assert bench.answer()["phase"] == "failed"
+    path = tmp_path / "control" / "node-0" / "fault-1.json"
+    if text == "pipe":
+        os.mkfifo(path)
+    elif text == "link":
+        path.symlink_to("/dev/zero")
+    else:
+        bench.write("fault-1.json", text)
+    outcome = bench.answer()
+    assert (outcome["id"], outcome["phase"]) == ("fault-1", "failed")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from compose_sim.node.frameworks.installed import TOO_OLD, StartError
 from compose_sim.node.frameworks.ray import start
 from compose_sim.node.master.server import free_port
-from compose_sim.node.shared.installed import TOO_OLD, StartError
 
 NODE = Path(start.__file__).parents[2]
 
