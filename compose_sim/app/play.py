@@ -16,6 +16,7 @@ from compose_sim.core.scenarios.player import ScenarioPlayer
 from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.core.scenarios.scenario_file import parse_scenario
 from compose_sim.core.spelling import did_you_mean
+from compose_sim.engine.project_files import read_project_text
 from compose_sim.engine.protocol import Engine
 from compose_sim.errors import ComposesimError, SpecError
 
@@ -53,11 +54,7 @@ def read_scenario(name: str) -> Scenario:
                 hint="composesim play --list",
             )
         path = known[name]
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, PermissionError) as error:
-        raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
-    return parse_scenario(text, name, os.environ)
+    return parse_scenario(read_project_text(path, Path.cwd()), name, os.environ)
 
 
 def shipped_scenarios() -> list[Path]:

@@ -14,6 +14,7 @@ from compose_sim.core.plan.recipes import Recipe
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.spelling import nearest
 from compose_sim.engine.host.recipe_plugins import find_recipe
+from compose_sim.engine.project_files import read_project_file
 from compose_sim.errors import SpecError
 
 
@@ -34,7 +35,7 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
         )
     script = _script_of(spec, recipe, folder)
     path = Path(os.path.abspath(folder / script))
-    _check_script(path, str(script))
+    _check_script(path, str(script), folder)
     real = path.resolve()  # nodes must also see the target of a link that leads out of the project
     outside = {
         # An example of ours reads data in a folder above. Of a folder that nodes have privately they see only the script.
@@ -93,7 +94,7 @@ def name_after(target: str, *, is_module: bool) -> str:
     return plain[:40].strip("-") or "run"
 
 
-def _check_script(path: Path, name: str) -> None:
+def _check_script(path: Path, name: str, folder: Path) -> None:
     if not path.exists():
         scripts = sorted(each.name for each in path.parent.glob("*.py")) if path.parent.is_dir() else []
         near = nearest(path.name, scripts)
@@ -107,7 +108,7 @@ def _check_script(path: Path, name: str) -> None:
     if path.suffix in (".yaml", ".yml"):
         raise SpecError(f"'{name}' is not a Python script but a spec file", hint=f"composesim up -f {name}")
     try:
-        source = path.read_bytes()
+        source = read_project_file(path, folder)
         if b"\0" in source:
             raise ValueError("it contains null bytes")
         compile(source, name, "exec", dont_inherit=True)

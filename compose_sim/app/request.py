@@ -21,7 +21,8 @@ from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.host.recipe_plugins import find_recipe
-from compose_sim.engine.project_owner import Owner, owner_of
+from compose_sim.engine.project_files import read_project_text
+from compose_sim.engine.project_owner import Owner
 from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.errors import SpecError
 
@@ -132,7 +133,7 @@ def read_request(
     if job_reader:
         folder = Path.cwd()  # a job file lies anywhere, and names its script from where it is submitted
     dotenv_file = folder / ".env"
-    dotenv = _read(dotenv_file, folder) if dotenv_file.is_file() else ""
+    dotenv = read_project_text(dotenv_file, folder) if dotenv_file.is_file() else ""
     dotenv_variables = _parse_dotenv(dotenv, ".env")
     variables = {**dotenv_variables, **os.environ}
     job = job_reader(text, source, variables, given, folder) if job_reader else None
@@ -144,7 +145,7 @@ def read_request(
             raise SpecError(
                 f"the env file '{name}' does not exist in '{folder}'", hint="leave --env-file out, or create it"
             )
-        env_files |= _parse_dotenv(_read(folder / name, folder), name)
+        env_files |= _parse_dotenv(read_project_text(folder / name, folder), name)
     mounts = tuple(_absolute_mount(mount, folder, allowed=allow_mount) for mount in spec.mounts)
     spec = spec.model_copy(update={"mounts": mounts})
     return Request(
@@ -170,22 +171,13 @@ def _job_reader(text: str) -> Callable[..., JobFile] | None:
 def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
     """Return the text of the spec file, its name, and a remark if two files could be meant."""
     own, project = file or folder / SPEC_FILE, folder / PROJECT_FILE
-    table = not file and project.is_file() and "[tool.composesim" in (text := _read(project, folder))
-    if own.is_file():
+    table = not file and project.is_file() and "[tool.composesim" in (text := read_project_text(project, folder))
+    if own.exists():
         remark = f"{SPEC_FILE} is read; [tool.composesim] in {PROJECT_FILE} is not" if table else ""
-        return _read(own, folder), str(file or SPEC_FILE), remark
+        return read_project_text(own, folder), str(file or SPEC_FILE), remark
     if file:
         raise SpecError(f"the spec file '{file}' does not exist", hint="composesim init writes one to start from")
     return (text, PROJECT_FILE, "") if table else ("", SPEC_FILE, "")
-
-
-def _read(path: Path, folder: Path) -> str:
-    """Return the text of a file that a project contains or names, if the owner of the project may read it: nodes get to see it."""
-    try:
-        with acting_as(owner_of(folder)):
-            return path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, PermissionError) as error:
-        raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
 
 
 def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> str:

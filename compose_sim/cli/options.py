@@ -21,6 +21,8 @@ from compose_sim.cli.spelling import normalized
 from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
 from compose_sim.core.request.flags import Group, SpecOption, options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec
+from compose_sim.core.units import format_bytes
+from compose_sim.engine.project_files import MOST_BYTES, read_project_file
 from compose_sim.errors import SpecError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -158,7 +160,12 @@ def request_from_flags(
 
 def _script_from_stdin() -> str:
     """Return the path of a script with what stdin holds; it is deleted when the command ends."""
-    script = script_of(sys.stdin.buffer.read())
+    source = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if len(source) > MOST_BYTES:
+        raise SpecError(
+            f"the script on standard input is larger than {format_bytes(MOST_BYTES)}", hint="composesim up --help"
+        )
+    script = script_of(source)
     click.get_current_context().call_on_close(lambda: shutil.rmtree(script.parent, ignore_errors=True))
     return str(script)
 
@@ -169,8 +176,8 @@ def _own_options_in(arguments: Sequence[str], request: Request) -> str:
     known = {name for param in context.command.params for name in param.opts if name.startswith("--")}
     script = str(request.spec.script)
     try:
-        source = (request.folder / script).read_text(errors="replace")
-    except OSError:
+        source = read_project_file(request.folder / script, request.folder).decode("utf-8", "replace")
+    except (OSError, SpecError):
         return ""  # the plan says so
     words = [word for word in arguments if word.startswith("--") and normalized(word.partition("=")[0]) in known]
     strange = [word for word in words if not _is_option_in(source, word[2:].partition("=")[0])]

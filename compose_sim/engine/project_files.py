@@ -35,3 +35,11 @@ def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES) -> by
     if status.st_size > size or len(content) > size:
         raise SpecError(f"'{path}' is larger than {format_bytes(size)}", hint=f"ls -lL {path}")
     return content
+
+
+def read_project_text(path: Path, folder: Path) -> str:
+    """Return the UTF-8 text of a file as `read_project_file` reads it; raises SpecError if it is not text."""
+    try:
+        return read_project_file(path, folder).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None

@@ -178,3 +178,45 @@ def test_our_own_process_imports_nothing_from_the_current_folder(project: Path) 
     subprocess.run([sys.executable, "-m", "compose_sim", "ps"], cwd=project, check=True, capture_output=True)
 
     assert not (project / "imported").exists()
+
+
+def test_a_folder_that_cannot_be_deleted_keeps_no_other_run(project: Path) -> None:
+    for run in ("first", "second"):
+        assert composesim(project, *UP, "--name", run, "--nodes", "1", "--", "true").returncode == 0
+    runs = project / ".composesim" / "runs"
+    busy = runs / "first" / "shared"
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(busy)], check=True)
+    try:
+        purged = composesim(project, "down", "--all", "--yes", "--purge")
+    finally:
+        subprocess.run(["umount", str(busy)], check=True)
+    assert purged.returncode == 1
+    assert "first was not deleted" in purged.stdout
+    assert [path.name for path in runs.iterdir()] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for name in ("train.py", "composesim.yaml", ".env", "loss.yaml")
+        for kind in ("pipe", "large", "of root")
+        if (name, kind) != (".env", "pipe")  # it can as well be the folder of a virtual environment, and is not read
+    ],
+)
+def test_a_file_of_another_kind_is_refused_at_once(name: str, kind: str, project: Path) -> None:
+    write(project, "loss.yaml", "cluster: {engine: local}\nexpect:\n  - exit_code: 0\n")
+    path = project / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"#" * (5 << 20 if kind == "large" else 10))
+    path.chmod(0o600)
+    if kind != "of root":
+        os.chown(path, OWNER, OWNER)
+
+    verb = ("play", "loss.yaml") if name == "loss.yaml" else ("plan", "--engine", "local")
+    refused = composesim(project, *verb, "train.py")
+    assert refused.returncode == 2, refused.stdout
+    assert name in refused.stdout

@@ -13,6 +13,7 @@ from compose_sim.core.export.targets import TARGETS, Target, own_changes
 from compose_sim.core.plan.model import Program, copied_name
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.recipe_plugins import find_recipe
+from compose_sim.engine.project_files import read_project_file
 from compose_sim.errors import SpecError
 
 
@@ -46,7 +47,8 @@ def export(request: Request, target_name: str, *, accelerator: str) -> Exported:
         accelerator=accelerator,
         variables=request.env_files,
     )
-    source = "" if program.is_module else (request.folder / program.target).read_text(errors="replace")
+    script = request.folder / program.target
+    source = "" if program.is_module else read_project_file(script, request.folder).decode("utf-8", "replace")
     changes = changes_of(spec, job, keeps=target.keeps, needs_image=target.needs_image, source=source)
     return Exported(
         target=target_name, text=target.write(job), changes=(*own_changes(target, job), *changes), submit=target.submit

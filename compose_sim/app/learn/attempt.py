@@ -19,8 +19,10 @@ from compose_sim.core.learn.outcome import Evidence, Finding, Outcome, conclude,
 from compose_sim.core.learn.pictures import draw
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.scenarios.scenario import Scenario
+from compose_sim.engine.project_files import read_project_file
 from compose_sim.engine.run_folder.check_inputs import read_case
 from compose_sim.engine.run_folder.safe_files import write_file
+from compose_sim.errors import SpecError
 
 _MEMORY = "1g"  # of each node
 LessonEngine = Literal["local", "docker"]
@@ -49,7 +51,7 @@ def attempt(
     if not (folder / SCRIPT).is_file():
         return _without_run(f"there is no {lesson.name}/{SCRIPT}")
     for name, text in lesson.own_files.items():
-        if not (folder / name).is_file() or (folder / name).read_bytes() != text.encode():
+        if _content(folder / name) != text.encode():
             write_file(folder / name, text)
     if wrong := _syntax_error(folder / SCRIPT, f"{lesson.name}/{SCRIPT}"):
         return _without_run(wrong)
@@ -97,12 +99,19 @@ def _contained() -> dict[str, Any]:
     return {"network": "isolated", "memory": _MEMORY, **user}
 
 
+def _content(path: Path) -> bytes:
+    try:
+        return read_project_file(path, path.parent)
+    except (OSError, SpecError):
+        return b""
+
+
 def _syntax_error(script: Path, name: str) -> str:
     try:
-        compile(script.read_bytes(), name, "exec", dont_inherit=True)
+        compile(read_project_file(script, script.parent), name, "exec", dont_inherit=True)
     except SyntaxError as error:
         return f"{name}:{error.lineno}: {error.msg}\n{(error.text or '').rstrip()}"
-    except (ValueError, RecursionError, MemoryError) as error:
+    except (OSError, SpecError, ValueError, RecursionError, MemoryError) as error:
         return f"{name} is not Python source: {str(error) or type(error).__name__}"
     return ""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from compose_sim import assets
 from compose_sim.core.learn.lesson import Course, Lesson, parse_course, parse_lesson
 from compose_sim.core.spelling import did_you_mean
+from compose_sim.engine.project_files import read_project_text
 from compose_sim.errors import SpecError
 
 SCRIPT, SOLUTION, PAGE = "script.py", "solution.py", "page.md"
@@ -85,6 +86,6 @@ def _read_lesson(folder: Path) -> LessonFolder:
 def read_text(path: Path) -> str:
     """Return the text of a file; raise SpecError if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_project_text(path, path.parent)
+    except OSError as error:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"ls -l {path}") from None

@@ -53,10 +53,9 @@ def command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, purge:
     ended = [_end(left, purge=purge) for left in found]
     ended += [_end_start(folder, purge=purge) for folder in starting]
     if named and not ended:
-        _only_folder(named, purge=purge)
+        ended.append(_only_folder(named, purge=purge))
     if all_runs and purge:
-        for folder in finished_runs(project):
-            _purge(folder)
+        ended += [_purge(folder) for folder in finished_runs(project)]
     elif all_runs and not ended:
         say("no run is running")
     if not all(ended):
@@ -97,7 +96,7 @@ def _end(left: FoundRun, *, purge: bool) -> bool:
     if not over:
         _still_there(left.run)
     elif folder and purge:
-        _purge(folder)
+        over = _purge(folder)
     elif purge:
         say(f"kept the folder of {left.run}: `composesim up` did not create it, or it is not visible from here")
     return over
@@ -110,9 +109,7 @@ def _end_start(folder: RunFolder, *, purge: bool) -> bool:
         _still_there(folder.name)
         return False
     say(f"stopped {folder.name} while it was starting")
-    if purge:
-        _purge(folder)
-    return True
+    return _purge(folder) if purge else True
 
 
 def _still_there(run: str) -> None:
@@ -120,16 +117,23 @@ def _still_there(run: str) -> None:
     say(f"Try: composesim down --run {run}")
 
 
-def _only_folder(run: str, *, purge: bool) -> None:
+def _only_folder(run: str, *, purge: bool) -> bool:
     folder = RunFolder(runs_folder(Path.cwd()) / run)
     if not folder.path.is_dir():
         raise SpecError(f"there is no run '{run}' in '{Path.cwd()}'", hint="composesim ps --all")
     if purge:
-        _purge(folder)
-    else:
-        say(f"{run} is already over; its folder is {folder.path}")
+        return _purge(folder)
+    say(f"{run} is already over; its folder is {folder.path}")
+    return True
 
 
-def _purge(folder: RunFolder) -> None:
-    delete(folder)
+def _purge(folder: RunFolder) -> bool:
+    """Delete a folder. Return False if that is impossible, which must not keep other runs from ending."""
+    try:
+        delete(folder)
+    except (OSError, SpecError) as error:
+        say(f"the folder of {folder.name} was not deleted: {error}")
+        say(f"Try: ls -la {folder.path}")
+        return False
     say(f"deleted {folder.path}")
+    return True

@@ -29,7 +29,7 @@ def close_host(plan: Plan, *, live: Collection[str]) -> str:
     if not plan.closes_host:
         return ""
     try:
-        _run(render_firewall(plan.run, plan.subnet, now=time.time(), live=live))
+        _run(render_firewall(plan.run, plan.subnet, now=time.monotonic(), live=live))
     except CommandError as error:
         return (
             "nodes can reach the services of this machine and the metadata address of a cloud: "
@@ -41,7 +41,7 @@ def close_host(plan: Plan, *, live: Collection[str]) -> str:
 def open_host(run: str = "", *, live: Collection[str] | None = None) -> None:
     """Remove the rules of a run, if there are any, and those of runs that are not `live`."""
     try:
-        _run(render_firewall(run, None, now=time.time(), live=live))
+        _run(render_firewall(run, None, now=time.monotonic(), live=live))
     except CommandError as error:
         if error.status not in _NO_HELPER:
             raise

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from compose_sim.core.checks.source.hints import imported_names
+from compose_sim.engine.project_files import read_project_text
+from compose_sim.errors import SpecError
 
-_MOST_FILES, _MOST_BYTES = 20, 1 << 20
+_MOST_FILES = 20
 
 
 def read_sources(folder: Path, script: str) -> dict[str, str]:
@@ -20,9 +22,8 @@ def read_sources(folder: Path, script: str) -> dict[str, str]:
         if not name or name in found:
             continue
         try:
-            with path.open(encoding="utf-8") as file:
-                found[name] = file.read(_MOST_BYTES)
-        except (OSError, UnicodeDecodeError):
+            found[name] = read_project_text(path, folder)
+        except (OSError, SpecError):
             continue
         below = [part.replace(".", "/") for part in imported_names(found[name])]
         waiting += [
