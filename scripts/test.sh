@@ -17,12 +17,14 @@ main() {
     find_tiers
     if [ $# -gt 0 ]; then run_pytest "$tiers" "$@"; exit; fi
     mkdir -p "$LOGS"
-    local check recipes="" status=0
+    local check recipes="" lowest="" status=0
     make --no-print-directory check >"$LOGS/check.log" 2>&1 &
     check=$!
     if [ "${CI:-}" = true ]; then
         scripts/recipes.sh >"$LOGS/recipes.log" 2>&1 & # takes minutes, and tests of other tiers do not need it
         recipes=$!
+        scripts/dependencies.sh lowest >"$LOGS/lowest.log" 2>&1 &
+        lowest=$!
     fi
     in_parallel "${tiers:+($tiers) and }not recipes" --junitxml="$LOGS/tests.xml" || status=1
     if wants recipes; then
@@ -30,6 +32,7 @@ main() {
         in_parallel "${tiers:+($tiers) and }recipes" --junitxml="$LOGS/recipes.xml" || status=1
     fi
     await "$check" check 'make check' || status=1
+    if [ -n "$lowest" ]; then await "$lowest" lowest 'make lowest' || status=1; fi
     for reason in ${not_run[@]+"${not_run[@]}"}; do echo "Not run: $reason"; done
     exit "$status"
 }
