@@ -51,7 +51,7 @@ class PlainListener:
     """Prints the merged log on stdout and milestones as plain lines on stderr: for files, pipes and CI."""
 
     def __init__(self, plan: Plan, folder: RunFolder | None = None) -> None:
-        self._run, self._folder = plan.run, folder
+        self._run, self._folder, self._is_command = plan.run, folder, plan.launcher == "command"
         # A hang that stops the run as soon as it is diagnosed needs no announcement.
         limit = plan.hang_timeout_s
         self._hang_limit = (
@@ -84,7 +84,7 @@ class PlainListener:
         self._folder = None
         self.milestones(state)  # they are no later than the lines: logs are read before events
         lines = [self._log_line(event) for event in events if event.kind == "log"]
-        self._waiting.what = "" if lines or not self._waiting.what else awaited(state)
+        self._waiting.what = "" if lines or not self._waiting.what else awaited(state, is_command=self._is_command)
         if lines:
             self.write("\n".join(lines) + "\n")
         for event in events:

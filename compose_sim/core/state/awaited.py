@@ -7,8 +7,12 @@ from compose_sim.core.state.state import ClusterState
 _MOST = 4  # names
 
 
-def awaited(state: ClusterState) -> str:
-    """Return `node-2 and node-3 to start`, `rank 0 to import torch`, …; "" once ranks train, or the run is ending."""
+def awaited(state: ClusterState, *, is_command: bool = False) -> str:
+    """
+    Return `node-2 and node-3 to start`, `rank 0 to import torch`, …; "" once ranks train, or the run is ending.
+
+    Of a command nothing is known but that it runs.
+    """
     if state.first_step_at or state.stopping or state.failures or any(rank.has_left for rank in state.ranks.values()):
         return ""
     nodes = [name for name in state.wanted if state.nodes[name].phase == "creating"]
@@ -18,6 +22,8 @@ def awaited(state: ClusterState) -> str:
         return "" if state.driver.ready_at else "the framework to report that all nodes are there"
     if state.rendezvous_at is None:
         return f"the rendezvous of {len(state.wanted)} nodes" if len(state.wanted) > 1 else "the rendezvous"
+    if is_command:
+        return ""
     for phase, doing in (
         ("starting", "begin training" if state.versions else "import torch"),
         ("init", "join the process group"),

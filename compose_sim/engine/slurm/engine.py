@@ -24,7 +24,14 @@ from compose_sim.engine.slurm.commands import ask
 from compose_sim.engine.slurm.jobs import find_jobs, job_fields
 from compose_sim.engine.slurm.records import MASTER, exited, read_nodes, read_records, status_of
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
-from compose_sim.errors import CommandError, ComposesimError, EngineError, EnvironmentMissingError, SpecError
+from compose_sim.errors import (
+    CommandError,
+    ComposesimError,
+    EngineError,
+    EngineSilentError,
+    EnvironmentMissingError,
+    SpecError,
+)
 
 _REQUESTS = "control/slurm-requests"  # node/slurm/job.py explains them
 _POLL_S = 0.1
@@ -48,6 +55,7 @@ class SlurmEngine:
         self._job = ""
         self._launcher: subprocess.Popen[bytes] | None = None  # in an allocation, in place of the batch script
         self._noted = False  # what happened to the job
+        self._was_silent = False  # the controller
 
     def describe(self) -> str:
         """Return the version of Slurm."""
@@ -95,15 +103,16 @@ class SlurmEngine:
             if time.monotonic() - looked > _LOOK_S / 4:
                 fields, looked = job_fields(self._job), time.monotonic()
                 state, reason = fields.get("JobState", ""), fields.get("Reason", "")
+                message = f"Slurm job {self._job} is pending: {reason}"
                 if not jobs.is_under_way(fields) or self._launcher_exited():
                     if len(read_records(folder.path)) > len(records):
                         continue
                     self._raise_ended(fields, folder)
                 running_since = running_since or (time.monotonic() if state == "RUNNING" else 0.0)
                 if state in WAITING and reason not in ("None", shown):
-                    self._progress(f"Slurm job {self._job} is pending: {reason}. Ctrl-C cancels it.")
-                    folder.append_event("note", message=f"Slurm job {self._job} is pending: {reason}")
                     shown = reason
+                    self._progress(f"{message}. Ctrl-C cancels it.")
+                    folder.append_event("note", message=message)
             if running_since and time.monotonic() - running_since > _STARTED_WITHIN_S:
                 raise EngineError(
                     f"Slurm job {self._job} runs, and has not started the nodes for {_STARTED_WITHIN_S:.0f} s",
@@ -117,8 +126,8 @@ class SlurmEngine:
         where = fields.get("BatchHost", "its first node")
         code = self._launcher.returncode if self._launcher else job_exit_code(fields)
         if code == jobs.NO_FOLDER:
-            hint = "work in a folder that all nodes share, or composesim --runs-dir FOLDER …"
-            raise SpecError(f"{where} does not see the folder of the run, '{folder.path}'", hint=hint)
+            message = f"{where} does not see the folder of the run, '{folder.path}'"
+            raise SpecError(message, hint="work in a folder that all nodes share, or composesim --runs-dir FOLDER …")
         raise EngineError(
             message,
             evidence=self.output(folder.name, "slurm") or f"{fields.get('JobState')}, exit code {code}",
@@ -140,10 +149,13 @@ class SlurmEngine:
                     running.add(record["node"])
                 elif record["kind"] == "exited":
                     running.discard(record["node"])
-                    self._note_ending(job_fields(record["job"]), waits=record["exit_code"] != 0)
+                    with suppress(EngineSilentError):
+                        self._note_ending(job_fields(record["job"]), waits=record["exit_code"] != 0)
                     yield exited(plan.run, record["node"], record["exit_code"], oom=record["oom"])
             if not new and time.monotonic() - looked > _LOOK_S:
-                looked, fields = time.monotonic(), job_fields(self._job)
+                fields, looked = self._fields_if_answered(), time.monotonic()
+                if fields is None:
+                    continue
                 self._note_ending(fields)
                 is_over = fields.get("JobState") not in RUNNING or self._launcher_exited()
                 if is_over and len(read_records(folder)) == seen:
@@ -152,12 +164,20 @@ class SlurmEngine:
                     return
             time.sleep(_POLL_S)
 
+    def _fields_if_answered(self) -> Mapping[str, str] | None:
+        """Return what the controller knows about the job. If it does not answer, say so once: nodes run on without it."""
+        try:
+            return job_fields(self._job)
+        except EngineSilentError as error:
+            if self._folder and not self._was_silent:
+                self._was_silent, message = True, f"{error.message}; the run goes on. See: {error.hint}"
+                self._progress(message)
+                self._folder.append_event("note", message=message)
+            return None
+
     def _note_ending(self, fields: Mapping[str, str], *, waits: bool = True) -> None:
         """Record what happened to the job, before its nodes' exits are taken for failures of the script, or for the end of it."""
-        deadline = time.monotonic() + _ENDS_WITHIN_S * waits
-        while fields.get("JobState") == "COMPLETING" and time.monotonic() < deadline:  # which hides how it ended
-            time.sleep(_POLL_S)
-            fields = job_fields(fields["JobId"])
+        fields = jobs.settled_fields(fields, within_s=_ENDS_WITHIN_S * waits)
         # An allocation may have been requeued before this run.
         reason, message = job_ending({**fields, "Restarts": "0"} if self._launcher else fields)
         if reason and self._folder and not self._noted:

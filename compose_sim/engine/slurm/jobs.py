@@ -71,6 +71,15 @@ def job_fields(job_id: str) -> Mapping[str, str]:
     return dict(word.split("=", 1) for word in text.splitlines()[0].split() if "=" in word) if text.strip() else {}
 
 
+def settled_fields(fields: Mapping[str, str], *, within_s: float) -> Mapping[str, str]:
+    """Return the fields of a job once they say how it has ended, if that is before long."""
+    deadline = time.monotonic() + within_s
+    while fields.get("JobState") == "COMPLETING" and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        fields = job_fields(fields["JobId"])
+    return fields
+
+
 def submit(plan: Plan, folder: Path, environment: Mapping[str, str]) -> str:
     """Submit the job of a run, and return its id."""
     argv = ["sbatch", "--parsable", "--export=ALL", "--output=/dev/null", f"--job-name={_MARK}-{plan.run}"]

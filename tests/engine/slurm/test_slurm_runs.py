@@ -420,6 +420,40 @@ def test_a_controller_that_does_not_answer(tmp_path: Path, slurm_cluster: Path) 
     assert ended.returncode == 0, ended.stderr
 
 
+def test_a_run_goes_on_without_its_controller(tmp_path: Path, slurm_cluster: Path) -> None:
+    process = up(
+        *(tmp_path, "alone", "--nodes", "2", "--recipe", "exec", "--", "sh", "-c"),
+        "until [ -e $COMPOSESIM_SHARED/go ]; do sleep 0.1; done",
+    )
+    wait_for_ranks(tmp_path, "alone", 2)
+    controller = int((slurm_cluster / "slurmctld.pid").read_text())
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        until(lambda: any("scontrol ping" in str(event["data"]) for event in events_of(tmp_path, "alone")))
+    finally:
+        os.kill(controller, signal.SIGCONT)
+    (tmp_path / ".composesim" / "runs" / "alone" / "shared" / "go").touch()
+    output, _ = process.communicate()
+
+    assert process.returncode == 0, output
+    assert "scontrol ping" in output
+
+
+def test_an_interrupted_run_is_cancelled_as_soon_as_the_controller_answers(tmp_path: Path, slurm_cluster: Path) -> None:
+    process = up(tmp_path, "late", "--nodes", "2", *SLEEPS)
+    wait_for_ranks(tmp_path, "late", 2)
+    controller = int((slurm_cluster / "slurmctld.pid").read_text())
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate()
+    finally:
+        os.kill(controller, signal.SIGCONT)
+
+    assert process.returncode == 130, output
+    until(lambda: jobs_of("late") == [])
+
+
 def test_without_slurm_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     process = up(tmp_path, "none", *TRUE)
