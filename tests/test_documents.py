@@ -45,7 +45,7 @@ _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 _PATH = re.compile(r"`((?:compose_sim|core|engine|app|cli|node|tests|templates|docs|bench|scripts)/[\w./-]+)`")
 _RUN = [
-    pytest.param(path, {}, id=path.name, marks=pytest.mark.docker)
+    pytest.param(path, {}, id=path.name, marks=pytest.mark.slurm if path.stem == "slurm" else pytest.mark.docker)
     for path in DOCUMENTS
     if _BLOCK.search(path.read_text())
 ]
@@ -57,8 +57,10 @@ _NO_DOCKER = {"DOCKER_HOST": "unix:///nowhere"}
     ("document", "variables"), [*_RUN, pytest.param(DOCS / "tutorial.md", _NO_DOCKER, id="tutorial.md without Docker")]
 )
 def test_commands_print_what_the_document_shows(
-    document: Path, variables: dict[str, str], tmp_path: Path, update_golden: bool
+    document: Path, variables: dict[str, str], tmp_path: Path, update_golden: bool, request: pytest.FixtureRequest
 ) -> None:
+    if document.stem == "slurm":
+        request.getfixturevalue("slurm_cluster")
     for name in ("train_ddp.py", "data"):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)

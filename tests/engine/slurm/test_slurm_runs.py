@@ -439,6 +439,21 @@ def test_a_run_goes_on_without_its_controller(tmp_path: Path, slurm_cluster: Pat
     assert "scontrol ping" in output
 
 
+def test_another_process_waits_for_a_run(tmp_path: Path) -> None:
+    program = ("--recipe", "exec", "--", "sh", "-c", "until [ -e $COMPOSESIM_SHARED/go ]; do sleep 0.1; done; exit 3")
+    process = up(tmp_path, "awaited", "--nodes", "1", "--detach", *program)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    waiting = subprocess.Popen(
+        [*COMPOSESIM, "wait", "--run", "awaited"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    wait_for_ranks(tmp_path, "awaited", 1)
+    assert waiting.poll() is None
+    (tmp_path / ".composesim" / "runs" / "awaited" / "shared" / "go").touch()
+
+    assert waiting.wait() == 1
+
+
 def test_an_interrupted_run_is_cancelled_as_soon_as_the_controller_answers(tmp_path: Path, slurm_cluster: Path) -> None:
     process = up(tmp_path, "late", "--nodes", "2", *SLEEPS)
     wait_for_ranks(tmp_path, "late", 2)
