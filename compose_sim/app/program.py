@@ -17,6 +17,8 @@ from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.project_files import read_project_file
 from compose_sim.errors import SpecError
 
+_LONGEST_LINE = 200  # of a script, as evidence
+
 
 def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
     """Return the program of a spec, or the recipe's example; raise SpecError if there is no such program."""
@@ -113,9 +115,12 @@ def _check_script(path: Path, name: str, folder: Path) -> None:
             raise ValueError("it contains null bytes")
         compile(source, name, "exec", dont_inherit=True)
     except SyntaxError as error:
-        where = f"{name}, line {error.lineno}: {(error.text or '').strip()}"
+        where = f"{name}, line {error.lineno}: {(error.text or '').strip()[:_LONGEST_LINE]}"
         raise SpecError(
             f"the script '{name}' is not valid Python: {error.msg}", evidence=where, hint=f"python -m py_compile {name}"
         ) from None
-    except ValueError as error:
-        raise SpecError(f"the script '{name}' is not Python source: {error}") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # of which CPython raises one for nested expressions
+        why = str(error) or "it is nested too deeply"
+        raise SpecError(
+            f"the script '{name}' is not Python source: {why}", hint=f"python -m py_compile {name}"
+        ) from None

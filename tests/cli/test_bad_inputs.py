@@ -25,6 +25,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         "# memory is scarce here, and cpus are not\nclass C:\n    nodes: int\n    hang_timeout = 1\n"
     )
     (tmp_path / "null.py").write_bytes(b"x = 1\0\n")
+    (tmp_path / "nested.py").write_text(f"{'-' * 100_000}1\n")
     (tmp_path / "spec.yaml").write_text("script: train.py\n")
     (tmp_path / "unquoted.yaml").write_text("script: train.py\nenv: {A: ${HOME}}\n")
     monkeypatch.chdir(tmp_path)
@@ -57,6 +58,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         (("up", "--standalone", "train.py"), 2, "composesim itself is the rendezvous"),
         (("up", "--nnodes", "1:4", "train.py"), 2, "elastic takes a range"),
         ((*PLAN, "trian.py"), 2, "Try: composesim up train.py"),
+        ((*PLAN, "nested.py"), 2, "'nested.py' is not Python source: it is nested too deeply"),
         ((*PLAN, "spec.yaml"), 2, "Try: composesim up -f spec.yaml"),
         ((*PLAN, "null.py"), 2, "'null.py' is not Python source: it contains null bytes"),
         ((*PLAN, "--", "-dash.py"), 2, "Try: composesim up ./-dash.py"),
@@ -106,6 +108,7 @@ def test_an_option_after_the_script_that_the_script_does_not_know_draws_a_remark
 
 def test_a_dash_reads_the_script_from_stdin(typed: Typed) -> None:
     assert typed(*PLAN, "-", "--epochs", "2", stdin="print(")[1].startswith("Error: the script '/tmp/")
+    assert "larger than 4 MiB" in typed(*PLAN, "-", stdin="#" * (5 << 20))[1]
     status, printed = typed(*PLAN, "-", "--epochs", "2", stdin="print(1)")
 
     assert status == 0
