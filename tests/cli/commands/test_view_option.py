@@ -19,6 +19,8 @@ from tests.cli.conftest import COMMAND, UP, WAITING, Live, Project
 
 PAGE = re.compile(r"page: (http://127\.0\.0\.1:\d+/#token=\S+)")
 
+SCENARIO = "cluster: {engine: local, nodes: 2}\nexpect:\n  - exit_code: 0\n"
+
 
 @pytest.fixture
 def waiting_ranks(project: Project) -> Live:
@@ -72,10 +74,13 @@ def test_the_page_of_a_detached_run_outlives_the_command_and_ends_with_the_run(w
         time.sleep(0.05)
 
 
-def test_the_page_is_held_on_a_terminal_until_ctrl_c_and_the_exit_code_stays(waiting_ranks: Live) -> None:
+@pytest.mark.parametrize("verb", ["up", "check", "play"])
+def test_the_page_is_held_on_a_terminal_until_ctrl_c_and_the_exit_code_stays(waiting_ranks: Live, verb: str) -> None:
+    waiting_ranks.project.write("two.yaml", SCENARIO)
+    words = {"up": UP, "check": ("check", *UP[1:]), "play": ("play", "two.yaml")}[verb]
     ours, terminal = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, *UP, "--view", "--name", waiting_ranks.run, "train.py"],
+        [*COMMAND, *words[:1], "--view", "--name", waiting_ranks.run, *words[1:], "train.py"],
         cwd=waiting_ranks.project.folder,
         stdin=terminal,
         stdout=terminal,
