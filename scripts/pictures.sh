@@ -19,6 +19,41 @@ mkdir -p "$folder"
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1120 \
     --screenshot="$folder/page.png" "file://$work/demo.html" 2>/dev/null
 cat "$page"/* | sha256sum | cut -d ' ' -f 1 >"$folder/page.made-from"
+
+# The block `<!-- run: FILE -->` of a page.
+block() { sed -n "/<!-- run: $2 -->/,/^\`\`\`\$/p" "docs/$1" | sed '1,2d;$d' >"$work/$2"; }
+# Run composesim, whatever its verdict, and picture a section of the report: NAME SECTION HEIGHT WORDS…
+picture() {
+    (
+        cd "$work"
+        "$composesim" "$4" --name "$1" "${@:5}" || true
+        "$composesim" report --run "$1" --html "$1.html" || true # its exit code is that of the run
+    ) >/dev/null 2>&1
+    # shellcheck disable=SC2086 # nothing, or a number
+    .venv/bin/python -m scripts.page_picture "$folder/$1.png" "$work/$1.html" "$2" $3
+}
+block hangs.md hang.py
+block check.md train.py
+cat >"$work/loss.yaml" <<'END'
+cluster: {engine: local, nodes: 3, elastic: "2:3"}
+steps:
+  - at: {step: 60}
+    fault: {kind: kill, node: node-0, for: 1s}
+expect: [exit_code: 0]
+END
+cat >"$work/pause.yaml" <<'END'
+cluster: {engine: local, nodes: 3}
+steps:
+  - at: {step: 40}
+    fault: {kind: rank-stop, rank: 1, for: 1s}
+expect: [exit_code: 0]
+END
+timeline=345 # pixels
+picture hang hang '' up --engine local --nodes 3 --hang-timeout 2s hang.py
+picture check samples '' check --engine local train.py
+picture elastic timeline $timeline play loss.yaml train_ddp.py --epochs 20
+picture faults timeline $timeline play pause.yaml train_ddp.py --epochs 3
+picture links cluster '' up --nodes 4 --link ethernet-10g --link node-0,node-1:node-2,node-3=1gbit train_ddp.py --epochs 1
 (
     cd "$work"
     PYTHONPATH=$OLDPWD "$OLDPWD/.venv/bin/python" -m scripts.terminal_picture "$folder/run.svg" \

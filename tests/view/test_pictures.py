@@ -25,6 +25,13 @@ def test_the_picture_of_the_page_was_made_from_the_present_code() -> None:
     assert (ROOT / "docs" / "pictures" / "page.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    "page", ["check", "elastic", "emulation", "faults", "gpu-sharing", "hangs", "links", "nodes", "view"]
+)
+def test_a_page_about_a_concept_has_a_picture(page: str) -> None:
+    assert re.search(r"!\[[^]]+\]\(pictures/[a-z-]+\.(png|svg)\)", (ROOT / "docs" / f"{page}.md").read_text())
+
+
 @pytest.mark.train
 @pytest.mark.docker
 def test_the_picture_of_a_terminal_shows_what_the_command_prints(tmp_path: Path) -> None:

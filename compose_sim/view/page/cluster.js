@@ -74,7 +74,7 @@ function ringOf(names, t) {
     const [a, b] = [at[index], at[(index + 1) % names.length]];
     const shape = shapeBetween(names[index], names[(index + 1) % names.length]);
     return [svg("path", { class: `ring ${moves ? "moves" : ""} ${shape ? "shaped" : ""}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, shape ? svg("title", {}, shape) : null),
-      shape ? svg("text", { class: "dim", x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2 - 6, "text-anchor": "middle" }, shape) : null];
+      shape ? svg("text", { class: "dim over", x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2 - 6, "text-anchor": "middle" }, shape) : null];
   });
   const awaits = [...acts].filter(([, act]) => act.kind === "waiting").map(([rank, act]) => {
     const a = at[names.indexOf(nodeOf(rank, t))], b = at[names.indexOf(nodeOf(act.late, t))];
