@@ -45,6 +45,7 @@ class Collective(Record):
     reduce: str | None = None  # the reduction, if it is not SUM
     ranks: str | None = None  # of the group to be made
     values: tuple[float, ...] = ()  # that this rank gives, if they are few; in `check` only
+    by_fsdp: bool = False  # whether FSDP issued it; in `check` only
     detaches: bool = False  # whether they require a gradient, and the result has none
     at: Place | None = None
 

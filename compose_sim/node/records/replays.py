@@ -24,6 +24,7 @@ class RecordedModels(Record):
     sharded: bool = (
         False  # whether some parameters are spread over ranks: by either FSDP, or tensor parallelism on a DeviceMesh
     )
+    divided_by_fsdp: tuple[int, ...] = ()  # the ranks, if FSDP shards among all of them and there is no other group
     covered: bool = False  # whether DDP models hold all that the optimizer trains
 
 

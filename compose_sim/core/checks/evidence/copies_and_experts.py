@@ -1,15 +1,18 @@
-"""Find weights that ranks hold beside the replicas: averages that only some ranks update, experts that wrapping makes equal."""
+"""Find weights that ranks hold beside the replicas: averages of some ranks, experts made equal, what FSDP leaves out."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from compose_sim.core.checks import Case, Result, failed, warned
 from compose_sim.core.checks.evidence.evaluated import evaluations, initial_weights
+from compose_sim.core.checks.evidence.replica_diff import Difference, step_at
 from compose_sim.core.checks.wording import names_text, ranks_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.models import DdpModel, WeightsBeforeWrapping
 from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.replays import RecordedModels
 
 _LEAST = 3  # exchanges of samples between experts
 
@@ -57,6 +60,24 @@ def overwritten_experts(case: Case) -> Result | None:
             at=model.at,
             ranks=spanned,
         )
+    return None
+
+
+def not_sharded(case: Case, different: Iterable[Difference]) -> Result | None:
+    """Find parameters that FSDP does not shard among these, which differ between ranks although FSDP alone divides the work."""
+    groups = [set(each.divided_by_fsdp) for each in case.observed.of(RecordedModels)]
+    for found in different:
+        ranks = {rank for agreeing in found.agreeing for rank in agreeing}
+        if any(ranks <= group for group in groups):
+            step = step_at(case.observed, found)
+            return failed(
+                f"after step {found.nth} {found} differs between ranks ({found.who}): FSDP does not shard it, and does not reduce its "
+                "gradient",
+                fix="Let FSDP manage it (leave it out of `ignored_params` and `ignored_modules`), or all-reduce its gradient and "
+                "divide it by the number of ranks before each step.",
+                at=step.at if step else None,
+                ranks=sorted(ranks),
+            )
     return None
 
 

@@ -20,6 +20,7 @@ from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedMode
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Shape
 
+FEW = 64  # numbers in a collective: a metric, not part of a model
 Key = tuple[str, int | None, str]  # kind, number of the DDP model, name
 Value = tuple[Shape, str | None, str | None, str | None]  # shape, type, device, hash
 Values = Mapping[Key, Value]
@@ -88,7 +89,8 @@ def model_at(step: OptimizerStep | None, number: int | None) -> SteppedModel | N
 
 def shapes_exchanged(rank: RankObserved) -> list[Shape]:
     """Return the shapes of floating-point tensors in collectives that the script itself issued."""
-    return [shape for each in rank.of(Collective) if "float" in str(each.dtype) for shape in each.shapes]
+    own = (each for each in rank.of(Collective) if not each.by_fsdp)
+    return [shape for each in own if "float" in str(each.dtype) for shape in each.shapes]
 
 
 def has_uneven_join(observed: Observed) -> bool:

@@ -6,7 +6,17 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case
-from compose_sim.core.checks.evidence.epochs import Epoch, Loader, drew_random, indices_of, rows_of, shared_epochs
+from compose_sim.core.checks.evidence.epochs import (
+    Epoch,
+    Loader,
+    Pair,
+    drew_random,
+    indices_of,
+    pairs,
+    rows_of,
+    shared_epochs,
+    training_loaders,
+)
 from compose_sim.node.records.data import Batch, TrainingForward
 
 _LEAST_SHARE = 0.02
@@ -32,6 +42,17 @@ def compare(case: Case, left: Loader, right: Loader) -> CommonSamples | None:
     found = [_compare_epoch(case, left, right, *epochs) for epochs in shared_epochs(left, right)]
     decided = [each for each in found if each is not None]
     return next((each for each in decided if each.is_overlap), decided[0] if decided else None)
+
+
+def ranks_with_the_same(case: Case) -> list[Pair]:
+    """Return the pairs of ranks that trained on the same samples."""
+    found = []
+    for by_rank in training_loaders(case):
+        for pair in pairs(case, by_rank):
+            common = compare(case, by_rank[pair[0]], by_rank[pair[1]]) if set(pair) <= by_rank.keys() else None
+            if common is not None and common.is_overlap:
+                found.append(pair)
+    return found
 
 
 def overlap(left: Sequence[object], right: Sequence[object], *, unique: bool = False) -> tuple[int, int]:

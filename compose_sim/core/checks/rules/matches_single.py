@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
+from compose_sim.core.checks.evidence.epochs import pairs_text
 from compose_sim.core.checks.evidence.replay_diff import (
     alone_steps,
     beyond_tolerance,
@@ -21,9 +22,11 @@ from compose_sim.core.checks.evidence.replay_diff import (
     trains_apart,
     why_not_joined,
 )
+from compose_sim.core.checks.evidence.same_samples import ranks_with_the_same
 from compose_sim.core.units import format_count
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.replays import (
+    RecordedModels,
     RecordedStep,
     RecordingStopped,
     ReplayedStep,
@@ -65,6 +68,9 @@ def judge(case: Case) -> Result:
         return passed(
             f"{format_count(len(steps), 'step')} repeated by one rank: gradients agree within {_worst(steps)}"
         )
+    parts = _parts_of_samples(case)
+    if parts:
+        return not_applicable(parts)
     factor = constant_factor(steps, case)
     if factor is not None:
         reason = explained(factor)
@@ -73,6 +79,15 @@ def judge(case: Case) -> Result:
         text = f"gradients of one rank are {factor.value:.3g} times those of {case.observed.world_size} ranks, at every step"
         return failed(f"{_step_text(bad[0])}: {text}", fix=_FIX_SCALE, at=step_place(case))
     return _judge_alone(case, bad)
+
+
+def _parts_of_samples(case: Case) -> str:
+    """Return that ranks of smaller groups share samples under FSDP, if so: each may train on a part of a sequence, by its rank."""
+    models = list(case.observed.of(RecordedModels))
+    if not any(each.sharded and not each.divided_by_fsdp for each in models):
+        return ""
+    same = ranks_with_the_same(case)
+    return f"{pairs_text(same)} train on the same samples, each perhaps on a part of them" if same else ""
 
 
 def why_not(case: Case) -> str:

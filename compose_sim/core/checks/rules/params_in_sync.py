@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.evidence.copies_and_experts import left_behind, overwritten_experts
+from compose_sim.core.checks.evidence.copies_and_experts import left_behind, not_sharded, overwritten_experts
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replica_diff import (
+    FEW,
     Difference,
     compare,
     has_uneven_join,
@@ -26,7 +27,6 @@ from compose_sim.node.records.process_groups import Collective, DdpForward, Proc
 QUESTION = "Are parameters, buffers and optimizer state equal on all ranks?"
 
 _LEAST = 3
-_FEW = 64  # numbers: a metric, not part of a model
 
 
 def judge(case: Case) -> Result:
@@ -46,7 +46,11 @@ def _compared(case: Case, copy: Result | None) -> Result:
     if not comparisons:
         return not_applicable("each optimizer is stepped by only one rank")
     if any(each.sharded for each in comparisons):
-        return not_applicable("parameters are sharded: each rank holds a different part", judged_by="matches-single")
+        different = [found for each in comparisons for found in _without_consequences(each.different) if found.nth]
+        beside = [found for found in different if not _why_not(case, found, has_models=False)]
+        return not_sharded(case, beside) or not_applicable(
+            "parameters are sharded: each rank holds a different part", judged_by="matches-single"
+        )
     has_models = observed.first(DdpModel) is not None
     reasons = []
     for comparison in comparisons:
@@ -110,7 +114,7 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     if any("send" in each.how or "recv" in each.how for each in case.observed.of(UntrackedWait)):
         return f"{found} differs, but ranks send each other messages: they may hold different parts"
     steps = max(sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed)
-    large = [sum(prod(shape) > _FEW for shape in shapes_exchanged(rank)) for rank in case.observed]
+    large = [sum(prod(shape) > FEW for shape in shapes_exchanged(rank)) for rank in case.observed]
     if any(2 * count >= steps for count in large):
         return f"{found} differs, but ranks exchange tensors in every step: they may hold different parts"
     if has_models:

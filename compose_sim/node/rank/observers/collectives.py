@@ -11,11 +11,12 @@ import inspect
 import sys
 import threading
 import zlib
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Callable
 
 from ...records.process_groups import Collective, CollectiveFailed, LaterCollectives, LaterInGroup, UntrackedWait
 from ...records.record import Place, Shape
+from ...shared.frames import is_user_code
 from ...shared.import_hooks import after_import
 from ..context import RankContext, describe_error, here, place, where
 
@@ -214,14 +215,23 @@ def _describe(module: Any, name: str, group: Any, value: Callable[[str], Any]) -
 
 
 def _look_closer(_: RankContext, name: str, value: Callable[[str], Any]) -> dict[str, Any]:
-    """Return what only `check` looks at: the values of few numbers, and whether a gather loses a gradient."""
+    """Return what only `check` looks at: the values of few numbers, whether a gather loses a gradient, whether FSDP called."""
     own = value(_OWN[name]) if name in _OWN else None
     torch: Any = sys.modules["torch"]
     if not isinstance(own, torch.Tensor):
         return {}
     loses = name in _GATHERS and own.dim() > 1 and own.grad_fn is not None and torch.is_grad_enabled()
     values = own.detach().flatten().tolist() if 0 < own.numel() <= _FEW and own.is_floating_point() else ()
-    return {"values": tuple(values), "detaches": bool(loses)}
+    return {"values": tuple(values), "detaches": bool(loses), "by_fsdp": _is_called_by_fsdp()}
+
+
+def _is_called_by_fsdp() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        if "/torch/distributed/fsdp/" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _shapes(tensors: Any) -> tuple[Shape, ...]:

@@ -1,6 +1,6 @@
-"""Hash models that `check` sees called in evaluation mode, and models that are about to be wrapped, to compare ranks.
+"""Hash models that `check` sees evaluated, and models that are about to be wrapped, to compare ranks.
 
-Modules have a global hook for calls. The outermost module in evaluation mode is the model; those inside it are passed over.
+Modules have a global hook for calls. The outermost module that is evaluated is the model; those inside it are passed over.
 """
 
 from __future__ import annotations
@@ -41,11 +41,19 @@ def _after_ddp(module: ModuleType) -> None:
 
 
 def _before_call(module: Any, _: Any) -> None:
-    if module.training:
+    if module.training and not _is_frozen(module):
         return
     context = here()
     if context is not None:
         context.guard(__name__, _note_evaluated, module)
+
+
+def _is_frozen(module: Any) -> bool:
+    """Return whether a module is called for its output alone: an average of weights is often never put into evaluation mode."""
+    if sys.modules["torch"].is_grad_enabled():
+        return False
+    first = next(module.parameters(), None)
+    return first is not None and not (first.requires_grad and first.is_leaf)  # one that a graph made is no trained one
 
 
 def _note_weights(context: RankContext, module: Any) -> None:
@@ -85,5 +93,6 @@ def _entries(module: Any) -> Iterator[tuple[TensorRow, Any]]:
     for name, parameter in named:
         yield from states.entry("parameter", None, name, parameter)
     for prefix, each in module.named_modules():
-        if isinstance(each, batchnorm._NormBase) and each.running_mean is not None:
+        # In training mode, a module does not use them.
+        if isinstance(each, batchnorm._NormBase) and each.running_mean is not None and not each.training:
             yield from states.entry("buffer", None, f"{prefix}.running_mean".lstrip("."), each.running_mean)

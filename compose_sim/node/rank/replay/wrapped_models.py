@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,3 +40,12 @@ def hook_name(hook: Any) -> str:
     """Return the name of a communication hook."""
     function = hook[0] if isinstance(hook, tuple) else hook
     return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def ranks_divided_by(fully_sharded: Sequence[Any]) -> tuple[int, ...]:
+    """Return all ranks if these FSDP models shard among all of them, and the script has made no smaller group."""
+    from torch.distributed import distributed_c10d, get_world_size
+
+    everyone = tuple(range(get_world_size()))
+    known = [tuple(sorted(ranks)) for ranks in distributed_c10d._world.pg_group_ranks.values()]
+    return everyone if fully_sharded and all(ranks == everyone for ranks in known) else ()
