@@ -127,7 +127,7 @@ class Session:
                 listener.progress(f"report.json was not written: {unwritten.message}. Try: {unwritten.hint}")
             spec = self.request.spec
             retire(self.request.folder, most_runs=spec.keep_runs, most_bytes=spec.keep_runs_size)
-        except ComposesimError:
+        except (ComposesimError, KeyboardInterrupt):
             discard_unstarted(self.folder)
             raise
         finally:

@@ -45,6 +45,23 @@ def test_an_interrupt_during_the_start_is_in_the_report(project: Project) -> Non
     assert project.run("wait", "--run", session.name).returncode == 130
 
 
+def test_an_interrupt_before_the_start_leaves_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write("train.py", "print(1)\n")
+    spec = project.write("composesim.yaml", "script: train.py\nengine: local\nlauncher: env\n")
+    session = Session(read_request({}, file=project.folder / spec))
+    lay_out = session._lay_out
+
+    def interrupted() -> None:
+        lay_out()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(session, "_lay_out", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(QuietListener())
+
+    assert list((project.folder / ".composesim" / "runs").iterdir()) == []
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_run_that_the_engine_refuses_leaves_only_what_an_earlier_run_stored(project: Project, stored: bool) -> None:
     project.write("train.py", "print(1)\n")
