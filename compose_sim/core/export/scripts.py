@@ -9,7 +9,7 @@ from compose_sim.core.export.job import Job, torchrun
 
 # The port depends on the job, so that two jobs on one node do not meet.
 _RENDEZVOUS = """\
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 port=$((20000 + SLURM_JOB_ID % 10000))
 """
 

@@ -62,7 +62,7 @@ def skypilot(job: Job) -> str:
         **({"memory": f"{-(-job.memory_bytes // (1 << 30))}+"} if job.memory_bytes else {}),
     }
     command = torchrun(job, node_rank="$SKYPILOT_NODE_RANK", master="$head", port=str(job.port))
-    run = f'head=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n{" ".join(command)} \\\n  {shlex.join(job.program)}\n'
+    run = f'head=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n{" ".join(command)} \\\n  {shlex.join(job.program)}\n'
     return as_yaml(
         {
             "name": job.name,

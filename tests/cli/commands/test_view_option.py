@@ -77,7 +77,11 @@ def test_the_page_of_a_detached_run_outlives_the_command_and_ends_with_the_run(w
 @pytest.mark.parametrize("verb", ["up", "check", "play"])
 def test_the_page_is_held_on_a_terminal_until_ctrl_c_and_the_exit_code_stays(waiting_ranks: Live, verb: str) -> None:
     waiting_ranks.project.write("two.yaml", SCENARIO)
-    words = {"up": UP, "check": ("check", *UP[1:]), "play": ("play", "two.yaml")}[verb]
+    words = {
+        "up": UP,
+        "check": ("check", *UP[1:], "--nodes", "2", "--nproc-per-node", "1"),
+        "play": ("play", "two.yaml"),
+    }[verb]
     ours, terminal = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *words[:1], "--view", "--name", waiting_ranks.run, *words[1:], "train.py"],

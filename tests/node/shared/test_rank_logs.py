@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import selectors
+from pathlib import Path
+
 import pytest
 
-from compose_sim.node.shared.rank_logs import ProgressBars
+from compose_sim.node.shared.rank_logs import ProgressBars, RankLogs
+
+
+def test_what_does_not_fit_on_the_disk_is_still_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A limit of 4 KiB per file stands for the full disk; it is lifted before anything else is written."""
+    (tmp_path / "node-0.0.log").write_bytes(b"x" * 4096)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with selectors.DefaultSelector() as selector:
+        logs = RankLogs(tmp_path, "node-0", selector, echo=True)
+        output = logs.open(0)
+        os.write(output, b"loss 1.5\n")
+        os.close(output)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        try:
+            logs.drain(0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        logs.finish(1.0)
+    printed = capfd.readouterr()
+
+    assert "loss 1.5" in printed.out
+    assert "node-0.0.log (File too large)" in printed.err
+    assert (tmp_path / "node-0.0.log").stat().st_size == 4096
 
 
 @pytest.mark.parametrize(
