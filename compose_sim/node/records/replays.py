@@ -24,7 +24,7 @@ class RecordedModels(Record):
     sharded: bool = (
         False  # whether some parameters are spread over ranks: by either FSDP, or tensor parallelism on a DeviceMesh
     )
-    divided_by_fsdp: tuple[int, ...] = ()  # the ranks, if FSDP shards among all of them and there is no other group
+    divided_by_fsdp: bool = False  # whether FSDP shards among all ranks, and there is no smaller group
     covered: bool = False  # whether DDP models hold all that the optimizer trains
 
 

@@ -64,21 +64,18 @@ def overwritten_experts(case: Case) -> Result | None:
 
 
 def not_sharded(case: Case, different: Iterable[Difference]) -> Result | None:
-    """Find parameters that FSDP does not shard among these, which differ between ranks although FSDP alone divides the work."""
-    groups = [set(each.divided_by_fsdp) for each in case.observed.of(RecordedModels)]
-    for found in different:
-        ranks = {rank for agreeing in found.agreeing for rank in agreeing}
-        if any(ranks <= group for group in groups):
-            step = step_at(case.observed, found)
-            return failed(
-                f"after step {found.nth} {found} differs between ranks ({found.who}): FSDP does not shard it, and does not reduce its "
-                "gradient",
-                fix="Let FSDP manage it (leave it out of `ignored_params` and `ignored_modules`), or all-reduce its gradient and "
-                "divide it by the number of ranks before each step.",
-                at=step.at if step else None,
-                ranks=sorted(ranks),
-            )
-    return None
+    """Report the first of these differences if FSDP alone divides the work: such a parameter is not sharded, and must be equal."""
+    found = next(iter(different), None)
+    if found is None or not any(each.divided_by_fsdp for each in case.observed.of(RecordedModels)):
+        return None
+    step = step_at(case.observed, found)
+    return failed(
+        f"after step {found.nth} {found} differs between ranks ({found.who}): FSDP does not shard it, and does not reduce its gradient",
+        fix="Let FSDP manage it (leave it out of `ignored_params` and `ignored_modules`), or all-reduce its gradient and "
+        "divide it by the number of ranks before each step.",
+        at=step.at if step else None,
+        ranks=sorted(rank for agreeing in found.agreeing for rank in agreeing),
+    )
 
 
 def _different(case: Case, model: DdpModel, ranks: list[int]) -> tuple[list[str], int]:

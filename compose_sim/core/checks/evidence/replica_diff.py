@@ -20,7 +20,7 @@ from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedMode
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Shape
 
-FEW = 64  # numbers in a collective: a metric, not part of a model
+_FEW = 64  # numbers in a collective: a metric, not part of a model
 Key = tuple[str, int | None, str]  # kind, number of the DDP model, name
 Value = tuple[Shape, str | None, str | None, str | None]  # shape, type, device, hash
 Values = Mapping[Key, Value]
@@ -91,6 +91,13 @@ def shapes_exchanged(rank: RankObserved) -> list[Shape]:
     """Return the shapes of floating-point tensors in collectives that the script itself issued."""
     own = (each for each in rank.of(Collective) if not each.by_fsdp)
     return [shape for each in own if "float" in str(each.dtype) for shape in each.shapes]
+
+
+def exchanges_parts(observed: Observed) -> bool:
+    """Return whether some rank gives tensors to collectives of its own in every other step: ranks may hold different parts."""
+    steps = max(sum(1 for _ in rank.of(OptimizerStep)) for rank in observed)
+    large = [sum(prod(shape) > _FEW for shape in shapes_exchanged(rank)) for rank in observed]
+    return any(2 * count >= steps for count in large)
 
 
 def has_uneven_join(observed: Observed) -> bool:

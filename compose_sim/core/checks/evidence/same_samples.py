@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case
@@ -44,15 +44,17 @@ def compare(case: Case, left: Loader, right: Loader) -> CommonSamples | None:
     return next((each for each in decided if each.is_overlap), decided[0] if decided else None)
 
 
-def ranks_with_the_same(case: Case) -> list[Pair]:
+def compare_all(case: Case, by_rank: Mapping[int, Loader]) -> dict[Pair, CommonSamples]:
+    """Return what pairs of ranks with this loader have in common, as far as it can be decided."""
+    both = [pair for pair in pairs(case, by_rank) if set(pair) <= by_rank.keys()]
+    found = {pair: compare(case, by_rank[pair[0]], by_rank[pair[1]]) for pair in both}
+    return {pair: each for pair, each in found.items() if each is not None}
+
+
+def pairs_with_the_same(case: Case) -> list[Pair]:
     """Return the pairs of ranks that trained on the same samples."""
-    found = []
-    for by_rank in training_loaders(case):
-        for pair in pairs(case, by_rank):
-            common = compare(case, by_rank[pair[0]], by_rank[pair[1]]) if set(pair) <= by_rank.keys() else None
-            if common is not None and common.is_overlap:
-                found.append(pair)
-    return found
+    compared = [compare_all(case, by_rank) for by_rank in training_loaders(case)]
+    return [pair for each in compared for pair, common in each.items() if common.is_overlap]
 
 
 def overlap(left: Sequence[object], right: Sequence[object], *, unique: bool = False) -> tuple[int, int]:

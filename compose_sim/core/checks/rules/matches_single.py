@@ -22,7 +22,7 @@ from compose_sim.core.checks.evidence.replay_diff import (
     trains_apart,
     why_not_joined,
 )
-from compose_sim.core.checks.evidence.same_samples import ranks_with_the_same
+from compose_sim.core.checks.evidence.same_samples import pairs_with_the_same
 from compose_sim.core.units import format_count
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.replays import (
@@ -82,11 +82,11 @@ def judge(case: Case) -> Result:
 
 
 def _parts_of_samples(case: Case) -> str:
-    """Return that ranks of smaller groups share samples under FSDP, if so: each may train on a part of a sequence, by its rank."""
+    """Return why one rank may differ if FSDP ranks of a smaller group share samples: each may train on its part of a sequence."""
     models = list(case.observed.of(RecordedModels))
     if not any(each.sharded and not each.divided_by_fsdp for each in models):
         return ""
-    same = ranks_with_the_same(case)
+    same = pairs_with_the_same(case)
     return f"{pairs_text(same)} train on the same samples, each perhaps on a part of them" if same else ""
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.copies_and_experts import left_behind, not_sharded, overwritten_experts
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replica_diff import (
-    FEW,
     Difference,
     compare,
+    exchanges_parts,
     has_uneven_join,
     model_at,
-    shapes_exchanged,
     step_at,
 )
 from compose_sim.core.checks.rules.unused_params import UNFINISHED
@@ -113,9 +111,7 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
         return ""
     if any("send" in each.how or "recv" in each.how for each in case.observed.of(UntrackedWait)):
         return f"{found} differs, but ranks send each other messages: they may hold different parts"
-    steps = max(sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed)
-    large = [sum(prod(shape) > FEW for shape in shapes_exchanged(rank)) for rank in case.observed]
-    if any(2 * count >= steps for count in large):
+    if exchanges_parts(case.observed):
         return f"{found} differs, but ranks exchange tensors in every step: they may hold different parts"
     if has_models:
         return "" if found.nth else f"{found} is outside DistributedDataParallel, and differed from the start"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.epochs import (
     Loader,
@@ -14,13 +12,13 @@ from compose_sim.core.checks.evidence.epochs import (
     pairs_text,
     training_loaders,
 )
-from compose_sim.core.checks.evidence.replica_diff import FEW, shapes_exchanged
-from compose_sim.core.checks.evidence.same_samples import CommonSamples, compare, overlap
+from compose_sim.core.checks.evidence.replica_diff import exchanges_parts
+from compose_sim.core.checks.evidence.same_samples import CommonSamples, compare_all, overlap
 from compose_sim.core.checks.evidence.sample_identity import Mismatch, find_mismatch
 from compose_sim.core.checks.evidence.sampler_settings import wrong_setting
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import TrainingForward
-from compose_sim.node.records.models import DdpModel, OptimizerStep
+from compose_sim.node.records.models import DdpModel
 from compose_sim.node.records.replays import RecordedModels
 from compose_sim.node.records.script import ScriptEnd
 
@@ -64,12 +62,10 @@ def judge(case: Case) -> Result:
         mismatch = find_mismatch(case, by_rank)
         if mismatch:
             return _other_samples(mismatch, by_rank)
-        both = [pair for pair in pairs(case, by_rank) if set(pair) <= by_rank.keys()]
-        found = {pair: compare(case, by_rank[pair[0]], by_rank[pair[1]]) for pair in both}
-        decided = {pair: each for pair, each in found.items() if each is not None}
+        decided = compare_all(case, by_rank)
         overlapping = [pair for pair, each in decided.items() if each.is_overlap]
         if overlapping and _is_convincing(by_rank, overlapping, decided):
-            if not case.observed.first(DdpModel) and not _fsdp_divides(case, overlapping):
+            if not case.observed.first(DdpModel) and not _fsdp_divides(case):
                 return not_applicable(_WITHOUT_DDP.format(pairs=pairs_text(overlapping)))
             return _overlap(case, by_rank, overlapping, decided[overlapping[0]])
         looked_at += decided.values()
@@ -84,13 +80,9 @@ def _is_convincing(by_rank: dict[int, Loader], overlapping: list[Pair], decided:
     return not lone or len(overlapping) == len(decided)
 
 
-def _fsdp_divides(case: Case, overlapping: list[Pair]) -> bool:
-    """Return whether FSDP alone divides these ranks, and they exchange nothing else that could be parts of the same samples."""
-    groups = [set(each.divided_by_fsdp) for each in case.observed.of(RecordedModels)]
-    steps = max(sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed)
-    exchanged = max(len([shape for shape in shapes_exchanged(rank) if prod(shape) > FEW]) for rank in case.observed)
-    together = all(any(set(pair) <= group for group in groups) for pair in overlapping)
-    return together and 2 * exchanged < steps
+def _fsdp_divides(case: Case) -> bool:
+    """Return whether FSDP alone divides the work, and ranks exchange nothing else that could be parts of the same samples."""
+    return any(each.divided_by_fsdp for each in case.observed.of(RecordedModels)) and not exchanges_parts(case.observed)
 
 
 def _synchronises(case: Case) -> bool:

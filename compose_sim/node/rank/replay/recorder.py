@@ -18,7 +18,7 @@ from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, parameters_of, settings_of
 from .rng_usage import RngUsage, notice_generators
-from .wrapped_models import computes_low, hook_name, models_of, names_of_parameters, ranks_divided_by
+from .wrapped_models import computes_low, hook_name, models_of, names_of_parameters, shard_among_all_ranks
 
 STEPS = 20
 _MOST_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
@@ -217,7 +217,7 @@ class Recorder:
                 batchnorm=tuple(local),
                 hooks=tuple(hooks),
                 sharded=sharded,
-                divided_by_fsdp=ranks_divided_by(fully_sharded),
+                divided_by_fsdp=shard_among_all_ranks(fully_sharded),
                 covered=all(id(each) in held for each in parameters if each.requires_grad),
             )
         )

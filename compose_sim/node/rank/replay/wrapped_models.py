@@ -42,10 +42,9 @@ def hook_name(hook: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-def ranks_divided_by(fully_sharded: Sequence[Any]) -> tuple[int, ...]:
-    """Return all ranks if these FSDP models shard among all of them, and the script has made no smaller group."""
+def shard_among_all_ranks(fully_sharded: Sequence[Any]) -> bool:
+    """Return whether there are FSDP models, and the script has made no group that is smaller than the world."""
     from torch.distributed import distributed_c10d, get_world_size
 
-    everyone = tuple(range(get_world_size()))
-    known = [tuple(sorted(ranks)) for ranks in distributed_c10d._world.pg_group_ranks.values()]
-    return everyone if fully_sharded and all(ranks == everyone for ranks in known) else ()
+    groups = distributed_c10d._world.pg_group_ranks.values()
+    return bool(fully_sharded) and all(len(ranks) == get_world_size() for ranks in groups)
