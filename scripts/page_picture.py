@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from pathlib import Path
@@ -22,10 +21,9 @@ def main() -> None:
         x, y, width, height = tab.run(
             f"(() => {{ const at = {element}.getBoundingClientRect(); return [at.x, at.y + scrollY, at.width, at.height]; }})()"
         )
-        clip = {"x": max(0, x - MARGIN), "y": y - MARGIN, "width": width + 2 * MARGIN, "scale": 1}
+        clip = {"x": max(0, x - MARGIN), "y": y - MARGIN, "width": width + 2 * MARGIN}
         clip["height"] = int(height_given[0]) if height_given else height + 2 * MARGIN
-        taken = tab.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        Path(picture).write_bytes(base64.b64decode(taken["data"]))
+        tab.picture(Path(picture), clip=clip)
 
 
 if __name__ == "__main__":

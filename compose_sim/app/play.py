@@ -44,7 +44,7 @@ def play(session: Session, scenario: Scenario, listener: Listener, *, name: str,
 
 def read_scenario(name: str) -> Scenario:
     """Return the scenario in a file, or one that ships; raise SpecError with the nearest name if there is neither."""
-    path = Path(name)
+    path, folder = Path(name), Path.cwd()
     if not path.is_file():
         known = {shipped.stem: shipped for shipped in shipped_scenarios()}
         if name not in known:
@@ -54,7 +54,8 @@ def read_scenario(name: str) -> Scenario:
                 hint="composesim play --list",
             )
         path = known[name]
-    return parse_scenario(read_project_text(path, Path.cwd()), name, os.environ)
+        folder = path.parent  # the owner of the project may not be able to reach our files
+    return parse_scenario(read_project_text(path, folder), name, os.environ)
 
 
 def shipped_scenarios() -> list[Path]:

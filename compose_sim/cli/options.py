@@ -175,11 +175,13 @@ def _own_options_in(arguments: Sequence[str], request: Request) -> str:
     context = click.get_current_context()
     known = {name for param in context.command.params for name in param.opts if name.startswith("--")}
     script = str(request.spec.script)
+    words = [word for word in arguments if word.startswith("--") and normalized(word.partition("=")[0]) in known]
+    if not words:
+        return ""
     try:
         source = read_project_file(request.folder / script, request.folder).decode("utf-8", "replace")
     except (OSError, SpecError):
         return ""  # the plan says so
-    words = [word for word in arguments if word.startswith("--") and normalized(word.partition("=")[0]) in known]
     strange = [word for word in words if not _is_option_in(source, word[2:].partition("=")[0])]
     if not strange:
         return ""

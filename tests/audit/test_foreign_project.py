@@ -15,6 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from compose_sim import assets
+from compose_sim.app import play
+from compose_sim.app.program import read_script
+from compose_sim.errors import SpecError
 from tests.audit.test_hostile_script import composesim
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -220,3 +224,20 @@ def test_a_file_of_another_kind_is_refused_at_once(name: str, kind: str, project
     refused = composesim(project, *verb, "train.py")
     assert refused.returncode == 2, refused.stdout
     assert name in refused.stdout
+
+
+def test_files_of_composesim_are_read_where_the_owner_cannot_go(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "example.py").write_text("print(1)\n")
+    (tmp_path / "own.yaml").write_text("expect:\n  - exit_code: 0\n")
+    monkeypatch.setattr(assets, "examples", lambda: tmp_path)
+    monkeypatch.setattr(play, "shipped_scenarios", lambda: [tmp_path / "own.yaml"])
+    monkeypatch.chdir(project)
+
+    assert read_script(tmp_path / "example.py", project) == b"print(1)\n"
+    assert len(play.read_scenario("own").expect) == 1
+    (project / "own").symlink_to(tmp_path / "own.yaml")
+    with pytest.raises(SpecError, match="Permission denied"):
+        play.read_scenario("own")

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from io import FileIO
@@ -65,12 +65,10 @@ class Tab:
             time.sleep(0.05)
         raise AssertionError(f"never true: {code}; errors: {self.errors}")
 
-    def picture(self, file: Path, *, height: int | None = None) -> None:
-        """Write a picture of the page."""
-        whole = (
-            {"clip": {"x": 0, "y": 0, "width": self.run("innerWidth"), "height": height, "scale": 1}} if height else {}
-        )
-        done = self.call("Page.captureScreenshot", captureBeyondViewport=True, **whole)
+    def picture(self, file: Path, *, clip: Mapping[str, float] | None = None) -> None:
+        """Write a picture of the page, or of this part of it: x, y, width and height in pixels."""
+        part = {"clip": {**clip, "scale": 1}} if clip else {}
+        done = self.call("Page.captureScreenshot", captureBeyondViewport=True, **part)
         file.write_bytes(base64.b64decode(done["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:

@@ -6,14 +6,13 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compose_sim.app.program import find_program, name_after
+from compose_sim.app.program import find_program, name_after, read_script
 from compose_sim.app.request import Request
 from compose_sim.core.export.job import Change, changes_of, job_of
 from compose_sim.core.export.targets import TARGETS, Target, own_changes
 from compose_sim.core.plan.model import Program, copied_name
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.recipe_plugins import find_recipe
-from compose_sim.engine.project_files import read_project_file
 from compose_sim.errors import SpecError
 
 
@@ -47,8 +46,8 @@ def export(request: Request, target_name: str, *, accelerator: str) -> Exported:
         accelerator=accelerator,
         variables=request.env_files,
     )
-    script = request.folder / program.target
-    source = "" if program.is_module else read_project_file(script, request.folder).decode("utf-8", "replace")
+    script = Path(os.path.abspath(request.folder / program.target))
+    source = "" if program.is_module else read_script(script, request.folder).decode("utf-8", "replace")
     changes = changes_of(spec, job, keeps=target.keeps, needs_image=target.needs_image, source=source)
     return Exported(
         target=target_name, text=target.write(job), changes=(*own_changes(target, job), *changes), submit=target.submit

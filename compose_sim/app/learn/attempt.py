@@ -99,11 +99,11 @@ def _contained() -> dict[str, Any]:
     return {"network": "isolated", "memory": _MEMORY, **user}
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> bytes | None:
     try:
         return read_project_file(path, path.parent)
     except (OSError, SpecError):
-        return b""
+        return None
 
 
 def _syntax_error(script: Path, name: str) -> str:

@@ -83,7 +83,7 @@ def _only_run(found: list[FoundRun], starting: list[RunFolder], project: Path) -
 
 
 def _end(left: FoundRun, *, purge: bool) -> bool:
-    """Stop a run that has nodes. Return False if the process had to end but did not."""
+    """Stop a run that has nodes. Return False if its process did not end, or its folder could not be deleted."""
     folder, over = left.folder, True
     if folder and folder.is_claimed():
         if purge or not all_nodes_started(folder):
@@ -103,7 +103,7 @@ def _end(left: FoundRun, *, purge: bool) -> bool:
 
 
 def _end_start(folder: RunFolder, *, purge: bool) -> bool:
-    """Stop a run that has no nodes yet. Return whether the process has ended."""
+    """Stop a run that has no nodes yet. Return False if its process did not end, or its folder could not be deleted."""
     over = interrupt_until_over(folder, timeout_s=_END_WITHIN_S)
     if not over:
         _still_there(folder.name)

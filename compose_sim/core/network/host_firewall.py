@@ -53,8 +53,8 @@ def render_firewall(run: str, closed_to: str | None, *, now: float, live: Collec
     Return a shell script for the network namespace of the daemon.
 
     `closed_to` is the subnet of the nodes; None removes the rules of the run. Port 53 stays open, so that names are resolved.
-    `live` are the runs that have a network; rules of all others are removed, unless they are new at `now`, in seconds
-    of a clock that nobody sets and that begins anew with the machine, as rules do.
+    `live` are the runs that have a network; rules of all others are removed, unless they are new. `now` is in seconds
+    of the monotonic clock: like the rules, it begins when the machine is started.
     """
     rules = _rules(closed_to, f"composesim:{run}@{now:.0f}") if closed_to else []
     values = {

@@ -11,7 +11,7 @@ def awaited(state: ClusterState, *, is_command: bool = False) -> str:
     """
     Return `node-2 and node-3 to start`, `rank 0 to import torch`, …; "" once ranks train, or the run is ending.
 
-    Of a command nothing is known but that it runs.
+    Nothing is known about a command except that it runs.
     """
     if state.first_step_at or state.stopping or state.failures or any(rank.has_left for rank in state.ranks.values()):
         return ""

@@ -103,16 +103,15 @@ class SlurmEngine:
             if time.monotonic() - looked > _LOOK_S / 4:
                 fields, looked = job_fields(self._job), time.monotonic()
                 state, reason = fields.get("JobState", ""), fields.get("Reason", "")
-                message = f"Slurm job {self._job} is pending: {reason}"
                 if not jobs.is_under_way(fields) or self._launcher_exited():
                     if len(read_records(folder.path)) > len(records):
                         continue
                     self._raise_ended(fields, folder)
                 running_since = running_since or (time.monotonic() if state == "RUNNING" else 0.0)
                 if state in WAITING and reason not in ("None", shown):
+                    self._progress(f"Slurm job {self._job} is pending: {reason}. Ctrl-C cancels it.")
+                    folder.append_event("note", message=f"Slurm job {self._job} is pending: {reason}")
                     shown = reason
-                    self._progress(f"{message}. Ctrl-C cancels it.")
-                    folder.append_event("note", message=message)
             if running_since and time.monotonic() - running_since > _STARTED_WITHIN_S:
                 raise EngineError(
                     f"Slurm job {self._job} runs, and has not started the nodes for {_STARTED_WITHIN_S:.0f} s",
@@ -126,8 +125,8 @@ class SlurmEngine:
         where = fields.get("BatchHost", "its first node")
         code = self._launcher.returncode if self._launcher else job_exit_code(fields)
         if code == jobs.NO_FOLDER:
-            message = f"{where} does not see the folder of the run, '{folder.path}'"
-            raise SpecError(message, hint="work in a folder that all nodes share, or composesim --runs-dir FOLDER …")
+            hint = "work in a folder that all nodes share, or composesim --runs-dir FOLDER …"
+            raise SpecError(f"{where} does not see the folder of the run, '{folder.path}'", hint=hint)
         raise EngineError(
             message,
             evidence=self.output(folder.name, "slurm") or f"{fields.get('JobState')}, exit code {code}",
@@ -149,14 +148,12 @@ class SlurmEngine:
                     running.add(record["node"])
                 elif record["kind"] == "exited":
                     running.discard(record["node"])
-                    with suppress(EngineSilentError):
-                        self._note_ending(job_fields(record["job"]), waits=record["exit_code"] != 0)
+                    self._look_at_job(record["job"], waits=record["exit_code"] != 0)
                     yield exited(plan.run, record["node"], record["exit_code"], oom=record["oom"])
             if not new and time.monotonic() - looked > _LOOK_S:
-                fields, looked = self._fields_if_answered(), time.monotonic()
+                fields, looked = self._look_at_job(self._job), time.monotonic()
                 if fields is None:
                     continue
-                self._note_ending(fields)
                 is_over = fields.get("JobState") not in RUNNING or self._launcher_exited()
                 if is_over and len(read_records(folder)) == seen:
                     code = self._launcher.returncode if self._launcher else job_exit_code(fields)
@@ -164,10 +161,12 @@ class SlurmEngine:
                     return
             time.sleep(_POLL_S)
 
-    def _fields_if_answered(self) -> Mapping[str, str] | None:
-        """Return what the controller knows about the job. If it does not answer, say so once: nodes run on without it."""
+    def _look_at_job(self, job: str, *, waits: bool = True) -> Mapping[str, str] | None:
+        """Record what happened to the job, and return what the controller knows. If it does not answer, say so once: nodes run on."""
         try:
-            return job_fields(self._job)
+            fields = job_fields(job)
+            self._note_ending(fields, waits=waits)
+            return fields
         except EngineSilentError as error:
             if self._folder and not self._was_silent:
                 self._was_silent, message = True, f"{error.message}; the run goes on. See: {error.hint}"

@@ -72,7 +72,7 @@ def job_fields(job_id: str) -> Mapping[str, str]:
 
 
 def settled_fields(fields: Mapping[str, str], *, within_s: float) -> Mapping[str, str]:
-    """Return the fields of a job once they say how it has ended, if that is before long."""
+    """Return the fields of a job once it is no longer COMPLETING, which hides how it ended; as they are after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while fields.get("JobState") == "COMPLETING" and time.monotonic() < deadline:
         time.sleep(_POLL_S)

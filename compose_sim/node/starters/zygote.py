@@ -17,9 +17,11 @@ import os
 import signal
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..shared import process
+from ..shared.regular_files import open_regular
 
 _AGENT = "COMPOSESIM_AGENT_PID"
 _STARTER = "COMPOSESIM_STARTER"  # agent/launchers.py reads it
@@ -78,7 +80,7 @@ def _start(request: dict[str, Any]) -> tuple[int, _NodeServer | None]:
 def _become(request: dict[str, Any]) -> _NodeServer | None:
     """Execute the requested command in this forked process; returns only in the fork server that it forks before."""
     os.setsid()
-    output = os.open(request["output"], os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)  # composesim has made it
+    output = open_regular(Path(request["output"]), os.O_WRONLY | os.O_APPEND)  # composesim has made it
     _redirect(os.open(os.devnull, os.O_RDONLY), output)
     os.chdir(request["folder"])
     environment = {**request["environment"], _AGENT: str(os.getpid())}

@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.builders import ROOT
@@ -79,6 +81,22 @@ def up(folder: Path, run: str, *arguments: str, **environment: str) -> subproces
 def events_of(folder: Path, run: str) -> list[dict[str, Any]]:
     files = (folder / ".composesim" / "runs" / run).rglob("*.jsonl")
     return [json.loads(line) for path in files for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+@contextmanager
+def silent_controller(cluster: Path) -> Iterator[None]:
+    controller = int((cluster / "slurmctld.pid").read_text())
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(controller, signal.SIGCONT)
+
+
+def has_supervisor(folder: Path) -> bool:
+    """Return whether the supervisor of a run in this folder is there: it must end before its cluster does."""
+    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return any("supervisor" in " ".join(line[:4]) and line[-1].startswith(str(folder)) for line in lines)
 
 
 def wait_for_ranks(folder: Path, run: str, count: int) -> None:
@@ -403,15 +421,11 @@ def test_nodes_whose_python_has_no_torch(tmp_path: Path, slurm_cluster: Path) ->
 def test_a_controller_that_does_not_answer(tmp_path: Path, slurm_cluster: Path) -> None:
     """Commands that list runs name it, and show what other engines have."""
     local = composesim(tmp_path, "up", "--engine", "local", "--detach", "--name", "beside-it", *SLEEPS)
-    controller = int((slurm_cluster / "slurmctld.pid").read_text())
-    os.kill(controller, signal.SIGSTOP)
-    try:
+    with silent_controller(slurm_cluster):
         process = up(tmp_path, "silent", *TRUE)
         output, _ = process.communicate()
         listed = composesim(tmp_path, "ps")
         ended = composesim(tmp_path, "down", "--run", "beside-it")
-    finally:
-        os.kill(controller, signal.SIGCONT)
 
     assert local.returncode == 0, local.stderr
     assert process.returncode == 4, output
@@ -426,12 +440,8 @@ def test_a_run_goes_on_without_its_controller(tmp_path: Path, slurm_cluster: Pat
         "until [ -e $COMPOSESIM_SHARED/go ]; do sleep 0.1; done",
     )
     wait_for_ranks(tmp_path, "alone", 2)
-    controller = int((slurm_cluster / "slurmctld.pid").read_text())
-    os.kill(controller, signal.SIGSTOP)
-    try:
+    with silent_controller(slurm_cluster):
         until(lambda: any("scontrol ping" in str(event["data"]) for event in events_of(tmp_path, "alone")))
-    finally:
-        os.kill(controller, signal.SIGCONT)
     (tmp_path / ".composesim" / "runs" / "alone" / "shared" / "go").touch()
     output, _ = process.communicate()
 
@@ -457,16 +467,13 @@ def test_another_process_waits_for_a_run(tmp_path: Path) -> None:
 def test_an_interrupted_run_is_cancelled_as_soon_as_the_controller_answers(tmp_path: Path, slurm_cluster: Path) -> None:
     process = up(tmp_path, "late", "--nodes", "2", *SLEEPS)
     wait_for_ranks(tmp_path, "late", 2)
-    controller = int((slurm_cluster / "slurmctld.pid").read_text())
-    os.kill(controller, signal.SIGSTOP)
-    try:
+    with silent_controller(slurm_cluster):
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate()
-    finally:
-        os.kill(controller, signal.SIGCONT)
 
     assert process.returncode == 130, output
     until(lambda: jobs_of("late") == [])
+    until(lambda: not has_supervisor(tmp_path))
 
 
 def test_without_slurm_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from .command import Command, CommandHandler, ExecutionError, NodeContext
 
 _UNFINISHED = (".tmp", ".part", ".partial", ".temp")
 _MOST_CHANGED = 4096
+_MOST_OF_NOTE = 1 << 16
 _MOST_FILES, _MOST_LEVELS = 100_000, 16  # to look at, because the script decides how many there are
 _REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
@@ -43,7 +44,7 @@ def _restore(command: Command, node: NodeContext) -> None:
     """Restore the bytes, unless the script has written the checkpoint again in the meantime."""
     original, note = _backup(node, command)
     with contextlib.suppress(FileNotFoundError):
-        noted = json.loads(read_regular(note, _MOST_CHANGED))
+        noted = json.loads(read_regular(note, _MOST_OF_NOTE))
         with _opened(Path(noted["file"]), os.O_RDWR) as checkpoint, _opened(original, os.O_RDONLY) as kept:
             if _version(checkpoint) == noted["version"]:
                 os.ftruncate(checkpoint, noted["size"])
@@ -73,7 +74,10 @@ def _copy(source: int, target: int, start: int, end: int) -> None:
             raise
         hole = min(os.lseek(source, start, os.SEEK_HOLE), end)
         while start < hole:
-            start += os.pwrite(target, os.pread(source, min(hole - start, 1 << 20), start), start)
+            data = os.pread(source, min(hole - start, 1 << 20), start)
+            if not data:  # the script has cut the file off meanwhile
+                return
+            start += os.pwrite(target, data, start)
 
 
 def _version(file: int) -> list[int]:

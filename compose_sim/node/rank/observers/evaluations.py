@@ -53,7 +53,8 @@ def _is_frozen(module: Any) -> bool:
     if sys.modules["torch"].is_grad_enabled():
         return False
     first = next(module.parameters(), None)
-    return first is not None and not (first.requires_grad and first.is_leaf)  # one that a graph made is no trained one
+    # An average that was updated while gradients were recorded requires them, but is no leaf, so it is not trained.
+    return first is not None and not (first.requires_grad and first.is_leaf)
 
 
 def _note_weights(context: RankContext, module: Any) -> None:

@@ -292,6 +292,17 @@ def test_the_holes_of_a_sparse_checkpoint_take_no_space(
         assert os.pread(file.fileno(), 6, (3 << 38) - 1) == b"\0data\0"
 
 
+def test_a_checkpoint_that_is_cut_off_while_it_is_copied_ends_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checkpoint").write_bytes(b"whole" * 100)
+    monkeypatch.setattr(os, "pread", lambda *_: b"")  # what it returns beyond the end
+
+    with (tmp_path / "checkpoint").open("rb") as source, (tmp_path / "kept").open("wb") as target:
+        checkpoints._copy(source.fileno(), target.fileno(), 0, 500)
+    assert (tmp_path / "kept").stat().st_size == 0
+
+
 def test_a_checkpoint_that_became_a_link_is_not_written(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
