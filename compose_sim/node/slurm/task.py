@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
         return _become(rest, environment)
     run, node, *rest = rest
     if kind == "exec":
-        agent = _agent_of(run, node)
+        agent = _await_agent(run, node)
         if agent is None:
             print(f"'{node}' of run '{run}' is not running", file=sys.stderr)
             return 126
@@ -64,9 +64,7 @@ def _signal(run: str, node: str, name: str) -> int:
     if name == "TERM":
         announce_stop(Path(__file__).parents[2])  # the code of nodes is in the folder of the run
     sent: set[int] = set()
-    deadline = time.monotonic() + _BEGUN_WITHIN
-    while _agent_of(run, node) is None and time.monotonic() < deadline:  # Slurm may still be starting it
-        time.sleep(0.01)
+    _await_agent(run, node)
     deadline = time.monotonic() + _GONE_WITHIN
     # Until no new process appears: one may have been forking. A killed process must also have left.
     while found := {pid: values for pid, values in _processes(run, node).items() if name == "KILL" or pid not in sent}:
@@ -80,6 +78,14 @@ def _signal(run: str, node: str, name: str) -> int:
             return 1
         time.sleep(0.01)
     return 0
+
+
+def _await_agent(run: str, node: str) -> int | None:
+    """Return the first process of a node, which Slurm may still be starting; None if it is not running on this machine."""
+    deadline = time.monotonic() + _BEGUN_WITHIN
+    while (agent := _agent_of(run, node)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return agent
 
 
 def _agent_of(run: str, node: str) -> int | None:
