@@ -124,8 +124,8 @@ class FaultSpec(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options, as they were written."""
-        return dict(self.model_extra or {})
+        """The options by name: `limit` and `--limit` are the same, and only `--kind` is an option of a kind."""
+        return {key.removeprefix("--").replace("-", "_"): value for key, value in (self.model_extra or {}).items()}
 
 
 class Step(BaseModel):

@@ -90,6 +90,15 @@ def test_a_file_says_what_is_done_when_and_what_is_expected() -> None:
     ]  # fmt: skip
 
 
+def test_an_option_of_a_fault_may_be_written_as_its_flag() -> None:
+    """The option `--kind` of gpu-error has no other way past the key `kind`."""
+    text = "steps:\n- at: {time: 3s}\n  fault: {kind: gpu-error, node: node-1, --kind: oom}"
+    fault = parse_scenario(text, "s.yaml", {}).steps[0].fault
+    assert fault
+
+    assert (fault.kind, fault.node, fault.options) == (("gpu-error",), ("node-1",), {"kind": "oom"})
+
+
 def test_the_published_schema_is_that_of_the_code(update_golden: bool) -> None:
     """After a change to scenarios: pytest --update-golden rewrites it."""
     published = ROOT / "templates" / "scenario.schema.json"

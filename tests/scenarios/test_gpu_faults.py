@@ -1,0 +1,99 @@
+"""Faults of a GPU do to a rank on a real GPU what they do on an emulated one. `scripts/gpu_test.sh` runs these."""
+
+from __future__ import annotations
+
+import json
+import re
+from statistics import median
+
+import pytest
+
+from tests.scenarios.conftest import Project
+
+pytestmark = pytest.mark.gpu
+
+PLAY = ("play", "fault.yaml", "--engine", "local", "--nodes", "2", "--timeout", "5m", "--json")
+# Each step is timed by the GPU and printed; `steps` is so large that a fault ends the run first.
+SCRIPT = """
+import json, sys, torch, torch.distributed as dist
+
+torch.cuda.set_device(0)
+dist.init_process_group("nccl")
+weight = torch.zeros(256, 256, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=1e-3)
+began = torch.cuda.Event(enable_timing=True)
+for step in range(int(sys.argv[1])):
+    before, began = began, torch.cuda.Event(enable_timing=True)
+    began.record()
+    optimizer.zero_grad()
+    (weight @ weight).add(1).square().mean().backward()
+    optimizer.step()
+    torch.cuda.synchronize()
+    if step > 1:
+        print(json.dumps({"step": step, "milliseconds": before.elapsed_time(began)}), flush=True)
+dist.destroy_process_group()
+"""
+# What this machine's CUDA raises for an index out of range, and for too much memory.
+REAL = """
+import torch
+
+zeros = torch.zeros(3, device="cuda")
+for provoke in (lambda: torch.empty(1 << 50, device="cuda"), lambda: zeros[torch.tensor([7], device="cuda")].cpu()):
+    try:
+        provoke()
+    except Exception as error:
+        print(type(error).__name__, str(error).encode(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["xid", "ecc", "lost", "oom"])
+def test_an_injected_error_is_the_same_on_real_and_emulated_gpus(project: Project, kind: str) -> None:
+    step = f"- at: {{rank: 1, step: 5}}\n  fault: {{kind: gpu-error, node: node-1, --kind: {kind}}}\n"
+    project.write("fault.yaml", f"steps:\n{step}")
+    script = project.write("train.py", SCRIPT)
+    causes = []
+    for gpus in ("0", "emulated"):
+        outcome = project.run(*PLAY, "--gpus", gpus, script, "1000000")
+        cause = outcome.report["cause"]
+        print(f"{kind} on {gpus}: {cause['message']}")
+        assert (outcome.status, cause["kind"], cause["node"], cause["rank"]) == (1, "exception", "node-1", 1)
+        assert re.search(r'File ".*train\.py", line \d+', cause["traceback"])
+        causes.append(re.sub(r"GPU \d+ has.*", "", cause["message"]))
+    assert causes[0] == causes[1]
+
+
+def test_injected_errors_have_the_type_and_the_words_of_real_ones(project: Project) -> None:
+    name = project.named("real")
+    run = ("up", "--engine", "local", "--nodes", "1", "--gpus", "0", "--name", name)
+    outcome = project.run(*run, project.write("real.py", REAL))
+    assert outcome.status == 0, outcome.stderr
+    memory, access = project.log_of(name, "node-0.0").splitlines()[:2]
+    print(memory, access, sep="\n")
+
+    assert memory.startswith("OutOfMemoryError b'CUDA out of memory. Tried to allocate ")
+    assert access.startswith("AcceleratorError b'CUDA error: ")
+    assert "For debugging consider passing CUDA_LAUNCH_BLOCKING=1" in access
+
+
+def test_a_slow_gpu_takes_longer_for_a_step_until_it_is_healed(project: Project) -> None:
+    project.write(
+        "fault.yaml",
+        "steps:\n"
+        "- at: {rank: 1, step: 100}\n  fault: {kind: gpu-slow, node: node-1, by: 20}\n"
+        "- at: {rank: 1, step: 200}\n  heal: node-1\n",
+    )
+    outcome = project.run(*PLAY, "--gpus", "0", project.write("train.py", SCRIPT), "400")
+    assert outcome.status == 0, outcome.stderr
+    log = project.log_of(outcome.report["run"], "node-1.1")
+    took = {
+        row["step"]: row["milliseconds"]
+        for line in log.splitlines()
+        if line.startswith("{")
+        for row in [json.loads(line)]
+    }
+    normal, slow, healed = (
+        median(took[step] for step in steps) for steps in (range(20, 90), range(130, 190), range(300, 390))
+    )
+    print(f"a step: {normal:.2f} ms, slow {slow:.2f} ms, healed {healed:.2f} ms")
+
+    assert slow > 5 * max(normal, healed)
