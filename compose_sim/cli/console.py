@@ -35,7 +35,7 @@ _UNESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 
 def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
-    """Print text on stdout, or on stderr if `err`; of control characters only newlines, tabs and colours remain."""
+    """Print text on stdout, or on stderr if `err`; of control characters only newlines, tabs and colors remain."""
     text = printable(text) + ("\n" if nl else "")
     if in_github_job():
         import secrets

@@ -34,7 +34,7 @@ class UnusedParameters(Record):
 
 @dataclass(frozen=True)
 class LocalBatchNorm(Record):
-    """A DDP model trains with BatchNorm that normalises over this rank's batch only."""
+    """A DDP model trains with BatchNorm that normalizes over this rank's batch only."""
 
     ddp: int
     names: tuple[str, ...]  # the first of them

@@ -8,7 +8,7 @@ from compose_sim.core.checks.wording import names_text, ranks_text
 from compose_sim.node.records.models import DdpModel, LocalBatchNorm
 from compose_sim.node.records.process_groups import DdpForward
 
-QUESTION = "Does BatchNorm normalise by the whole batch?"
+QUESTION = "Does BatchNorm normalize by the whole batch?"
 
 _FIX = (
     "Convert the model before wrapping it: `model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)` (GPUs only), or use "
@@ -38,7 +38,7 @@ def judge(case: Case) -> Result:
         return passed("no DistributedDataParallel model takes BatchNorm statistics from one rank's batch")
     model = shared[found.rank, found.ddp]
     names = (
-        f"{found.names[0]} and {found.count - 1} more normalise" if found.count > 1 else f"{found.names[0]} normalises"
+        f"{found.names[0]} and {found.count - 1} more normalize" if found.count > 1 else f"{found.names[0]} normalizes"
     )
     return warned(
         f"{names} by the batch of each of the {len(model.ranks)} ranks alone, and only the running statistics of rank "
