@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 
 from compose_sim.app.listener import Listener
@@ -48,15 +49,14 @@ class RunLoop:
 
     def follow(self) -> ClusterState:
         """Follow the run until every node has ended, and return its last state."""
-        tail = EventTail(self._folder.path, self._plan)
+        tail = EventTail(self._folder.path, self._plan, own=self._own_events)
         watcher = threading.Thread(target=self._watch, daemon=True)
         watcher.start()
         try:
             with interrupts_wake(self.wake_ups):
                 while not is_over(self._state) and watcher.is_alive() and not self._engine_failed:
                     looked = time.monotonic()
-                    events = self._with_unwritten(tail.poll())
-                    self._look(events)
+                    self._look(events := tail.poll())
                     self._intervene(events)
                     self._record_hang()
                     self._record_jump()
@@ -75,8 +75,8 @@ class RunLoop:
             if judge(self._state).word != "passed" and (problem := self._engine.problem()):
                 self._record_engine_failure(problem)  # nodes ended because of it
             for _ in range(2):  # the last events may complete a recovery, which is an event too
-                for last in tail.finish():
-                    self._look(events := self._with_unwritten(last))
+                for events in tail.finish():
+                    self._look(events)
                     if self._player:
                         self._player.observe(events)
             return with_counted_steps(self._folder, self._state)
@@ -124,13 +124,14 @@ class RunLoop:
             data = asdict(recovery)
             self._folder.append_event("recovered", {"id": data.pop("fault"), **data})
 
-    def _with_unwritten(self, events: list[Event]) -> list[Event]:
-        """Add events of composesim that could not be written, such as to a full disk, and say so once."""
-        unwritten = self._folder.take_unwritten()
-        if unwritten and not self._has_warned:
+    def _own_events(self) -> list[Event]:
+        """Return new events of composesim; say once that some could not be written, such as to a full disk."""
+        own = self._folder.take_appended()
+        problem = next((problem for _, problem in own if problem), None)
+        if problem and not self._has_warned:
             self._has_warned = True
-            self._listener.progress(f"composesim's own events are not written: {unwritten[0][1].message}")
-        return [*events, *(event for event, _ in unwritten)]
+            self._listener.progress(f"composesim's own events are not written: {problem.message}")
+        return [event for event, _ in own]
 
     def _intervene(self, events: list[Event]) -> None:
         """Perform what the player wants after these events."""
@@ -170,7 +171,10 @@ class RunLoop:
                     self._folder.append_event("node-stopped", node=node, exit_code=code, oom=status.oom_killed)
                 self.wake_ups.wake()
         except (ComposesimError, OSError) as error:
-            self._record_engine_failure(str(error))
+            with suppress(
+                ComposesimError, OSError
+            ):  # the loop ends with this thread, and raises what is wrong with the folder
+                self._record_engine_failure(str(error))
             self.wake_ups.wake()
 
     def _record_engine_failure(self, message: str) -> None:

@@ -20,7 +20,6 @@ from compose_sim.errors import (
     ComposesimError,
     EngineError,
     EngineSilentError,
-    ResourceError,
     SpecError,
     resource_error,
     resource_errors,
@@ -236,14 +235,14 @@ class Session:
             else:
                 break
 
-    def _write_report(self, report: Report) -> ResourceError | None:
+    def _write_report(self, report: Report) -> ComposesimError | None:
         """Write the report; return why that is impossible, which must not cost the user the report that is printed."""
         try:
             self.folder.write_report(report)
-        except OSError as error:
-            if named := resource_error(error):
-                return named
-            raise
+        except SpecError as error:
+            return error
+        except OSError as error:  # such as a folder, which a script of the local engine can put there
+            return resource_error(error) or SpecError(str(error), hint=f"ls -la {self.folder.path}")
         return None
 
     def _facts(self, image: str) -> dict[str, Any]:

@@ -97,6 +97,23 @@ def forge_ranks():
     os._exit(9)
 
 
+def forge_journal():
+    """Report a good end for all nodes where composesim writes its own events, which only the local engine permits; then fail."""
+    for node in ("node-0", "node-1", "master"):
+        line = {"v": 1, "t": time.time(), "run": os.environ["COMPOSESIM_RUN"], "kind": "node-stopped", "node": node}
+        raw("journal/composesim.jsonl", json.dumps({**line, "data": {"exit_code": 0, "oom": False}}))
+    time.sleep(1)  # composesim reads it
+    os._exit(9)
+
+
+def names_like_numbers():
+    """Name files with digits that are no numbers, such as a superscript."""
+    for name in ("².0", "0.²", "0.٣", "0." + "9" * 200):
+        for suffix in ("jsonl", "progress"):
+            raw(f"observations/node-0.{name}.{suffix}", "{}")
+    raw("logs/node-0.².log", "x")
+
+
 def many_files():
     """Leave more files beside those of the run than a process may open."""
     for number in range(3000):
@@ -224,9 +241,12 @@ ATTACKS = {
     "many-files": many_files,
     "print-escapes": lambda: print(ESCAPES, "\r✔ passed  forged"),
     "print-commands": lambda: print(COMMANDS),
+    "journal-cut": lambda: os.truncate(RUN / "journal" / "composesim.jsonl", 0),
+    "names-like-numbers": names_like_numbers,
     "events-empty-lines": lambda: raw("events/node-0.jsonl", "\n" * (20 << 20)),
     "unreadable": lambda: (RUN / "events" / "node-0.jsonl").chmod(0),
     "forge": forge,
+    "forge-journal": forge_journal,
     "forge-others": forge_others,
     "forge-ranks": forge_ranks,
     "setuid": plant_setuid,

@@ -22,9 +22,8 @@ from tests.audit.readers import control_characters, workflow_commands_in
 from tests.builders import PATIENCE_S, ROOT
 
 SCRIPT = ROOT / "tests" / "audit" / "hostile.py"
-VERDICTS = {
-    name: 1 for name in ("forge", "forge-others", "forge-ranks", "raise-escapes", "raise-commands", "raise-surrogate")
-}
+FORGERIES = ("forge", "forge-journal", "forge-others", "forge-ranks")
+VERDICTS = dict.fromkeys((*FORGERIES, "raise-escapes", "raise-commands", "raise-surrogate"), 1)
 _TABLE = next(
     node.value
     for node in ast.parse(SCRIPT.read_text()).body
@@ -87,7 +86,7 @@ def test_attacks_do_not_change_the_verdict(tmp_path: Path) -> None:
     assert not (tmp_path / ".composesim" / "runs" / run).exists()
 
 
-@pytest.mark.parametrize("attack", ["forge", "forge-others", "forge-ranks"])
+@pytest.mark.parametrize("attack", FORGERIES)
 def test_a_rank_forges_no_verdict(attack: str, tmp_path: Path) -> None:
     run, _ = up(tmp_path, attack)
 
@@ -95,6 +94,15 @@ def test_a_rank_forges_no_verdict(attack: str, tmp_path: Path) -> None:
     if attack == "forge-ranks":
         assert (report["cause"]["node"], report["cause"]["rank"], report["cause"]["kind"]) == ("node-0", 0, "exit")
         assert "step" not in report["metrics"]
+
+
+def test_a_folder_in_place_of_the_report_costs_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nos.mkdir(os.environ['COMPOSESIM_DIR'] + '/report.json')\n")
+    words = ("up", "--engine", "local", "--launcher", "env", "--nodes", "1", "train.py")
+
+    done = composesim(tmp_path, *words, check=0)
+
+    assert "report.json was not written" in done.stdout
 
 
 @pytest.mark.docker

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event, parse_file_event, parse_metric
@@ -15,7 +15,7 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fold_driver import NODE as DRIVER
 from compose_sim.engine.run_folder.clock import read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.node_files import NodeFiles
+from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
@@ -92,13 +92,20 @@ class EventTail:
     node logs an event with the offset at which the round begins in the log of each rank.
     """
 
-    def __init__(self, folder: Path, plan: Plan | None, *, logs: bool = True) -> None:
-        """Follow the files of the nodes and ranks of a plan; of any, if there is no plan."""
+    def __init__(
+        self, folder: Path, plan: Plan | None, *, logs: bool = True, own: Callable[[], list[Event]] | None = None
+    ) -> None:
+        """
+        Follow the files of the nodes and ranks of a plan; of any, if there is no plan.
+
+        The process that runs the run takes its own events from `own`, as nodes of the local engine could write to their file. There
+        it reads only that another process interrupts the run.
+        """
         self._files = SafeFolder(folder)
         self._found = NodeFiles(self._files, plan)
         self._has_noted = False
         self._clock = read_clock(self._files)
-        self._logs = logs
+        self._logs, self._own = logs, own
         self._event_tails: dict[str, FileTail] = {}
         self._log_tails: dict[str, FileTail] = {}
         self._finishing = False
@@ -149,7 +156,8 @@ class EventTail:
                 if not lines:
                     break
                 told += sum(len(line) + _BYTES_OF_LINE for _, line in lines)
-                events += _parsed(tail.stem, lines)
+                events += [event for event in _parsed(tail.stem, lines) if not self._is_own(tail.stem, event)]
+        events += self._own() if self._own else []
         self._note_rounds(events)
         if events and self._found.strays and not self._has_noted:
             self._has_noted = True
@@ -161,6 +169,10 @@ class EventTail:
             events += _log_events(stem, lines, self._rounds.get(stem, []), now)
         events.sort(key=lambda event: (event.t, event.node != "master"))
         return events
+
+    def _is_own(self, writer: str, event: Event) -> bool:
+        interrupts = event.kind == "stopping" and event.data.get("reason") == "interrupted"
+        return self._own is not None and writer == PurePath(OWN_EVENTS).stem and not interrupts
 
     def _note_rounds(self, events: list[Event]) -> None:
         for event in events:
@@ -195,7 +207,7 @@ def _log_events(stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int,
     `node-0` alone is the log of the node's agent, which is not the script's output. The driver's log has a number but no rank.
     """
     node, _, rank_text = stem.partition(".")
-    if not rank_text.isdigit():
+    if not rank_text.isdecimal():
         return
     rank = None if node == DRIVER else int(rank_text)
     for begins_at, line in lines:

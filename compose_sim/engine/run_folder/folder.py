@@ -57,7 +57,7 @@ class RunFolder:
         self.path = path
         self.files = SafeFolder(path)
         self._lock: int | None = None
-        self._unwritten: SimpleQueue[tuple[Event, ResourceError]] = SimpleQueue()
+        self._appended: SimpleQueue[tuple[Event, ResourceError | None]] = SimpleQueue()
 
     @property
     def name(self) -> str:
@@ -186,21 +186,22 @@ class RunFolder:
         """
         Append an event of composesim itself, with the data of a mapping and of keyword arguments.
 
-        If there is no space for it, for example, `take_unwritten` returns it: the run goes on without its file.
+        If there is no space for it, for example, the run goes on without its file.
         """
         event = Event(t=self.clock.now(), kind=kind, node=node, rank=rank, data={**(data or {}), **more})
+        problem = None
         try:
             self.files.append(OWN_EVENTS, event.to_json(self.name) + "\n")
         except UnsafeFileError as error:
             raise EngineError(f"a node has replaced a file of composesim: {error.message}", hint=error.hint) from None
         except OSError as error:
-            if not (named := resource_error(error)):
+            if not (problem := resource_error(error)):
                 raise
-            self._unwritten.put((event, named))
+        self._appended.put((event, problem))
 
-    def take_unwritten(self) -> list[tuple[Event, ResourceError]]:
-        """Return, once, the events of this object that could not be written, and why."""
-        return [self._unwritten.get() for _ in range(self._unwritten.qsize())]
+    def take_appended(self) -> list[tuple[Event, ResourceError | None]]:
+        """Return, once, the events that this object has appended, and why one could not be written."""
+        return [self._appended.get() for _ in range(self._appended.qsize())]
 
     def write_report(self, report: Report) -> None:
         """Write `report.json`."""
