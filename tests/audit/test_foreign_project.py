@@ -127,6 +127,26 @@ def test_export_does_not_write_through_a_link(project: Path, tmp_path: Path) -> 
     assert (project / "precious").read_text() == "precious"
 
 
+def test_the_labels_of_another_users_process_lead_to_no_run_of_root(tmp_path: Path) -> None:
+    """Anybody can start a process with the variables of a node, which name a run and a folder."""
+    (tmp_path / "train.py").touch()
+    words = ("--engine", "local", "--launcher", "env", "--nodes", "1", "--name", "precious")
+    composesim(tmp_path, "up", *words, "train.py", check=0)
+    run = tmp_path / ".composesim" / "runs" / "precious"
+    labels = {"ENGINE": "local", "RUN": "precious", "NODE": "node-0", "DIR": str(run)}
+    environment = {f"COMPOSESIM_{name}": value for name, value in labels.items()}
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **environment}, user=OWNER, group=OWNER) as stranger:
+        try:
+            composesim(tmp_path, "down", "--purge", check=2)
+            listed = composesim(tmp_path, "ps", check=0).stdout
+            composesim(tmp_path, "up", *words, "train.py", check=0)
+        finally:
+            stranger.kill()
+
+    assert "precious" not in listed
+    assert (run / "report.json").is_file()
+
+
 @pytest.mark.parametrize("name", [".env", "settings.env", "composesim.yaml"])
 def test_a_file_of_root_is_not_read_for_the_owner(name: str, project: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"

@@ -10,11 +10,12 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from compose_sim.engine.project_owner import owner_of_process
 from compose_sim.errors import EngineError
 from compose_sim.node.shared.process import environment_of
 
@@ -41,7 +42,7 @@ class LabelledProcess:
 
 def labelled_processes(run: str | None = None) -> list[LabelledProcess]:
     """Return all live processes of a run, or of all runs, that this user can see."""
-    pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+    pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal())
     return [process for process in map(read_labels, pids) if process and run in (None, process.run)]
 
 
@@ -123,7 +124,7 @@ def started_at(pid: int) -> str:
 def read_labels(pid: int) -> LabelledProcess | None:
     """Return the process of this id; None if it has exited, is none of a run, or belongs to another user."""
     environment = environment_of(pid)
-    if environment.get(ENGINE) != "local" or RUN not in environment:
+    if environment.get(ENGINE) != "local" or RUN not in environment or not _is_right(pid, environment):
         return None
     return LabelledProcess(
         pid=pid,
@@ -132,6 +133,18 @@ def read_labels(pid: int) -> LabelledProcess | None:
         folder=environment.get(FOLDER, ""),
         is_agent=environment.get(AGENT) == str(pid),
     )
+
+
+def _is_right(pid: int, environment: Mapping[str, str]) -> bool:
+    """Return whether the labels may be true: root sees the processes of all users, who can set any variables."""
+    folder = Path(environment.get(FOLDER, ""))
+    try:
+        user = owner_of_process(pid)
+        # Nodes that root starts for another user write into folders of that user, wherever the run is kept.
+        writers = {place.lstat().st_uid for place in (folder, folder / "logs")} if user else set()
+    except OSError:  # the process or the folder is gone
+        return False
+    return user is None or (user.user in writers and folder.name == environment[RUN])
 
 
 def open_process(process: LabelledProcess) -> int | None:
