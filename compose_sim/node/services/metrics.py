@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-# Maximum number of metric names per rank, since a name that contains a number could otherwise vary without end
-_MOST_METRICS = 100
+# Names of metrics per rank, and series per family: a script can print and write ever new ones
+_MOST_METRICS, _MOST_SERIES = 100, 100_000
+# Writer -> the kinds of events that are read from its file. What a node reports about others does not count.
+_KINDS_OF: Mapping[str, tuple[str, ...]] = {"composesim": ("node-stopped", "fault"), "master": ("round", "node-lost")}
+_KINDS_OF_NODES = ("usage", "node-started", "node-exited", "rank-started", "rank-exited", "step", "waited")
 
 # Name -> (type, help). By convention, counters end in _total.
 _FAMILIES: Mapping[str, tuple[str, str]] = {
@@ -59,14 +63,16 @@ class Metrics:
         """Start without values."""
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in _FAMILIES}
 
-    def add_event(self, line: str) -> None:
-        """Update the metrics from one line of an event file; ignore malformed lines."""
+    def add_event(self, writer: str, line: str) -> None:
+        """Update the metrics from one line of the file of a node, the master or composesim; ignore what these do not write."""
         event = _object(line)
         data = event.get("data") if event else None
         if event is None or not isinstance(data, dict):
             return
         node, rank, kind = event.get("node"), event.get("rank"), event.get("kind")
-        if kind == "usage" and node:
+        if kind not in _KINDS_OF.get(writer, _KINDS_OF_NODES) or node != writer != "composesim":
+            return
+        if kind == "usage":
             for key, name in _USAGE.items():
                 self._set(name, data.get(key), node=node)
         elif kind in ("node-started", "node-exited", "node-stopped") and str(node).startswith("node-"):
@@ -112,8 +118,10 @@ class Metrics:
         return "\n".join([*lines, ""])
 
     def _set(self, name: str, value: Any, **labels: Any) -> None:
-        if isinstance(value, (int, float)):
-            self._values[name][_labels(labels)] = float(value)
+        series, key = self._values[name], _labels(labels)
+        if isinstance(value, (int, float)) and (key in series or len(series) < _MOST_SERIES):
+            with suppress(OverflowError):  # an integer of hundreds of digits
+                series[key] = float(value)
 
     def _count(self, name: str, **labels: Any) -> None:
         key = _labels(labels)

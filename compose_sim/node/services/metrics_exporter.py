@@ -31,10 +31,10 @@ class RunReader:
         """Read what was added; an incomplete last line is read later."""
         for path in sorted((*self._folder.glob("journal/*.jsonl"), *self._files_of_nodes("events/*.jsonl"))):
             for line in self._new_lines(path):
-                self.metrics.add_event(line)
+                self.metrics.add_event(path.stem, line)
         for path in sorted(self._files_of_nodes("logs/*.*.log")):
             node, _, rank = path.stem.partition(".")
-            for line in self._new_lines(path) if rank.isdigit() else ():
+            for line in self._new_lines(path) if rank.isdecimal() else ():
                 self.metrics.add_output(node, rank, line)
 
     def _files_of_nodes(self, pattern: str) -> Iterator[Path]:
@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return
-        data = self.server.text().encode()
+        data = self.server.text().encode("utf-8", "replace")  # a script can name a metric with half of a surrogate pair
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))

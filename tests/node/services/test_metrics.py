@@ -22,10 +22,12 @@ def values(metrics: Metrics) -> dict[str, float]:
     return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def heard(*lines: str) -> dict[str, float]:
+def heard(**lines_of: list[str]) -> dict[str, float]:
+    """Return the metrics after these lines in the event files of composesim, the master, node_0 and node_1."""
     metrics = Metrics()
-    for line in lines:
-        metrics.add_event(line)
+    for writer, lines in lines_of.items():
+        for line in lines:
+            metrics.add_event(writer.replace("_", "-"), line)
     return values(metrics)
 
 
@@ -33,9 +35,11 @@ def test_the_latest_usage_of_a_node_is_exported() -> None:
     usage = {"cpu_s": 1.5, "memory_bytes": 1 << 20, "memory_limit_bytes": None, "received_bytes": 10, "sent_bytes": 20}
 
     found = heard(
-        event("node-started", node="node-0"),
-        event("usage", node="node-0", **usage),
-        event("usage", node="node-0", **{**usage, "cpu_s": 2.5, "gpu_use": 0.25, "gpu_memory_bytes": 5}),
+        node_0=[
+            event("node-started", node="node-0"),
+            event("usage", node="node-0", **usage),
+            event("usage", node="node-0", **{**usage, "cpu_s": 2.5, "gpu_use": 0.25, "gpu_memory_bytes": 5}),
+        ]
     )
 
     assert found == {
@@ -52,11 +56,15 @@ def test_the_latest_usage_of_a_node_is_exported() -> None:
 def test_a_node_that_was_killed_takes_its_ranks_with_it() -> None:
     """The node cannot report it any more, but composesim does."""
     found = heard(
-        event("node-started", node="node-1"),
-        event("rank-started", node="node-1", rank=2),
-        event("rank-started", node="node-1", rank=3),
-        event("node-stopped", node="node-1", exit_code=137),
-        event("node-stopped", node="master", exit_code=0),
+        node_1=[
+            event("node-started", node="node-1"),
+            event("rank-started", node="node-1", rank=2),
+            event("rank-started", node="node-1", rank=3),
+        ],
+        composesim=[
+            event("node-stopped", node="node-1", exit_code=137),
+            event("node-stopped", node="master", exit_code=0),
+        ],
     )
 
     assert found == {
@@ -68,13 +76,16 @@ def test_a_node_that_was_killed_takes_its_ranks_with_it() -> None:
 
 def test_rounds_losses_and_faults_are_counted() -> None:
     found = heard(
-        event("round", generation=2, world_size=3, restart_count=1),
-        event("node-lost", node="master"),
-        event("node-lost", node="master"),
-        event("fault", phase="begun", kind="kill"),
-        event("fault", phase="done", kind="kill"),
-        event("step", node="node-0", rank=0, step=40),
-        event("waited", node="node-0", rank=0, what="all_reduce", seconds=0.5),
+        master=[
+            event("round", node="master", generation=2, world_size=3, restart_count=1),
+            event("node-lost", node="master"),
+            event("node-lost", node="master"),
+        ],
+        composesim=[event("fault", phase="begun", kind="kill"), event("fault", phase="done", kind="kill")],
+        node_0=[
+            event("step", node="node-0", rank=0, step=40),
+            event("waited", node="node-0", rank=0, what="all_reduce", seconds=0.5),
+        ],
     )
 
     assert found == {
@@ -127,7 +138,33 @@ def test_names_are_quoted() -> None:
 
 
 def test_malformed_lines_are_ignored() -> None:
-    assert heard('{"kind": "usa', "[]", "null", '{"kind": "usage", "node": "node-0", "data": []}', "") == {}
+    assert heard(node_0=['{"kind": "usa', "[]", "null", '{"kind": "usage", "node": "node-0", "data": []}', ""]) == {}
+
+
+def test_a_number_that_is_too_large_for_a_float_costs_no_other_metric() -> None:
+    metrics = Metrics()
+    metrics.add_output("node-0", "0", json.dumps({"step": 1, "large": 10**400, "loss": 2}))
+    metrics.add_event("node-0", event("usage", node="node-0", cpu_s=10**400, memory_bytes=1))
+
+    assert values(metrics) == {
+        'composesim_rank_metric{node="node-0",rank="0",metric="step"}': 1,
+        'composesim_rank_metric{node="node-0",rank="0",metric="loss"}': 2,
+        'composesim_node_memory_bytes{node="node-0"}': 1,
+    }
+
+
+def test_a_node_reports_only_about_itself() -> None:
+    """Its ranks write to the same file, and could otherwise report ever new nodes, or losses and faults that there were not."""
+    forged = [
+        event("usage", node="node-1", cpu_s=1),
+        event("usage", cpu_s=1),
+        event("node-exited", node="node-1"),
+        event("node-lost", node="node-0"),
+        event("round", node="node-0", generation=9, world_size=9, restart_count=9),
+        event("fault", node="node-0", phase="begun", kind="kill"),
+    ]
+
+    assert heard(node_0=forged) == {}
 
 
 def test_files_are_read_on_from_where_they_were_left(tmp_path: Path) -> None:
