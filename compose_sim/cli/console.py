@@ -105,7 +105,7 @@ def node_prefix(node: str, rank: int | None, width: int) -> str:
     """Return `node-1 | `, padded and in the colour of the node, with the rank if it is not None."""
     label = node if rank is None else f"{node}.{rank}"
     number = node.rpartition("-")[2]
-    colour = _NODE_COLOURS[int(number) % len(_NODE_COLOURS)] if number.isdigit() else "white"
+    colour = _NODE_COLOURS[int(number) % len(_NODE_COLOURS)] if number.isdecimal() else "white"
     return click.style(f"{label:<{width}} | ", fg=colour)
 
 

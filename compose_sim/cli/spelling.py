@@ -49,6 +49,6 @@ def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
     meant = _MEANT.get(error.option_name, "")
     near = meant if meant in known else nearest(error.option_name, known)
     suggestion = f" Did you mean '{near}'?" if near else ""
-    if error.option_name[1:].isdigit():
+    if error.option_name[1:].isdecimal():
         suggestion = " A number must be at least 1."
     return click.UsageError(f"No such option '{error.option_name}'.{suggestion}", error.ctx)

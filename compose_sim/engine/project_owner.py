@@ -82,7 +82,7 @@ def _owner(user: int, group: int) -> Owner | None:
 
 
 def _find_user(named: str) -> Owner:
-    if named.isdigit():
+    if named.isdecimal():
         return _user(int(named))
     try:
         return _user(pwd.getpwnam(named).pw_uid)

@@ -108,7 +108,7 @@ class PageReader:
 
     def _read_records(self, name: str) -> None:
         node, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
-        if not (rank.isdigit() and generation.isdigit()):
+        if not (rank.isdecimal() and generation.isdecimal()):
             return
         if not is_on(self._fold.state, node, int(rank), int(generation)):  # or not yet: the round is read next time
             return

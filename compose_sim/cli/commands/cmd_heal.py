@@ -17,7 +17,7 @@ from compose_sim.core.plan.selectors import node_name
 def command(target: str, run: str | None, as_json: bool) -> None:
     """Heal a fault (fault-1a2b3c), all faults of a node (node-1, or 1), or all faults. Killed nodes are started again."""
     folder = running_folder(run)
-    if target.isdigit():
+    if target.isdecimal():
         target = node_name(target, [node.name for node in folder.read_plan().nodes], run=folder.name)
     _, events = intervene(folder, "heal", Heal(target=target))
     healed = [str(event.data["id"]) for event in events if event.kind == "heal" and event.data["phase"] == "done"]

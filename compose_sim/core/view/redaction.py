@@ -101,7 +101,7 @@ def secrets_of(environments: Iterable[Mapping[str, str]], words: Iterable[str] =
 def _spellings(secret: str) -> Iterator[str]:
     """Yield the forms in which a value appears in files, and those of its lines: a key of several lines may be split."""
     for part in {secret, secret.strip(), *secret.splitlines()}:
-        if len(part) < _SHORTEST or part.lower() in _NO_SECRETS or (part.isdigit() and len(part) < _LEAST_DIGITS):
+        if len(part) < _SHORTEST or part.lower() in _NO_SECRETS or (part.isdecimal() and len(part) < _LEAST_DIGITS):
             continue
         escaped = [part, part.replace("$", "$$")]
         for _ in range(2):  # a line of a log that is JSON itself is escaped twice in an event

@@ -140,4 +140,4 @@ def _without_compose(status: int, text: str) -> DockerFacts:
 
 def _numbers(text: str) -> tuple[int, ...]:
     parts = text.strip().lstrip("v").split("-")[0].split(".")
-    return tuple(int(part) for part in parts if part.isdigit())
+    return tuple(int(part) for part in parts if part.isdecimal())

@@ -150,7 +150,7 @@ def _kernel_driver() -> str:
         first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):
         return ""
-    return next((word for word in first.split() if word[0].isdigit() and "." in word), "")
+    return next((word for word in first.split() if word[0].isdecimal() and "." in word), "")
 
 
 def _toolkit() -> Toolkit:

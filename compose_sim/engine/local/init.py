@@ -79,7 +79,7 @@ class _Descendants:
     def _stop_tree(self, stopped: dict[int, str]) -> bool:
         """Stop the descendants that are not in `stopped`: process id -> start time. Return whether there were any."""
         ours, found = {os.getpid()}, False
-        for pid in sorted(int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):
+        for pid in sorted(int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()):
             state, parent, start = _stat(pid)
             if parent in ours and state not in "ZX":
                 ours.add(pid)

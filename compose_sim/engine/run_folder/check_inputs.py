@@ -66,7 +66,7 @@ def read_observed(folder: Path, state: ClusterState | None = None, *, generation
     newest: dict[int, tuple[int, str, str]] = {}
     for name in files_of_nodes(files, "observations", ".jsonl"):
         node, rank, number = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
-        told = node and rank.isdigit() and number.isdigit() and generation in (None, int(number))
+        told = node and rank.isdecimal() and number.isdecimal() and generation in (None, int(number))
         if told and _may_tell(state, node, int(rank), int(number)):
             newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(number), node, name))
     last = max((at for at, _, _ in newest.values()), default=0)
@@ -96,7 +96,7 @@ def read_logs(folder: Path, events: list[Event], state: ClusterState | None = No
     for name in files_of_nodes(files, "logs", ".log"):
         log = PurePath(name).name
         node, _, rank = log.removesuffix(".log").rpartition(".")
-        if rank.isdigit() and (log in begins or not begins) and _may_tell(state, node, int(rank), None):
+        if rank.isdecimal() and (log in begins or not begins) and _may_tell(state, node, int(rank), None):
             logs[int(rank)] = tuple(_lines(files, name, begins.get(log, 0), _MOST_PRINTED))
     return logs
 

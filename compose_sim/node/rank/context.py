@@ -153,7 +153,7 @@ def where(at: Place | None) -> str:
 def variable_number(name: str) -> int | None:
     """Return an environment variable as a number; None if it is not set, or is no number."""
     text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def describe_error(error: BaseException) -> str:

@@ -31,7 +31,7 @@ _groups: dict[str, dict[str, str]] = {}  # what a dump contains about each group
 def enable(torch: Any) -> None:
     """Have torch record collectives, unless the user has decided that; must be called before a process group is made."""
     if not any(name in os.environ for name in _VARIABLES):
-        version = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
+        version = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdecimal())
         os.environ[_VARIABLES[0] if version >= (2, 9) else _VARIABLES[1]] = _SIZE
     _earlier.update(name for name, _, _ in _statuses())
 

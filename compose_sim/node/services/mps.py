@@ -79,7 +79,7 @@ def serve(control: str, folder: Path, events: EventLog) -> int:
 def answers(control: str) -> bool:
     """Return whether the daemon of this pipe folder answers."""
     status, output = _ask(control, "get_default_active_thread_percentage")
-    return status == 0 and output.strip().replace(".", "").isdigit()
+    return status == 0 and output.strip().replace(".", "").isdecimal()
 
 
 def _ask(control: str, question: str) -> tuple[int, str]:

@@ -95,7 +95,9 @@ def _agent_of(run: str, node: str) -> int | None:
 
 def _processes(run: str, node: str) -> dict[int, dict[str, str]]:
     """Return the environment of each live process of the node, by process id, without this one."""
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != os.getpid()]
+    pids = [
+        int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal() and int(path.name) != os.getpid()
+    ]
     found = {pid: environment_of(pid) for pid in pids}
     return {
         pid: values

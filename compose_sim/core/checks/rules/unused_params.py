@@ -64,7 +64,7 @@ def _names(complaint: str, models: dict[tuple[int, int], DdpModel]) -> str:
         return ""
     listed = found[2].replace(",", "").split()
     names = next(iter(models.values())).names
-    if len({index for _, index in models}) == 1 and all(each.isdigit() and int(each) < len(names) for each in listed):
+    if len({index for _, index in models}) == 1 and all(each.isdecimal() and int(each) < len(names) for each in listed):
         listed = [names[int(each)] for each in listed]
     return names_text(listed)
 

@@ -22,7 +22,7 @@ def latest_pages(node: NodeContext) -> Iterator[tuple[int, int, ProgressPage]]:
         (int(rank), int(generation))
         for path in (node.events.folder / "observations").glob(f"{node.events.node}.*.progress")
         for rank, _, generation in [path.stem[len(node.events.node) + 1 :].partition(".")]
-        if rank.isdigit() and generation.isdigit()
+        if rank.isdecimal() and generation.isdecimal()
     ]
     latest = max((generation for _, generation in found), default=0)
     for rank, generation in found:

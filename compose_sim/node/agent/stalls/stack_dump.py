@@ -112,7 +112,7 @@ def parse(text: str) -> tuple[Stack, ...]:
             frames = tuple(
                 Frame(_file(m[1]), int(m[2]), m[3])
                 for m in map(_FRAME.match, lines)
-                if m and m[2].isdigit() and len(m[2]) < 10
+                if m and m[2].isdecimal() and len(m[2]) < 10
             )
             stacks.append(Stack(int(thread[2], 16), thread[1] == "Current thread", frames))
     return tuple(stack for stack in stacks if stack.frames and not _is_helper(stack))
@@ -138,7 +138,7 @@ def main_thread_state(process: int) -> str:
         return ""
     if state == "D":
         return "in the kernel"
-    if not call[0].isdigit():  # running
+    if not call[0].isdecimal():  # running
         return ""
     name = _CALLS.get(platform.machine(), {}).get(int(call[0]), "waiting")
     if name == "select":

@@ -136,4 +136,4 @@ def rank_variables(environment: Mapping[str, str]) -> Variables:
 
 def _number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
     text = next((environment[name] for name in names if name in environment), "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None

@@ -44,7 +44,7 @@ def _after_distributed(module: ModuleType) -> None:
 def _await_first_rank() -> None:
     """Wait until the first rank serves the store: Paddle would retry only after 3 s."""
     host, _, port = os.environ.get("PADDLE_MASTER", "").partition(":")
-    if os.environ.get("PADDLE_TRAINER_ID") in (None, "0") or "MASTER_ADDR" in os.environ or not port.isdigit():
+    if os.environ.get("PADDLE_TRAINER_ID") in (None, "0") or "MASTER_ADDR" in os.environ or not port.isdecimal():
         return
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
