@@ -1,11 +1,13 @@
 """Start the command line: `composesim` and `python -m compose_sim` are the same."""
 
 import gc
+import os
 import sys
 
 
 def main() -> None:
     """Import the command line and run it; Ctrl-C prints no traceback, even during the import."""
+    _open_standard_streams()
     gc.disable()  # it finds nothing to free while modules load, and takes a tenth of the time; cli.Verbs enables it
     try:
         from compose_sim.cli import main as run
@@ -20,6 +22,16 @@ def main() -> None:
             sys.stderr.write(f"Error: {missing.message}\nTry: {missing.hint}\n")
             sys.exit(missing.exit_code)
         raise
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null for each standard stream that is closed: else messages would go into whichever file is opened next."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ class ResourceError(EnvironmentMissingError):
 _RESOURCES = {
     errno.ENOSPC: ("the disk is full", "df -h {path}; df -i {path}"),
     errno.EDQUOT: ("the disk quota is used up", "quota -s"),
+    errno.EFBIG: ("a file would exceed the limit of this process", "ulimit -f unlimited"),
     errno.EROFS: ("the file system is read-only", "findmnt -T {path}; composesim --runs-dir FOLDER …"),
     errno.EMFILE: ("this process can open no more files", "ulimit -n 4096"),
     errno.ENFILE: ("this machine can open no more files", "sysctl fs.file-nr fs.file-max"),

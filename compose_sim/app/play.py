@@ -16,7 +16,7 @@ from compose_sim.core.scenarios.player import ScenarioPlayer
 from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.core.scenarios.scenario_file import parse_scenario
 from compose_sim.core.spelling import did_you_mean
-from compose_sim.engine.project_files import read_project_text
+from compose_sim.engine.project_files import read_settings
 from compose_sim.engine.protocol import Engine
 from compose_sim.errors import ComposesimError, SpecError
 
@@ -55,7 +55,7 @@ def read_scenario(name: str) -> Scenario:
             )
         path = known[name]
         folder = path.parent  # the owner of the project may not be able to reach our files
-    return parse_scenario(read_project_text(path, folder), name, os.environ)
+    return parse_scenario(read_settings(path, folder), name, os.environ)
 
 
 def shipped_scenarios() -> list[Path]:

@@ -21,7 +21,7 @@ from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.host.recipe_plugins import find_recipe
-from compose_sim.engine.project_files import read_project_text
+from compose_sim.engine.project_files import read_settings
 from compose_sim.engine.project_owner import Owner
 from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.errors import SpecError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from compose_sim.core.imports.job_file import JobFile
 
 SPEC_FILE = "composesim.yaml"
+_MOST_OF_VARIABLE = 128 << 10  # bytes; Linux starts no process with a longer one
 PROJECT_FILE = "pyproject.toml"
 _FIRST_PERSON = 1000  # the lowest user id that belongs to a person and not to a service
 
@@ -133,7 +134,7 @@ def read_request(
     if job_reader:
         folder = Path.cwd()  # a job file lies anywhere, and names its script from where it is submitted
     dotenv_file = folder / ".env"
-    dotenv = read_project_text(dotenv_file, folder) if dotenv_file.is_file() else ""
+    dotenv = read_settings(dotenv_file, folder) if dotenv_file.is_file() else ""
     dotenv_variables = _parse_dotenv(dotenv, ".env")
     variables = {**dotenv_variables, **os.environ}
     job = job_reader(text, source, variables, given, folder) if job_reader else None
@@ -145,7 +146,7 @@ def read_request(
             raise SpecError(
                 f"the env file '{name}' does not exist in '{folder}'", hint="leave --env-file out, or create it"
             )
-        env_files |= _parse_dotenv(read_project_text(folder / name, folder), name)
+        env_files |= _parse_dotenv(read_settings(folder / name, folder), name)
     mounts = tuple(_absolute_mount(mount, folder, allowed=allow_mount) for mount in spec.mounts)
     spec = spec.model_copy(update={"mounts": mounts})
     return Request(
@@ -171,10 +172,10 @@ def _job_reader(text: str) -> Callable[..., JobFile] | None:
 def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
     """Return the text of the spec file, its name, and a remark if two files could be meant."""
     own, project = file or folder / SPEC_FILE, folder / PROJECT_FILE
-    table = not file and project.is_file() and "[tool.composesim" in (text := read_project_text(project, folder))
+    table = not file and project.is_file() and "[tool.composesim" in (text := read_settings(project, folder))
     if own.exists():
         remark = f"{SPEC_FILE} is read; [tool.composesim] in {PROJECT_FILE} is not" if table else ""
-        return read_project_text(own, folder), str(file or SPEC_FILE), remark
+        return read_settings(own, folder), str(file or SPEC_FILE), remark
     if file:
         raise SpecError(f"the spec file '{file}' does not exist", hint="composesim init writes one to start from")
     return (text, PROJECT_FILE, "") if table else ("", SPEC_FILE, "")
@@ -204,6 +205,7 @@ def _parse_dotenv(text: str, name: str) -> dict[str, str]:
 
     from dotenv import dotenv_values
     from dotenv.parser import parse_stream
+    from dotenv.variables import Variable, parse_variables
 
     for binding in parse_stream(StringIO(text)):
         if binding.error:
@@ -211,6 +213,14 @@ def _parse_dotenv(text: str, name: str) -> dict[str, str]:
                 f"{name}, line {binding.original.line}: '{binding.original.string.strip()}' is not NAME=value",
                 hint=f"edit {name}; a comment starts with #",
             )
+    sizes: dict[str, int] = {}  # a reference can stand for many others, and so on
+    for key, value in dotenv_values(stream=StringIO(text), interpolate=False).items():
+        atoms = [*parse_variables(value or "")]
+        sizes[key] = sum(
+            sizes.get(each.name, 0) if isinstance(each, Variable) else len(each.resolve({})) for each in atoms
+        )
+        if sizes[key] > _MOST_OF_VARIABLE:
+            raise SpecError(f"{name}: the value of '{key}' is longer than 128 KiB", hint=f"edit {name}")
     values = {key: value or "" for key, value in dotenv_values(stream=StringIO(text)).items()}
     try:
         return check_environment(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -19,6 +21,8 @@ from compose_sim.cli.console import echo
 from compose_sim.cli.spelling import no_such_verb, normalize, with_suggestion
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, missing_dependency, resource_errors
 
+# Numbers of errors that are due to a path that the user named, or to its rights
+_UNUSABLE = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
 VERBS = {
     "up": "Run a script on a cluster of nodes, and exit with a verdict.",
@@ -116,6 +120,10 @@ composesim up --nodes 2 --nproc-per-node 2 train.py --epochs 3
 )
 def group(runs_dir: str | None) -> None:
     """Collect all verbs; the help text is in _HELP."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise SpecError("the current folder has been deleted", hint="cd") from None
     if runs_dir is not None:
         os.environ["COMPOSESIM_RUNS"] = os.path.abspath(runs_dir)
 
@@ -138,12 +146,12 @@ def main() -> None:
         _exit_with(SpecError(clearer.format_message()), _usage_text(clearer))
     except ComposesimError as error:
         _exit_with(error)
-    except PermissionError as error:
-        message, hint = f"{error.strerror}: '{error.filename}'", f"ls -ld {error.filename}"
-        _exit_with(EnvironmentMissingError(message, hint=hint))
     except Exception as error:  # noqa: BLE001 - the one place that reports a bug of ours
         if isinstance(error, ModuleNotFoundError) and (missing := missing_dependency(error)):
             _exit_with(missing)
+        if isinstance(error, OSError) and error.errno in _UNUSABLE:
+            message, hint = f"{error.strerror}: '{error.filename}'", f"ls -ld {error.filename}"
+            _exit_with(EnvironmentMissingError(message, hint=hint))
         bug = ComposesimError("bug in composesim", evidence=traceback.format_exc())
         bug.exit_code = 70
         text = f"This is a bug in composesim {__version__}:\n{bug.evidence}"

@@ -12,14 +12,16 @@ from compose_sim.engine.run_folder.file_checks import kind_of
 from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.errors import SpecError
 
-MOST_BYTES = 4 << 20  # of a script or a file of settings
+MOST_BYTES = 4 << 20  # of a script
+_MOST_SETTINGS = 512 << 10
 
 
-def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES) -> bytes:
+def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES, is_settings: bool = False) -> bytes:
     """
     Return what a regular file contains, if the owner of the project in `folder` may read it. Links are followed.
 
-    Raises SpecError if the owner may not, or if the file is of another kind or larger; OSError if there is none.
+    Raises SpecError if the owner may not, if the file is of another kind or larger, or if it contains settings that any user could
+    have put there; OSError if there is none.
     """
     try:
         with acting_as(owner_of(folder)):
@@ -32,14 +34,23 @@ def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES) -> by
         if not stat.S_ISREG(status.st_mode):
             raise SpecError(f"'{path}' is {kind_of(status)}, not a regular file", hint=f"ls -lL {path}")
         content = file.read(size + 1) if status.st_size <= size else b""
+    if is_settings and folder.stat().st_mode & stat.S_IWOTH and status.st_uid not in _trusted(folder):
+        raise SpecError(
+            f"'{path}' belongs to another user, and anybody can write to '{folder}'",
+            hint=f"ls -l {path}, then delete it, or work in another folder",
+        )
     if status.st_size > size or len(content) > size:
         raise SpecError(f"'{path}' is larger than {format_bytes(size)}", hint=f"ls -lL {path}")
     return content
 
 
-def read_project_text(path: Path, folder: Path) -> str:
-    """Return the UTF-8 text of a file as `read_project_file` reads it; raises SpecError if it is not text."""
+def read_settings(path: Path, folder: Path) -> str:
+    """Return the UTF-8 text of a file of settings as `read_project_file` reads it; raises SpecError if it is not text."""
     try:
-        return read_project_file(path, folder).decode("utf-8")
+        return read_project_file(path, folder, size=_MOST_SETTINGS, is_settings=True).decode("utf-8")
     except UnicodeDecodeError as error:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
+
+
+def _trusted(folder: Path) -> set[int]:
+    return {0, os.geteuid(), folder.stat().st_uid}

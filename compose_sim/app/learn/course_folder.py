@@ -9,7 +9,7 @@ from pathlib import Path
 from compose_sim import assets
 from compose_sim.core.learn.lesson import Course, Lesson, parse_course, parse_lesson
 from compose_sim.core.spelling import did_you_mean
-from compose_sim.engine.project_files import read_project_text
+from compose_sim.engine.project_files import read_settings
 from compose_sim.errors import SpecError
 
 SCRIPT, SOLUTION, PAGE = "script.py", "solution.py", "page.md"
@@ -67,7 +67,7 @@ def read_course(path: Path | None = None) -> CourseFolder:
     if not (folder / "course.yaml").is_file():
         raise SpecError(f"'{folder}' is not a course: it has no course.yaml", hint=f"composesim learn dev new {folder}")
     course = parse_course(read_text(folder / "course.yaml"), str(folder / "course.yaml"))
-    folders = sorted(each for each in (folder / "lessons").glob("*") if each.is_dir() and each.name[0].isdigit())
+    folders = sorted(each for each in (folder / "lessons").glob("*") if each.is_dir() and each.name[0].isdecimal())
     if not folders:
         raise SpecError(f"the course '{folder}' has no lessons", hint=f"mkdir -p {folder}/lessons/01-name")
     return CourseFolder(path=folder, course=course, lessons={each.name: _read_lesson(each) for each in folders})
@@ -86,6 +86,6 @@ def _read_lesson(folder: Path) -> LessonFolder:
 def read_text(path: Path) -> str:
     """Return the text of a file; raise SpecError if it cannot be read."""
     try:
-        return read_project_text(path, path.parent)
+        return read_settings(path, path.parent)
     except OSError as error:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"ls -l {path}") from None

@@ -30,6 +30,8 @@ _OF_SKYPILOT = ("run", "num_nodes", "setup", "workdir", "file_mounts")
 # A key at the start of a line that no composesim.yaml has.
 _OTHER_KEY = re.compile(rf"^['\"]?(apiVersion|services|resources|{'|'.join(_OF_SKYPILOT)})['\"]?\s*:", re.MULTILINE)
 
+_LONG_NUMBER = re.compile(r"\d{1001}")  # Python does not convert it
+
 
 def is_job_file(text: str) -> bool:
     """Return whether a text is the job file of a cluster, and not a spec of composesim."""
@@ -43,6 +45,8 @@ def read_job_file(text: str, source: str, variables: Mapping[str, str], *, has_p
 
     Raises SpecError, with the line, for an unknown kind or version, and for a value that cannot be honoured.
     """
+    if long := _LONG_NUMBER.search(text):
+        raise error_at(source, text, text.count("\n", 0, long.start()) + 1, "a number has more than 1,000 digits")
     draft = Draft(source=source, text=text, has_program=has_program)
     if directives_of(text) or text.startswith("#!"):
         return read_sbatch(draft, variables)

@@ -96,7 +96,7 @@ def read_trainjob(job: Object, others: Sequence[YamlText]) -> None:
     if pod and not own.gpus and not job.has(*at, "resourcesPerNode"):
         own.gpus = pod.gpus
     text = job.text(*at, "numProcPerNode") or nproc or ""
-    ranks = int(text) if text.isdigit() else max(1, own.gpus)
+    ranks = int(text) if text.isdecimal() else max(1, own.gpus)
     tasks = ranks if _WELL_KNOWN.get(job.text("spec", "runtimeRef", "name")) == "mpi" else 1
     if not own.calls and pod and pod.calls and runtime:
         own.calls, own.words = pod.calls, pod.words
@@ -180,7 +180,7 @@ def read_pytorchjob(job: Object, others: Sequence[YamlText]) -> None:
     take_same_pods(job, [(*at, role, *_POD) for role in roles])
     pod = read_pod(job, (*at, roles[0], *_POD), "pytorch")
     given = job.text("spec", "nprocPerNode") or job.text(*elastic, "nProcPerNode")
-    ranks = int(given) if given.isdigit() else max(1, pod.gpus) if given in ("auto", "gpu") else 1
+    ranks = int(given) if given.isdecimal() else max(1, pod.gpus) if given in ("auto", "gpu") else 1
     finish(job, pod, Cluster(nodes=nodes, gpus=pod.gpus, ranks=ranks))
 
 
@@ -196,7 +196,7 @@ def read_volcano(job: Object, others: Sequence[YamlText]) -> None:
     job.used.update(("spec", key) for key in ("schedulerName", "minAvailable", "policies"))
     for index, word in enumerate(job.words("spec", "plugins", "pytorch")):
         name, _, port = word.partition("=")
-        if name == "--port" and port.isdigit() and int(port) != STORE_PORT:
+        if name == "--port" and port.isdecimal() and int(port) != STORE_PORT:
             job.take("master_port", int(port), "spec", "plugins", "pytorch", index)
     job.used.update({("spec", "plugins", "svc"), ("spec", "plugins", "env")})
     take_run_policy(job, "spec")

@@ -138,17 +138,17 @@ def _take_options(draft: Draft, launched: Launched, cluster: Cluster, line: int)
     nodes = options.get("nodes", "")
     if re.fullmatch(r"[0-9]+:[0-9]+", nodes) and len(set(nodes.split(":"))) == 2:
         draft.take("elastic", nodes, f"{name} --nnodes", line)
-    elif nodes.isdigit() and int(nodes) != cluster.nodes:
+    elif nodes.isdecimal() and int(nodes) != cluster.nodes:
         text = f"the job has {format_count(cluster.nodes, 'node')}, and {name} starts on {nodes}: its number counts"
         draft.take("nodes", int(nodes), f"{name} --nnodes", line, changed=text)
     nodes_here = draft.values.get("nodes", cluster.nodes)
     ranks = _ranks(draft, options, cluster, nodes_here, name, line)
     if ranks and launched.launcher != "command":
         draft.take("nproc_per_node", ranks, f"{name} --nproc-per-node" if "nproc" in options else name, line)
-    if options.get("restarts", "").isdigit():
+    if options.get("restarts", "").isdecimal():
         draft.take("max_restarts", int(options["restarts"]), f"{name} --max-restarts", line)
     port = options.get("port", "")
-    if port.isdigit() and int(port) != STORE_PORT and 1024 <= int(port) <= 65535:
+    if port.isdecimal() and int(port) != STORE_PORT and 1024 <= int(port) <= 65535:
         draft.take("master_port", int(port), f"{name} --master-port", line)
     for option in launched.left_out:
         known = any(part in option.replace("_", "-") for part in _RENDEZVOUS)
@@ -161,9 +161,9 @@ def _ranks(draft: Draft, options: Mapping[str, str], cluster: Cluster, nodes: in
     if name in ("python", "command"):
         return cluster.tasks
     nproc, total = options.get("nproc", ""), options.get("ranks", "")
-    if nproc.isdigit() and int(nproc):
+    if nproc.isdecimal() and int(nproc):
         return int(nproc)
-    if total.isdigit() and int(total):
+    if total.isdecimal() and int(total):
         if int(total) % nodes:
             raise draft.error(line, f"{total} ranks cannot be divided equally among {nodes} nodes")
         return int(total) // nodes

@@ -6,10 +6,11 @@ What only the cluster can compute, such as `$(date)` or `$SLURM_JOB_ID`, stays a
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from compose_sim.core.imports.arithmetic import computed
 
 _KEYWORDS = {"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "{", "}", "!", "time", "exec", "nohup"}
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=", re.DOTALL)
@@ -63,6 +64,7 @@ class Shell:
     positional: Sequence[str] = ()
     exported: dict[str, tuple[str, int]] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
+    room: int = 16 << 20  # characters; a variable can stand for many others, and so on
 
     def calls(self, text: str, line: int = 1) -> Iterator[Call]:
         """Yield every call in a script that starts on this line of the file."""
@@ -129,15 +131,16 @@ class Shell:
         between = _BETWEEN if quoted else " "
 
         def value(match: re.Match[str]) -> str:
-            if match["sum"] and (result := _computed(self._filled(match["sum"], quoted=True), self.variables)):
+            if match["sum"] and (result := computed(self._filled(match["sum"], quoted=True), self.variables)):
                 return result
-            if match["command"] or match["sum"] is not None:
+            if match["command"] or match["sum"] is not None or self.room < 0:
                 return UNKNOWN + re.sub(r"\s", _SPACE, match[0].replace("$", _MARK))
             if match["array"]:
-                return between.join(self.arrays.get(match["array"], [self.variables.get(match["array"], "")]))
+                found = self.arrays.get(match["array"], [self.variables.get(match["array"], "")])
+                return self._counted(between.join(found))
             if match["all"] or match["rest"]:
-                return between.join([*self.positional][max(0, int(match["rest"] or 1)) :])
-            if match["number"] or (match["braced"] or "x").isdigit():
+                return self._counted(between.join([*self.positional][max(0, int(match["rest"] or 1)) :]))
+            if match["number"] or (match["braced"] or "x").isdecimal():
                 number = int(match["number"] or match["braced"])
                 return self.positional[number] if number < len(self.positional) else ""
             name = match["braced"] or match["name"]
@@ -151,24 +154,16 @@ class Shell:
             return self._filled(word or "", quoted=True) if known else ""
         if not known and how in ("-", "="):
             return self._filled(word or "", quoted=True)
-        return known or (f"{UNKNOWN}{_MARK}{{{name}}}" if _OF_THE_CLUSTER.fullmatch(name) else "")
+        return self._counted(known) or (f"{UNKNOWN}{_MARK}{{{name}}}" if _OF_THE_CLUSTER.fullmatch(name) else "")
+
+    def _counted(self, text: str) -> str:
+        self.room -= len(text)
+        return text
 
 
 def without_marks(text: str) -> str:
     """Return a text as it was written, with what only the cluster can compute."""
     return text.replace(UNKNOWN, "").replace(_SPACE, " ")
-
-
-def _computed(text: str, variables: Mapping[str, str]) -> str:
-    """Return the value of `$((text))`, or "" if it is more than a sum of products of known whole numbers."""
-    filled = re.sub(r"[A-Za-z_]\w*", lambda match: variables.get(match[0], "?"), text)
-    total = 0
-    for term in re.sub(r"\s", "", filled).replace("-", "+-").split("+"):
-        factors = term.split("*")
-        if not all(re.fullmatch(r"-?\d{1,9}", factor) for factor in factors) or len(factors) > 3:
-            return ""
-        total += math.prod(map(int, factors))
-    return str(total)
 
 
 def _plain(word: Sequence[Piece]) -> str:
@@ -271,7 +266,7 @@ class _Splitter:
         return len(self.text)
 
     def _redirect(self) -> None:
-        if len(self.pieces) == 1 and self.pieces[0].text.isdigit() and not self.pieces[0].quote:
+        if len(self.pieces) == 1 and self.pieces[0].text.isdecimal() and not self.pieces[0].quote:
             self.pieces.clear()
         self._end_word()
         length = len(re.match(r"&?[<>]+&?\|?", self.text[self.at :])[0])  # type: ignore[index]  # it starts with < or >

@@ -96,12 +96,12 @@ def _layout(draft: Draft, given: Mapping[str, tuple[str, int]]) -> tuple[int, in
 
     def number(name: str) -> int:
         value, line = given.get(name, ("0", 1))
-        if not value.isdigit() or len(value) > 6:
+        if not value.isdecimal() or len(value) > 6:
             raise draft.error(line, f"--{name}: '{value:.40}' is not a whole number")
         return int(value)
 
     least, _, most = given.get("nodes", ("1", 1))[0].partition("-")
-    if not least.isdigit() or not int(least):
+    if not least.isdecimal() or not int(least):
         raise draft.error(given["nodes"][1], f"--nodes: '{least:.40}' is not a number of nodes")
     nodes = int(least)
     tasks = number("ntasks-per-node")
@@ -110,7 +110,7 @@ def _layout(draft: Draft, given: Mapping[str, tuple[str, int]]) -> tuple[int, in
         tasks = -(-total // nodes)
     tasks = tasks or 1
     draft.take("nodes", nodes, "--nodes", given.get("nodes", ("", 1))[1])
-    if most.isdigit() and int(most) > nodes:
+    if most.isdecimal() and int(most) > nodes:
         draft.note("changed", "--nodes", given["nodes"][1], f"{nodes} nodes, the least of the range")
     cpus = number("cpus-per-task")
     if cpus:
@@ -150,7 +150,7 @@ def _gpus(draft: Draft, given: Mapping[str, tuple[str, int]], nodes: int, tasks:
         if not value or not entries:
             continue
         count = entries[0].rpartition(":")[2].partition("(")[0]
-        number = int(count) if count.isdigit() else 1
+        number = int(count) if count.isdecimal() else 1
         if name == "gpus-per-task":
             number *= tasks
         elif name == "gpus":
@@ -177,14 +177,14 @@ def _take_memory(draft: Draft, given: Mapping[str, tuple[str, int]], cpus: int, 
 def _seconds(text: str) -> int:
     """Return the seconds of minutes, minutes:seconds, hours:minutes:seconds or days-hours[:minutes[:seconds]]."""
     days, dash, rest = text.rpartition("-")
-    parts = [int(part) if part.isdigit() else 0 for part in rest.split(":")]
+    parts = [int(part) if part.isdecimal() else 0 for part in rest.split(":")]
     if dash:
         hours, minutes, seconds = [*parts, 0, 0][:3]
     elif len(parts) == 3:
         hours, minutes, seconds = parts
     else:
         hours, (minutes, seconds) = 0, [*parts, 0][:2]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds if days.isdigit() or not dash else 0
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds if days.isdecimal() or not dash else 0
 
 
 def _without_srun(draft: Draft, call: Call) -> Call:

@@ -108,7 +108,7 @@ def _resources_of_service(job: Object, own: KeyPath) -> tuple[int, KeyPath]:
         at = (*reservations, "devices", index)
         if "gpu" in str(job.get(*at, "capabilities")):
             count = job.text(*at, "count")
-            gpus, gpus_at = int(count) if count.isdigit() else 1, at
+            gpus, gpus_at = int(count) if count.isdecimal() else 1, at
             job.used.add((*at, "driver"))
     return gpus, gpus_at
 
@@ -129,7 +129,7 @@ def read_skypilot(job: Object, others: Sequence[YamlText]) -> None:
     gpus, gpus_at = _accelerators(job)
     for key, name in (("cpus", "cpus"), ("memory", "memory")):
         if text := job.text("resources", key).rstrip("+x"):
-            job.take(name, f"{text}g" if name == "memory" and text[-1].isdigit() else text, "resources", key)
+            job.take(name, f"{text}g" if name == "memory" and text[-1].isdecimal() else text, "resources", key)
     image = job.text("resources", "image_id") if isinstance(job.peek("resources", "image_id"), str) else ""
     if image.startswith("docker:"):
         job.take("image", image.removeprefix("docker:"), "resources", "image_id")

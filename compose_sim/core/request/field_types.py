@@ -61,7 +61,7 @@ def _image(text: str) -> str:
 
 
 def _range_of_nodes(text: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}", text):
+    if not re.fullmatch(r"[1-9][0-9]{0,3}:[1-9][0-9]{0,3}", text):
         raise ValueError(f"'{text:.80}' is not MIN:MAX nodes, such as 2:4")
     if int(text.partition(":")[0]) > int(text.partition(":")[2]):
         raise ValueError(f"'{text}' is not MIN:MAX nodes: the first number is the larger one")

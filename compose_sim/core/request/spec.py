@@ -78,6 +78,9 @@ class CheckSpec(BaseModel):
     )
 
 
+MOST_NODES = 9_999
+
+
 def _number_of_nodes(nodes: Any) -> Any:
     if isinstance(nodes, str) and not re.fullmatch(r"[+-]?[0-9]{1,9}", nodes.strip()):
         is_range = re.fullmatch(r"[0-9]+:[0-9]+", nodes)
@@ -91,7 +94,9 @@ class ClusterSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", title="composesim.yaml")
 
     nodes: Annotated[
-        Annotated[int, Field(ge=1)] | tuple[NodeSpec, ...], BeforeValidator(_number_of_nodes), Flag("cluster", "N")
+        Annotated[int, Field(ge=1, le=MOST_NODES)] | tuple[NodeSpec, ...],
+        BeforeValidator(_number_of_nodes),
+        Flag("cluster", "N"),
     ] = Field(2, description="Number of nodes. composesim.yaml also takes a list with one entry per node.")
     nproc_per_node: Annotated[Count, Flag("cluster", "N")] = Field(1, description="Ranks per node.")
     recipe: Annotated[str, Flag("recipe", "NAME")] = Field(

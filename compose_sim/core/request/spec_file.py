@@ -114,6 +114,8 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
         flag = next(option.argument for option in options_of(spec) if option.key == path[0])
         hint = f"composesim {verb} {flag} {problem.nearest} …" if problem.nearest else f"composesim {verb} --help"
         raise SpecError(f"{flag}: {problem.text}", hint=hint) from None
+    except UnicodeEncodeError as error:  # pydantic cannot quote it
+        raise SpecError(f"{error.object!a} is not valid UTF-8", hint="composesim up --help") from None
 
 
 def _without(node: Any, flags: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from compose_sim.core.request.yaml_source import KeyPath, YamlText, error_at, fill_in
+from compose_sim.core.request.yaml_source import DEEPEST, KeyPath, YamlText, dotted, error_at, fill_in
 
 TABLE = ("tool", "composesim")
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
@@ -25,6 +25,8 @@ def read_toml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"line (\d+)", str(error))
         raise error_at(source, text, int(place[1]) if place else 1, f"not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or thousands of brackets
+        raise error_at(source, text, 1, f"not valid TOML: {error}") from None
     for key in TABLE:
         table = table.get(key, {}) if isinstance(table, dict) else {}
     read = YamlText(source, {}, _lines(text), text)
@@ -34,6 +36,8 @@ def read_toml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:
 
 
 def _value(value: Any, path: KeyPath, read: YamlText, variables: Mapping[str, str]) -> Any:
+    if len(path) > DEEPEST:
+        raise read.error(path[:1], f"{dotted(path[:2])} is nested too deeply")
     if isinstance(value, dict):
         return {key: _value(inner, (*path, key), read, variables) for key, inner in value.items()}
     if isinstance(value, list):

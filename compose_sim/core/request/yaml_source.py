@@ -21,9 +21,9 @@ _REFERENCE = re.compile(
     rf"\$(?:(?P<dollar>\$)|\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|(?P<other>\{{[^}}]*\}}?|{_NAME}|.|$))",
     re.DOTALL,
 )
-_DEEPEST = 8  # a spec has three levels; an alias that contains itself has no end
+DEEPEST = 8  # a spec has three levels; an alias that contains itself has no end
 _DEEPEST_OF_OTHERS = 32  # a pod in a TrainJob's runtime has about 15
-_MOST = 100_000  # values; with aliases of aliases, a small text can expand to any size
+_MOST, _MOST_CHARACTERS = 100_000, 16 << 20  # of values; with aliases of aliases, a small text can expand to any size
 _ABSENT = object()
 
 
@@ -108,6 +108,7 @@ class _Reader:
     text: str
     variables: Mapping[str, str] | None
     lines: dict[KeyPath, int]
+    characters: int = 0  # of the values so far
 
     def error(self, node: yaml.Node, problem: str, *, hint: str = "") -> SpecError:
         return error_at(self.source, self.text, node.start_mark.line + 1, problem, hint=hint)
@@ -163,7 +164,7 @@ class _Reader:
         return values
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
-        if len(path) > (_DEEPEST if self.variables is not None else _DEEPEST_OF_OTHERS):
+        if len(path) > (DEEPEST if self.variables is not None else _DEEPEST_OF_OTHERS):
             raise self.error(node, f"{dotted(path[:2])} is nested too deeply")
         if len(self.lines) > _MOST:
             raise self.error(node, f"the text expands to more than {_MOST:,} values")
@@ -172,6 +173,9 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             return self.sequence(node, path)
         assert isinstance(node, yaml.ScalarNode)
+        self.characters += len(node.value)
+        if self.characters > _MOST_CHARACTERS:
+            raise self.error(node, f"the text expands to more than {_MOST_CHARACTERS >> 20} MiB")
         if _has_surrogate(node.value):
             raise self.error(node, f"{dotted(path)}: half of a surrogate pair is not a character")
         if self.variables is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compose_sim.core.checks.source.hints import imported_names
-from compose_sim.engine.project_files import read_project_text
+from compose_sim.engine.project_files import read_project_file
 from compose_sim.errors import SpecError
 
 _MOST_FILES = 20
@@ -22,8 +22,8 @@ def read_sources(folder: Path, script: str) -> dict[str, str]:
         if not name or name in found:
             continue
         try:
-            found[name] = read_project_text(path, folder)
-        except (OSError, SpecError):
+            found[name] = read_project_file(path, folder).decode("utf-8")
+        except (OSError, SpecError, UnicodeDecodeError):
             continue
         below = [part.replace(".", "/") for part in imported_names(found[name])]
         waiting += [
