@@ -66,8 +66,12 @@ def read_raycluster(job: Object, others: Sequence[YamlText]) -> None:
 
 def _read_ray_cluster(job: Object, *path: str) -> None:
     groups = [(*path, "workerGroupSpecs", index) for index in job.keys(*path, "workerGroupSpecs")]
+    head = (*path, "headGroupSpec")
+    if not groups and job.has(*head):
+        job.change("the head runs the tasks: one node here", *head, "rayStartParams")
+        groups = [head]
     if not groups:
-        raise job.error(path, "this Ray cluster has no workerGroupSpecs", hint="composesim up runs tasks on nodes only")
+        raise job.error(path, "this Ray cluster has neither a headGroupSpec nor workerGroupSpecs")
     nodes, least, most = 0, 0, 0
     for at in groups:
         count = job.number(*at, "replicas") or 1
@@ -78,11 +82,12 @@ def _read_ray_cluster(job: Object, *path: str) -> None:
     job.take("nodes", nodes, *groups[0], "replicas")
     if job.text(*path, "enableInTreeAutoscaling") == "true" and least < most:
         job.take("elastic", f"{max(1, least)}:{most}", *groups[0], "minReplicas")
-    head = (*path, "headGroupSpec")
     job.used.update({(*path, "rayVersion"), (*path, "authOptions"), (*head, "rayStartParams")})
     own = read_pod(job, (*groups[0], *_POD), "ray-worker")
     image, here = job.peek(*head, *_POD, "containers", 0, "image"), job.draft.values.get("image")
-    if image and image != here:
+    if groups == [head]:
+        pass
+    elif image and image != here:
         job.change(f"the head runs '{here}', like the nodes", *head)
     else:
         job.ignore("the head is the master of the run, which has no limits", *head)

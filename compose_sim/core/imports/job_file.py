@@ -49,6 +49,11 @@ class JobFile:
         return error_at(self.source, self.text, self.lines.get(key, 1), problem, hint=hint)
 
 
+def template_hint(text: str) -> str:
+    """Return what to do about a value that is to be filled in before the file is submitted; "" for another value."""
+    return "fill in the template first, for example: envsubst < FILE > job.yaml" if "$" in text or "{{" in text else ""
+
+
 @dataclass(slots=True)
 class Draft:
     """What has been read so far."""
@@ -124,7 +129,8 @@ class Object:
         if not text:
             return None
         if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) < least:
-            raise self.error(path, f"{dotted(path)}: '{text:.40}' is not a whole number of at least {least}")
+            problem = f"{dotted(path)}: '{text:.40}' is not a whole number of at least {least}"
+            raise self.error(path, problem, hint=template_hint(text))
         return int(text)
 
     def words(self, *path: str | int) -> list[str]:

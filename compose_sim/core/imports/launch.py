@@ -29,20 +29,90 @@ _SWITCHES = {
     ),
     *("--tpu", "--debug", "--quiet", "-q", "--use-megatron-lm", "--force", "--no-local-rank", "--save-pid", "--no-ssh"),
 }
+# Commands that a run does not miss.
+NO_EFFECT = {
+    *(
+        ":",
+        "[",
+        "[[",
+        "break",
+        "case",
+        "command",
+        "continue",
+        "date",
+        "declare",
+        "echo",
+        "esac",
+        "exit",
+        "for",
+        "function",
+        "grep",
+    ),
+    *(
+        "hostname",
+        "local",
+        "ls",
+        "nvidia-smi",
+        "printf",
+        "read",
+        "return",
+        "scontrol",
+        "set",
+        "shift",
+        "sleep",
+        "test",
+        "true",
+        "type",
+    ),
+    *("unset", "wait", "which"),
+}
+# Commands whose arguments may name a launcher that they do not start.
+_NO_LAUNCHERS = NO_EFFECT | {
+    *(
+        ".",
+        "cat",
+        "cd",
+        "chmod",
+        "conda",
+        "cp",
+        "curl",
+        "git",
+        "ln",
+        "mamba",
+        "mkdir",
+        "module",
+        "mv",
+        "pip",
+        "pip3",
+        "rm",
+        "rsync",
+    ),
+    *("sed", "source", "tar", "tee", "touch", "trap", "ulimit", "wget"),
+}
+_TRAINS = re.compile(r"train|tune|main", re.IGNORECASE)
 # Modules and programs that prepare a job.
 _NOT_TRAINING = ("pip", "venv", "virtualenv", "http.server", "ensurepip", "zipfile", "json.tool")
 _OF_TORCHRUN = {"--nnodes": "nodes", "--nproc-per-node": "nproc", "--max-restarts": "restarts", "--master-port": "port"}
 _OF_DEEPSPEED = {"--num-nodes": "nodes", "--num-gpus": "nproc", "--master-port": "port"}
 _OF_ACCELERATE = {"--num-machines": "nodes", "--num-processes": "ranks", "--main-process-port": "port"}
 _OF_FABRIC = {"--num-nodes": "nodes", "--devices": "nproc", "--main-port": "port"}
-_NAMES = {"fabric": _OF_FABRIC, "torchrun": _OF_TORCHRUN, "deepspeed": _OF_DEEPSPEED, "accelerate": _OF_ACCELERATE}
+_OF_COMPOSER = {"--nproc": "nproc", "-n": "nproc", "--world-size": "ranks", "--master-port": "port"}
+_NAMES = {
+    "composer": _OF_COMPOSER,
+    "fabric": _OF_FABRIC,
+    "torchrun": _OF_TORCHRUN,
+    "deepspeed": _OF_DEEPSPEED,
+    "accelerate": _OF_ACCELERATE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     """What a command starts."""
 
-    launcher: str  # torchrun, accelerate, deepspeed, fabric, mpirun, python; or command, which is no Python program
+    launcher: (
+        str  # torchrun, accelerate, composer, deepspeed, fabric, mpirun, python; or command, which is no Python program
+    )
     program: tuple[str, ...]  # `train.py --epochs 3`, without `-m`
     is_module: bool = False
     options: dict[str, str] = field(
@@ -51,9 +121,9 @@ class Launched:
     left_out: tuple[str, ...] = ()  # other options of the launcher
 
     @property
-    def fitness(self) -> int:
+    def fitness(self) -> tuple[int, bool]:
         """Return how likely this is the training program of a script with several commands."""
-        return {"command": 0, "python": 1}.get(self.launcher, 2)
+        return {"command": 0, "python": 1}.get(self.launcher, 2), bool(_TRAINS.search(self.program[0]))
 
 
 def inner_script(words: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -70,12 +140,16 @@ def inner_script(words: Sequence[str]) -> tuple[str, list[str]] | None:
 def read_launch(words: Sequence[str]) -> Launched | None:
     """Return what a command starts on the ranks: the first launcher in it, else Python, else None."""
     ranks = _ranks_of_mpi(words)
+    if not words or words[0] in _NO_LAUNCHERS:
+        return None
     for index, word in enumerate(words):
         name, rest = PurePosixPath(word).name, words[index + 1 :]
+        if name in ("install", "build"):  # such as `docker build -t deepspeed .`
+            return None
         if name == "torchrun":
             return _of_launcher("torchrun", rest)
-        if name == "deepspeed" and rest:
-            return _of_launcher("deepspeed", rest)
+        if name in ("composer", "deepspeed") and rest:
+            return _of_launcher(name, rest)
         if (name, *rest[:1]) in (("accelerate", "launch"), ("fabric", "run")):
             return _of_launcher(name, rest[1:])
         if _PYTHON.fullmatch(name):

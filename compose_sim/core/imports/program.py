@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import PurePosixPath
 
 from compose_sim.core.export.job import STORE_PORT
 from compose_sim.core.imports.job_file import Draft
-from compose_sim.core.imports.launch import Launched, inner_script, read_launch
+from compose_sim.core.imports.launch import NO_EFFECT, Launched, inner_script, read_launch
 from compose_sim.core.imports.shell import UNKNOWN, Call, Shell, without_marks
 from compose_sim.core.request.field_types import check_environment
 from compose_sim.core.units import format_count
@@ -28,23 +30,6 @@ _SET_HERE = re.compile(
     r"(PET|COMPOSESIM)_\w+|MASTER_(ADDR|PORT)|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|CUDA_VISIBLE_DEVICES|N?NODES"
 )
 _HARDWARE = re.compile(r"\w+_SOCKET_IFNAME|NCCL_(IB|NET|CROSS_NIC|TOPO|SOCKET|P2P|ALGO|PROTO)\w*|(UCX|FI|OMPI|OFI)_\w+")
-_NO_EFFECT = (
-    ":",
-    "[",
-    "[[",
-    "break",
-    "continue",
-    "date",
-    "echo",
-    "exit",
-    "for",
-    "set",
-    "shift",
-    "sleep",
-    "test",
-    "true",
-    "wait",
-)
 _PATHS = re.compile(r"(LD_LIBRARY_|LIBRARY_|C)?PATH|HOME|CUDA_HOME|VIRTUAL_ENV|CONDA_\w+|TMPDIR")
 
 
@@ -56,6 +41,7 @@ class Cluster:
     gpus: int  # per node
     ranks: int | None = None  # per node, if torchrun's command line does not say
     tasks: int = 1  # processes per node that each run the command
+    starts_once: bool = False  # whether a command without srun runs on the first node alone
 
 
 def calls_of_words(words: tuple[str, ...], line: int, shell: Shell) -> list[Call]:
@@ -70,7 +56,7 @@ def calls_of_words(words: tuple[str, ...], line: int, shell: Shell) -> list[Call
 def calls_of_call(call: Call, shell: Shell) -> list[Call]:
     """Return the commands that a call starts, each with the variables in front of it."""
     return [
-        Call(each.words, each.line, {**call.variables, **each.variables})
+        Call(each.words, each.line, {**call.variables, **each.variables}, call.nodes_and_tasks)
         for each in calls_of_words(call.words, call.line, shell)
     ]
 
@@ -82,12 +68,13 @@ def take_program(
     Set script or module, arguments and ranks from the best of these calls; raise SpecError if none starts a program.
 
     A single command that is no Python program becomes the recipe `exec`, and so does a script without one that every node runs
-    as a `whole`.
+    as a `whole`. Commands behind srun count before others.
     """
     calls = list(calls)
     launches = [(call, launched) for call in calls if (launched := read_launch(call.words))]
-    if not launches and calls and (whole or len(calls) == 1):
-        launches = [(calls[0], Launched(launcher="command", program=whole or calls[0].words))]
+    programs = [call for call in calls if call.nodes_and_tasks] or calls
+    if not launches and calls and (whole or len(programs) == 1):
+        launches = [(programs[0], Launched(launcher="command", program=whole or programs[0].words))]
     if not launches and draft.has_program:
         launched = Launched(launcher="torchrun", program=())
         _take_options(draft, launched, cluster, line)
@@ -100,23 +87,42 @@ def take_program(
             else f"{key} names no program: that of the image would run",
             hint=f"name the script: composesim plan -f {draft.source} train.py",
         )
-    best = max(launched.fitness for _, launched in launches)
-    call, launched = next(pair for pair in launches if pair[1].fitness == best)
+    call, launched = max(launches, key=lambda pair: (pair[1].fitness, bool(pair[0].nodes_and_tasks)))
+    if UNKNOWN in PurePosixPath(launched.program[0]).name and not whole and not draft.has_program:
+        raise draft.error(
+            call.line,
+            f"{key} gets the name of its program, '{without_marks(launched.program[0])}', when it is submitted",
+            hint=f"name the script: composesim plan -f {draft.source} train.py",
+        )
     for other in calls:
-        if other is not call and launched.program != whole and other.words[0] not in _NO_EFFECT:
+        if other is not call and launched.program != whole and other.words[0] not in NO_EFFECT:
             text = "only one program of a job runs here" if read_launch(other.words) else "is not run here"
             draft.note("ignored", _shortened(other.words), other.line, text)
+    if launched.launcher == "python" and any(("ray", "start") in pairwise(each.words) for each in calls):
+        draft.take("recipe", "ray", key, call.line)
+        cluster = replace(cluster, tasks=0)  # nodes of Ray have no ranks
+    elif launched.launcher in ("python", "command"):
+        cluster = _of_step(draft, call, cluster, key)
     _take_words(draft, launched, call.line, key)
     _take_options(draft, launched, cluster, call.line)
     take_variables(draft, {name: (value, call.line) for name, value in call.variables.items()})
     return launched
 
 
+def _of_step(draft: Draft, call: Call, cluster: Cluster, key: str) -> Cluster:
+    """Return the nodes and tasks that run a command which starts no ranks itself."""
+    nodes, tasks = call.nodes_and_tasks or ((1, 1) if cluster.starts_once else (cluster.nodes, cluster.tasks))
+    if nodes != cluster.nodes:
+        why = "srun starts it there" if call.nodes_and_tasks else "without srun, a job runs it on its first node alone"
+        draft.take("nodes", nodes, key, call.line, changed=f"of {format_count(cluster.nodes, 'node')}: {why}")
+    return replace(cluster, nodes=nodes, tasks=tasks)
+
+
 def _take_words(draft: Draft, launched: Launched, line: int, key: str) -> None:
     target, *arguments = [without_marks(word) for word in launched.program]
     if launched.launcher == "command":
         draft.take("recipe", "exec", key, line, changed="the command runs unchanged on every node, as it is not Python")
-    elif launched.launcher in ("accelerate", "deepspeed", "fabric"):
+    elif launched.launcher in ("accelerate", "composer", "deepspeed", "fabric"):
         changed = f"ranks start without {launched.launcher}, which sets variables and reads a configuration of its own"
         draft.take("launcher", "warm", key, line, changed=changed)
         del draft.values["launcher"]  # it is the default
@@ -138,7 +144,7 @@ def _take_options(draft: Draft, launched: Launched, cluster: Cluster, line: int)
     nodes = options.get("nodes", "")
     if re.fullmatch(r"[0-9]+:[0-9]+", nodes) and len(set(nodes.split(":"))) == 2:
         draft.take("elastic", nodes, f"{name} --nnodes", line)
-    elif nodes.isdecimal() and int(nodes) != cluster.nodes:
+    elif nodes.isdecimal() and int(nodes) not in (0, cluster.nodes):
         text = f"the job has {format_count(cluster.nodes, 'node')}, and {name} starts on {nodes}: its number counts"
         draft.take("nodes", int(nodes), f"{name} --nnodes", line, changed=text)
     nodes_here = draft.values.get("nodes", cluster.nodes)
@@ -167,7 +173,7 @@ def _ranks(draft: Draft, options: Mapping[str, str], cluster: Cluster, nodes: in
         if int(total) % nodes:
             raise draft.error(line, f"{total} ranks cannot be divided equally among {nodes} nodes")
         return int(total) // nodes
-    if nproc or name in ("deepspeed", "accelerate", "fabric"):
+    if nproc or name in ("accelerate", "composer", "deepspeed", "fabric"):
         given = f"'{nproc:.40}' is" if nproc else "the default is"
         if cluster.gpus or nproc in ("cpu", "auto", "gpu"):
             return cluster.ranks or max(1, cluster.gpus)

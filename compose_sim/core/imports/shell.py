@@ -6,23 +6,22 @@ What only the cluster can compute, such as `$(date)` or `$SLURM_JOB_ID`, stays a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compose_sim.core.imports.arithmetic import computed
+from compose_sim.core.imports.shell_words import Piece, closing, split_commands
 
-_KEYWORDS = {"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "{", "}", "!", "time", "exec", "nohup"}
+_KEYWORDS = {
+    *("if", "then", "else", "elif", "fi", "do", "done", "while", "until"),
+    *("{", "}", "!", "time", "/usr/bin/time", "exec", "nohup"),
+}
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=", re.DOTALL)
-_HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
-_EXPANSION = re.compile(
-    r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)"
-    r"|(?P<command>\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`)"
-    r"|\$\{(?P<array>\w+)\[[@*]\]\}"
-    r"|\$\{@:(?P<rest>\d+)\}|(?P<all>\$[@*]|\$\{[@*]\})"
-    r"|\$\{(?P<braced>\w+)(?::?(?P<how>[-=?+])(?P<word>[^}]*))?\}"
-    r"|\$(?P<number>\d)|\$(?P<name>[A-Za-z_]\w*)"
-)
+_EXPANSION = re.compile(r"\$(?P<opening>[({])|`[^`]*`?|\$(?:[A-Za-z_]\w*|[\d@*#?])")
+_PARAMETER = re.compile(r"(?P<name>\w+|[@*])(?:\[(?P<index>[@*\d]+)\])?(?P<rest>.*)", re.DOTALL)
+_OPERATOR = re.compile(r":?([-=?+])")
+_DEEPEST = 9  # expansions in one another; no script needs more, and a file may try to exhaust the stack
 _NO_WORDS = re.compile(r"\$(@|\{@(:\d+)?\}|\{\w+\[@\]\})")  # expansions that may be no word at all, even in quotes
 _ESCAPED = re.compile(r"\\([$\"\\`\n])")
 UNKNOWN, _SPACE = "\ue002", "\ue003"  # the second is a space in such a text, which is one word
@@ -32,28 +31,15 @@ _OF_THE_CLUSTER = re.compile(r"(SLURM|SKYPILOT|PET|MASTER|RANK|WORLD|LOCAL|NODE|
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a word: its text, and the quote around it (`(` for an array)."""
-
-    text: str
-    quote: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SimpleCommand:
-    """A simple command: the words before expansion, and the line."""
-
-    words: tuple[tuple[Piece, ...], ...]
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
 class Call:
     """A command as the shell would start it, with the variables that are set for it alone."""
 
     words: tuple[str, ...]
     line: int
     variables: Mapping[str, str] = field(default_factory=dict)
+    nodes_and_tasks: tuple[int, int] | None = (
+        None  # nodes that run it, and how often each does, if the job file says so
+    )
 
 
 @dataclass(slots=True)
@@ -62,6 +48,7 @@ class Shell:
 
     variables: dict[str, str]
     positional: Sequence[str] = ()
+    has_arguments: bool = False  # whether whoever submits the script may pass it arguments, which are not in the file
     exported: dict[str, tuple[str, int]] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
     room: int = 16 << 20  # characters; a variable can stand for many others, and so on
@@ -81,7 +68,7 @@ class Shell:
                 self.variables |= own
                 self._export(words, command.line)
             elif called := tuple(value for word in words for value in self.expand(word)):
-                yield Call(called, command.line, own)
+                yield Call(called, line=command.line, variables=own)
 
     def _assign(self, match: re.Match[str], word: tuple[Piece, ...]) -> dict[str, str]:
         name, rest = match[1], (Piece(word[0].text[match.end() :]), *word[1:])
@@ -125,40 +112,54 @@ class Shell:
                 is_open = bool(fields) and (bool(part) or bool(piece.quote))
         return fields
 
-    def _filled(self, text: str, *, quoted: bool) -> str:
+    def _filled(self, text: str, *, quoted: bool, depth: int = 0) -> str:
         if quoted:
             text = _ESCAPED.sub(lambda match: _MARK if match[1] == "$" else match[1].strip("\n"), text)
-        between = _BETWEEN if quoted else " "
+        filled, at = "", 0
+        while match := _EXPANSION.search(text, at):
+            end = closing(text, match.start("opening")) + 1 if match["opening"] else match.end()
+            value = self._value(text[match.start() : end], _BETWEEN if quoted else " ", depth)
+            self.room -= len(value)
+            filled += text[at : match.start()] + value
+            at = end
+        return (filled + text[at:]).replace(_MARK, "$")
 
-        def value(match: re.Match[str]) -> str:
-            if match["sum"] and (result := computed(self._filled(match["sum"], quoted=True), self.variables)):
-                return result
-            if match["command"] or match["sum"] is not None or self.room < 0:
-                return UNKNOWN + re.sub(r"\s", _SPACE, match[0].replace("$", _MARK))
-            if match["array"]:
-                found = self.arrays.get(match["array"], [self.variables.get(match["array"], "")])
-                return self._counted(between.join(found))
-            if match["all"] or match["rest"]:
-                return self._counted(between.join([*self.positional][max(0, int(match["rest"] or 1)) :]))
-            if match["number"] or (match["braced"] or "x").isdecimal():
-                number = int(match["number"] or match["braced"])
-                return self.positional[number] if number < len(self.positional) else ""
-            name = match["braced"] or match["name"]
-            return self._variable(name, match["how"], match["word"])
+    def _value(self, written: str, between: str, depth: int) -> str:
+        """Return what `$NAME`, `${NAME:-word}`, `$(command)` or `$((sum))` stands for."""
+        unknown = UNKNOWN + re.sub(r"\s", _SPACE, written)
+        if depth > _DEEPEST or self.room < 0:
+            return unknown
+        if written.startswith("$(("):
+            return _computed(self._filled(written[3:-2], quoted=True, depth=depth + 1), self.variables) or unknown
+        match = _PARAMETER.fullmatch(written[2:-1] if written.startswith("${") else written[1:])
+        if match is None or written[0] == "`" or written.startswith("$("):
+            return unknown
+        name, rest, operator = match["name"], match["rest"], _OPERATOR.match(match["rest"])
+        if name in "@*":
+            first = int(rest[1:]) if re.fullmatch(r":\d{1,4}", rest) else 1
+            return between.join([*self.positional][first:])
+        known = self._known(name, match["index"], between)
+        if operator:
+            word = self._filled(rest[operator.end() :].replace('"', ""), quoted=True, depth=depth + 1)
+            if operator[1] == "+":
+                return word if known else ""
+            if not known and operator[1] in "-=":
+                self.variables |= {name: word} if operator[1] == "=" else {}
+                return word
+        elif known and rest:  # such as ${NAME%.*}
+            return unknown
+        is_set_there = (name.isdecimal() and self.has_arguments) or _OF_THE_CLUSTER.fullmatch(name)
+        return known or (f"{UNKNOWN}${{{name}}}" if is_set_there else "")
 
-        return _EXPANSION.sub(value, text).replace(_MARK, "$")
-
-    def _variable(self, name: str, how: str | None, word: str | None) -> str:
-        known = self.variables.get(name) or " ".join(self.arrays.get(name, [])[:1])
-        if how == "+":
-            return self._filled(word or "", quoted=True) if known else ""
-        if not known and how in ("-", "="):
-            return self._filled(word or "", quoted=True)
-        return self._counted(known) or (f"{UNKNOWN}{_MARK}{{{name}}}" if _OF_THE_CLUSTER.fullmatch(name) else "")
-
-    def _counted(self, text: str) -> str:
-        self.room -= len(text)
-        return text
+    def _known(self, name: str, index: str | None, between: str) -> str:
+        """Return the value of a variable, of an argument or of elements of an array; "" if there is none."""
+        number = int(index or 0) if (index or "0").isdecimal() and len(index or "") < 9 else 0
+        if name.isdecimal():
+            return "".join(self.positional[int(name) : int(name) + 1]) if len(name) < 9 else ""
+        elements = self.arrays.get(name, [])
+        if index in ("@", "*"):
+            return between.join(elements) or self.variables.get(name, "")
+        return (index is None and self.variables.get(name)) or "".join(elements[number : number + 1])
 
 
 def without_marks(text: str) -> str:
@@ -166,128 +167,17 @@ def without_marks(text: str) -> str:
     return text.replace(UNKNOWN, "").replace(_SPACE, " ")
 
 
+def _computed(text: str, variables: Mapping[str, str]) -> str:
+    """Return the value of `$((text))`, or "" if it is more than a sum of products of known whole numbers."""
+    filled = re.sub(r"[A-Za-z_]\w*", lambda match: variables.get(match[0], "?"), text)
+    total = 0
+    for term in re.sub(r"\s", "", filled).replace("-", "+-").split("+"):
+        factors = term.split("*")
+        if not all(re.fullmatch(r"-?\d{1,9}", factor) for factor in factors) or len(factors) > 3:
+            return ""
+        total += math.prod(map(int, factors))
+    return str(total)
+
+
 def _plain(word: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in word)
-
-
-def split_commands(text: str, line: int = 1) -> list[SimpleCommand]:
-    """Return the simple commands of a script, whose first line has this number."""
-    return _Splitter(text, line).commands()
-
-
-@dataclass(slots=True)
-class _Splitter:
-    text: str
-    line: int
-    at: int = 0
-    start: int = 0
-    pieces: list[Piece] = field(default_factory=list)
-    words: list[tuple[Piece, ...]] = field(default_factory=list)
-    found: list[SimpleCommand] = field(default_factory=list)
-    heredocs: list[str] = field(default_factory=list)
-    skips_word: bool = False  # the next word is the file of a redirection
-
-    def commands(self) -> list[SimpleCommand]:
-        while self.at < len(self.text):
-            self._step(self.text[self.at])
-        self._end_command()
-        return self.found
-
-    def _step(self, letter: str) -> None:
-        text, at = self.text, self.at
-        if text.startswith("\\\n", at):
-            self._move(2)
-        elif letter == "\\":
-            self._add(text[at + 1 : at + 2], "'", 2)
-        elif letter == "'":
-            self._quoted(text.find("'", at + 1), "'")
-        elif letter == '"':
-            self._quoted(self._closing_quote(), '"')
-        elif text.startswith("$(", at) or text.startswith("${", at):
-            end = self._closing(at + 1)
-            self._add(text[at : end + 1], "", end + 1 - at)
-        elif letter == "`":
-            end = text.find("`", at + 1)
-            self._add(text[at : end + 1] if end > 0 else text[at:], "", (end if end > 0 else len(text)) + 1 - at)
-        elif letter == "#" and not self.pieces:
-            end = text.find("\n", at)
-            self._move((end if end >= 0 else len(text)) - at)
-        elif heredoc := _HEREDOC.match(text, at):
-            self.heredocs.append(heredoc[2])
-            self._move(len(heredoc[0]))
-        elif letter == "(" and self.pieces and self.pieces[-1].text.endswith("="):
-            end = self._closing(at)
-            self._add(text[at + 1 : end], "(", end + 1 - at)
-        elif letter in "<>" or text.startswith("&>", at):
-            self._redirect()
-        elif letter in "\n;&|()":
-            self._end_command()
-            self._move(1)
-            if letter == "\n" and self.heredocs:
-                self._skip_heredocs()
-        elif letter.isspace():
-            self._end_word()
-            self._move(1)
-        else:
-            self._add(letter, "", 1)
-
-    def _move(self, count: int) -> None:
-        self.line += self.text.count("\n", self.at, self.at + count)
-        self.at += count
-
-    def _add(self, text: str, quote: str, length: int) -> None:
-        if not self.words and not self.pieces:
-            self.start = self.line
-        if self.pieces and not quote and not self.pieces[-1].quote:
-            self.pieces[-1] = Piece(self.pieces[-1].text + text)
-        else:
-            self.pieces.append(Piece(text, quote))
-        self._move(length)
-
-    def _quoted(self, end: int, quote: str) -> None:
-        end = end if end > 0 else len(self.text)
-        self._add(self.text[self.at + 1 : end], quote, end + 1 - self.at)
-
-    def _closing_quote(self) -> int:
-        at = self.at + 1
-        while at < len(self.text) and self.text[at] != '"':
-            at = self._closing(at + 1) + 1 if self.text.startswith("$(", at) else at + 1 + (self.text[at] == "\\")
-        return at
-
-    def _closing(self, opening: int) -> int:
-        """Return where the parenthesis or brace closes that opens here."""
-        first, depth, at = self.text[opening], 0, opening
-        last = {"(": ")", "{": "}"}[first]
-        while at < len(self.text):
-            depth += (self.text[at] == first) - (self.text[at] == last)
-            if not depth:
-                return at
-            at += 1
-        return len(self.text)
-
-    def _redirect(self) -> None:
-        if len(self.pieces) == 1 and self.pieces[0].text.isdecimal() and not self.pieces[0].quote:
-            self.pieces.clear()
-        self._end_word()
-        length = len(re.match(r"&?[<>]+&?\|?", self.text[self.at :])[0])  # type: ignore[index]  # it starts with < or >
-        self._move(length)
-        self.skips_word = True
-
-    def _skip_heredocs(self) -> None:
-        for delimiter in self.heredocs:
-            end = re.compile(rf"^\s*{delimiter}\s*$", re.MULTILINE).search(self.text, self.at)
-            self._move((end.end() if end else len(self.text)) - self.at)
-        self.heredocs.clear()
-
-    def _end_word(self) -> None:
-        if self.pieces and not self.skips_word:
-            self.words.append(tuple(self.pieces))
-        self.skips_word = self.skips_word and not self.pieces
-        self.pieces = []
-
-    def _end_command(self) -> None:
-        self._end_word()
-        self.skips_word = False
-        if self.words:
-            self.found.append(SimpleCommand(tuple(self.words), self.start))
-        self.words = []

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from compose_sim.core.imports.job_file import Draft, JobFile
+from compose_sim.core.imports.job_file import Draft, JobFile, template_hint
 from compose_sim.core.imports.program import Cluster, calls_of_call, take_gpus, take_program, take_variables
 from compose_sim.core.imports.shell import Call, Shell
 
@@ -36,7 +36,18 @@ _SWITCHES = {
     "--pty",
     "--exact",
 }
-_SWITCHES |= {"--kill-on-bad-exit", "--no-kill", "--verbose", "--quiet", "--oversubscribe", "--overcommit", "--mpi"}
+_SWITCHES |= {
+    "--container-mount-home",
+    "--container-readonly",
+    "--container-remap-root",
+    "--container-writable",
+    "--kill-on-bad-exit",
+    "--verbose",
+    "--quiet",
+    "--oversubscribe",
+    "--overcommit",
+    "--mpi",
+}
 
 
 def directives_of(text: str) -> list[re.Match[str]]:
@@ -59,15 +70,22 @@ def read_sbatch(draft: Draft, variables: Mapping[str, str]) -> JobFile:
         **({"SLURM_CPUS_PER_TASK": given["cpus-per-task"][0]} if "cpus-per-task" in given else {}),
         **({"SLURM_JOB_NAME": given["job-name"][0]} if "job-name" in given else {}),
     }
-    shell = Shell(variables={**variables, **known}, positional=["sbatch"])
+    shell = Shell(variables={**variables, **known}, positional=["sbatch"], has_arguments=True)
     started = [*shell.calls(text)]
-    calls = [each for call in started for each in calls_of_call(_without_srun(draft, call), shell)]
-    cluster = Cluster(nodes=nodes, gpus=gpus, ranks=max(1, gpus), tasks=tasks)
+    behind_srun = [_without_srun(draft, call, nodes, tasks) for call in started]
+    calls = [each for call in behind_srun if call.words for each in calls_of_call(call, shell)]
+    cluster = Cluster(nodes=nodes, gpus=gpus, ranks=max(1, gpus), tasks=tasks, starts_once=True)
     launched = take_program(draft, calls, cluster, key="the script", line=1)
-    if launched.launcher == "python" and tasks > 1:
+    if launched.launcher == "python" and draft.values.get("nproc_per_node", 1) > 1:
         draft.note("changed", "srun", 1, "composesim sets RANK and WORLD_SIZE, and no SLURM_PROCID")
     take_variables(draft, shell.exported, key="export")
-    take_gpus(draft, gpus, "GPUs", gpus_line)
+    if "exclusive" in given and not gpus_line and launched.launcher != "command":
+        line = given["exclusive"][1]
+        draft.note(
+            "taken", "--exclusive", line, "the GPUs of whole nodes, whose number is not in the file: one per rank"
+        )
+    else:
+        take_gpus(draft, gpus, "GPUs", gpus_line or 1)
     for call in started:
         if call.words[0] == "for" and (retries := _RETRIES.fullmatch(call.words[-1])):
             draft.take("max_restarts", int(retries[1]), " ".join(call.words), call.line)
@@ -102,7 +120,8 @@ def _layout(draft: Draft, given: Mapping[str, tuple[str, int]]) -> tuple[int, in
 
     least, _, most = given.get("nodes", ("1", 1))[0].partition("-")
     if not least.isdecimal() or not int(least):
-        raise draft.error(given["nodes"][1], f"--nodes: '{least:.40}' is not a number of nodes")
+        problem = f"--nodes: '{least:.40}' is not a number of nodes"
+        raise draft.error(given["nodes"][1], problem, hint=template_hint(least))
     nodes = int(least)
     tasks = number("ntasks-per-node")
     if not tasks and (total := number("ntasks")):
@@ -139,7 +158,7 @@ _REASONS = {
 
 
 def _gpus(draft: Draft, given: Mapping[str, tuple[str, int]], nodes: int, tasks: int) -> tuple[int, int]:
-    """Return the GPUs per node, and the line of the option."""
+    """Return the GPUs per node, and the line of the option; 0 if there is none."""
     for name in _GPU_OPTIONS:
         value, line = given.get(name, ("", 1))
         entries = [
@@ -156,7 +175,7 @@ def _gpus(draft: Draft, given: Mapping[str, tuple[str, int]], nodes: int, tasks:
         elif name == "gpus":
             number = -(-number // nodes)
         return number, line
-    return 0, 1
+    return 0, 0
 
 
 def _take_memory(draft: Draft, given: Mapping[str, tuple[str, int]], cpus: int, gpus: int) -> None:
@@ -187,20 +206,32 @@ def _seconds(text: str) -> int:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds if days.isdecimal() or not dash else 0
 
 
-def _without_srun(draft: Draft, call: Call) -> Call:
-    """Return a call without srun and its options; take the image of a container from them."""
+def _without_srun(draft: Draft, call: Call, nodes: int, tasks: int) -> Call:
+    """Return a call without srun and its options; take the image of a container, nodes and tasks from them."""
     if not call.words or call.words[0] != "srun":
         return call
-    words, options = [*call.words[1:]], list[str]()
+    words, options, counts = [*call.words[1:]], list[str](), dict[str, int]()
     while words and words[0].startswith("-"):
         option, equals, value = words.pop(0).partition("=")
         attached = option[:1] != "-" or (option[:2] != "--" and len(option) > 2)
-        if not (equals or attached or option in _SWITCHES) and words:
+        if (
+            not (equals or attached or option in _SWITCHES or option.startswith("--no-"))
+            and words[:1]
+            and words[0][:1] != "-"
+        ):
             value = words.pop(0)
-        options.append(option)
+        name = option[2:] if option.startswith("--") else _SHORT.get(option[1:2], "")
+        number = value or option[2:]
+        counts[name] = int(number) if number.isdecimal() and len(number) < 7 else 0
+        if name not in ("nodes", "ntasks", "ntasks-per-node"):
+            options.append(option)
         if option == "--container-image" and not value.startswith(("/", ".")):
             image = value.removeprefix("docker://").replace("#", "/")
             draft.take("image", image, "srun --container-image", call.line)
     if options:
         draft.note("ignored", f"srun {' '.join(options)}", call.line, "ranks start without srun")
-    return Call(tuple(words), call.line, call.variables)
+    if "nodelist" not in counts:  # else each of several steps runs on a part of the nodes
+        total = counts.get("ntasks", 0)
+        nodes = min(counts.get("nodes") or (min(nodes, total) if total else nodes), total or nodes)
+        tasks = counts.get("ntasks-per-node") or (-(-total // nodes) if total else tasks)
+    return Call(tuple(words), call.line, call.variables, (nodes, tasks))

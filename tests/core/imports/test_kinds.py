@@ -213,3 +213,91 @@ def test_a_file_need_not_name_a_program_that_the_user_names() -> None:
     job = read("#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=2\nmake all\nmake more\n", has_program=True)
 
     assert (job.values["nodes"], job.values["nproc_per_node"]) == (2, 2)
+
+
+def sbatch(directives: str, *lines: str) -> JobFile:
+    return read(f"#!/bin/bash\n#SBATCH {directives}\n" + "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("directives", "line", "nodes", "ranks"),
+    [
+        ("-N 2 --ntasks-per-node=4", "srun python train.py", 2, 4),
+        ("-N 2 --ntasks-per-node=4", "python train.py", 1, 1),
+        ("-N 4", "srun -N 2 -n6 python train.py", 2, 3),
+        ("-N 4", "srun --ntasks=1 python train.py", 1, 1),
+        ("-N 4", "srun --nodes=1 --ntasks=1 --nodelist=$node python train.py --rank $i &", 4, 1),
+        ("-N 2", "/usr/bin/time srun -l --mpi=pmix --no-container-remap-root -N 2 python train.py", 2, 1),
+        ("-N 2", "srun --container-mount-home --label composer -n 4 --world_size 8 train.py", 2, 4),
+    ],
+)
+def test_a_program_has_the_ranks_that_slurm_starts(directives: str, line: str, nodes: int, ranks: int) -> None:
+    job = sbatch(directives, line)
+
+    assert (job.values["nodes"], job.values["nproc_per_node"], job.values["script"]) == (nodes, ranks, "train.py")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['if [[ "$X" != python || -z "$1" ]]; then echo torchrun other.py; fi', "srun python train.py"],
+        ["docker build -t deepspeed .", "cp -r deepspeed /tmp", "pip install deepspeed wheel", "srun python train.py"],
+        ["python prepare_data.py", "python train.py"],
+        ["srun python train.py", "python evaluate.py"],
+        [
+            "export PORT=$(python -c \"s.bind(('', 0)); print(s.getsockname()[1])\")",
+            "torchrun --master-port $PORT train.py",
+        ],
+        ['NAME="${1:-${NAME:-train}}"', "srun python $NAME.py"],
+        [': "${NAME:=train.py}"', "srun python $NAME"],
+    ],
+    ids=lambda lines: lines[0],
+)
+def test_the_program_that_trains_is_found(lines: list[str]) -> None:
+    assert sbatch("-N 1", *lines).values["script"] == "train.py"
+
+
+def test_a_command_behind_srun_runs_on_its_nodes() -> None:
+    job = sbatch("-N 4", "module load gcc", "make", "srun -N 3 ./simulate --steps 5")
+
+    assert (job.values["recipe"], job.values["nodes"], job.values["script"]) == ("exec", 3, "./simulate")
+
+
+def test_a_program_that_is_named_at_submission_is_refused() -> None:
+    with pytest.raises(SpecError) as caught:
+        sbatch("-N 2", "name=$1", "srun python $name")
+
+    assert caught.value.message.startswith("job, line 4: ")
+    assert "train.py" in caught.value.hint
+
+
+def test_whole_nodes_may_have_gpus() -> None:
+    assert "gpus" not in sbatch("-N 2 --exclusive", "srun torchrun --nnodes 2 --nproc-per-node 8 train.py").values
+    assert sbatch("-N 2", "srun torchrun --nnodes 2 --nproc-per-node 8 train.py").values["gpus"] == "none"
+
+
+@pytest.mark.parametrize(
+    "start", ["srun -N 1 -n 1 ray start --head --block &", "apptainer run image.sif ray start --address $head"]
+)
+def test_a_job_that_starts_ray_is_a_ray_cluster(start: str) -> None:
+    job = sbatch("-N 3 --ntasks-per-node=1", start, "python -m team.main")
+
+    assert (job.values["recipe"], job.values["nodes"], job.values["module"]) == ("ray", 3, "team.main")
+    assert "nproc_per_node" not in job.values
+
+
+def test_the_head_of_a_ray_cluster_without_workers_is_a_node() -> None:
+    pod = "{spec: {containers: [{name: ray-head, image: team/ray:1, resources: {limits: {nvidia.com/gpu: 2}}}]}}"
+    job = read(
+        "apiVersion: ray.io/v1\nkind: RayJob\nspec:\n  entrypoint: python main.py\n"
+        f"  rayClusterSpec: {{headGroupSpec: {{rayStartParams: {{}}, template: {pod}}}}}\n"
+    )
+
+    assert (job.values["nodes"], job.values["image"], job.values["gpus_per_node"]) == (1, "team/ray:1", 2)
+
+
+def test_a_template_is_to_be_filled_in_first() -> None:
+    with pytest.raises(SpecError) as caught:
+        read(PYTORCHJOB.replace("replicas: 2", "replicas: $WORKERS"))
+
+    assert "envsubst" in caught.value.hint

@@ -10,7 +10,7 @@ SCRIPT = """#!/bin/bash
 GPUS=8  # per node
 LAUNCHER="torchrun \\
   --nproc-per-node $GPUS --node-rank \\$SLURM_NODEID"
-ARGS=( --epochs 3
+ARGS=( --epochs 3  # don't (
   --name "a b" )
 ARGS+=(-x)
 cat <<EOF > config
@@ -65,6 +65,9 @@ def test_a_script_is_followed_from_top_to_bottom() -> None:
         ("exec nohup python x.py &", ["python", "x.py"]),
         ("echo a#b # c", ["echo", "a#b"]),
         ("echo 'open", ["echo", "open"]),
+        ('echo ${A:-${B:-x}} ${B:-${C:-$A2}} "${C:-"a b"}"', ["echo", "1", "2", "4", "a b"]),
+        ("echo ${C:=3} $C ${A%2} ${L[1]} ${L[9]}", ["echo", "3", "3", f"{UNKNOWN}${{A%2}}"]),
+        ("L=(x 'y)' z); echo ${L[1]} ${L[2]} ${#L[@]}", ["echo", "y)", "z", f"{UNKNOWN}${{#L[@]}}"]),
         ("echo $((1 + 2 * 3 - A2)) $(( 1 / 2 ))", ["echo", "3", f"{UNKNOWN}$((_1_/_2_))"]),
     ],
 )
