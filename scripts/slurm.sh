@@ -10,6 +10,7 @@ set -euo pipefail
 NODES=4
 START_TIMEOUT_S=60
 STOP_TIMEOUT_S=10
+MEMORY_GROUPS=/sys/fs/cgroup/memory
 PACKAGES="slurmctld slurmd slurm-client slurm-wlm-basic-plugins patchelf"
 UNPACKED=${XDG_CACHE_HOME:-$HOME/.cache}/composesim/slurm-trixie
 SYSTEM=$UNPACKED/root/usr
@@ -83,17 +84,22 @@ patch() { "$1/lib64/ld-linux-x86-64.so.2" --library-path "$1/lib/x86_64-linux-gn
 start() {
     check >/dev/null
     [ ! -e "$1" ] || fail "'$1' exists. Type: scripts/slurm.sh stop $1"
-    mkdir -p "$1/state" "$1/local" # the last node has a disk of its own at FOLDER/local, which the others do not see
-    local folder number own
+    # The last node has a disk of its own at FOLDER/local, which the others do not see. There, Slurm itself looks for processes that use too
+    # much memory; on the other nodes, the kernel kills them, if this machine has control groups.
+    mkdir -p "$1/state" "$1/local"
+    local folder number own configuration
     folder=$(cd "$1" && pwd)
     configure "$folder"
     export SLURM_CONF=$folder/slurm.conf
     "$UNPACKED/bin/slurmctld" -D -c >"$folder/slurmctld.out" 2>&1 &
     for ((number = 0; number < NODES; number++)); do
         mkdir "$folder/spool.node-$number"
-        own=()
-        if [ "$number" = $((NODES - 1)) ]; then own=(unshare --mount sh -c 'mount -t tmpfs disk "$0" && exec "$@"' "$folder/local"); fi
-        "${own[@]}" "$UNPACKED/bin/slurmd" -D -d "$UNPACKED/bin/slurmstepd" -N "node-$number" >"$folder/slurmd.$number.out" 2>&1 &
+        own=() configuration=$SLURM_CONF
+        if [ "$number" = $((NODES - 1)) ]; then
+            own=(unshare --mount sh -c 'mount -t tmpfs disk "$0" && exec "$@"' "$folder/local")
+            configuration=$folder/polling/slurm.conf
+        fi
+        "${own[@]}" "$UNPACKED/bin/slurmd" -D -f "$configuration" -d "$UNPACKED/bin/slurmstepd" -N "node-$number" >"$folder/slurmd.$number.out" 2>&1 &
     done
     printf 'export SLURM_CONF=%q PATH=%q:$PATH\n' "$SLURM_CONF" "$UNPACKED/bin" >"$folder/environment"
     await_idle "$folder"
@@ -123,7 +129,6 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
 DefMemPerNode=50000
 MpiDefault=none
 SwitchType=switch/none
@@ -141,6 +146,14 @@ NodeName=node-[0-$((NODES - 1))] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$(c
 PartitionName=debug Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=60 MaxTime=60
 PartitionName=urgent Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF
 END
+    mkdir "$1/polling"
+    sed 's,^JobAcctGatherFrequency,JobAcctGatherParams=OverMemoryKill\n&,' "$1/slurm.conf" >"$1/polling/slurm.conf"
+    if [ -w "$MEMORY_GROUPS/cgroup.procs" ]; then
+        sed -i 's,^TaskPlugin=.*,TaskPlugin=task/cgroup,' "$1/slurm.conf"
+        printf '%s\n' CgroupPlugin=cgroup/v1 "CgroupMountpoint=$1/groups" ConstrainRAMSpace=yes >"$1/cgroup.conf"
+        mkdir "$1/groups"
+        ln -s "$(mktemp -d "$MEMORY_GROUPS/composesim.XXXXXX")" "$1/groups/memory" # else clusters would share the groups of equal jobs
+    fi
 }
 
 free_ports() {
@@ -177,6 +190,7 @@ stop() {
     # Their state is deleted: none has to be saved, which takes seconds.
     # shellcheck disable=SC2046 # a list
     while kill -KILL $(daemons "$folder") 2>/dev/null; do sleep 0.05; done
+    if [ -e "$folder/groups/memory" ]; then find "$(readlink "$folder/groups/memory")" -depth -type d -exec rmdir {} +; fi
     rm -rf "$folder"
 }
 

@@ -58,11 +58,11 @@ class RankProcess:
 
 
 class ContainerLimits:
-    """Counts how often the kernel enforced a limit of this container, to find the ranks that failed for that reason."""
+    """Counts how often the kernel enforced a limit of this node, to find the ranks that failed for that reason."""
 
     def __init__(self, *, contained: bool) -> None:
-        """Start to count; never on plain processes, whose limits are those of the machine."""
-        self._contained = contained
+        """Start to count in a container, and in a job of Slurm; not on plain processes, whose limits are those of the machine."""
+        self._contained = contained or os.environ.get("COMPOSESIM_ENGINE") == "slurm"
         self._kills, self._refused = self._counted()
 
     def reached_by(self, status: int) -> dict[str, bool]:

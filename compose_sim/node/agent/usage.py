@@ -22,8 +22,13 @@ def sample(root: int, *, contained: bool) -> Sample:
 
 
 def out_of_memory_kills() -> int:
-    """Return how many processes of this container the kernel has killed for lack of memory; 0 if unknown."""
-    return _count(_lines("memory.events") or _lines("memory/memory.oom_control"), "oom_kill")
+    """Return how many processes of this control group the kernel has killed for lack of memory; 0 if unknown."""
+    groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    own = {controllers: f".{path}/" for _, controllers, path in groups}
+    for v2, v1 in ((own.get("", ""), own.get("memory", "")), ("", "")):  # a container may see its own group as the root
+        if lines := _lines(f"{v2}memory.events") or _lines(f"memory/{v1}memory.oom_control"):
+            return _count(lines, "oom_kill")
+    return 0
 
 
 def refused_processes() -> int:
