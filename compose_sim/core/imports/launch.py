@@ -31,63 +31,14 @@ _SWITCHES = {
 }
 # Commands that a run does not miss.
 NO_EFFECT = {
-    *(
-        ":",
-        "[",
-        "[[",
-        "break",
-        "case",
-        "command",
-        "continue",
-        "date",
-        "declare",
-        "echo",
-        "esac",
-        "exit",
-        "for",
-        "function",
-        "grep",
-    ),
-    *(
-        "hostname",
-        "local",
-        "ls",
-        "nvidia-smi",
-        "printf",
-        "read",
-        "return",
-        "scontrol",
-        "set",
-        "shift",
-        "sleep",
-        "test",
-        "true",
-        "type",
-    ),
-    *("unset", "wait", "which"),
+    *(":", "[", "[[", "break", "case", "command", "continue", "date", "declare", "echo", "esac", "exit", "for"),
+    *("function", "grep", "hostname", "local", "ls", "nvidia-smi", "printf", "read", "return", "scontrol", "set"),
+    *("shift", "sleep", "test", "true", "type", "unset", "wait", "which"),
 }
 # Commands whose arguments may name a launcher that they do not start.
 _NO_LAUNCHERS = NO_EFFECT | {
-    *(
-        ".",
-        "cat",
-        "cd",
-        "chmod",
-        "conda",
-        "cp",
-        "curl",
-        "git",
-        "ln",
-        "mamba",
-        "mkdir",
-        "module",
-        "mv",
-        "pip",
-        "pip3",
-        "rm",
-        "rsync",
-    ),
-    *("sed", "source", "tar", "tee", "touch", "trap", "ulimit", "wget"),
+    *(".", "cat", "cd", "chmod", "conda", "cp", "curl", "git", "ln", "mamba", "mkdir", "module", "mv", "pip", "pip3"),
+    *("rm", "rsync", "sed", "source", "tar", "tee", "touch", "trap", "ulimit", "wget"),
 }
 _TRAINS = re.compile(r"train|tune|main", re.IGNORECASE)
 # Modules and programs that prepare a job.

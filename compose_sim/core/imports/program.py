@@ -16,15 +16,17 @@ from compose_sim.core.request.field_types import check_environment
 from compose_sim.core.units import format_count
 
 _RENDEZVOUS = (
-    "rdzv",
-    "master",
-    "main-address",
-    "main-process",
-    "node-rank",
-    "machine-rank",
-    "hostfile",
-    "standalone",
-    "no-ssh",
+    *(
+        "rdzv",
+        "master",
+        "main-address",
+        "main-process",
+        "node-rank",
+        "machine-rank",
+        "hostfile",
+        "standalone",
+        "no-ssh",
+    ),
 )
 _SET_HERE = re.compile(
     r"(PET|COMPOSESIM)_\w+|MASTER_(ADDR|PORT)|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|CUDA_VISIBLE_DEVICES|N?NODES"

@@ -21,32 +21,9 @@ _MEMORY = re.compile(r"([0-9]{1,12})([KMGT]?)B?", re.IGNORECASE)
 _UNITS = {"K": 1 << 10, "": 1 << 20, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 # Options of srun without a value.
 _SWITCHES = {
-    "-u",
-    "-l",
-    "-K",
-    "-Q",
-    "-v",
-    "-s",
-    "-O",
-    "-E",
-    "--unbuffered",
-    "--label",
-    "--overlap",
-    "--exclusive",
-    "--pty",
-    "--exact",
-}
-_SWITCHES |= {
-    "--container-mount-home",
-    "--container-readonly",
-    "--container-remap-root",
-    "--container-writable",
-    "--kill-on-bad-exit",
-    "--verbose",
-    "--quiet",
-    "--oversubscribe",
-    "--overcommit",
-    "--mpi",
+    *("-u", "-l", "-K", "-Q", "-v", "-s", "-O", "-E", "--unbuffered", "--label", "--overlap", "--exclusive", "--pty"),
+    *("--exact", "--kill-on-bad-exit", "--verbose", "--quiet", "--oversubscribe", "--overcommit", "--mpi"),
+    *("--container-mount-home", "--container-readonly", "--container-remap-root", "--container-writable"),
 }
 
 
