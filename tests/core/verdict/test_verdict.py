@@ -110,6 +110,15 @@ def test_a_rank_out_of_memory_is_named() -> None:
     assert (cause.kind, cause.rank) == ("oom", 1)
 
 
+def test_a_rank_killed_before_its_node_ran_out_of_memory_is_named() -> None:
+    stopped = an_event("node-stopped", 9.0, node="node-1", exit_code=137, oom=True)
+    events = [*started(), an_event("rank-exited", 5.0, rank=1, signal=9), *ended({0: 143, 2: 143}), stopped]
+    cause = first_cause(fold_all(PLAN, events))
+
+    assert cause is not None
+    assert (cause.kind, cause.rank) == ("oom", 1)
+
+
 def test_a_killed_node_is_the_cause() -> None:
     events = [
         *started(),
