@@ -105,6 +105,18 @@ def test_a_folder_in_place_of_the_report_costs_no_verdict(tmp_path: Path) -> Non
     assert "report.json was not written" in done.stdout
 
 
+def test_a_link_in_place_of_the_run_folder_leaves_the_timeout_in_force(tmp_path: Path) -> None:
+    run = "os.environ['COMPOSESIM_DIR']"
+    script = f"import os, time\nos.rename({run}, {run} + 'x')\nos.symlink('/etc', {run})\ntime.sleep(600)\n"
+    (tmp_path / "train.py").write_text(script)
+    words = ("up", "--engine", "local", "--launcher", "env", "--nodes", "1", "--timeout", "5s", "train.py")
+
+    done = composesim(tmp_path, *words, check=2)
+
+    assert "is a symbolic link, not a folder" in done.stdout
+    assert "Exception in thread" not in done.stdout
+
+
 @pytest.mark.docker
 def test_no_setuid_file_leaves_a_container(tmp_path: Path) -> None:
     """Nodes run as root here, as always in a project of root, and write into the project."""

@@ -277,7 +277,7 @@ class FaultController:
     def _refuse(self, request: str, error: Exception) -> None:
         known = error if isinstance(error, ComposesimError) else EngineError(f"{type(error).__name__}: {error}")
         details = {name: getattr(known, name) for name in ("message", "evidence", "hint", "exit_code")}
-        with suppress(OSError):  # the folder has been deleted
+        with suppress(OSError, EngineError):  # a script has deleted or replaced the folder, which the loop reports
             self._folder.append_event("refused", {"id": request, **details})
 
 
