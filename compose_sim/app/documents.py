@@ -8,6 +8,7 @@ import jinja2
 
 from compose_sim import assets
 from compose_sim.core.compose.document import (
+    EMPTY,
     IDENTITY_FILES,
     render_document,
     render_identity,
@@ -16,6 +17,7 @@ from compose_sim.core.compose.document import (
 )
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.services import FILES as SERVICE_FILES
+from compose_sim.engine.run_folder.folder import is_run_folder
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 
@@ -25,6 +27,8 @@ def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> 
     text, files = render_document(plan, loader=loader, folder=str(path)), SafeFolder(path)
     files.replace("docker-compose.yml", text, mode=0o600)
     files.replace(".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
+    if is_run_folder(path):
+        files.share_folder(EMPTY, plan.user_ids)
     for folder, own_files in (
         (IDENTITY_FILES, render_identity(plan)),
         (SERVICE_FILES, render_service_files(plan, loader=loader)),

@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
     from compose_sim.engine.protocol import Engine
     from compose_sim.engine.run_folder.folder import RunFolder
 
+_SUBNET_TAKEN = ("Pool overlaps", "is already used on the host")  # what Docker and Podman answer
+
 
 class Session:
     """One run of a request: planned when the session is created, and executed by `run`."""
@@ -225,7 +227,7 @@ class Session:
                 self.engine.start(self.plan, self.folder)
             except ComposesimError as error:
                 port = port_in_use(error.evidence)
-                if not (attempts_left and (port or "Pool overlaps" in error.evidence)):
+                if not (attempts_left and (port or any(text in error.evidence for text in _SUBNET_TAKEN))):
                     raise
                 self.engine.remove(self.name)
                 self._make_plan()

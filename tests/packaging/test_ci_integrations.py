@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,18 +20,24 @@ ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
 
 
-def run_step(name: str, folder: Path, inputs: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a step as GitHub does: inputs are filled into `env`, and bash stops at the first error."""
+BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c")  # as GitHub runs a step
+
+
+def variables_of(name: str, folder: str, inputs: dict[str, str]) -> dict[str, str]:
+    """Return the variables that GitHub gives a step: inputs are filled into `env`."""
     given = {key: entry.get("default", "") for key, entry in ACTION["inputs"].items()} | inputs
     variables = {
         key: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: given[match[1]], text)
         for key, text in STEPS[name].get("env", {}).items()
     }
+    return {**variables, "GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": f"{folder}/summary.md"}
+
+
+def run_step(name: str, folder: Path, inputs: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a step on this machine, with this environment's composesim."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    summary = str(folder / "summary.md")
-    environment = {**os.environ, **variables, "PATH": path, "GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": summary}
-    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[name]["run"]]
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+    environment = {**os.environ, "PATH": path, **variables_of(name, str(folder), inputs)}
+    return subprocess.run([*BASH, STEPS[name]["run"]], cwd=folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(0, "passed"), (3, "failed")])
@@ -50,6 +57,47 @@ def test_the_action_keeps_junit_and_page_and_has_the_status_of_the_run(
     assert {path.name for path in kept.iterdir()} == {"junit.xml", "run.html", "report.txt"}
     assert verdict in (kept / "run.html").read_text()
     assert "<testsuite" in (kept / "junit.xml").read_text()
+
+
+@pytest.mark.docker
+def test_the_action_installs_composesim_and_checks_a_script_in_a_container(tmp_path: Path) -> None:
+    """The job's container has a Python with torch and no network: what pip would download is in this environment already."""
+    site = next(path for path in map(Path, sys.path) if (path / "torch").is_dir())
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "train.py").write_text((ROOT / "train_ddp.py").read_text())
+    shutil.copytree(ROOT / "data", job / "data")
+    with_torch = f"{sys.base_prefix}/bin/python3 -m venv /env && echo {site} > $(echo /env/lib/python3.*)/site-packages/torch.pth"
+    offline = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "GITHUB_ACTION_PATH": "/action"}
+    path = "/env/bin:/usr/bin:/bin"
+    steps = [
+        {**offline, "PATH": path, **variables_of(name, "/job", {"script": "train.py --epochs 2"}), "STEP": step["run"]}
+        for name, step in STEPS.items()
+        if "run" in step
+    ]
+    runs = (
+        f"env {shlex.join(f'{key}={text}' for key, text in step.items())} {shlex.join(BASH)} {shlex.quote(step['STEP'])}"
+        for step in steps
+    )
+    mounts = [f"{job}:/job", f"{ROOT}:/action:ro", f"{sys.base_prefix}:{sys.base_prefix}:ro", f"{site}:{site}:ro"]
+    flags = [
+        "--rm",
+        "--network",
+        "none",
+        "--workdir",
+        "/job",
+        *(word for mount in mounts for word in ("--volume", mount)),
+    ]
+
+    done = subprocess.run(
+        ["docker", "run", *flags, "composesim-test-base:1", *BASH, "\n".join((with_torch, *runs))],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in (job / "composesim-report").iterdir()} == {"junit.xml", "run.html", "report.txt"}
+    assert "set-epoch" in (job / "summary.md").read_text()
 
 
 def test_no_input_of_the_action_is_pasted_into_a_script() -> None:

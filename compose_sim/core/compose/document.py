@@ -29,6 +29,7 @@ from compose_sim.core.plan.model import (
 
 # Folders of the run in every container, and whether they are read-only.
 _RUN_FOLDERS = {"node": True, "control": True, "shared": False}
+EMPTY = "empty"  # a folder in the run's folder; not a tmpfs, into which Podman copies what it covers
 IDENTITY_FILES = "identity"  # a folder in the run's folder
 _IDENTITY = [
     Mount(source=f"./{IDENTITY_FILES}/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")
@@ -49,13 +50,13 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
         "project": project_name,
         "published": published,
         "ports_of": ports_of,
+        "covers": partial(_covers, folder=folder),
     }
     identity = _IDENTITY if plan.brings_users else []
     folders = {**_RUN_FOLDERS, **({"secrets": True} if plan.is_driven else {}), **({"mps": False} if plan.mps else {})}
     mounts = [_run_folder(name, read_only=read_only) for name, read_only in folders.items()]
-    mounts += [*identity, *plan.mounts]
+    mounts += [*identity, *plan.mounts, *_covers(plan.mounts, folder=folder)]
     in_memory = ["/tmp:exec,mode=1777", f"{CONTAINER_HOME}:exec,mode=1777"]
-    in_memory += [f"{path}:ro,mode=0555,size=4k" for path in _runs_in_mounts(plan, folder)]
     if plan.scratch_bytes:
         in_memory.append(f"{SCRATCH}:mode=1777,size={plan.scratch_bytes}")
     template = environment.get_template("docker-compose.yml.j2")
@@ -85,7 +86,8 @@ def render_service_files(plan: Plan, *, loader: jinja2.BaseLoader) -> dict[str, 
 def render_settings(plan: Plan, *, image: str, dotenv: str = "") -> str:
     """Return the `.env` of a compose file: the user's own text, unchanged, then the settings that the document uses."""
     own = dotenv if not dotenv or dotenv.endswith("\n") else dotenv + "\n"
-    return f"{own}COMPOSESIM_IMAGE={image}\nCOMPOSESIM_USER={plan.user}\n"
+    user = "0:0" if plan.is_rootless else plan.user
+    return f"{own}COMPOSESIM_IMAGE={image}\nCOMPOSESIM_USER={user}\n"
 
 
 def render_identity(plan: Plan) -> dict[str, str]:
@@ -118,14 +120,14 @@ def _own_folders(node: str, *, is_driven: bool) -> list[Mount]:
     return [*own, _run_folder(NODES, read_only=True)] if is_driven and node == "master" else own
 
 
-def _runs_in_mounts(plan: Plan, folder: str) -> list[str]:
-    """Return where nodes would see the folder of all runs in the project: they must not replace what composesim reads there."""
+def _covers(mounts: Iterable[Mount], *, folder: str) -> list[Mount]:
+    """Cover the folder of all runs in the project where these mounts show it: nodes must not replace what composesim reads there."""
     runs = PurePosixPath(folder).parents[1:2]  # of PROJECT/.composesim/runs/RUN
     return [
-        str(PurePosixPath(mount.target) / path.relative_to(mount.source))
+        Mount(source=f"./{EMPTY}", target=f"{mount.target}/{path.relative_to(mount.source)}", read_only=True)
         for path in runs
-        for mount in plan.mounts
-        if path.name == HIDDEN and path.is_relative_to(mount.source) and not mount.read_only
+        for mount in mounts
+        if path.name == HIDDEN and path.is_relative_to(mount.source)
     ]
 
 

@@ -40,6 +40,7 @@ class DockerFacts:
         None  # the CPUs of its machine; None if it cannot limit those of a container, or if this is unknown
     )
     memory_bytes: int | None = None  # likewise
+    rootless: bool = False  # runs as an ordinary user, who is root (user 0) in its containers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from compose_sim.core.network.links import check_links
 from compose_sim.core.plan.model import NOBODY, REQUESTED, Choice
 from compose_sim.core.request.spec import MAX_NODES_ON_A_BRIDGE, ClusterSpec
 from compose_sim.core.units import format_bytes
-from compose_sim.errors import SpecError
+from compose_sim.errors import EnvironmentMissingError, SpecError
 
 _REACH = {
     "open": "nodes reach other machines, but not the services of this one. For those: --network full",
@@ -54,6 +54,12 @@ def check_limits(spec: ClusterSpec, host: Host, *, engine: str, portable: bool) 
         raise SpecError(
             f"a node's {cpus:g} CPUs exceed this machine's {host.cpus}",
             hint=f"composesim up --cpus {host.cpus} …",
+        )
+    unlimited = (max(limits) and host.docker.memory_bytes is None) or (cpus and host.docker.cpus is None)
+    if engine == "docker" and host.docker.rootless and unlimited:
+        raise EnvironmentMissingError(
+            "this rootless container engine cannot limit the memory or the CPUs of nodes, as with control groups of version 1",
+            hint="leave --memory and --cpus out, or use a system with control groups of version 2",
         )
 
 

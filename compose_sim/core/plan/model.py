@@ -152,6 +152,7 @@ class Plan:
     user_name: str
     shm_bytes: int
     subnet: str | None
+    is_rootless: bool = False  # an ordinary user runs the engine, and is user 0 in its containers
     is_isolated: bool = False  # nodes reach only one another, and publish nothing
     closes_host: bool = False  # nodes reach other machines, but neither this one nor a cloud's metadata
     timeout_s: float | None

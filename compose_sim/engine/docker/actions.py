@@ -22,12 +22,12 @@ _PAUSES_WITHIN_S = 10.0
 
 
 def run_docker(*arguments: str, ignore: Sequence[str] = (), hint: str = "composesim doctor") -> None:
-    """Run a docker command; raise CommandError if it reports an error that contains none of the texts to ignore."""
+    """Run a docker command; raise CommandError if it reports an error that contains none of the texts to ignore (in lower case)."""
     argv = ["docker", *arguments]
     status, output = try_output_of(argv)
     lines = output.splitlines()
     errors = [line for line in lines if "error" in line.lower()] or lines
-    if status and (not errors or any(not any(text in line for text in ignore) for line in errors)):
+    if status and (not errors or any(not any(text in line.lower() for text in ignore) for line in errors)):
         raise CommandError(argv, status, output, hint=hint)
 
 
@@ -44,7 +44,7 @@ def perform(plan: Plan, folder: RunFolder, act: Action, container: str) -> None:
         number = str(int(signal.Signals[f"SIG{act.name}"]))
         run_docker("exec", container, plan.python, "-I", "-S", "-c", _SIGNAL_ALL, number)
     elif isinstance(act, Signal):
-        run_docker("kill", "--signal", act.name, container, ignore=["is not running"])
+        run_docker("kill", "--signal", act.name, container, ignore=["is not running", "can only kill running"])
     else:
         raise EngineError(f"the docker engine cannot perform {act!r}")
 
@@ -86,7 +86,7 @@ def _start(plan: Plan, folder: RunFolder, node: str, container: str) -> None:
     """Restart the container as it was created; create it first if it never ran."""
     argv = ["docker", "start", container]
     status, output = try_output_of(argv)
-    if status and "No such container" in output:
+    if status and "no such container" in output.lower():
         compose_up(plan, folder, [node])
     elif status:
         raise CommandError(argv, status, output, hint="composesim doctor")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import struct
 import subprocess
 import threading
 import time
@@ -12,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from compose_sim.engine.host.docker_socket import answer_of, connected, docker_endpoint
+from compose_sim.engine.host.docker_socket import answer_of, daemon_ids, docker_endpoint
 
 HINT = "docker version; sudo systemctl restart docker"
 _PING_EVERY_S, _SILENT_S = 5.0, 60.0  # a run goes on without the daemon, so there is time
-_CREDENTIALS = struct.Struct("3i")  # process, user and group at the other end
 
 
 def responds() -> bool:
@@ -56,10 +53,7 @@ def shares_our_network() -> bool:
     if os.geteuid() != 0:
         return False
     try:
-        with connected() as connection:
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        process, _, _ = _CREDENTIALS.unpack(credentials)
-        return Path(f"/proc/{process}/ns/net").samefile("/proc/self/ns/net")
+        return Path(f"/proc/{daemon_ids()[0]}/ns/net").samefile("/proc/self/ns/net")
     except OSError:  # such as for a daemon in another namespace of processes
         return False
 

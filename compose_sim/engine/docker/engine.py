@@ -32,7 +32,7 @@ from compose_sim.errors import EngineError
 _RUN_LABEL, _FOLDER_LABEL = "composesim.run", "composesim.folder"
 _ROLE_LABEL, _SERVICE_LABEL = "composesim.role", "composesim.service"
 _CLUSTER_ROLES = ("master", "node")  # helpers and services are not part of the cluster
-_ALREADY_GONE = ("No such", "not found", "already in progress")
+_ALREADY_GONE = ("no such", "not found", "already in progress")
 
 
 class DockerEngine:
@@ -179,7 +179,8 @@ class DockerEngine:
 
 
 def _events_command(run: str, *, since: float) -> list[str]:
-    filters = [f"label={_RUN_LABEL}={run}", *(f"event={event}" for event in ("start", "die", "oom", "destroy"))]
+    names = ("start", "die", "died", "oom", "destroy")  # Podman filters by `died`, although it prints `die`
+    filters = [f"label={_RUN_LABEL}={run}", *(f"event={name}" for name in names)]
     argv = ["docker", "events", "--since", f"{since:.3f}", "--format", "{{json .}}"]
     return [*argv, *(word for each in filters for word in ("--filter", each))]
 

@@ -11,7 +11,7 @@ from typing import Any
 from compose_sim import assets
 from compose_sim.core.host.host import DockerFacts
 from compose_sim.engine.host.answers import remembered
-from compose_sim.engine.host.docker_socket import answer_of, docker_endpoint, settings_file
+from compose_sim.engine.host.docker_socket import answer_of, daemon_ids, docker_endpoint, settings_file
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import EngineSilentError
 
@@ -49,7 +49,8 @@ def docker_facts() -> DockerFacts:
         compose_status, compose_version = compose.result()
         if compose_status or _numbers(compose_version) < MINIMUM_COMPOSE:
             return _without_compose(compose_status, compose_version)
-        cpus, memory = _limits(info.result())
+        rootless = _is_rootless()
+        cpus, memory = _limits(info.result(), rootless=rootless)
         return DockerFacts(
             available=True,
             reason=f"Docker Engine {engine_version} with Compose {compose_version} answers",
@@ -59,6 +60,7 @@ def docker_facts() -> DockerFacts:
             images=_images(images.result()),
             cpus=cpus,
             memory_bytes=memory,
+            rootless=rootless,
         )
 
 
@@ -93,12 +95,22 @@ def _compose_version() -> tuple[int, str]:
     return remembered("compose-version", (Path(docker).resolve(), settings, *plugins), ask)
 
 
-def _limits(info: Any) -> tuple[int | None, int | None]:
+def _limits(info: Any, *, rootless: bool) -> tuple[int | None, int | None]:
     """Return the CPUs and the memory of the daemon's machine, each None if it cannot limit that."""
     try:
+        if rootless and info["CgroupVersion"] == "1":
+            return None, None  # although Podman claims that it can
         return (info["NCPU"] if info["CpuCfsQuota"] else None, info["MemTotal"] if info["MemoryLimit"] else None)
     except (KeyError, TypeError):
         return None, None
+
+
+def _is_rootless() -> bool:
+    """Return whether an ordinary user runs the daemon, such as with Podman: that user is root in its containers."""
+    try:
+        return daemon_ids()[1] != 0
+    except OSError:  # it stopped in between
+        return False
 
 
 def _images(images: Any) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from compose_sim.engine.host.answers import home_folder
 from compose_sim.engine.subprocesses import try_output_of
 
 _DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"  # of the context `default`
+_IDS = struct.Struct("3i")  # process, user and group at the other end
 _RESPONDS_WITHIN_S = 3.0  # if systemd holds the socket, a connection waits until the next daemon accepts it
 
 
@@ -36,6 +38,13 @@ def answer_of(path: str) -> bytes:
     if b" 200 " not in status:
         raise OSError(f"GET {path}: {status.decode(errors='replace')}")
     return body
+
+
+def daemon_ids() -> tuple[int, int, int]:
+    """Return the process, the user and the group of whoever opened the daemon's socket; raise OSError if nobody accepts connections."""
+    with connected() as connection:
+        process, user, group = _IDS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _IDS.size))
+    return process, user, group
 
 
 def docker_endpoint() -> str:

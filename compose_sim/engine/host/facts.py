@@ -68,8 +68,13 @@ def inspect_host(
     Inspect this machine, as seen from a working folder.
 
     `python` and `user` are the interpreter and the user chosen for nodes, if any; `packages` are the distributions that nodes need.
-    `with_ports` lists the ports in use, for a plan that may publish some.
+    `with_ports` lists the ports in use, for a plan that may publish some. Raises EnvironmentMissingError if this is not Linux.
     """
+    if not Path("/proc/self").exists():
+        raise EnvironmentMissingError(
+            f"composesim needs Linux: this system ({platform.system()}) has no /proc",
+            hint="run it in a container or a virtual machine with Linux, or in WSL 2 on Windows",
+        )
     with ThreadPoolExecutor(max_workers=4) as pool:
         gpus = pool.submit(inspect_gpus)
         docker = pool.submit(docker_facts) if with_docker else None

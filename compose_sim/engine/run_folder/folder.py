@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _WRITTEN_BY_ALL_NODES = ("shared", "record", "mps")
 _WITH_SOCKETS = ("debug", "mps")  # whoever can open these controls a rank
 _KEPT = ("shared",)  # until the run's folder is deleted
-_WRITTEN_BY_US = ("journal", "node", "control", "requests", "identity", "secrets", "services")
+_WRITTEN_BY_US = ("journal", "node", "control", "requests", "identity", "empty", "secrets", "services")
 _OWN_FILES = ("report.json", "plan.json", "docker-compose.yml", ".env")
 _CLAIM_TIMEOUT_S = 0.5  # processes that only check whether a run is claimed also hold its lock for a moment
 _RETRY_S = 0.02

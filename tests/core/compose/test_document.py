@@ -209,8 +209,11 @@ def test_a_thousand_nodes_share_what_is_equal() -> None:
     assert len(text) < 1200 * 1000
 
 
-def test_nodes_do_not_see_the_runs_of_their_project() -> None:
+def test_containers_with_the_project_do_not_see_its_runs() -> None:
     services = yaml.safe_load(document(the_plan("services")))["services"]
 
-    hidden = "/home/ada/project/.composesim:ro,mode=0555,size=4k"
-    assert all(hidden in each["tmpfs"] for each in services.values())
+    mounts = [{each["target"]: each for each in service.get("volumes", [])} for service in services.values()]
+    seeing = [each for each in mounts if "/home/ada/project" in each]
+    covers = [each["/home/ada/project/.composesim"] for each in seeing]
+    assert len(seeing) >= 3
+    assert {(cover["source"], cover["read_only"]) for cover in covers} == {("./empty", True)}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from compose_sim.core.compose.document import render_settings
 from compose_sim.core.host.host import DockerFacts, PythonFacts
 from compose_sim.core.plan.model import Program, plan_from_dict, portable_program
 from compose_sim.core.plan.planner import make_plan
@@ -135,6 +136,20 @@ def test_more_nodes_than_a_bridge_holds_are_refused_but_rendered() -> None:
 def test_more_memory_than_the_machine_has_is_refused() -> None:
     with pytest.raises(SpecError, match="memory limit of 64 GiB exceeds this machine's 16 GiB"):
         a_plan(memory="64g")
+
+
+def test_a_rootless_engine_gives_nodes_its_user_and_refuses_limits_that_it_cannot_set() -> None:
+    """Its own user is user 0 in its containers; a rendered folder is for another machine."""
+    host = a_host(docker=DockerFacts(available=True, reason="yes", rootless=True))
+
+    settings = render_settings(a_plan(host), image="host")
+    assert "COMPOSESIM_USER=0:0" in settings
+    assert "COMPOSESIM_USER=1000:1000" in render_settings(a_plan(host, portable=True), image="host")
+    for limit in ({"memory": "1g"}, {"cpus": 1}):
+        with pytest.raises(EnvironmentMissingError, match="cannot limit"):
+            a_plan(host, **limit)
+    able = replace(host, docker=replace(host.docker, cpus=2, memory_bytes=16 << 30))
+    assert a_plan(able, memory="1g", cpus=1).nodes[0].memory_bytes == 1 << 30
 
 
 def test_a_disk_in_memory_must_fit_into_memory() -> None:

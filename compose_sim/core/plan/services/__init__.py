@@ -23,7 +23,6 @@ class ServiceContext:
     python: str
     folder: str  # of the run
     working_directory: str  # of the nodes
-    user: str  # uid:gid
     node_mounts: tuple[Mount, ...]  # files of this machine that nodes see
     has_token: bool  # whether the nodes have the run's token
     master_ports: tuple[PlannedPort, ...]  # that the master publishes

@@ -14,12 +14,11 @@ PORT = 8888
 
 def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
     """Return one container, with the nodes' access to the user's files and to the run's shared storage."""
-    as_root = ("--allow-root",) if context.user.startswith("0:") else ()  # JupyterLab refuses to run as root otherwise
     return (
         PlannedService(
             name="jupyter",
             command=(
-                *(context.python, "-m", "jupyterlab", "--no-browser", *as_root),
+                *(context.python, "-m", "jupyterlab", "--no-browser", "--allow-root"),
                 *("--ServerApp.ip=0.0.0.0", f"--ServerApp.port={PORT}", "--ServerApp.port_retries=0"),
                 f"--ServerApp.root_dir={context.working_directory}",
             ),
