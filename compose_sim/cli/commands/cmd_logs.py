@@ -31,12 +31,18 @@ def command(
     """Show the output of the ranks of a running or finished run."""
     folder = select_folder(run)
     plan = folder.read_plan()
-    wanted = chosen_ranks(plan, nodes=nodes, ranks=ranks)
+    chosen = chosen_ranks(plan, nodes=nodes, ranks=ranks)
+    on, numbers = (
+        {node for node, _ in chosen},
+        {rank for _, rank in chosen},
+    )  # a rank may be on another node in each round
     writer = _Writer(plan, as_json=as_json)
     follow = follow and folder.is_claimed()
     batches = _batches(folder, plan, follow=follow)
     for events in batches if tail is None else _tailed(batches, tail, follow=follow):
-        writer.write([event for event in events if (event.node, event.rank) in wanted])
+        writer.write(
+            [event for event in events if (not nodes or event.node in on) and (not ranks or event.rank in numbers)]
+        )
 
 
 def _batches(folder: RunFolder, plan: Plan, *, follow: bool) -> Iterator[list[Event]]:
