@@ -89,7 +89,7 @@ def logs(tab: Tab, folder: Path) -> dict[str, float]:
     """Scroll and search 300,000 lines of each of four nodes, and return milliseconds."""
     _load(tab, folder, _message(4, 1))
     lines, ranks = 300_000, 4
-    made = f"Array.from({{ length: {lines * ranks} }}, (_, n) => [n % {ranks}, `batch ${{n}} loss 0.123456`])"
+    made = f"Array.from({{ length: {lines * ranks} }}, (_, n) => [n % {ranks}, `batch ${{n}} loss 0.123456`, n / 1000])"
     tab.run(f"(() => {{ run.logs = {made}; logs.taken = 0; logs.lines = []; addLogs(); }})()")
     scroll = tab.run(
         f"""(async () => {{

@@ -16,7 +16,7 @@ mkdir -p "$folder"
     "$composesim" up --engine local --nodes 4 --name demo train_ddp.py --epochs 3
     "$composesim" report --run demo --html demo.html
 ) >/dev/null 2>&1
-chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1120 \
+chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1230 \
     --screenshot="$folder/page.png" "file://$work/demo.html" 2>/dev/null
 cat "$page"/* | sha256sum | cut -d ' ' -f 1 >"$folder/page.made-from"
 
@@ -48,7 +48,7 @@ steps:
     fault: {kind: rank-stop, rank: 1, for: 1s}
 expect: [exit_code: 0]
 END
-timeline=345 # pixels
+timeline=385 # pixels
 picture hang hang '' up --engine local --nodes 3 --hang-timeout 2s hang.py
 picture check samples '' check --engine local train.py
 picture elastic timeline $timeline play loss.yaml train_ddp.py --epochs 20

@@ -99,7 +99,25 @@ def test_the_stacks_of_a_hang_begin_with_the_culprit(tab: Tab, tmp_path: Path) -
     tab.wait_for("document.querySelector('footer')")
 
     assert tab.run("[...document.querySelectorAll('.stacks h3')].map((each) => each.textContent)") == [
-        "rank 2 the cause", *(f"rank {rank} waits for it" for rank in (0, 1, 3))
+        "rank 2 the cause", *(f"rank {rank} collateral" for rank in (0, 1, 3))
     ]  # fmt: skip
     assert tab.run("document.documentElement.scrollWidth") == 390  # nothing makes a phone scroll sideways
+    assert tab.errors == []
+
+
+def test_64_ranks_have_a_lane_each_and_a_time_is_shown_in_lanes_cluster_and_logs(tab: Tab, tmp_path: Path) -> None:
+    tab.open(a_page(tmp_path, a_report(world_size=64, nodes=()), ranks=64))
+    tab.wait_for("document.querySelector('footer')")
+    assert tab.run("document.querySelectorAll('#picture svg > g').length") == 64
+    last = "AXIS + marksHeight + 63 * laneHeight(64) + 4"
+    tab.wait_for(f"lanes.canvas.getContext('2d').getImageData(200, {last}, 900, 1).data.some((each) => each)")
+
+    tab.run("run.logs.forEach((line, index) => { line[2] = index / 1000; })")
+    go = "(() => {{ const box = document.getElementById('goto'); box.value = '{}'; box.dispatchEvent(new Event('change')); }})()"
+    tab.run(go.format("3.44"))
+    tab.wait_for("!lanes.fitted && lanes.from < 3.44 && 3.44 < lanes.to")
+    assert "63 ranks wait for rank 2 in barrier #1" in tab.run("document.querySelector('#picture').textContent")
+    assert tab.run("logs.lines[Math.round(logs.box.scrollTop / ROW) + 2]") == 3440
+    tab.run(go.format("99:00"))
+    assert tab.run("document.querySelector('#goto:invalid') !== null")
     assert tab.errors == []

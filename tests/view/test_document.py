@@ -30,7 +30,7 @@ def test_hostile_text_stays_within_the_data() -> None:
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
 
     assert data
-    assert json.loads(data[1])["logs"] == [[0, HOSTILE]]
+    assert json.loads(data[1])["logs"] == [[0, HOSTILE, 0.0]]
     assert text.count("</script>") == 2
     assert "alert(1)</script>" not in text
 

@@ -54,7 +54,7 @@ class PageFold:
             if speaks_for_another(self.state, event):
                 continue
             if event.kind == "log":
-                self._new["logs"].append([event.rank, event.data["line"]])
+                self._new["logs"].append([event.rank, event.data["line"], round(self._since(event.t), 1)])
                 continue
             self.state = fold(self.state, event)
             t, rank = self._since(event.t), event.rank
@@ -154,6 +154,7 @@ class PageFold:
             "is_over": is_over,
             "folder": self.plan.working_directory,
             "t": self._since(state.last_t),
+            "master_ended_s": self._since(state.master_stopped_at) if state.master_stopped_at else None,
             "phases": {name: phase_of(state, name) for name in state.nodes},
             "wanted": list(state.wanted),
             "ranks": [_rank(each) for each in state.ranks.values()],
@@ -185,12 +186,12 @@ def thin(message: Message, *, most_spans: int, most_points: int, most_log_bytes:
         seen[key] += 1
     logs: list[Any] = []
     size = 0
-    for rank, line in reversed(message["logs"]):
-        size += len(line) + 16
+    for rank, line, t in reversed(message["logs"]):
+        size += len(line) + 24
         if size > most_log_bytes:
             left_out.append(f"The first {len(message['logs']) - len(logs)} lines of the logs are not in this file.")
             break
-        logs.append([rank, line])
+        logs.append([rank, line, t])
     now = {**message["now"], "left_out": left_out}
     return {**message, "now": now, "spans": spans, "metrics": metrics, "logs": logs[::-1]}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path, PurePath
 
 from compose_sim.core.events.event_data import printable
@@ -27,6 +29,8 @@ _BYTES_OF_LINE = 400  # what a line costs in addition to its text
 _MOST_EVENTS_LEFT = 64 << 20  # bytes of one event file that are still read at the end
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is cut
 _POLL_S = 0.05
+_BETWEEN_SIZES_S, _MOST_SIZES = 1.0, 10_000  # of a log, that its node notes
+_Sizes = deque[tuple[int, float, float]]  # size, and when the log had it first and last
 
 
 class FileTail:
@@ -88,7 +92,8 @@ class EventTail:
 
     A line of a rank's output becomes a `log` event (data: line), and also a `metric` event if it contains one, or a `numbers`
     event if it contains numbers of another form (data: step, values).
-    The time of a log line is when it was read. The round is the one in which it was printed: before the first line of a round, a
+    The time of a log line is when the node first noted that the log holds it, which a node does every second, or else when it was
+    read. The round is the one in which it was printed: before the first line of a round, a
     node logs an event with the offset at which the round begins in the log of each rank.
     """
 
@@ -110,6 +115,7 @@ class EventTail:
         self._log_tails: dict[str, FileTail] = {}
         self._finishing = False
         self._rounds: dict[str, list[tuple[int, int]]] = {}  # log's stem -> (offset, generation), sorted
+        self._sizes: dict[str, _Sizes] = {}  # by the log's stem
 
     def poll(self) -> list[Event]:
         """Return the new events, oldest first."""
@@ -159,6 +165,7 @@ class EventTail:
                 events += [event for event in _parsed(tail.stem, lines) if not self._is_own(tail.stem, event)]
         events += self._own() if self._own else []
         self._note_rounds(events)
+        self._note_sizes(events)
         if events and self._found.strays and not self._has_noted:
             self._has_noted = True
             note = (
@@ -166,7 +173,7 @@ class EventTail:
             )
             events.append(Event(t=events[-1].t, kind="note", data={"message": note}))
         for stem, lines in printed:
-            events += _log_events(stem, lines, self._rounds.get(stem, []), now)
+            events += _log_events(stem, lines, self._rounds.get(stem, []), self._sizes.get(stem) or deque(), now)
         events.sort(key=lambda event: (event.t, event.node != "master"))
         return events
 
@@ -181,6 +188,15 @@ class EventTail:
                     rounds = self._rounds.setdefault(f"{event.node}.{rank}", [])
                     rounds.append((int(begins_at), event.generation))
                     rounds.sort()
+
+    def _note_sizes(self, events: list[Event]) -> None:
+        for event in events if self._logs else ():
+            for rank, size in (event.data.get("logs") or {}).items() if event.kind == "usage" else ():
+                stem = f"{event.node}.{rank}"
+                if f"logs/{stem}.log" in self._log_tails:
+                    sizes = self._sizes.setdefault(stem, deque(maxlen=_MOST_SIZES))
+                    first = sizes.pop()[1] if sizes and size <= sizes[-1][0] else event.t
+                    sizes.append((size, first, event.t))
 
     def _open(self, tails: dict[str, FileTail], find: Callable[[], list[str]]) -> None:
         """Open new files. What a node has replaced or made unreadable since it was opened stays open."""
@@ -200,7 +216,18 @@ def _parsed(writer: str, lines: list[tuple[int, str]]) -> list[Event]:
     return [event for event in (parse_file_event(line, writer) for _, line in lines) if event]
 
 
-def _log_events(stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int, int]], now: float) -> Iterator[Event]:
+def _noted(sizes: _Sizes, begins_at: int, now: float) -> float:
+    """Return when the line at this offset was in the log, and forget the sizes before it."""
+    while len(sizes) > 1 and sizes[1][0] <= begins_at:
+        sizes.popleft()
+    return min(
+        [now, *(first if begins_at < size else last + _BETWEEN_SIZES_S for size, first, last in islice(sizes, 2))]
+    )
+
+
+def _log_events(
+    stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int, int]], sizes: _Sizes, now: float
+) -> Iterator[Event]:
     """
     Yield the events in the log of a rank; `node-0.3` is rank 3 on node-0.
 
@@ -211,12 +238,12 @@ def _log_events(stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int,
         return
     rank = None if node == DRIVER else int(rank_text)
     for begins_at, line in lines:
-        line = printable(line)
+        line, t = printable(line), _noted(sizes, begins_at, now)
         # If two rounds begin at the same offset, nothing was printed in the earlier one.
         generation = next((each for first, each in reversed(rounds) if first <= begins_at), None)
-        yield Event(t=now, kind="log", node=node, rank=rank, generation=generation, data={"line": line})
+        yield Event(t=t, kind="log", node=node, rank=rank, generation=generation, data={"line": line})
         if metric := parse_metric(line):
-            yield Event(t=now, kind="metric", node=node, rank=rank, generation=generation, data=metric)
+            yield Event(t=t, kind="metric", node=node, rank=rank, generation=generation, data=metric)
         elif numbers := printed_numbers(line):
             data = {"step": numbers[0], "values": numbers[1]}
-            yield Event(t=now, kind="numbers", node=node, rank=rank, generation=generation, data=data)
+            yield Event(t=t, kind="numbers", node=node, rank=rank, generation=generation, data=data)

@@ -286,7 +286,9 @@ class Agent:
             if rank.ended:  # notice when the last child has ended
                 rank.signal(0)
         used = usage.sample(os.getpid(), contained=self._contained)
-        self._events.bind(generation=self._round.get("generation")).emit("usage", **used)
+        self._events.bind(generation=self._round.get("generation")).emit(
+            "usage", **used, logs={str(rank.rank): self._logs.logged(rank.rank) for rank in self._ranks}
+        )
         if self._ranks and not self._stop_reason:
             self._stalls.check(self._of_round(), self._ranks, self._round["store_port"])
 

@@ -2,15 +2,15 @@
 
 const CHART = { width: 360, height: 150, left: 46, right: 8, top: 8, bottom: 22 };
 
-function ticks(low, high, most) {
-  const raw = (high - low || 1) / most, power = 10 ** Math.floor(Math.log10(raw));
+function ticks(low, high, most, least = 0) {
+  const raw = Math.max(least, (high - low || 1) / most), power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= raw);
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-6 ? 0 : at);
   return found;
 }
 
-// `curves` is a list of [label, [[x, y], …]].
+// `curves` is a list of [label, [[x, y], …], colour], where a rank or node has the same colour, a number, in all charts.
 function chart(title, curves, { unit = "step", format = number, from = null } = {}) {
   const points = curves.flatMap(([, each]) => each).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
   if (!curves.some(([, each]) => each.length > 1)) return null;
@@ -23,14 +23,14 @@ function chart(title, curves, { unit = "step", format = number, from = null } = 
   const x = (value) => CHART.left + ((value - left) / (right - left || 1)) * (width - CHART.left - CHART.right);
   const y = (value) => height - CHART.bottom - ((value - low) / (high - low)) * (height - CHART.top - CHART.bottom);
   const size = format === bytes ? 1024 ** Math.floor(Math.log2(Math.max(1, high)) / 10) : 1;
-  const lines = ticks(low / size, high / size, 3).map((at) => at * size).map((at) => [
+  const lines = ticks(low / size, high / size, 4).map((at) => at * size).map((at) => [
     svg("line", { class: "axis", x1: CHART.left, x2: width - CHART.right, y1: y(at), y2: y(at) }),
     svg("text", { class: "dim", x: CHART.left - 6, y: y(at) + 4, "text-anchor": "end" }, format(at)),
   ]);
-  const under = ticks(left, right, 5).map((at) =>
-    svg("text", { class: "dim", x: x(at), y: height - 6, "text-anchor": "middle" }, unit === "s" ? `${number(at)} s` : number(at)));
-  const drawn = curves.map(([, each], index) =>
-    svg("polyline", { class: `curve c${index % 8}`, points: each.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ") }));
+  const under = [svg("text", { class: "dim", x: 0, y: height - 6 }, unit === "s" ? "" : unit), ticks(left, right, 5, unit === "s" ? 0 : 1).map((at) =>
+    svg("text", { class: "dim", x: x(at), y: height - 6, "text-anchor": "middle" }, unit === "s" ? `${number(at)} s` : number(at)))];
+  const drawn = curves.map(([, each, shade]) =>
+    svg("polyline", { class: `curve c${shade % 8}`, points: each.filter((_, at) => at % Math.ceil(each.length / width) === 0).map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ") }));
   const last = curves.map(([label, each]) => (each.length ? `${label} ${format(each[each.length - 1][1])}` : "")).filter(Boolean);
   const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${last.join(", ")}` }, lines, under, drawn);
   image.addEventListener("pointermove", (event) => {
@@ -46,6 +46,6 @@ function chart(title, curves, { unit = "step", format = number, from = null } = 
 }
 
 function curveLegend(labels) {
-  return el("p", { class: "legend" }, labels.slice(0, 16).map((label, index) => el("span", {}, el("i", { class: `k${index % 8}` }), label)),
+  return el("span", { class: "legend" }, labels.slice(0, 16).map(([label, shade]) => el("span", {}, el("i", { class: `k${shade % 8}` }), label)),
     labels.length > 16 ? `and ${labels.length - 16} more` : null);
 }

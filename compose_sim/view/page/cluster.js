@@ -2,7 +2,7 @@
 
 const HELD = { pause: "paused", stop: "stopped", isolate: "isolated", partition: "partitioned" };
 const GONE = ["killed", "lost", "absent"];
-const MOST_IN_RING = 12;
+const MOST_IN_RING = 8, MOST_BOXES = 24;
 
 function drawCluster() {
   const place = document.getElementById("picture");
@@ -10,15 +10,18 @@ function drawCluster() {
   const now = run.now, t = lanes.cursor, live = t === null;
   document.getElementById("moment").textContent = live ? (now.is_over ? "at the end of the run" : "now") : `at ${t.toFixed(3)} s`;
   const names = now.nodes.length ? now.nodes.map((each) => each.name) : Object.keys(now.phases);
-  place.replaceChildren(names.length <= MOST_IN_RING ? ringOf(names, t) : gridOf(names, t), sentenceOf(t));
+  const isRing = names.length <= (innerWidth < 500 ? 4 : MOST_IN_RING);
+  place.replaceChildren(isRing ? ringOf(names, t) : gridOf(names, t), sentenceOf(t, isRing ? "" : `${names.length > MOST_BOXES ? "Each square is a node. " : ""}The master: ${masterAt(t)}.`));
 }
 
+const faultsAt = (t) => run.now.faults.filter((each) => (t === null ? each.healed_s === null : each.begun_s <= t && (each.healed_s === null || t <= each.healed_s)));
+
 function stateOf(name, t) {
-  const now = run.now, faults = now.faults.filter((each) => each.nodes.includes(name) && (t === null ? each.healed_s === null : each.begun_s <= t && (each.healed_s === null || t <= each.healed_s)));
+  const now = run.now, faults = faultsAt(t).filter((each) => each.nodes.includes(name));
   const ranks = ranksOf(now).filter((rank) => nodeOf(rank, t) === name);
   if (t === null) {
     const phase = now.phases[name] || "", ok = phase === "exited" && (now.nodes.find((each) => each.name === name) || {}).exit_code === 0;
-    const failed = phase === "exited" && !ok && !now.ranks.some((each) => each.node === name && (each.stopped || each.exit_code === 0));
+    const failed = phase === "exited" && !ok && (now.cause && now.cause.node ? now.cause.node === name && !now.hang : !now.ranks.some((each) => each.node === name && (each.stopped || each.exit_code === 0)));
     return { phase: ok ? "finished" : phase, gone: GONE.includes(phase) || failed, held: faults.length > 0, faults, ranks };
   }
   const own = Object.values(now.lives).flat().filter(([, , node]) => node === name), here = ranksOf(now).filter((rank) => within((now.lives[rank] || []).filter(([, , node]) => node === name), t));
@@ -30,8 +33,9 @@ function stateOf(name, t) {
 
 function doing(rank, t) {
   if (t === null) {
-    const state = ofMessage(run.now).states.get(rank) || {};
+    const state = ofMessage(run.now).states.get(rank) || {}, cause = run.now.cause;
     if (run.now.hang) return inHang(rank, run.now.hang);
+    if (cause && cause.rank === rank) return { kind: "bad", words: "failed first" };
     const stalled = (run.now.stalls[rank] || []).some(([, ended]) => ended === null);
     const ended = state.exit_code === 0 ? "done" : state.exit_code || state.signal ? "bad" : "idle";
     return stalled ? { kind: "stalled", words: "makes no progress" } : { kind: state.stopped ? "idle" : ended, words: state.stopped ? "was stopped" : state.exit_code ? `exit code ${state.exit_code}` : state.signal ? `signal ${state.signal}` : state.phase || "" };
@@ -59,47 +63,76 @@ function nodeBox(name, t, x, y, wide) {
       return svg("g", {}, svg("rect", { class: `chip f-${act.kind}`, x: 10 + index * (chip + 3), y: 26, width: chip, height: 14, rx: 3 }),
         svg("title", {}, `rank ${rank} ${act.words}`));
     }),
-    svg("text", { class: "dim", x: 10, y: 55 }, state.held ? state.faults[0].text.slice(0, 30) : single ? `rank ${state.ranks[0]}: ${single}` : state.ranks.length ? `ranks ${state.ranks[0]}–${state.ranks[state.ranks.length - 1]}` : ""));
+    svg("text", { class: "dim", x: 10, y: 55 }, state.held ? state.faults[0].text.replace(`${name} `, "").slice(0, Math.floor(wide / 6)) : single ? `rank ${state.ranks[0]}: ${single}` : state.ranks.length ? `ranks ${state.ranks[0]}–${state.ranks[state.ranks.length - 1]}` : ""));
 }
 
 function ringOf(names, t) {
-  const wide = 176, across = names.length <= 4 ? 520 : 700, high = names.length <= 2 ? 90 : names.length <= 4 ? 210 : 380;
+  const narrow = innerWidth < 500, wide = narrow ? 150 : 176, across = narrow ? 340 : names.length <= 4 ? 520 : 700;
+  const below = names.length === 3 ? 16 : 44, high = names.length <= 2 ? 76 : names.length <= 4 ? 210 : 380;  // below the master
+  const begin = Math.PI * ({ 2: 1, 3: 5 / 6 }[names.length] || 0.75), [out, down] = { 3: [1.06, 1], 4: [1.3, 1.35] }[names.length] || [1, 1];
   const at = names.map((_, index) => {
-    const angle = (index / names.length) * 2 * Math.PI - Math.PI * (names.length === 2 ? 1 : 0.75);
-    return [across / 2 + Math.cos(angle) * (across / 2 - wide / 2 - 6) * (names.length === 4 ? 1.3 : 1), high / 2 + Math.sin(angle) * (high / 2 - 36) * (names.length === 4 ? 1.35 : 1)];
+    const angle = (index / names.length) * 2 * Math.PI - begin, radius = names.length < 2 ? 0 : across / 2 - wide / 2 - 6;
+    return [across / 2 + Math.cos(angle) * radius * out, below + high / 2 + Math.sin(angle) * (high / 2 - 36) * down];
   });
   const acts = new Map(ranksOf(run.now).map((rank) => [rank, doing(rank, t)]));
   const moves = [...acts.values()].some((each) => each.kind === "moving");
   const links = names.length < 2 ? [] : names.map((_, index) => {
+    if (names.length === 2 && index) return null;
     const [a, b] = [at[index], at[(index + 1) % names.length]];
-    const shape = shapeBetween(names[index], names[(index + 1) % names.length]);
-    return [svg("path", { class: `ring ${moves ? "moves" : ""} ${shape ? "shaped" : ""}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, shape ? svg("title", {}, shape) : null),
-      shape ? svg("text", { class: "dim over", x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2 - 6, "text-anchor": "middle" }, shape) : null];
+    const { shape, cut } = linkBetween(names[index], names[(index + 1) % names.length], t), words = cut ? "no connection" : shape;
+    return [svg("path", { class: `ring ${cut ? "cut" : shape ? "shaped" : moves ? "moves" : ""}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, words ? svg("title", {}, words) : null),
+      words ? svg("text", { class: "dim over", x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2 - 6, "text-anchor": "middle" }, words) : null];
   });
   const awaits = [...acts].filter(([, act]) => act.kind === "waiting").map(([rank, act]) => {
     const a = at[names.indexOf(nodeOf(rank, t))], b = at[names.indexOf(nodeOf(act.late, t))];
-    return a && b && a !== b ? svg("path", { class: "awaits", d: `M${a[0]} ${a[1]}Q${across / 2} ${high / 2} ${b[0]} ${b[1]}` }) : null;
+    return a && b && a !== b ? svg("path", { class: "awaits", d: `M${a[0]} ${a[1]}Q${across / 2} ${below + high / 2} ${b[0]} ${b[1]}` }) : null;
   });
-  return svg("svg", { viewBox: `0 0 ${across} ${high}`, role: "img", "aria-label": `${count(names.length, "node")}: ${names.map((each) => `${each} ${stateOf(each, t).phase}`).join(", ")}` },
-    svg("defs", {}, svg("pattern", { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      svg("rect", { width: 5, height: 5, fill: colour("--waiting-soft") }), svg("rect", { width: 2, height: 5, fill: colour("--waiting") }))),
-    links, awaits, names.map((name, index) => nodeBox(name, t, at[index][0], at[index][1], wide)));
+  const joined = names.map((name, index) => (isJoined(name, t) ? svg("path", { class: "joined", d: `M${across / 2} 28L${at[index][0]} ${at[index][1] - 30}` }) : null));
+  return svg("svg", { viewBox: `0 0 ${across} ${below + high}`, role: "img", "aria-label": `${count(names.length, "node")}: ${names.map((each) => `${each} ${stateOf(each, t).phase}`).join(", ")}` },
+    hatched(), joined, links, awaits, names.map((name, index) => nodeBox(name, t, at[index][0], at[index][1], wide)),
+    svg("g", { transform: `translate(${across / 2 - 84},2)` }, svg("rect", { class: "node", width: 168, height: 26, rx: 9 }), svg("text", { x: 84, y: 17, "text-anchor": "middle" }, "master ", svg("tspan", { class: "dim" }, masterAt(t)))));
 }
 
-// The shape of the link between two nodes that applies now: of those that apply, the one for the fewest links.
-function shapeBetween(one, other) {
+const hatched = () => svg("defs", {}, svg("pattern", { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+  svg("rect", { width: 5, height: 5, fill: colour("--waiting-soft") }), svg("rect", { width: 2, height: 5, fill: colour("--waiting") })));
+
+// What the master does: it lets nodes meet, in rounds.
+function masterAt(t) {
+  const now = run.now, begun = now.rounds.filter((each) => t === null || each.began_s <= t), last = begun[begun.length - 1];
+  if (now.master_ended_s !== null && (t === null || t >= now.master_ended_s)) return "has ended";
+  return last ? `round ${last.generation}, ${count(last.world_size, "rank")}` : "waits for nodes";
+}
+
+function isJoined(name, t) {
+  const lives = Object.values(run.now.lives).flat().filter(([, , node]) => node === name);
+  return t === null ? lives.some(([, ended]) => ended === null) : within(lives, t);
+}
+
+// The link between two nodes: whether a fault cuts it, and the shape that applies now, which is that for the fewest links.
+function linkBetween(one, other, t) {
   const applying = run.now.links.map((text) => {
     const [, scope, shape] = /^(?:(node-[\w,:-]*)=)?(.*)$/.exec(text), groups = scope ? scope.split(":").map((each) => each.split(",")) : [];
     const [first, second = null] = groups, joins = (a, b) => first.includes(a) && (!second || second.includes(b));
     return { shape, breadth: !first ? 3 : second ? 1 : 2, holds: !first || joins(one, other) || joins(other, one) };
   });
   const found = applying.filter((each) => each.holds).sort((a, b) => a.breadth - b.breadth)[0];
-  return found && found.shape !== "plain" ? found.shape : "";
+  const cut = faultsAt(t).some((each) => (each.kind === "isolate" ? each.nodes.includes(one) || each.nodes.includes(other)
+    : each.kind === "partition" && each.nodes.includes(one) && each.nodes.includes(other) && sideOf(each, one) !== sideOf(each, other)));
+  return { cut, shape: found && found.shape !== "plain" ? found.shape : "" };
 }
 
+// The sides of a partition are in its text: "node-0, node-1 and node-2 cannot reach each other".
+const sideOf = (fault, name) => fault.text.split(/ and | cannot /).findIndex((side) => side.split(", ").includes(name));
+
 function gridOf(names, t) {
+  const label = { role: "img", "aria-label": count(names.length, "node") };
+  if (names.length <= MOST_BOXES) {
+    const across = innerWidth < 500 ? 2 : 4, wide = 170;
+    return svg("svg", { viewBox: `0 0 ${across * (wide + 8)} ${Math.ceil(names.length / across) * 74}`, ...label }, hatched(),
+      names.map((name, index) => nodeBox(name, t, (index % across + 0.5) * (wide + 8), Math.floor(index / across) * 74 + 36, wide)));
+  }
   const columns = Math.ceil(Math.sqrt(names.length * 3)), size = Math.max(10, Math.floor(760 / columns) - 3);
-  return svg("svg", { viewBox: `0 0 760 ${Math.ceil(names.length / columns) * (size + 3)}`, role: "img", "aria-label": count(names.length, "node") },
+  return svg("svg", { viewBox: `0 0 760 ${Math.ceil(names.length / columns) * (size + 3)}`, ...label }, hatched(),
     names.map((name, index) => {
       const state = stateOf(name, t), act = state.ranks.length ? doing(state.ranks[0], t) : { kind: "idle", words: "" };
       return svg("g", {}, svg("rect", { class: state.gone ? "node gone" : `chip f-${act.kind}`, x: (index % columns) * (size + 3), y: Math.floor(index / columns) * (size + 3), width: size, height: size, rx: 2 }),
@@ -107,9 +140,9 @@ function gridOf(names, t) {
     }));
 }
 
-function sentenceOf(t) {
+function sentenceOf(t, first) {
   const now = run.now, waits = ranksOf(now).map((rank) => doing(rank, t)).filter((each) => each.kind === "waiting");
-  const parts = [];
+  const parts = [first];
   if (waits.length) parts.push(`${count(waits.length, "rank")} ${waits.length === 1 ? "waits" : "wait"} for rank ${waits[0].late} in ${waits[0].what}.`);
   if (now.links.length) parts.push(`Links: ${now.links.join("; ")}.`);
   if (t === null) parts.push("Move over the timeline to see who is in which collective at that moment.");

@@ -1,6 +1,6 @@
 // Follow a run that composesim view serves. The token comes with the fragment of the address, which browsers send to no server.
 
-const live = { token: null, runs: [], shown: null, reading: null, heard: 0, lost: false, acts: false };
+const live = { token: null, runs: [], shown: null, reading: null, heard: 0, lost: false, refused: false, acts: false };
 
 async function follow() {
   const given = /^#token=(.+)$/.exec(location.hash);
@@ -24,7 +24,7 @@ async function follow() {
 async function ask(path, signal, more = {}) {
   const headers = { Authorization: `Bearer ${live.token}`, ...(more.body ? { "Content-Type": "application/json" } : {}) };
   const answer = await fetch(path, { headers, signal, ...more });
-  if (!answer.ok) throw new Error((await answer.text()).trim());
+  if (!answer.ok) throw Object.assign(new Error((await answer.text()).trim()), { status: answer.status });
   return answer;
 }
 
@@ -46,6 +46,7 @@ async function watch(name) {
       if (reading.signal.aborted) return;
       reportError(error);
       if (!run.now) notice(String(error.message));
+      live.refused = error.status === 401;
     }
     if (run.now && run.now.is_over) { showAge(); return; }
     live.lost = true;
@@ -73,7 +74,7 @@ async function messages(reader) {
 function showAge() {
   const place = document.getElementById("age");
   if (!place || !run.now) return;
-  place.textContent = run.now.is_over ? "" : live.lost ? "disconnected, trying again" : `data is ${((performance.now() - live.heard) / 1000).toFixed(1)} s old`;
+  place.textContent = run.now.is_over ? "" : live.refused ? "the page was started again: open the address that it printed" : live.lost ? "disconnected, trying again" : `data is ${((performance.now() - live.heard) / 1000).toFixed(1)} s old`;
 }
 
 function runList() {

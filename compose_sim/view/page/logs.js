@@ -1,6 +1,6 @@
 // The logs of all ranks: only the lines in view are elements, so that any number of lines scrolls fluidly.
 
-const ROW = 20;
+const ROW = 20, LONGEST = 2000;  // pixels of a line, and characters that are shown of it
 const LEVEL = { error: /\b(ERROR|CRITICAL|FATAL|Traceback|[A-Z]\w*(Error|Exception))\b|^E\d{4} /, warning: /\bWARN(ING)?\b|\w+Warning\b|^W\d{4} / };
 const logs = { lines: [], rank: "", words: "", level: "", follow: true, taken: 0, box: null, filler: null };
 
@@ -39,13 +39,22 @@ function paintLogs() {
   const first = Math.max(0, Math.floor(logs.box.scrollTop / ROW) - 5), last = Math.min(logs.lines.length, first + Math.ceil(logs.box.clientHeight / ROW) + 10);
   const rows = [];
   for (let at = first; at < last; at += 1) {
-    const [rank, line] = run.logs[logs.lines[at]];
-    const row = el("div", { class: "line" }, el("span", { class: "who" }, `${rank === null ? "driver" : `rank ${rank}`}`.padEnd(8)), coloured(line.slice(0, 2000)));
+    const [rank, line, t] = run.logs[logs.lines[at]], longer = line.length - LONGEST;
+    const row = el("div", { class: lanes.pinned && Math.abs(t - lanes.cursor) < 0.5 ? "line held" : "line" }, el("span", { class: "who" }, `${t.toFixed(1).padStart(7)} s  ${nameOf(rank).padEnd(8)}`),
+      coloured(line.slice(0, LONGEST)), longer > 0 ? el("span", { class: "dim" }, ` … and ${longer} characters`) : null);
     row.style.top = `${at * ROW}px`;
     rows.push(row);
   }
-  if (!rows.length) rows.push(el("p", { class: "line dim" }, run.logs.length ? "No line matches." : "No rank has printed anything."));
+  if (!rows.length) rows.push(el("p", { class: "line dim" }, run.logs.length ? "No line matches." : `No rank has printed anything${run.now.is_over ? "" : " yet"}.`));
   logs.box.replaceChildren(logs.filler, ...rows);
+}
+
+// Scroll to the first line that was printed at a time, or later.
+function showLogsAt(t) {
+  const at = logs.lines.findIndex((line) => run.logs[line][2] >= t);
+  logs.follow = false;
+  logs.box.scrollTop = Math.max(0, (at < 0 ? logs.lines.length : at) - 2) * ROW;
+  paintLogs();
 }
 
 // Text with SGR codes as elements with classes; found words are marked.

@@ -14,10 +14,11 @@ function section(name, values, build) {
 
 function render() {
   const now = run.now;
+  for (const each of live.runs) if (each.name === now.run && now.is_over) each.is_running = false;
   document.title = `${now.run} · composesim`;
   section("head", [headKey(now)], () => el("header", { id: "head" }, headOf(now)));
   showAge();
-  section("overview", [now.cause, now.t, now.metrics, now.nodes, now.phases, now.faults, now.rounds, now.notes], overviewSection);
+  section("overview", [now.is_over, now.cause, now.t, now.metrics, now.nodes, now.phases, now.faults, now.rounds, now.notes], overviewSection);
   section("hang", now.hang, hangSection);
   section("timeline", 1, timelineSection);
   section("checks", [now.checks, now.sources], checksSection);

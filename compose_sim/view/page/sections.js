@@ -11,7 +11,7 @@ function verdictPill(now) {
 
 function headOf(now) {
   const nodes = now.nodes.length || Object.keys(now.phases).length;
-  const facts = [now.program, `${count(nodes, "node")}, ${count(now.ranks.length || now.world_size, "rank")}`, now.engine === "local" ? "plain processes" : now.image || now.engine, now.backend,
+  const facts = [now.program, `${count(nodes, "node")}, ${count(now.ranks.length || now.world_size, "rank")}`, now.engine === "local" ? "plain processes" : [now.engine, now.image && `image ${now.image}`].filter(Boolean).join(", "), now.backend,
     now.versions.torch && `torch ${now.versions.torch}`, now.timings.started_at && new Date(now.timings.started_at * 1000).toLocaleString()];
   return [el("h1", {}, now.run), verdictPill(now), el("span", { class: "dim small", id: "age" }), el("span", { class: "brand" }, runList() || "composesim"), el("span", { class: "facts" }, facts.filter(Boolean).join(" · "))];
 }
@@ -26,12 +26,12 @@ function overviewSection(now) {
     steps && trained > 0.2 && now.rounds.length < 2 ? ["steps per second", number(Number((steps / lastStepSpan(now, trained)).toPrecision(3)))] : null,
     ...metrics.slice(0, 3).map(([name, value]) => [name, number(value)]),
     wait && ["of the time spent waiting for ranks", percent(wait.share)],
-    now.restarts ? ["restarts", now.restarts] : null,
-    now.faults.length ? ["faults injected", now.faults.length] : null,
+    now.restarts ? [now.restarts === 1 ? "restart" : "restarts", now.restarts] : null,
+    now.faults.length ? [now.faults.length === 1 ? "fault injected" : "faults injected", now.faults.length] : null,
   ].filter(Boolean);
   return el("section", { id: "overview" }, causeCard(now),
     el("div", { class: "tiles" }, tiles.map(([name, value]) => el("div", { class: "tile" }, el("b", {}, String(value)), el("span", {}, name)))),
-    historyCard(now), nodesCard(now));
+    historyCard(now), nodesCard(now), now.cause ? null : now.is_over ? typeNext(`composesim trace ${now.run}`, `composesim report --run ${now.run} --html ${now.run}.html`) : typeNext(`composesim logs --run ${now.run} --follow`));
 }
 
 function lastStepSpan(now, trained) {
@@ -45,6 +45,8 @@ function waitingShare(now) {
   return total > 0 && all.length > 1 ? { share: waited / total } : null;
 }
 
+const typeNext = (...commands) => el("p", { class: "small dim" }, "Type next: ", commands.map((each, index) => [index ? " or " : "", el("code", {}, each)]));
+
 function causeCard(now) {
   const cause = now.cause;
   if (!cause) return null;
@@ -53,7 +55,7 @@ function causeCard(now) {
   return el("div", { class: "card bad-edge" }, el("p", {}, el("b", {}, first)), where || cause.kind ? el("p", { class: "dim small" }, [where, cause.kind].filter(Boolean).join(" · ")) : null,
     rest.length ? el("pre", {}, rest.join("\n")) : null,
     cause.traceback && !now.hang ? el("pre", { tabindex: 0 }, cause.traceback) : null,
-    el("p", { class: "small dim" }, "Look further: ", el("code", {}, `composesim logs --run ${now.run}${cause.rank !== null ? ` --rank ${cause.rank}` : ""}`)));
+    typeNext(`composesim logs --run ${now.run}${cause.rank !== null ? ` --rank ${cause.rank}` : ""}`));
 }
 
 function historyCard(now) {
@@ -107,7 +109,7 @@ function hangSection(now) {
   return el("section", { id: "hang" }, el("h2", {}, "Hang"),
     el("p", {}, now.cause ? null : el("b", {}, `${hang.message}. `), hang.fix),
     el("div", { class: "stacks", tabindex: 0, "aria-label": "Stacks of all ranks" }, hang.ranks.slice(0, 64).map((each) => el("div", { class: `card ${each.is_culprit ? "culprit" : ""}` },
-      el("h3", {}, `rank ${each.rank} `, el("span", { class: `pill ${each.is_culprit ? "bad" : ""}` }, each.is_culprit ? "the cause" : each.waits_in ? "waits for it" : "collateral")),
+      el("h3", {}, `rank ${each.rank} `, el("span", { class: `pill ${each.is_culprit ? "bad" : ""}` }, each.is_culprit ? "the cause" : "collateral")),
       el("p", { class: "small" }, each.waits_in ? `waits in ${each.waits_in}` : each.stands),
       each.frames.map(([file, line, name]) => el("div", { class: `frame ${file.startsWith(`${now.folder}/`) ? "mine" : "lib"}` }, `${shortPath(file).split("/site-packages/").pop()}:${line} ${name}`))))));
 }
@@ -116,11 +118,13 @@ function checksSection(now) {
   if (!now.checks.length) return null;
   const order = ["failed", "warned", "passed", "not-applicable"];
   const sorted = [...now.checks].sort((a, b) => order.indexOf(a.status) - order.indexOf(b.status));
-  const problems = sorted.filter((each) => ["failed", "warned"].includes(each.status)), rest = sorted.filter((each) => !problems.includes(each));
+  const problems = sorted.filter((each) => ["failed", "warned"].includes(each.status)), rest = sorted.filter((each) => !problems.includes(each)), idle = rest.filter((each) => each.status === "not-applicable");
   return el("section", { id: "checks" }, el("h2", {}, "Checks", el("small", {}, order.map((each) => [each, now.checks.filter((check) => check.status === each).length]).filter(([, n]) => n).map(([name, n]) => `${n} ${name.replace("-", " ")}`).join(", "))),
     problems.map((each) => problemCard(now, each)),
-    el("div", { class: "card" }, el("ul", { class: "checks" }, rest.map((each) => el("li", { class: each.status === "not-applicable" ? "dim small" : "" }, el("span", { class: `mark ${each.status}` }, MARK[each.status]), el("b", {}, each.id), ` ${each.detail}`)))));
+    el("div", { class: "card" }, checkList(rest.filter((each) => each.status === "passed")), idle.length ? el("details", { class: "small dim" }, el("summary", {}, `${count(idle.length, "check")} not applicable`), checkList(idle)) : null));
 }
+
+const checkList = (checks) => el("ul", { class: "checks" }, checks.map((each) => el("li", {}, el("span", { class: `mark ${each.status}` }, MARK[each.status]), el("b", {}, each.id), ` ${each.detail}`)));
 
 function problemCard(now, check) {
   const place = check.place, source = place && (now.sources || {})[`${place.file}:${place.line}`];
@@ -134,16 +138,19 @@ function problemCard(now, check) {
 }
 
 function metricsSection(now) {
-  const charts = [...run.metrics].map(([name, byRank]) => chart(name, [...byRank].sort((a, b) => a[0] - b[0]).map(([rank, points]) => [rank === null ? "driver" : `rank ${rank}`, points])));
+  const charts = [...run.metrics].map(([name, byRank]) => chart(name, [...byRank].sort((a, b) => a[0] - b[0]).map(([rank, points]) => [nameOf(rank), points, rank ?? 7]))).filter(Boolean);
+  const ranks = [...new Set([...run.metrics.values()].flatMap((byRank) => [...byRank.keys()]))].sort((a, b) => a - b).map((rank) => [nameOf(rank), rank ?? 7]);
   const nodes = [...run.usage].sort((a, b) => a[0].localeCompare(b[0], "en", { numeric: true }));
-  const column = (index, map = (value) => value) => nodes.map(([node, rows]) => [node, rows.filter((each) => each[index] !== null).map((each) => [each[0], map(each[index])])]);
-  const rate = (index) => nodes.map(([node, rows]) => [node, rows.slice(1).map((each, at) => [each[0], each[index] === null || rows[at][index] === null ? null : Math.max(0, (each[index] - rows[at][index]) / Math.max(0.05, each[0] - rows[at][0]))]).filter(([, y]) => y !== null)]);
+  const column = (index, map = (value) => value) => nodes.map(([node, rows], shade) => [node, rows.filter((each) => each[index] !== null).map((each) => [each[0], map(each[index])]), shade]);
+  const rate = (index) => nodes.map(([node, rows], shade) => [node, rows.slice(1).map((each, at) => [each[0], each[index] === null || rows[at][index] === null ? null : Math.max(0, (each[index] - rows[at][index]) / Math.max(0.05, each[0] - rows[at][0]))]).filter(([, y]) => y !== null), shade]);
   const usage = [chart("CPUs in use", column(1), { unit: "s", from: 0 }), chart("Memory", column(2), { unit: "s", format: bytes, from: 0 }),
-    chart("Sent per second", rate(4), { unit: "s", format: bytes, from: 0 }), chart("GPU use", column(5), { unit: "s", format: percent, from: 0 })];
-  const all = [...charts, ...usage].filter(Boolean);
-  if (!all.length) return null;
-  return el("section", { id: "metrics" }, el("h2", {}, "Metrics"), nodes.length ? curveLegend(nodes.map(([node]) => node)) : null, el("div", { class: "grid" }, all));
+    chart("Sent per second", rate(4), { unit: "s", format: bytes, from: 0 }), chart("GPU use", column(5), { unit: "s", format: percent, from: 0 })].filter(Boolean);
+  if (!charts.length && !usage.length) return null;
+  const group = (words, labels, drawn) => (drawn.length ? [el("p", { class: "small" }, `${words} `, curveLegend(labels)), el("div", { class: "grid" }, drawn)] : null);
+  return el("section", { id: "metrics" }, el("h2", {}, "Metrics"), group("Numbers that ranks printed", ranks, charts), group("What nodes used", nodes.map(([node], shade) => [node, shade]), usage));
 }
+
+const nameOf = (rank) => (rank === null ? "driver" : `rank ${rank}`);
 
 // Each pixel of a strip is a sample, in the order in which the rank drew it; the colour is the place of the sample in the data set.
 function samplesSection(now) {

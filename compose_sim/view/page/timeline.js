@@ -23,14 +23,14 @@ function timelineSection() {
     el("h2", {}, "Timeline", el("small", { id: "span-words" })),
     el("div", { class: "card" },
       el("div", { class: "bar" },
-        el("span", { class: "legend" }, ["data", "forward", "backward", "optimizer", "checkpoint", "waiting", "moving"].map((name) =>
+        el("span", { class: "legend" }, Object.keys(KIND).map((name) =>
           el("span", {}, el("i", { class: name }), { data: "loads data", waiting: "waits for a rank", moving: "moves data" }[name] || name))),
-        el("span", { class: "push" }), button("−", "Zoom out", () => zoom(2)), button("+", "Zoom in", () => zoom(0.5)),
+        el("input", { id: "goto", class: "push", size: 13, placeholder: "12.5 or 12:03:07", "aria-label": "Go to a time: seconds since the start, or the time of day", onchange: (event) => goTo(event.target) }), button("−", "Zoom out", () => zoom(2)), button("+", "Zoom in", () => zoom(0.5)),
         button("Fit", "Show everything", fit)),
       canvas,
-      el("p", { class: "small dim", id: "lane-keys" }, "Drag to move, Ctrl and the wheel or double click to zoom. With the keyboard: ← →, + −, 0. Click to hold a moment in the picture of the cluster.")),
+      el("p", { class: "small dim", id: "lane-keys" }, "Drag to move, Ctrl and the wheel or double click to zoom. With the keyboard: ← →, + −, 0. Click to hold a moment in the picture of the cluster and in the logs.")),
     actionsCard(run.now),
-    el("div", { class: "grid", id: "below" }, el("div", { class: "card", id: "cluster" }, el("h3", {}, "Cluster ", el("span", { class: "dim small", id: "moment" })), el("div", { id: "picture" })), el("div", { class: "card scroll", id: "shares" })),
+    el("div", { class: "grid", id: "below" }, el("div", { class: "card", id: "cluster" }, el("h3", {}, "Cluster ", el("span", { class: "dim small", id: "moment" })), el("div", { id: "picture" })), el("div", { class: "card scroll", id: "shares", tabindex: 0, "aria-label": "Where the time of each rank went" })),
     el("div", { class: "card", id: "waits" }));
 }
 
@@ -102,6 +102,10 @@ function paint() {
       if (width >= 500) pen.fillText(nodeOf(rank), 56, y + room / 2, 56);
     }
   });
+  if (!Object.keys(run.now.lives).length) {
+    pen.fillStyle = dim;
+    pen.fillText(run.now.is_over ? "No rank has started." : "No rank has started yet.", left + 12, AXIS + marksHeight + 14);
+  }
   axis(pen, width, height, dim, left);
   marks(pen, width, height, left);
   if (lanes.cursor !== null) {
@@ -147,7 +151,7 @@ function box(pen, x, y, wide, high, left) {
 }
 
 function hatch(pen, strong, soft) {
-  const tile = new OffscreenCanvas(6, 6), brush = tile.getContext("2d");
+  const tile = el("canvas", { width: 6, height: 6 }), brush = tile.getContext("2d");
   brush.fillStyle = soft;
   brush.fillRect(0, 0, 6, 6);
   brush.strokeStyle = strong;
@@ -245,6 +249,7 @@ function onDown(event) {
     lanes.pinned = !lanes.pinned;
     lanes.rank = rankAt(each) ?? null;
     setCursor(timeAt(each));
+    if (lanes.pinned) showLogsAt(lanes.cursor);
   }, { once: true });
 }
 
@@ -264,10 +269,26 @@ function onKey(event) {
   if (acts[event.key] && !event.ctrlKey && !event.metaKey) { event.preventDefault(); acts[event.key](); }
 }
 
+// Show a time: seconds since the start of the run, or a time of day.
+function goTo(box) {
+  const [hours, ...rest] = box.value.trim().replace(/ ?s$/, "").split(":").map(Number), day = new Date(run.now.timings.started_at * 1000), start = day / 1000;
+  const t = rest.length ? day.setHours(hours, rest[0], 0, 0) / 1000 + (rest[1] || 0) - start : hours, { from, to } = extent();
+  const within = box.value.trim() !== "" && t >= from && t <= to, wide = Math.min(lanes.to - lanes.from, (to - from) / 8);
+  box.setCustomValidity(within ? "" : `The run has no such time: it goes from ${from.toFixed(1)} s to ${to.toFixed(1)} s.`);
+  if (!box.reportValidity()) return;
+  show(t - wide / 2, t + wide / 2);
+  hold(t, null);
+}
+
+function hold(t, rank) {
+  Object.assign(lanes, { pinned: true, rank });
+  setCursor(t);
+  showLogsAt(t);
+}
+
 function jumpTo(span) {
   show(span.began - span.lasted * 0.6, span.began + span.lasted * 1.6);
-  Object.assign(lanes, { pinned: true, rank: span.rank });
-  setCursor(span.began + span.lasted / 2);
+  hold(span.began + span.lasted / 2, span.rank);
   lanes.canvas.focus({ preventScroll: true });
   lanes.canvas.scrollIntoView({ block: "center" });
 }

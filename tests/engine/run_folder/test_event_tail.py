@@ -155,3 +155,26 @@ def test_composesim_is_not_believed_where_nodes_write(tmp_path: Path) -> None:
 
     assert len(finished(tmp_path)) == 1
     assert len(read_events(tmp_path)) == 1
+
+
+def test_lines_of_several_ranks_are_merged_by_the_time_at_which_they_were_printed(tmp_path: Path) -> None:
+    """A node notes the size of each log every second; what it prints before it is killed is in no size that it noted."""
+    (tmp_path / "events").mkdir()
+    (tmp_path / "logs").mkdir()
+    printed = {  # what was in each log at which time
+        "node-0.0": [(10.0, "a\n"), (13.0, "a\n"), (90.0, "a\nb\nlast words\n"), (91.0, "a\nb\nlast words\nanew\n")],
+        "node-1.1": [(11.0, "c\n"), (80.0, "c\nd\n")],
+    }
+    for stem, logs in printed.items():
+        node, _, rank = stem.partition(".")
+        samples = [
+            {"v": 1, "t": t, "node": node, "rank": None, "kind": "usage", "data": {"logs": {rank: len(text)}}}
+            for t, text in logs
+        ]
+        (tmp_path / "events" / f"{node}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples))
+        (tmp_path / "logs" / f"{stem}.log").write_text(logs[-1][1])
+    tail = EventTail(tmp_path, None)
+    lines = [(event.t, event.data["line"]) for events in tail.finish() for event in events if event.kind == "log"]
+    tail.close()
+
+    assert lines == [(10.0, "a"), (11.0, "c"), (12.0, "d"), (14.0, "b"), (14.0, "last words"), (91.0, "anew")]

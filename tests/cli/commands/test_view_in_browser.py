@@ -1,0 +1,54 @@
+"""The live page in a real browser: several readers, one that sleeps, a wrong token, and a server that is killed."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.cli.commands.test_cmd_view import Page, served
+from tests.cli.conftest import Live
+from tests.view.browser import CHROMIUM, a_tab
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed (scripts/browser.sh)")
+
+
+def test_two_readers_follow_a_run_while_a_third_one_sleeps(live: Live) -> None:
+    with served(live.project, live.run) as page, a_tab() as one, a_tab() as other:
+        sleeper = page.get("/events")
+        for tab in (one, other):
+            tab.open(f"http://{page.place}/#token={page.token}")
+            tab.wait_for("run.logs.length === 2 && document.getElementById('log').textContent.includes('begun 0')")
+            assert tab.run("document.getElementById('age').textContent").startswith("data is ")
+        for rank in (0, 1):
+            live.tell(rank, "0")
+        for tab in (one, other):
+            tab.wait_for("run.now.is_over && document.querySelector('.pill.good')")
+            assert tab.run("[...run.logs].map((each) => each[1]).filter((line) => line === 'told 0').length") == 2
+            assert tab.errors == []
+        assert b'"is_over":true' in sleeper.read()
+
+
+def test_a_wrong_token_shows_what_is_wrong_and_no_data(live: Live) -> None:
+    with served(live.project, live.run) as page, a_tab() as tab:
+        tab.open(f"http://{page.place}/#token={page.token[:-1]}")
+        tab.wait_for("document.getElementById('main').textContent.includes('token')")
+
+        assert tab.run("[run.now, run.logs.length, document.getElementById('head').textContent]") == [None, 0, ""]
+
+
+def test_a_page_whose_server_is_killed_keeps_its_data_and_says_how_to_go_on(live: Live) -> None:
+    process = live.project.start("view", live.run)
+    assert process.stdout
+    page = Page(process.stdout.readline())
+    with a_tab() as tab:
+        tab.open(f"http://{page.place}/#token={page.token}")
+        tab.wait_for("run.logs.length === 2")
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        tab.wait_for("document.getElementById('age').textContent.includes('disconnected')")
+        with served(live.project, live.run, "--port", page.place.partition(":")[2]) as again:
+            tab.wait_for("document.getElementById('age').textContent.includes('open the address')")
+            assert tab.run("run.logs.length") == 2
+            tab.open(f"http://{again.place}/#token={again.token}")
+            tab.wait_for("run.logs.length === 2 && !live.lost")
