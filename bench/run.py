@@ -22,7 +22,19 @@ from typing import Any
 from bench import machine
 from bench.goals import Row
 from bench.leftovers import sweep
-from bench.rows import commands, curves, emulation, overhead, phases, recipes, rendering, startup, teardown, training
+from bench.rows import (
+    commands,
+    curves,
+    emulation,
+    overhead,
+    phases,
+    recipes,
+    rendering,
+    startup,
+    teardown,
+    training,
+    viewing,
+)
 from bench.setting import BENCH, Setting, prepared
 from bench.table import as_markdown
 
@@ -37,6 +49,7 @@ MODULES = (
     recipes,
     training,
     curves,
+    viewing,
 )  # the quick ones first, so that mistakes show early
 KEYS = sorted((key for module in MODULES for key in module.KEYS), key=int)
 
