@@ -69,6 +69,15 @@ def test_logs_of_some_nodes_and_ranks(passed: Project, words: tuple[str, ...], r
     assert {json.loads(line)["rank"] for line in lines} == ranks
 
 
+def test_logs_show_what_a_rank_printed_on_another_node(tmp_path: Path) -> None:
+    """In an elastic run, a rank may be on another node in each round."""
+    project = run_finished(tmp_path, "", "--nodes", "2", "--elastic", "1:2")
+    (tmp_path / ".composesim" / "runs" / DONE / "logs" / "node-1.0.log").write_text("moved\n")
+    for words in ((), ("--rank", "0"), ("--node", "1")):
+        assert "node-1 | moved" in project.run("logs", "--run", DONE, *words).stdout
+    assert "moved" not in project.run("logs", "--run", DONE, "--node", "0").stdout
+
+
 def test_logs_begin_with_the_last_lines_of_each_rank(passed: Project) -> None:
     lines = passed.run("logs", "--run", DONE, "--tail", "1", "--follow").stdout.splitlines()
 
