@@ -151,9 +151,15 @@ def become_rank(parent: int, output: int, descriptors: Iterable[int]) -> None:
     os.dup2(output, 2)
     for descriptor in descriptors:
         os.close(descriptor)
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:  # seeded when it was imported: ranks with the same state would shuffle alike
-        numpy_random.seed()
+    _reseed()
+
+
+def _reseed() -> None:
+    """Reseed the generators that were seeded when the parent imported them, or unseeded ranks would draw the same numbers."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 def run_rank(variables: dict[str, str] | None, launcher: str, program: list[str]) -> None:

@@ -56,6 +56,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         assert set(run.start(1).exit_codes().values()) == {0}, (run.folder / "logs" / "node-0.stderr").read_text()
         said[launcher] = _said(run.log(1))
         said[launcher]["events"] = run.events("node-0")
+        said[launcher]["seeds"] = [_said(run.log(rank))["seed"] for rank in range(2)]
     bare = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "report.py", "--lr", "0.1", "a b"],
         cwd=SCRIPTS,
@@ -78,6 +79,12 @@ def _said(text: str) -> dict[str, Any]:
 def test_a_script_finds_itself_as_under_torchrun(reports: dict[str, dict[str, Any]], launcher: str) -> None:
     seen = ("argv", "name", "file", "path", "cwd")
     assert {name: reports[launcher][name] for name in seen} == {name: reports["bare"][name] for name in seen}
+
+
+@pytest.mark.parametrize("launcher", ["warm", "torchrun", "env"])
+def test_ranks_without_a_seed_draw_different_numbers(reports: dict[str, dict[str, Any]], launcher: str) -> None:
+    """As processes that import torch themselves; a shared seed would hide an unseeded shuffle."""
+    assert len(set(reports[launcher]["seeds"])) == 2
 
 
 @pytest.mark.parametrize("launcher", ["warm", "torchrun"])

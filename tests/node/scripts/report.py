@@ -24,6 +24,7 @@ said = json.dumps(
         "file": __file__,
         "path": sys.path[0],
         "cwd": str(Path.cwd()),
+        "seed": torch.initial_seed(),
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")},
     }
 )
