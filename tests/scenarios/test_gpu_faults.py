@@ -67,7 +67,8 @@ def test_injected_errors_have_the_type_and_the_words_of_real_ones(project: Proje
     run = ("up", "--engine", "local", "--nodes", "1", "--gpus", "0", "--name", name)
     outcome = project.run(*run, project.write("real.py", REAL))
     assert outcome.status == 0, outcome.stderr
-    memory, access = project.log_of(name, "node-0.0").splitlines()[:2]
+    log = project.log_of(name, "node-0.0")  # CUDA prints there what it asserted
+    memory, access = (line for line in log.splitlines() if re.match(r"\w+Error b'", line))
     print(memory, access, sep="\n")
 
     assert memory.startswith("OutOfMemoryError b'CUDA out of memory. Tried to allocate ")
@@ -79,21 +80,18 @@ def test_a_slow_gpu_takes_longer_for_a_step_until_it_is_healed(project: Project)
     project.write(
         "fault.yaml",
         "steps:\n"
-        "- at: {rank: 1, step: 100}\n  fault: {kind: gpu-slow, node: node-1, by: 20}\n"
-        "- at: {rank: 1, step: 200}\n  heal: node-1\n",
+        "- at: {rank: 1, step: 500}\n  fault: {kind: gpu-slow, node: node-1, by: 20}\n"
+        "- at: {event: fault, after: 3s}\n  heal: node-1\n",
     )
-    outcome = project.run(*PLAY, "--gpus", "0", project.write("train.py", SCRIPT), "400")
+    outcome = project.run(*PLAY, "--gpus", "0", project.write("train.py", SCRIPT), "20000")
     assert outcome.status == 0, outcome.stderr
-    log = project.log_of(outcome.report["run"], "node-1.1")
-    took = {
-        row["step"]: row["milliseconds"]
-        for line in log.splitlines()
-        if line.startswith("{")
-        for row in [json.loads(line)]
-    }
-    normal, slow, healed = (
-        median(took[step] for step in steps) for steps in (range(20, 90), range(130, 190), range(300, 390))
+    lines = project.log_of(outcome.report["run"], "node-1.1").splitlines()
+    steps = [json.loads(line)["milliseconds"] for line in lines if line.startswith("{")]
+    normal, healed = median(steps[:400]), median(steps[-400:])
+    slow = [milliseconds for milliseconds in steps if milliseconds > 10 * normal]
+    print(
+        f"a step: {normal:.2f} ms; {len(slow)} slow ones, median {median(slow or [0]):.2f} ms; healed {healed:.2f} ms"
     )
-    print(f"a step: {normal:.2f} ms, slow {slow:.2f} ms, healed {healed:.2f} ms")
 
-    assert slow > 5 * max(normal, healed)
+    assert len(slow) > 20
+    assert healed < 2 * normal
