@@ -14,15 +14,12 @@ class Listener(Protocol):
 
     def progress(self, text: str) -> None:
         """Receive one line about a slow step before the nodes start, or about the end of the run."""
-        ...
 
     def waiting(self, what: str) -> None:
         """Receive what a step before the nodes start waits for."""
-        ...
 
     def show(self, events: list[Event], state: ClusterState) -> None:
         """Receive the events since the last call, which may be none, and the state after them."""
-        ...
 
 
 class QuietListener:

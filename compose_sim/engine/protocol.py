@@ -37,19 +37,15 @@ class Engine(Protocol):
 
     def describe(self) -> str:
         """Return the engine's name and version in a few words."""
-        ...
 
     def prepare(self, plan: Plan, progress: Progress) -> str:
         """Make sure that the images exist; return the tag to run. Raise EnvironmentMissingError if one is not available."""
-        ...
 
     def image_digest(self, image: str) -> str:
         """Return what identifies the content of an image; "" if there is no such image."""
-        ...
 
     def start(self, plan: Plan, folder: RunFolder) -> None:
         """Start the master and the nodes that the run begins with; return once all of them have been started."""
-        ...
 
     def exits(self, plan: Plan) -> Iterator[NodeStatus]:
         """
@@ -57,7 +53,6 @@ class Engine(Protocol):
 
         If this engine object restarts a node, the next exit of the node is yielded too.
         """
-        ...
 
     def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         """
@@ -65,40 +60,30 @@ class Engine(Protocol):
 
         Pausing a paused node, resuming a running one and starting a running one change nothing. Raise EngineError if the act fails.
         """
-        ...
 
     def addresses(self, plan: Plan) -> Mapping[str, str]:
         """Return the IPv4 address of each running node and the master, by name; empty if nodes have no separate addresses."""
-        ...
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """Return the nodes of one run, or of all runs of this engine."""
-        ...
 
     def stop(self, run: str, *, grace_s: float) -> None:
         """Ask every node to exit, and kill those that have not after `grace_s` seconds."""
-        ...
 
     def remove(self, run: str) -> None:
         """Remove all nodes, networks and volumes of a run, if there are any. The run's folder stays."""
-        ...
 
     def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
         """Run a command inside a node and return the exit status. It gets this terminal, or `write` gets each line of output."""
-        ...
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
         """Return the last lines that a node's first process printed, for a node that exited before it could log."""
-        ...
 
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the folder of each run that still has a node or a network, by name; "" if the folder is unknown."""
-        ...
 
     def forget_absent_runs(self) -> None:
         """Remove what runs without nodes and networks have left on this machine."""
-        ...
 
     def problem(self) -> str:
         """Return why the engine does not respond, with a command to type next; "" if it does."""
-        ...

@@ -72,11 +72,6 @@ class Workbook:
         lessons = self.course.lessons
         return lessons.get(self._state.current) or next(iter(lessons.values()))
 
-    @property
-    def is_done(self) -> bool:
-        """Whether all lessons are passed."""
-        return all(self.progress(lesson).passed_at for lesson in self.course.lessons.values())
-
     def progress(self, lesson: LessonFolder) -> Progress:
         """Return what the student has done in a lesson."""
         return self._state.lessons.get(lesson.name, Progress())
@@ -113,13 +108,11 @@ class Workbook:
         write_file(script, lesson.read(SCRIPT))
         return backup
 
-    def latest_passed(self) -> LessonFolder:
-        """Return the lesson that was passed last, or the current one if none is."""
+    def solution(self, name: str | None) -> str:
+        """Return the solution of a lesson, by default the one that was passed last; raise SpecError if it is not passed yet."""
         passed = [(progress.passed_at, lesson) for lesson, progress in self.rows() if progress.passed_at]
-        return max(passed, key=lambda each: each[0])[1] if passed else self.current
-
-    def solution(self, lesson: LessonFolder) -> str:
-        """Return the solution; raise SpecError if the lesson is not passed yet."""
+        latest = max(passed, key=lambda each: each[0])[1] if passed else self.current
+        lesson = self.course.find(name) if name else latest
         if not self.progress(lesson).passed_at:
             raise SpecError(
                 f"lesson {lesson.name} is not passed yet, so its solution is not shown",

@@ -113,8 +113,7 @@ def reset(name: str | None) -> None:
 @_lesson_argument
 def solution(name: str | None) -> None:
     """Print one good solution of a lesson that you have passed (default: the latest)."""
-    workbook = Workbook.find(Path.cwd())
-    echo(workbook.solution(workbook.course.find(name) if name else workbook.latest_passed()), nl=False)
+    echo(Workbook.find(Path.cwd()).solution(name), nl=False)
 
 
 @command.command("grade")

@@ -19,7 +19,6 @@ from compose_sim.errors import SpecError
 
 RANK_BYTES = 300 << 20  # of a rank with torch and a small model
 RUN_BYTES = 1 << 30  # of disk, for a run with logs and checkpoints
-PROCESSES_PER_NODE = 4096  # the limit of a container, which counts threads
 _MIB = 1 << 20
 # The least that a rank needs: one that is forked from a process with torch shares most of its memory, others import torch.
 _LEAST_RANK_BYTES = {"warm": 35 * _MIB, "command": 8 * _MIB}

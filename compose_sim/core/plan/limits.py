@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import IPv4Network, ip_network
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.network.links import check_links
-from compose_sim.core.plan.model import NOBODY, REQUESTED, Choice
+from compose_sim.core.plan.model import REQUESTED, Choice
 from compose_sim.core.request.spec import MAX_NODES_ON_A_BRIDGE, ClusterSpec
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import EnvironmentMissingError, SpecError
@@ -73,11 +72,6 @@ def _check_links(spec: ClusterSpec, *, portable: bool) -> None:
         check_links(spec.link, [f"node-{number}" for number in range(len(spec.node_specs))])
     except ValueError as error:
         raise SpecError(f"--link: {error}", hint="composesim up --nodes N --link …") from None
-
-
-def as_ordinary_user(host: Host) -> Host:
-    """Return the host with nodes that do not run as root: sshd of root needs capabilities that nodes do not have."""
-    return replace(host, user_id=NOBODY, group_id=NOBODY, user_name="node") if host.user_id == 0 else host
 
 
 def choose_user(spec: ClusterSpec, host: Host) -> Choice | None:

@@ -20,12 +20,12 @@ from compose_sim.core.plan.defaults import (
     require_no_slurm_options,
 )
 from compose_sim.core.plan.environment import common_environment, gpu_environment, stall_seconds, with_dotenv
-from compose_sim.core.plan.gpus.assignment import gpu_requests
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME, GpuPlan, plan_gpus
-from compose_sim.core.plan.limits import as_ordinary_user, check_limits, choose_network, choose_subnet, choose_user
+from compose_sim.core.plan.limits import check_limits, choose_network, choose_subnet, choose_user
 from compose_sim.core.plan.model import (
     CONTAINER_FOLDER,
     HOSTED,
+    NOBODY,
     Choice,
     Mount,
     Plan,
@@ -38,7 +38,7 @@ from compose_sim.core.plan.mounts import driver_mounts, node_mounts, private_pro
 from compose_sim.core.plan.node_roles import role_command
 from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
 from compose_sim.core.plan.recipes.options import check_options
-from compose_sim.core.plan.services import needed_packages
+from compose_sim.core.plan.services import ServiceContext, needed_packages
 from compose_sim.core.plan.services_plan import plan_services
 from compose_sim.core.plan.slurm import FIRST_NODE, check_slurm, choose_slurm_gpus, job_choice, submit_options
 from compose_sim.core.request.spec import ClusterSpec
@@ -93,16 +93,17 @@ def make_plan(
     recipe = recipe or load_recipe(spec.recipe)
     runtime = _choose_runtime(spec, host, recipe, program, run=run, run_folder=run_folder, portable=portable)
     layout = _lay_out(spec, program, runtime)
-    services, ports, port_choices = plan_services(
-        spec,
-        recipe.ports(layout),
+    context = ServiceContext(
         run=run,
         python=runtime.python,
+        folder=CONTAINER_FOLDER,
         working_directory=program.folder,
-        mounts=runtime.mounts,
+        node_mounts=runtime.mounts,
         has_token=recipe.DRIVEN,
-        listening={} if portable else host.listening,
-        contained=runtime.contained,
+    )
+    listening = {} if portable else host.listening
+    services, ports, port_choices = plan_services(
+        spec, recipe.ports(layout), context, listening=listening, contained=runtime.contained
     )
     layout = replace(layout, published={port.name: port.port for port in ports})
     plan = _assemble(spec, recipe, layout, runtime, run=run)
@@ -147,15 +148,22 @@ def _choose_runtime(
         )
     check_limits(spec, host, engine=engine.value, portable=portable)
     contained = engine.value == "docker"
-    if contained and launcher == HOSTED:
-        host = as_ordinary_user(host)
+    if contained and launcher == HOSTED and host.user_id == 0:  # sshd of root needs capabilities that nodes do not have
+        host = replace(host, user_id=NOBODY, group_id=NOBODY, user_name="node")
     folder = CONTAINER_FOLDER if contained else run_folder
     mounts = node_mounts(spec, host, program, image=image.value) if contained else ()
     cuda, framework = cuda_of_nodes(host, image=image.value, packages=recipe.PACKAGES)
     hidden = choose_gpus(spec, host, cuda=cuda, framework=framework, emulates=recipe.EMULATES_GPUS)
     shown, gpu_plan = hidden, None
     if shown is None:
-        gpu_plan = _plan_gpus(spec, host, mounts, run=run, folder=folder, contained=contained)
+        sockets = f"{folder}/mps"
+        gpu_plan = plan_gpus(
+            spec,
+            host,
+            contained=contained,
+            mps_folder=sockets if len(sockets) <= _LONGEST_SOCKET_FOLDER else f"/tmp/composesim-mps-{run}",
+            visible=[mount.target for mount in mounts if mount.source == mount.target],
+        )
         shown = Choice(what="gpus", value=gpu_plan.value, why=gpu_plan.why)
     on_all = gpu_plan is None or all(node.bound.uuids for node in gpu_plan.nodes)
     backend = choose_backend(spec, host, gpus=hidden.value if hidden else None, all_nodes=on_all)
@@ -268,23 +276,6 @@ def _plan_nodes(recipe: Recipe, layout: ClusterLayout, runtime: _Runtime, *, run
         )
         first_rank += nproc
     return tuple(nodes)
-
-
-def _plan_gpus(
-    spec: ClusterSpec, host: Host, mounts: tuple[Mount, ...], *, run: str, folder: str, contained: bool
-) -> GpuPlan:
-    mps_folder = f"{folder}/mps"
-    return plan_gpus(
-        gpu_requests(spec),
-        host.gpus,
-        gpus=spec.gpus,
-        share=spec.share,
-        gpu_memory=spec.gpu_memory,
-        contained=contained,
-        cpus=host.cpus,
-        mps_folder=mps_folder if len(mps_folder) <= _LONGEST_SOCKET_FOLDER else f"/tmp/composesim-mps-{run}",
-        visible=[mount.target for mount in mounts if mount.source == mount.target],
-    )
 
 
 def _plan_mps(spec: ClusterSpec, runtime: _Runtime, gpus: GpuPlan) -> PlannedMps | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compose_sim.core.plan.model import CONTAINER_FOLDER, Choice, Mount, PlannedPort, PlannedService
+from compose_sim.core.plan.model import Choice, PlannedPort, PlannedService
 from compose_sim.core.plan.ports import choose_ports
 from compose_sim.core.plan.services import ServiceContext, load_service, requested_services
 from compose_sim.core.request.spec import ClusterSpec
@@ -14,12 +14,8 @@ from compose_sim.core.request.spec import ClusterSpec
 def plan_services(
     spec: ClusterSpec,
     master_ports: tuple[PlannedPort, ...],
+    context: ServiceContext,
     *,
-    run: str,
-    python: str,
-    working_directory: str,
-    mounts: tuple[Mount, ...],
-    has_token: bool,
     listening: Mapping[int, str],
     contained: bool,
 ) -> tuple[tuple[PlannedService, ...], tuple[PlannedPort, ...], tuple[Choice, ...]]:
@@ -30,17 +26,7 @@ def plan_services(
     """
     services: list[PlannedService] = []
     for name, value in requested_services(spec.services).items():
-        context = ServiceContext(
-            run=run,
-            value=value,
-            python=python,
-            folder=CONTAINER_FOLDER,
-            working_directory=working_directory,
-            node_mounts=mounts,
-            has_token=has_token,
-            master_ports=master_ports,
-        )
-        services += load_service(name).containers(context)
+        services += load_service(name).containers(replace(context, value=value))
     wanted = [*master_ports, *(port for service in services for port in service.ports)]
     ports, choices = choose_ports(wanted, requested=spec.publish, listening=listening, shared=not contained)
     placed = [replace(each, ports=tuple(ports[port.name] for port in each.ports)) for each in services]

@@ -21,8 +21,6 @@ class Player(Protocol):
 
         Must be called regularly, even if there are no new `events`; `now` is in Unix seconds.
         """
-        ...
 
     def observe(self, events: list[Event]) -> None:
         """Take note of the last events, after which nothing is due any more."""
-        ...

@@ -31,14 +31,14 @@ def test_progress_survives_and_the_solution_comes_after_success(workbook: Workbo
     lesson = workbook.current
     workbook.record(lesson, FAILED)
     with pytest.raises(SpecError, match="not passed yet"):
-        workbook.solution(lesson)
+        workbook.solution(lesson.name)
     workbook.record(lesson, PASSED)
     workbook.record(lesson, FAILED)  # a later attempt does not take it back
 
     again = Workbook.find(workbook.folder / lesson.name)
 
     assert again.progress(lesson).attempts == 3
-    assert again.solution(lesson) == lesson.read(SOLUTION)
+    assert again.solution(lesson.name) == lesson.read(SOLUTION)
     following = again.next_lesson()
     assert following is not None
     assert following.name.startswith("02-")

@@ -13,16 +13,6 @@ from compose_sim.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRequest:
-    """The GPUs that one node requests: those named in `gpus`, or `per_node` of the cluster's, by default one per rank."""
-
-    node: str
-    ranks: int
-    gpus: str = ""
-    per_node: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """The GPUs of each node, in the order of the nodes, and the users of each GPU."""
 
@@ -37,74 +27,59 @@ class Assignment:
         return tuple({gpu.uuid: gpu for node in self.nodes for gpu in node}.values())
 
 
-def gpu_requests(spec: ClusterSpec) -> list[GpuRequest]:
-    """Return what each node of a spec requests, in the order of the nodes."""
-    return [
-        GpuRequest(
-            node=f"node-{number}",
-            ranks=node.nproc_per_node or spec.nproc_per_node,
-            gpus=node.gpus or "",
-            per_node=spec.gpus_per_node,
-        )
-        for number, node in enumerate(spec.node_specs)
-    ]
-
-
-def assign(requests: Sequence[GpuRequest], inventory: Inventory, *, gpus: str) -> Assignment:
+def assign(spec: ClusterSpec, inventory: Inventory) -> Assignment:
     """
-    Spread the nodes evenly over the GPUs that `gpus` selects ("auto", "all" or names).
+    Spread the nodes evenly over the GPUs that `--gpus` selects ("auto", "all" or names), by default one GPU per rank.
 
     Each node gets the GPUs with the fewest ranks so far, so nodes share GPUs only if there are too few.
     Raises SpecError if a node requests more GPUs than there are.
     """
     pool, left_out = inventory.gpus, ""
-    if gpus == "auto":
+    if spec.gpus == "auto":
         pool, left_out = eligible_gpus(inventory)
-    elif gpus != "all":
-        pool = named_gpus(gpus, inventory)
+    elif spec.gpus != "all":
+        pool = named_gpus(spec.gpus, inventory)
     load: Counter[str] = Counter()
     sharers: dict[str, tuple[str, ...]] = {}
     nodes = []
-    for request in requests:
-        chosen = _named(request, inventory) if request.gpus else _least_used(request, pool, load)
-        _require_one_slice(request, chosen)
+    for number, own in enumerate(spec.node_specs):
+        node, ranks = f"node-{number}", own.nproc_per_node or spec.nproc_per_node
+        if own.gpus:
+            chosen = () if own.gpus == "none" else named_gpus(own.gpus, inventory)
+        else:
+            chosen = _least_used(node, ranks, spec.gpus_per_node, pool, load)
+        _require_one_slice(node, chosen)
         for gpu in chosen:  # a rank may compute on several of them
-            load[gpu.uuid] += -(-request.ranks // len(chosen))
-            sharers[gpu.uuid] = (*sharers.get(gpu.uuid, ()), request.node)
+            load[gpu.uuid] += -(-ranks // len(chosen))
+            sharers[gpu.uuid] = (*sharers.get(gpu.uuid, ()), node)
         nodes.append(chosen)
     return Assignment(nodes=tuple(nodes), left_out=left_out, ranks=dict(load), sharers=sharers)
 
 
-def _named(request: GpuRequest, inventory: Inventory) -> tuple[Gpu, ...]:
-    return () if request.gpus == "none" else named_gpus(request.gpus, inventory)
-
-
-def _least_used(request: GpuRequest, pool: Sequence[Gpu], load: Counter[str]) -> tuple[Gpu, ...]:
-    wanted = request.per_node or request.ranks
+def _least_used(
+    node: str, ranks: int, per_node: int | None, pool: Sequence[Gpu], load: Counter[str]
+) -> tuple[Gpu, ...]:
+    wanted = per_node or ranks
     if wanted > len(pool):
-        message, hint = _too_few(request, wanted, pool)
-        raise SpecError(message, hint=hint)
+        there = "there is 1 GPU" if len(pool) == 1 else f"there are {len(pool)} GPUs"
+        if per_node:
+            raise SpecError(
+                f"{per_node} GPUs per node are too many: {there}",
+                hint=f"composesim up --gpus-per-node {len(pool)} …, or --gpus emulated",
+            )
+        raise SpecError(
+            f"{node} needs {ranks} GPUs, one per rank, and {there}: NCCL refuses two ranks of one node on one GPU",
+            hint=f"composesim up --nodes {wanted} --nproc-per-node 1 …, as nodes can share a GPU; or --gpus emulated",
+        )
     order = sorted(range(len(pool)), key=lambda number: (load[pool[number].uuid], number))
     return tuple(pool[number] for number in sorted(order[:wanted]))
 
 
-def _too_few(request: GpuRequest, wanted: int, pool: Sequence[Gpu]) -> tuple[str, str]:
-    there = "there is 1 GPU" if len(pool) == 1 else f"there are {len(pool)} GPUs"
-    if request.per_node:
-        return f"{request.per_node} GPUs per node are too many: {there}", (
-            f"composesim up --gpus-per-node {len(pool)} …, or --gpus emulated"
-        )
-    return (
-        f"{request.node} needs {request.ranks} GPUs, one per rank, and {there}: NCCL refuses two ranks of one node on one GPU",
-        f"composesim up --nodes {wanted} --nproc-per-node 1 …, as nodes can share a GPU; or --gpus emulated",
-    )
-
-
-def _require_one_slice(request: GpuRequest, chosen: Sequence[Gpu]) -> None:
+def _require_one_slice(node: str, chosen: Sequence[Gpu]) -> None:
     """Raise SpecError for several MIG slices: CUDA shows a process only one."""
     if len(chosen) > 1 and any(gpu.parent for gpu in chosen):
         slices = ", ".join(label(gpu) for gpu in chosen)
         raise SpecError(
-            f"{request.node} would see {slices}, and CUDA shows a process only one MIG slice",
+            f"{node} would see {slices}, and CUDA shows a process only one MIG slice",
             hint=f"composesim up --nodes {len(chosen)} --gpus-per-node 1 …",
         )

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compose_sim.core.host.gpus import Gpu, Inventory
-from compose_sim.core.plan.gpus.assignment import Assignment, GpuRequest, assign
+from compose_sim.core.host.host import Host
+from compose_sim.core.plan.gpus.assignment import Assignment, assign
 from compose_sim.core.plan.gpus.binding import (
     RAW,
     VARIABLES,
@@ -19,6 +20,7 @@ from compose_sim.core.plan.gpus.binding import (
 )
 from compose_sim.core.plan.gpus.request import label
 from compose_sim.core.plan.gpus.sharing import CONTEXT_BYTES, MPS, OWN, Sharing, crowds_cpus, decide_sharing
+from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.units import format_bytes
 
 MPS_NAME = "mps"  # of the service, and of the node in the events
@@ -45,34 +47,23 @@ class GpuPlan:
     environment: Mapping[str, str] = field(default_factory=dict)  # of all nodes
 
 
-def plan_gpus(
-    requests: Sequence[GpuRequest],
-    inventory: Inventory,
-    *,
-    gpus: str,
-    share: str,
-    gpu_memory: int | None,
-    contained: bool,
-    cpus: int,
-    mps_folder: str,
-    visible: Sequence[str] = (),
-) -> GpuPlan:
+def plan_gpus(spec: ClusterSpec, host: Host, *, contained: bool, mps_folder: str, visible: Sequence[str]) -> GpuPlan:
     """
     Assign GPUs to the nodes. `mps_folder` is the nodes' path for the pipes of MPS; containers see `visible` folders anyway.
 
     Raises SpecError if the nodes do not fit, and EnvironmentMissingError if this machine lacks something.
     """
-    assignment = assign(requests, inventory, gpus=gpus)
-    sharing = decide_sharing(assignment, inventory, share=share, gpu_memory=gpu_memory)
-    form, how = choose_binding(
-        inventory, contained=contained, needed=assignment.gpus, own_driver=_sees_driver(inventory, visible)
-    )
+    inventory = host.gpus
+    assignment = assign(spec, inventory)
+    sharing = decide_sharing(assignment, inventory, share=spec.share, gpu_memory=spec.gpu_memory)
+    sees_driver = not driver_mounts(inventory.toolkit, visible=visible)
+    form, how = choose_binding(inventory, contained=contained, needed=assignment.gpus, own_driver=sees_driver)
     clients = [any(sharing.shares[gpu.uuid].mode == MPS for gpu in node) for node in assignment.nodes]
     # An MPS client sees what the daemon sees: all GPUs of all clients.
     served = tuple(
         {gpu.uuid: gpu for node, joins in zip(assignment.nodes, clients, strict=True) if joins for gpu in node}.values()
     )
-    crowds = _crowds([request.ranks for request in requests], sharing, cpus=cpus)
+    crowds = _crowds(spec, sharing, cpus=host.cpus)
     nodes = tuple(
         _node(node, inventory, sharing, form=form, joins_mps=joins, mps_folder=mps_folder, crowd=crowd)
         for node, joins, crowd in zip(assignment.nodes, clients, crowds, strict=True)
@@ -81,7 +72,7 @@ def plan_gpus(
     needs_path = bool(mounts or inventory.toolkit.driver_folders)
     return GpuPlan(
         value=_value(assignment),
-        why=_why(assignment, sharing, gpus=gpus, how=how),
+        why=_why(assignment, sharing, gpus=spec.gpus, how=how),
         nodes=nodes,
         mps=_mps(served, inventory, mounts, form=form, mps_folder=mps_folder) if served else None,
         mounts=mounts,
@@ -92,8 +83,9 @@ def plan_gpus(
     )
 
 
-def _crowds(ranks: Sequence[int], sharing: Sharing, *, cpus: int) -> list[str]:
+def _crowds(spec: ClusterSpec, sharing: Sharing, *, cpus: int) -> list[str]:
     """Return `FIRST/ALL` for each node (the first rank on it, and all ranks) if ranks must divide the CPUs among them, else ""."""
+    ranks = [node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs]
     if not crowds_cpus(sharing, ranks=sum(ranks), cpus=cpus):
         return [""] * len(ranks)
     return [f"{sum(ranks[:node])}/{sum(ranks)}" for node in range(len(ranks))]
@@ -109,11 +101,6 @@ def _nccl(assignment: Assignment, sharing: Sharing) -> dict[str, str]:
     if is_shared and all(len(node) <= 1 for node in assignment.nodes):
         environment["NCCL_MAX_CTAS"] = "1"  # one channel with one socket per neighbour, to save CPU
     return environment
-
-
-def _sees_driver(inventory: Inventory, visible: Sequence[str]) -> bool:
-    """Return whether containers see the driver in the folders that they see anyway."""
-    return not driver_mounts(inventory.toolkit, visible=visible)
 
 
 def _node(

@@ -31,7 +31,11 @@ def eligible_gpus(inventory: Inventory) -> tuple[tuple[Gpu, ...], str]:
     chosen = by_model.get(model, [])
     free = [gpu for gpu in chosen if not gpu.is_busy]
     left_out = [f"the {name} is another model" for name in by_model if name != model]
-    left_out += [f"{label(gpu)} is busy ({_holders(gpu)})" for gpu in chosen if gpu.is_busy and free]
+    left_out += [
+        f"{label(gpu)} is busy ({format_bytes(gpu.used_bytes)} used by {', '.join(gpu.processes[:3])})"
+        for gpu in chosen
+        if gpu.is_busy and free
+    ]
     return tuple(free or chosen), "; ".join(left_out)
 
 
@@ -51,7 +55,3 @@ def _one(name: str, inventory: Inventory) -> Gpu:
         problem = f"GPU '{name}' is divided into MIG slices: name one of those"
     listed = "\n".join(f"{gpu.index:>4}  {gpu.uuid}  {gpu.model} {gpu.profile}".rstrip() for gpu in inventory.gpus)
     raise SpecError(problem, evidence=listed, hint=f"composesim up --gpus {inventory.gpus[0].index} …")
-
-
-def _holders(gpu: Gpu) -> str:
-    return f"{format_bytes(gpu.used_bytes)} used by {', '.join(gpu.processes[:3])}"

@@ -44,23 +44,18 @@ class Recipe(Protocol):
 
     def launcher(self, spec: ClusterSpec) -> str:
         """Return how nodes start ranks (node/agent/launchers.py)."""
-        ...
 
     def master_command(self, cluster: ClusterLayout) -> tuple[str, ...]:
         """Return the command line of the master."""
-        ...
 
     def node_command(self, cluster: ClusterLayout) -> tuple[str, ...]:
         """Return the command line of a node."""
-        ...
 
     def environment(self, cluster: ClusterLayout) -> Mapping[str, str]:
         """Return variables for the nodes and the master."""
-        ...
 
     def ports(self, cluster: ClusterLayout) -> tuple[PlannedPort, ...]:
         """Return the ports of the master to publish on this machine."""
-        ...
 
 
 def load_recipe(name: str) -> Recipe:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
-from compose_sim.core.plan.model import Mount, PlannedPort, PlannedService
+from compose_sim.core.plan.model import Mount, PlannedService
 from compose_sim.core.plan.node_roles import role_command
 from compose_sim.core.request.service_names import BUILT_IN
 
@@ -19,13 +19,12 @@ class ServiceContext:
     """What a service is planned from. Paths are those in the container."""
 
     run: str
-    value: str  # of `--with NAME=VALUE`, or ""
+    value: str = ""  # of `--with NAME=VALUE`
     python: str
     folder: str  # of the run
     working_directory: str  # of the nodes
     node_mounts: tuple[Mount, ...]  # files of this machine that nodes see
     has_token: bool  # whether the nodes have the run's token
-    master_ports: tuple[PlannedPort, ...]  # that the master publishes
 
     def sees(self, *names: str, writable: bool = False) -> tuple[Mount, ...]:
         """Return mounts of folders of the run."""
@@ -46,7 +45,6 @@ class Service(Protocol):
 
     def containers(self, context: ServiceContext) -> tuple[PlannedService, ...]:
         """Return the containers, the published one first."""
-        ...
 
 
 def load_service(name: str) -> Service:
