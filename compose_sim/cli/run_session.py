@@ -10,9 +10,8 @@ from typing import NoReturn
 from compose_sim.app.listener import Listener
 from compose_sim.app.session import Session
 from compose_sim.cli.console import print_json, say
-from compose_sim.cli.views.junit import write_junit
 from compose_sim.cli.views.live import listening
-from compose_sim.cli.views.page import LivePage
+from compose_sim.cli.views.page import LivePage, write_junit
 from compose_sim.cli.views.report import print_report
 from compose_sim.core.compose.document import project_name
 from compose_sim.core.report.report import Report

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from compose_sim.engine.project_owner import Owner, as_user
@@ -94,7 +95,8 @@ def run_on_terminal(
     """
     ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the program, as in a shell
     try:
-        done = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=_restore_interrupts, **as_user(owner))
+        restore = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        done = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=restore, **as_user(owner))
     except FileNotFoundError:
         return 127
     except PermissionError:
@@ -173,10 +175,6 @@ def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> s
         start_new_session=True,
         preexec_fn=_die_with_parent,
     )
-
-
-def _restore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _die_with_parent() -> None:

@@ -17,7 +17,7 @@ from compose_sim.app.session import Session
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.protocol import Progress
-from compose_sim.engine.run_folder.folder import RunFolder, runs_of
+from compose_sim.engine.run_folder.folder import runs_of
 from compose_sim.engine.run_folder.record import finished_runs
 from compose_sim.errors import EnvironmentMissingError
 from tests.cli.conftest import COMMAND, UP, WAITING, Project
@@ -89,7 +89,7 @@ def test_a_run_goes_on_without_a_reader_and_other_verbs_end_like_any_command_in_
         return subprocess.run([*COMMAND, *words], cwd=project.folder, stdout=writer, stderr=writer).returncode
 
     assert status(*UP, "--nodes", "1", "--name", "unread", "train.py") == 0
-    assert RunFolder(project.folder / ".composesim" / "runs" / "unread").report_file.is_file()
+    assert (project.folder / ".composesim" / "runs" / "unread" / "report.json").is_file()
     assert [status("--help"), status("ps", "--all")] == [141, 141]
     os.close(writer)
 

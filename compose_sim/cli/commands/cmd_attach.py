@@ -49,7 +49,7 @@ def command(wanted: str | None, now: bool, dap: int | None, run: str | None) -> 
                 f"somebody is already attached to rank {rank}, at {stop.file}:{stop.line}", hint="composesim logs -f"
             )
         if now and not over.is_set() and not (stop and stop.phase == "waiting"):
-            watch.request_stop(node)
+            watch.stop_on = node
         elif not (stop or over.is_set()):
             say(f"waiting for rank {rank} to reach a breakpoint (Ctrl-C to leave)")
         link = watch.connect(over)

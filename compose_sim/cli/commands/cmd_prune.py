@@ -8,7 +8,7 @@ import click
 
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.run_lookup import everywhere_option, json_option
-from compose_sim.engine.lifetime.orphans import forget_absent_runs, runs_to_act_on
+from compose_sim.engine.lifetime.orphans import find_runs, forget_absent_runs
 from compose_sim.engine.run_folder.retirement import delete_finished
 
 
@@ -22,7 +22,7 @@ def command(finished: bool, everywhere: bool, as_json: bool) -> None:
     Runs that are running, kept with --keep, or rendered are not touched.
     """
     project = Path.cwd()
-    found = runs_to_act_on(project, everywhere=everywhere)
+    found = [left for left in find_runs(project) if everywhere or left.is_in(project)]
     removed = []
     for left in found:
         if left.state == "unreadable":

@@ -64,9 +64,11 @@ class FaultController:
         """Take note of new events of the run. Must also be called regularly if there are none."""
         self._losses.observe(events)
         self._actions.observe(events)
+        nproc = {node.name: node.nproc for node in self._plan.nodes}
         for event in events:
-            if event.kind == "round":
-                self._ranks = _ranks_in(self._plan, event.data.get("nodes") or ())
+            if event.kind == "round":  # its nodes are in the order of their ranks
+                nodes = event.data.get("nodes") or ()
+                self._ranks = dict(enumerate(name for name in nodes for _ in range(nproc.get(name, 0))))
 
     def cancel(self) -> None:
         """Begin nothing more, and wait for no node; a call to the engine that is in progress continues."""
@@ -115,7 +117,7 @@ class FaultController:
     def _acknowledge(self, file: str | None) -> None:
         if file:
             with suppress(OSError, ComposesimError):  # gone, or not a file
-                self._requests.acknowledge(file)
+                self._folder.files.remove(file)
 
     def _take_requests(self) -> None:
         try:
@@ -279,9 +281,3 @@ class FaultController:
         details = {name: getattr(known, name) for name in ("message", "evidence", "hint", "exit_code")}
         with suppress(OSError, EngineError):  # a script has deleted or replaced the folder, which the loop reports
             self._folder.append_event("refused", {"id": request, **details})
-
-
-def _ranks_in(plan: Plan, nodes: Iterable[str]) -> dict[int, str]:
-    """Return the node of each rank in a round of these nodes, in the given order."""
-    nproc = {node.name: node.nproc for node in plan.nodes}
-    return dict(enumerate(name for name in nodes for _ in range(nproc.get(name, 0))))

@@ -38,7 +38,9 @@ def perform(plan: Plan, folder: RunFolder, act: Action, container: str) -> None:
     elif isinstance(act, Pause):
         _pause(container) if act.on else run_docker("unpause", container, ignore=["is not paused"])
     elif isinstance(act, LimitCpus):
-        cpus = act.cpus if act.cpus is not None else _planned_cpus(plan, act.node)
+        planned = next(node.cpus for node in plan.nodes if node.name == act.node)
+        # Docker cannot remove a limit: without a planned one, it is the number of CPUs.
+        cpus = act.cpus or planned or output_of(["docker", "info", "--format", "{{.NCPU}}"]).strip()
         run_docker("update", "--cpus", str(cpus), container)
     elif isinstance(act, Signal) and act.name in ("STOP", "CONT"):
         number = str(int(signal.Signals[f"SIG{act.name}"]))
@@ -51,8 +53,9 @@ def perform(plan: Plan, folder: RunFolder, act: Action, container: str) -> None:
 
 def compose_up(plan: Plan, folder: RunFolder, services: Sequence[str]) -> None:
     """Run `docker compose up` for these services, or for all if none is named; return when they have been started."""
-    argv = ["docker", "compose", "--project-directory", str(folder.path), "--file", str(folder.document)]
-    argv += ["--env-file", str(folder.path / ".env"), "--project-name", project_name(plan.run)]
+    path, name = folder.path, project_name(plan.run)
+    argv = ["docker", "compose", "--project-directory", str(path), "--file", str(path / "docker-compose.yml")]
+    argv += ["--env-file", str(path / ".env"), "--project-name", name]
     # Variables exported in the caller's shell must not override the settings in the run's .env.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSESIM_")}
     run_bound([*argv, "--progress", "plain", "up", "--detach", "--no-build", *services], env=environment)
@@ -101,9 +104,3 @@ def _pause(container: str) -> None:
         except CommandError as error:
             if "unable to freeze" not in error.output or time.monotonic() > deadline:
                 raise
-
-
-def _planned_cpus(plan: Plan, node: str) -> float:
-    """Return the node's planned CPU limit. Docker cannot remove a limit, so without one it is the number of CPUs."""
-    planned = next(each.cpus for each in plan.nodes if each.name == node)
-    return planned or float(output_of(["docker", "info", "--format", "{{.NCPU}}"]))

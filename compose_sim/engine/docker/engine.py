@@ -109,7 +109,9 @@ class DockerEngine:
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """Return what `docker inspect` prints about each labelled container, the master first, then by node number."""
-        statuses = [_status(container) for container in actions.inspect(_ids(run))]
+        wanted = f"label={_RUN_LABEL}={run}" if run else f"label={_RUN_LABEL}"
+        ids = output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", wanted]).split()
+        statuses = [_status(container) for container in actions.inspect(ids)]
         statuses = [status for status in statuses if status.role in _CLUSTER_ROLES]
         return tuple(sorted(statuses, key=lambda each: (each.run, each.role == "node", len(each.node), each.node)))
 
@@ -198,11 +200,6 @@ def _parse_event(line: str) -> dict[str, Any]:
 def _runs_with_networks() -> list[str]:
     form = f'{{{{.Label "{_RUN_LABEL}"}}}}'
     return output_of(["docker", "network", "ls", "--filter", f"label={_RUN_LABEL}", "--format", form]).split()
-
-
-def _ids(run: str | None) -> list[str]:
-    wanted = f"{_RUN_LABEL}={run}" if run else _RUN_LABEL
-    return output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={wanted}"]).split()
 
 
 def _roles(run: str) -> dict[str, str]:

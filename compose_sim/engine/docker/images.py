@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Sequence
 
 from compose_sim.core.plan.defaults import default_image
 from compose_sim.core.plan.model import Plan
@@ -101,16 +100,12 @@ def _check_packages(plan: Plan, tag: str) -> None:
     if not needed:
         return
     _, output = try_output_of([*_ISOLATED, "--entrypoint", plan.python, tag, "-c", _FIND_MISSING, *needed])
-    for name in _missing(output.splitlines()):
+    for name in (line.removeprefix("missing ") for line in output.splitlines() if line.startswith("missing ")):
         service = needed[name].name
         raise EnvironmentMissingError(
             f"the image '{tag}' has no {name}, which '--with {service}' runs",
             hint=f"composesim image build --with {service}, or composesim up --image host …, or leave {service} out",
         )
-
-
-def _missing(lines: Sequence[str]) -> list[str]:
-    return [line.removeprefix("missing ") for line in lines if line.startswith("missing ")]
 
 
 def _host_image_archive() -> bytes:

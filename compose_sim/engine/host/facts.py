@@ -151,22 +151,18 @@ def _probe(executable: str, names: tuple[str, ...], owner: Owner | None) -> Pyth
         if status or not (answer and answer[0].startswith("[")):
             return None
         prefix, base, path, versions, origin, has_pip = json.loads(answer[0])
+    found = {name: version for name, version in versions.items() if version}
+    plain = {name: found[other] for name, other in _OTHER_BUILDS.items() if other in found}
     # An editable install or a .pth file may put folders outside the prefixes on the path.
     outside = [entry for entry in path if entry and Path(entry).is_dir() and Path(entry) != Path.cwd()]
     return PythonFacts(
         executable=executable,
         prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
-        packages=_with_other_builds({name: version for name, version in versions.items() if version}),
+        packages={**plain, **found},
         takes_packages=prefix != base or (has_pip and not any(Path(base).glob("lib/python3*/EXTERNALLY-MANAGED"))),
         has_pip=has_pip,
         torch_cuda=_cuda_of(origin) if origin else None,
     )
-
-
-def _with_other_builds(packages: dict[str, str]) -> dict[str, str]:
-    """Add the plain name of each framework that is installed in the build for GPUs."""
-    named = {name: packages[other] for name, other in _OTHER_BUILDS.items() if other in packages}
-    return {**named, **packages}
 
 
 def _version(name: str) -> str | None:

@@ -36,7 +36,7 @@ class BreakpointWatch:
         self._events = EventTail(folder, plan, logs=False)
         self._state = initial_state(plan) if plan else None
         self.stop: Breakpoint | None = None
-        self._stop_on = ""  # the node to request the stop from, once the rank has started
+        self.stop_on = ""  # the node whose agent is to stop the rank where it is, once the rank has started
         self._is_running = False
         self._request = ""
         self._refusal = ""
@@ -56,15 +56,6 @@ class BreakpointWatch:
                 self.stop = breakpoint_after(self.stop, event, rank=self._rank)
         return self.stop
 
-    def request_stop(self, node: str) -> None:
-        """Have the agent of the node stop the rank at the line that it is executing, as soon as the rank has started."""
-        self._stop_on = node
-
-    def _send_request(self, node: str) -> None:
-        self._request = f"debug-{secrets.token_hex(4)}"
-        command = AgentCommand(node=node, name="rank_fault", values={"rank": self._rank, "action": "debug"})
-        AgentCommands(RunFolder(self._folder)).write(command, self._request)
-
     def connect(self, over: threading.Event) -> socket.socket | None:
         """
         Wait until the rank stops at a breakpoint, and connect to the debugger; return None if the run ends first.
@@ -75,8 +66,11 @@ class BreakpointWatch:
             started = time.monotonic()
             is_over = over.is_set()
             stop = self.update()
-            if self._stop_on and self._is_running and not self._request:
-                self._send_request(self._stop_on)
+            if self.stop_on and self._is_running and not self._request:
+                self._request = f"debug-{secrets.token_hex(4)}"
+                values = {"rank": self._rank, "action": "debug"}
+                command = AgentCommand(node=self.stop_on, name="rank_fault", values=values)
+                AgentCommands(RunFolder(self._folder)).write(command, self._request)
             if self._refusal:
                 raise EngineError(self._refusal, hint="composesim attach without --now waits for breakpoint()")
             connection = _connect(self._folder, stop) if stop and stop.phase == "waiting" else None
@@ -166,13 +160,11 @@ def relay(connection: socket.socket, source: int, write: Callable[[str], None], 
         elif at_prompt and source not in sources and not closed:
             connection.shutdown(socket.SHUT_WR)
             closed = True
-        if source not in sources and not unsent and not ready and _is_done(watch.update(), closed or os.isatty(source)):
-            return
-
-
-def _is_done(stop: Breakpoint | None, leaving: bool) -> bool:
-    """Return whether the rank has exited, or has continued and will not stop at a breakpoint for us again."""
-    return stop is None or (leaving and stop.phase == "released")
+        if source not in sources and not unsent and not ready:
+            stop = watch.update()
+            # The rank has exited, or has continued and will not stop at a breakpoint for us again.
+            if stop is None or (stop.phase == "released" and (closed or os.isatty(source))):
+                return
 
 
 def _receive(connection: socket.socket) -> bytes:

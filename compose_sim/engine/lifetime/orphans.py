@@ -82,11 +82,6 @@ def find_runs(project: Path, *, skip_silent: bool = False) -> list[FoundRun]:
     return runs
 
 
-def runs_to_act_on(project: Path, *, everywhere: bool) -> list[FoundRun]:
-    """Return the runs with nodes or a network of this project, or those of all projects and folders of this machine."""
-    return [found for found in find_runs(project) if everywhere or found.is_in(project)]
-
-
 def forget_absent_runs() -> None:
     """Remove what is left on this machine of runs that no engine knows, in any project: they cannot be running."""
     for engine in _engines():

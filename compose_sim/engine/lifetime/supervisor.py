@@ -14,8 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from compose_sim.errors import ComposesimError, SpecError
 
@@ -30,35 +29,22 @@ _NOTE = "composesim ended without cleaning up; the supervisor removed the run"
 
 
 class Supervisor:
-    """A run's supervisor, as composesim sees it. Leaving the context hands the run over, unless it was released."""
+    """A run's supervisor, as composesim sees it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    @property
-    def pid(self) -> int:
-        """The supervisor's process id."""
-        return self._process.pid
+        self.process = process
 
     def release(self) -> None:
         """Have the supervisor leave the run alone, because it has been cleaned up. May be called more than once."""
-        if self._process.returncode is None:
+        if self.process.returncode is None:
             with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
-                self._process.communicate(_RELEASED)
+                self.process.communicate(_RELEASED)
 
     def hand_over(self) -> None:
         """Have the supervisor remove what is left of the run, unless it was released."""
-        if self._process.returncode is None and self._process.stdin:
-            self._process.stdin.close()
+        if self.process.returncode is None and self.process.stdin:
+            self.process.stdin.close()
             _at_work.append(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.hand_over()
 
 
 _at_work: list[Supervisor] = []  # kept because Python warns about a Popen object that is deleted while its process runs

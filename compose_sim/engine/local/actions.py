@@ -1,18 +1,22 @@
-"""Perform acts on one node of the local engine: signals to the agent or to all processes."""
+"""Perform acts on one node of the local engine: signals to the agent or to all processes; and stop NVIDIA MPS."""
 
 from __future__ import annotations
 
 import signal
 
 from compose_sim.core.faults.effects import Action, Pause, Signal
+from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.engine.local.process_labels import (
     agent_of,
     kill_until_gone,
     processes_of_node,
     send_signal,
+    wait_until_gone,
     without_ancestors,
 )
 from compose_sim.errors import EngineError
+
+_MPS_GRACE_S = 6.0  # the daemon gives clients 2 s
 
 
 def perform(run: str, act: Action) -> None:
@@ -31,6 +35,13 @@ def perform(run: str, act: Action) -> None:
             send_signal(agent, signal.Signals[f"SIG{act.name}"])
     else:
         raise EngineError(f"the local engine cannot perform {act!r}", hint="composesim up --engine docker …")
+
+
+def stop_mps(run: str) -> None:
+    """Ask MPS to exit, if the run has one, and wait: this releases the GPU properly."""
+    if process := agent_of(run, MPS_NAME):
+        send_signal(process, signal.SIGTERM)
+        wait_until_gone([process], seconds=_MPS_GRACE_S)
 
 
 def _pause(run: str, node: str) -> None:

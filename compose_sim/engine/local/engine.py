@@ -19,7 +19,6 @@ from compose_sim.core.faults.effects import Action, Start
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan, PlannedNode, short_folder
 from compose_sim.engine.local import actions, process_labels
-from compose_sim.engine.local.mps import start_mps, stop_mps
 from compose_sim.engine.local.process_labels import LabelledProcess, agent_of, labelled_processes, without_ancestors
 from compose_sim.engine.local.reaper import ChildProcesses
 from compose_sim.engine.local.zygote import Zygote
@@ -75,7 +74,9 @@ class LocalEngine:
         with self._zygote(plan, folder) as zygote:
             environment = {**_environment(plan), process_labels.NODE: MASTER}
             self._children.add((plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment), zygote.init)
-            if mps := start_mps(zygote, plan, _environment(plan)):
+            if plan.mps:  # nodes themselves wait until it is ready
+                environment = {**_environment(plan), **plan.mps.environment}
+                mps = zygote.start(MPS_NAME, plan.mps.command, environment)
                 self._children.add((plan.run, MPS_NAME), mps, zygote.init)
             if program := next(filter(None, (_shared_program(plan, node) for node in plan.initial_nodes)), None):
                 zygote.import_torch(program)  # while the master starts
@@ -122,7 +123,8 @@ class LocalEngine:
         statuses = []
         for name, folder in sorted({(process.run, process.folder) for process in processes}):
             plan = try_read_plan(folder)
-            nodes = _names(plan) if plan else sorted(node for owner, node in agents if owner == name)
+            known = [MASTER, *(node.name for node in plan.nodes)] if plan else []
+            nodes = known or sorted(node for owner, node in agents if owner == name)
             statuses += [self._status(name, node, plan, agents.get((name, node)), folder) for node in nodes]
         return tuple(statuses)
 
@@ -140,7 +142,7 @@ class LocalEngine:
 
     def remove(self, run: str) -> None:
         """Kill every process that has the run's label, and delete its sockets."""
-        stop_mps(run)
+        actions.stop_mps(run)
         hint = f"composesim down --run {run}"
         process_labels.kill_until_gone(lambda: labelled_processes(run), owner=f"run '{run}'", hint=hint)
         self._children.close(run)
@@ -280,10 +282,6 @@ def _shared_program(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
 def _environment(plan: Plan) -> dict[str, str]:
     """Return the variables that the master and all nodes have in common."""
     return {**os.environ, **plan.environment, process_labels.ENGINE: LocalEngine.name}
-
-
-def _names(plan: Plan) -> list[str]:
-    return [MASTER, *(node.name for node in plan.nodes)]
 
 
 def _remove_sockets(run: str) -> None:

@@ -55,7 +55,7 @@ class Zygote:
             "argv": argv,
             "environment": self._environment(environment),
             "folder": self._working_directory,
-            "output": str(output_file(self._folder, name)),
+            "output": str(self._folder / "logs" / f"{name}.out"),  # of this process; ranks have separate logs
             "program": program,
         }
         return int(self._ask(request)["pid"])
@@ -102,8 +102,3 @@ class Zygote:
             )
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-
-def output_file(folder: Path, name: str) -> Path:
-    """Return the file with the output of a node's first process; ranks have separate logs."""
-    return folder / "logs" / f"{name}.out"

@@ -74,17 +74,17 @@ class ControlRequests:
         self._seen: set[str] = set()
 
     def new(self) -> Iterator[tuple[str, str, Intervention | None]]:
-        """Yield id, file and intervention of each new request, oldest first; the intervention is None if it is invalid."""
+        """
+        Yield id, file and intervention of each new request, oldest first; the intervention is None if it is invalid.
+
+        Remove the file once the request has been handled: the shell that wrote it then knows.
+        """
         for name in self._files.files("requests", ".json"):
             if name not in self._seen:
                 self._seen.add(name)
                 file, parts = f"requests/{name}", name.split(".")
                 with suppress(FileNotFoundError):  # the shell that sent it was interrupted
                     yield parts[1] if len(parts) == 3 else name.removesuffix(".json"), file, _read(self._files, file)
-
-    def acknowledge(self, file: str) -> None:
-        """Remove the file of a request: the shell that wrote it then knows that the request has been handled."""
-        self._files.remove(file)
 
 
 def _read(files: SafeFolder, name: str) -> Intervention | None:

@@ -64,16 +64,6 @@ class RunFolder:
         """The run's name."""
         return self.path.name
 
-    @property
-    def document(self) -> Path:
-        """The compose file."""
-        return self.path / "docker-compose.yml"
-
-    @property
-    def report_file(self) -> Path:
-        """The report, which is written when the run is over."""
-        return self.path / "report.json"
-
     @cached_property
     def clock(self) -> RunClock:
         """The clock of the run."""
@@ -216,7 +206,8 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise SpecError(f"'{self.report_file}' is not a report: {error}", hint="composesim ps --all") from None
+            file = self.path / "report.json"
+            raise SpecError(f"'{file}' is not a report: {error}", hint="composesim ps --all") from None
 
     def _try_lock(self) -> int | None:
         """Return the locked file, or None while another process holds it."""

@@ -31,7 +31,7 @@ from tests.contract.bench import DEAF, WAITS, Bench
 bench = Bench(LocalEngine(), Path(sys.argv[1]))
 plan = bench.start(DEAF, WAITS)
 supervisor = start_supervisor("local", plan.run, runs_folder(bench.project) / plan.run)
-print(plan.run, supervisor.pid, flush=True)
+print(plan.run, supervisor.process.pid, flush=True)
 signal.pause()
 """
 
@@ -106,8 +106,9 @@ def test_what_ends_a_terminal_does_not_end_the_supervisor(owner: subprocess.Pope
 def test_a_released_run_is_left_alone(bench: Bench) -> None:
     plan = bench.start(WAITS)
 
-    with start_supervisor("local", plan.run, runs_folder(bench.project) / plan.run) as supervisor:
-        supervisor.release()
+    supervisor = start_supervisor("local", plan.run, runs_folder(bench.project) / plan.run)
+    supervisor.release()
+    supervisor.hand_over()
 
     assert bench.running(plan) == ["master", "node-0"]
 
@@ -116,14 +117,10 @@ def test_a_run_that_was_removed_before_an_error_is_not_looked_after(bench: Bench
     plan = bench.start(WAITS)
     folder = runs_folder(bench.project) / plan.run
 
-    def interrupted() -> None:
-        with start_supervisor("local", plan.run, folder) as supervisor:
-            bench.engine.remove(plan.run)
-            supervisor.release()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    supervisor = start_supervisor("local", plan.run, folder)
+    bench.engine.remove(plan.run)
+    supervisor.release()
+    supervisor.hand_over()
 
     assert (folder / "supervisor.log").read_text() == ""
 

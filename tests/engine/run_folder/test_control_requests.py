@@ -49,7 +49,7 @@ def test_a_request_is_done_when_its_file_has_gone(folder: RunFolder) -> None:
     ((request, file, intervention),) = requests.new()
     again = list(requests.new())
     folder.append_event("scale", id=request, nodes=3, names=[])
-    requests.acknowledge(file)
+    folder.files.remove(file)
     shell.join()
 
     assert (request, intervention, again) == ("r", Scale(nodes=3), [])
@@ -63,7 +63,7 @@ def test_a_refusal_is_an_error_with_all_its_words(folder: RunFolder, exit_code: 
     folder.append_event("refused", id="r", message="no", evidence="why", hint="what else", exit_code=exit_code)
     requests = ControlRequests(folder)
     ((_, file, _),) = requests.new()
-    requests.acknowledge(file)
+    folder.files.remove(file)
     shell.join()
 
     assert type(shell.error) is error

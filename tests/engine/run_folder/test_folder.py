@@ -145,7 +145,7 @@ def test_where_a_run_stands(folder: RunFolder, tmp_path: Path) -> None:
     assert state_of(None) == "crashed"
     assert state_of(tmp_path / "rendered") == "rendered"
     assert state_of(Path("/nowhere/.composesim/runs/one")) == "under way"
-    folder.report_file.write_text("{}")
+    (folder.path / "report.json").write_text("{}")
     (folder.path / "plan.json").write_text("[]")
     assert state_of(folder.path) == "unreadable"
     folder.claim()
