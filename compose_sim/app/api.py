@@ -171,7 +171,9 @@ def _program(program: Program | None, args: Sequence[Any]) -> dict[str, Any]:
 
 def _request(fields: Mapping[str, Any], spec: ClusterSpec | None, file: Program | None) -> Request:
     """Return the request of these fields; raise SpecError that names the argument."""
-    given = {**(spec.model_dump(by_alias=True, exclude_unset=True) if spec else {}), **_without_defaults(fields)}
+    # By their names in a spec file: `with` is a keyword of Python.
+    own = {"with" if name == "services" else name: value for name, value in fields.items() if value is not None}
+    given = {**(spec.model_dump(by_alias=True, exclude_unset=True) if spec else {}), **own}
     try:
         ClusterSpec.model_validate(given)
     except ValidationError as error:
@@ -179,11 +181,6 @@ def _request(fields: Mapping[str, Any], spec: ClusterSpec | None, file: Program 
         text = text.replace("unknown key", "unknown argument").replace("with:", "services:", 1)
         raise SpecError(text, hint="help(composesim.run)") from None
     return read_request(given, file=None if file is None else Path(file))
-
-
-def _without_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that were given, by their names in a spec file; `with` is a keyword of Python."""
-    return {"with" if name == "services" else name: value for name, value in fields.items() if value is not None}
 
 
 def _listener(output: Output | None) -> Listener:

@@ -168,7 +168,8 @@ def _exit_with(error: ComposesimError, text: str = "") -> NoReturn:
         as_json = False
         _discard_output()
     if not as_json:
-        parts = [f"Error: {error.message}", _indented(error.evidence), f"Try: {error.hint}" if error.hint else ""]
+        evidence = "\n".join(f"  {line}" for line in error.evidence.splitlines())
+        parts = [f"Error: {error.message}", evidence, f"Try: {error.hint}" if error.hint else ""]
         echo(text or "\n".join(filter(None, parts)), err=True)
     sys.exit(error.exit_code)
 
@@ -204,7 +205,3 @@ def _usage_text(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     usage = f"{context.get_usage()}\nTry: {context.command_path} --help\n\n" if context else ""
     return f"{usage}Error: {error.format_message()}"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -32,6 +32,7 @@ def seconds(context: click.Context, parameter: click.Parameter, text: str | None
         raise click.BadParameter(str(error)) from None
 
 
+FILE, FOLDER = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
 run_option = click.option(
     "--run", "run", metavar="NAME", callback=run_name, help="Name of the run (default: the only running one)."
 )
@@ -39,13 +40,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 everywhere_option = click.option(
     "--everywhere", is_flag=True, help="Act on the runs of every project on this machine, not of this one alone."
 )
-junit_option = click.option(
-    "--junit",
-    "junit_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the report as JUnit XML.",
-)
+junit_option = click.option("--junit", "junit_file", type=FILE, help="Write the report as JUnit XML.")
 
 
 def find_statuses(run: str | None = None) -> list[tuple[Engine, NodeStatus]]:

@@ -8,7 +8,7 @@ import click
 
 from compose_sim.cli.bench.gpu import bench_gpu
 from compose_sim.cli.bench.link import bench_link
-from compose_sim.cli.run_lookup import json_option
+from compose_sim.cli.run_lookup import FILE, json_option
 
 
 @click.command("bench")
@@ -21,9 +21,7 @@ from compose_sim.cli.run_lookup import json_option
 )
 @click.option("--gpu", is_flag=True, help="Training steps and all-reduces of nodes that share this machine's GPUs.")
 @click.option("--nodes", default="1,2,4,8,16", show_default=True, metavar="N,N…", help="With --gpu: numbers of nodes.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="With --gpu: draw it as SVG."
-)
+@click.option("--plot", type=FILE, help="With --gpu: draw it as SVG.")
 @json_option
 def command(link: str | None, gpu: bool, nodes: str, plot: Path | None, as_json: bool) -> None:
     """Run a benchmark. The exit code is 1 if the link is not within 10 % of the requested shape, or no GPU run passed."""

@@ -15,11 +15,11 @@ from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
 from compose_sim.cli.console import echo, print_json
 from compose_sim.cli.options import check_options, request_from_flags
+from compose_sim.cli.run_lookup import FILE
 from compose_sim.cli.run_session import run_session
 from compose_sim.cli.views.annotations import annotate
 from compose_sim.cli.views.checks import print_checks
-from compose_sim.cli.views.junit import write_junit
-from compose_sim.cli.views.page import view_option, write_page
+from compose_sim.cli.views.page import view_option, write_junit, write_page
 from compose_sim.cli.views.report import check_verdict, look_line, print_cause, results_beside_cause
 from compose_sim.core.request.check_ids import known_check
 
@@ -36,13 +36,7 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
 @click.command("check", cls=ClusterCommand)
 @check_options(DEFAULTS)
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the page of the run.",
-)
+@click.option("--html", "html_file", type=FILE, help="Write the page of the run.")
 @click.option(
     "--explain", metavar="ID", callback=_explain, is_eager=True, expose_value=False, help="Print a check's page."
 )

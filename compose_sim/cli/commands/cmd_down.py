@@ -47,7 +47,8 @@ def command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, purge:
             runs = [*(left.run for left in found), *(folder.name for folder in starting)]
             _confirm(runs, project, purge=purge, everywhere=everywhere)
     else:
-        name = named or _only_run(found, starting, project)
+        folders = {left.run: left.folder.path if left.folder else Path() for left in found}
+        name = named or only_run(folders | {folder.name: folder.path for folder in starting}, project)
         found = [left for left in found if left.run == name]
         starting = [folder for folder in starting if folder.name == name]
     ended = [_end(left, purge=purge) for left in found]
@@ -75,11 +76,6 @@ def _confirm(runs: list[str], project: Path, *, purge: bool, everywhere: bool) -
             hint=f"composesim down --all{' --everywhere' * everywhere} --yes{' --purge' * purge}",
         )
     click.confirm(f"Really {' and '.join(acts)}?", abort=True, err=True)
-
-
-def _only_run(found: list[FoundRun], starting: list[RunFolder], project: Path) -> str:
-    folders = {left.run: left.folder.path if left.folder else Path() for left in found}
-    return only_run(folders | {folder.name: folder.path for folder in starting}, project)
 
 
 def _end(left: FoundRun, *, purge: bool) -> bool:

@@ -8,7 +8,7 @@ import click
 
 from compose_sim.cli.commands.interventions import running_folder
 from compose_sim.cli.console import echo, print_json, say
-from compose_sim.cli.run_lookup import json_option, named_folder, run_option, seconds
+from compose_sim.cli.run_lookup import FOLDER, json_option, named_folder, run_option, seconds
 from compose_sim.core.events.events import Event
 
 
@@ -17,11 +17,7 @@ from compose_sim.core.events.events import Event
 @run_option
 @click.option("--timeout", "timeout_s", callback=seconds, default="20s", show_default=True, help="How long to wait.")
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Where the dumps of all ranks go (default: RUN.flight).",
+    "-o", "--output", type=FOLDER, metavar="FOLDER", help="Where the dumps of all ranks go (default: RUN.flight)."
 )
 @json_option
 def command(name: str | None, run: str | None, timeout_s: float, output: Path | None, as_json: bool) -> None:

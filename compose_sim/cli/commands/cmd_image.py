@@ -14,7 +14,6 @@ from compose_sim.core.compose.dockerfile import (
     DEFAULT_TORCH,
     RECIPES,
     SERVICES,
-    Contents,
     Image,
     compilers_of,
     contents_of_packages,
@@ -71,7 +70,7 @@ def build(
     """Build an image with the frameworks of a recipe, and what the script needs; `up --image TAG` runs it."""
     if keep_ca_certificate and not ca_certificate:
         raise click.UsageError("--keep-ca-certificate needs --ca-certificate FILE")
-    contents = _contents(recipe)
+    contents = RECIPES.get(recipe) or contents_of_packages(recipe, find_recipe(recipe).PACKAGES)
     base = base or contents.base
     compiles = contents.compiled and not has_wheel(wheels, contents.compiled)
     if compile_on and not contents.compiled:
@@ -93,11 +92,8 @@ def build(
         print_json({"schema_version": 1, **asdict(built)})
     else:
         say(f"built {built.tag}: {format_bytes(built.size_bytes)}")
-        say(f"Run it: composesim up{_recipe_option(recipe)} --image {built.tag} train.py")
-
-
-def _contents(recipe: str) -> Contents:
-    return RECIPES.get(recipe) or contents_of_packages(recipe, find_recipe(recipe).PACKAGES)
+        option = "" if recipe == "ddp" else f" --recipe {recipe}"
+        say(f"Run it: composesim up{option} --image {built.tag} train.py")
 
 
 def _services(text: str) -> list[str]:
@@ -108,7 +104,3 @@ def _services(text: str) -> list[str]:
                 f"--with {name}: an image can hold {' and '.join(SERVICES)}; other services need nothing in it"
             )
     return names
-
-
-def _recipe_option(recipe: str) -> str:
-    return "" if recipe == "ddp" else f" --recipe {recipe}"

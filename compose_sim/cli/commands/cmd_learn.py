@@ -14,6 +14,7 @@ from compose_sim.app.learn.grade import grade
 from compose_sim.app.learn.workbook import Workbook
 from compose_sim.cli.console import MARKS as COLOURED_MARKS
 from compose_sim.cli.console import echo, say
+from compose_sim.cli.run_lookup import FILE, FOLDER
 from compose_sim.cli.views.lessons import (
     print_attempt,
     print_grades,
@@ -34,7 +35,7 @@ Without a command, watch the current lesson of this folder and run it at each sa
 composesim learn init lessons
 cd lessons && composesim learn
 """
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _lesson_argument = click.argument("name", required=False, metavar="[LESSON]")
 
 
@@ -49,13 +50,8 @@ def command(context: click.Context) -> None:
 
 
 @command.command("init")
-@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--course",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Take the lessons of another course.",
-)
+@click.argument("directory", metavar="DIR", type=FOLDER)
+@click.option("--course", type=_FOLDER, metavar="FOLDER", help="Take the lessons of another course.")
 def init(directory: Path, course: Path | None) -> None:
     """Write the lessons into DIR."""
     workbook = Workbook.begin(directory, read_course(course), shipped=course is None)
@@ -117,21 +113,14 @@ def solution(name: str | None) -> None:
 
 
 @command.command("grade")
-@click.argument(
-    "folders", nargs=-1, required=True, metavar="DIR…", type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
-@click.option(
-    "--course",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Grade another course than the one that ships.",
-)
+@click.argument("folders", nargs=-1, required=True, metavar="DIR…", type=_FOLDER)
+@click.option("--course", type=_FOLDER, metavar="FOLDER", help="Grade another course than the one that ships.")
 @click.option("--lesson", "only", multiple=True, metavar="LESSON", help="Grade only this lesson.")
 @click.option("--trust", is_flag=True, help="Run scripts as you, without containers: they can do all that you can.")
-@click.option("--csv", type=_FILE, metavar="FILE", help="Write a row for each student, a column for each lesson.")
-@click.option("--json", type=_FILE, metavar="FILE", help="Write all findings as JSON.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Write a page with the table and the evidence.")
-@click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML, a test suite for each student.")
+@click.option("--csv", type=FILE, help="Write a row for each student, a column for each lesson.")
+@click.option("--json", type=FILE, help="Write all findings as JSON.")
+@click.option("--html", type=FILE, help="Write a page with the table and the evidence.")
+@click.option("--junit", type=FILE, help="Write JUnit XML, a test suite for each student.")
 def grade_class(
     folders: tuple[Path, ...], course: Path | None, only: tuple[str, ...], trust: bool, **files: Path | None
 ) -> None:
@@ -160,7 +149,7 @@ def dev() -> None:
 
 
 @dev.command("new")
-@click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", metavar="FOLDER", type=FOLDER)
 def dev_new(folder: Path) -> None:
     """Begin a course in FOLDER, with one lesson as an example."""
     for path in begin_course(folder):
@@ -169,9 +158,7 @@ def dev_new(folder: Path) -> None:
 
 
 @dev.command("check")
-@click.argument(
-    "folder", required=False, metavar="[FOLDER]", type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
+@click.argument("folder", required=False, metavar="[FOLDER]", type=_FOLDER)
 @click.option("--lesson", "only", multiple=True, metavar="LESSON", help="Check only this lesson.")
 def dev_check(folder: Path | None, only: tuple[str, ...]) -> None:
     """Prove that every solution passes, and that every delivered script fails for the reason that its lesson names.

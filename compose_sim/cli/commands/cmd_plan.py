@@ -39,7 +39,10 @@ def command(file: Path | None, program: tuple[str, ...], peak_memory: bool, as_j
     rank = estimate_memory(plan, program_of(request)) if peak_memory else None
     nodes = memory_of_nodes(plan, rank, machine_bytes=session.host.memory_bytes) if rank else ()
     if as_json:
-        job = {"job_file": _job_summary(request.job_file)} if request.job_file else {}
+        job: dict[str, Any] = {}
+        if found := request.job_file:
+            notes = [asdict(note) for note in found.notes]
+            job["job_file"] = {"file": found.source, "kind": found.kind, "notes": notes}
         need = {"memory": {"rank": asdict(rank), "nodes": [asdict(each) for each in nodes]}} if rank else {}
         print_json({"schema_version": 1, **masked(plan), **job, **need})
     else:
@@ -81,10 +84,6 @@ def _print(plan: Plan) -> None:
         for node in plan.nodes
     ]
     print_table(("node", "ranks", "cpus", "memory", *(("gpus",) if on_gpus else ())), rows)
-
-
-def _job_summary(job: JobFile) -> dict[str, Any]:
-    return {"file": job.source, "kind": job.kind, "notes": [asdict(note) for note in job.notes]}
 
 
 def _print_job(job: JobFile) -> None:

@@ -8,7 +8,7 @@ import click
 
 from compose_sim.cli.commands.interventions import running_folder
 from compose_sim.cli.console import say
-from compose_sim.cli.run_lookup import named_folder, run_option, seconds
+from compose_sim.cli.run_lookup import FILE, named_folder, run_option, seconds
 from compose_sim.cli.views.trace import write_trace
 
 _MOST_STEPS = 100  # a profile of a few steps of a large model has hundreds of megabytes
@@ -22,11 +22,7 @@ _MOST_STEPS = 100  # a profile of a few steps of a large model has hundreds of m
 )
 @click.option("--timeout", "timeout_s", callback=seconds, default="60s", show_default=True, help="How long to wait.")
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The file to write (default: RUN.profile.json); FILE.zip as in `trace`.",
+    "-o", "--output", type=FILE, help="The file to write (default: RUN.profile.json); FILE.zip as in `trace`."
 )
 def command(name: str | None, run: str | None, steps: int, timeout_s: float, output: Path | None) -> None:
     """Profile the same steps on all ranks of RUN with torch.profiler, and write them into the trace of the run."""

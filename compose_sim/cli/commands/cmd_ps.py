@@ -63,7 +63,8 @@ def _live_runs() -> list[dict[str, Any]]:
         run_state = _run_state(Path(folder) if folder else None)
         phases = _wished(Path(folder)) if folder and run_state == "under way" else {}
         there = {status.node for status in statuses}
-        away = [_away(name, phase) for name, phase in phases.items() if name not in there]
+        unknown = {"role": "node", "ranks": "", "exit_code": None, "since": ""}  # the engine does not know these nodes
+        away = [unknown | {"node": name, "state": phase} for name, phase in phases.items() if name not in there]
         runs.append(
             {
                 "run": run,
@@ -97,11 +98,6 @@ def _wished(path: Path) -> dict[str, str]:
     except SpecError:
         return {}
     return wished(state)
-
-
-def _away(name: str, phase: str) -> dict[str, Any]:
-    """Return the row of a node that the engine does not know."""
-    return {"node": name, "role": "node", "ranks": "", "state": phase, "exit_code": None, "since": ""}
 
 
 def _node(status: NodeStatus, phase: str) -> dict[str, Any]:

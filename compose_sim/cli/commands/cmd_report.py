@@ -9,12 +9,14 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.console import print_json
-from compose_sim.cli.run_lookup import json_option, junit_option, named_folder, run_option
-from compose_sim.cli.views.junit import write_junit
-from compose_sim.cli.views.page import write_bundle, write_page
+from compose_sim.cli.run_lookup import FILE, json_option, junit_option, named_folder, run_option
+from compose_sim.cli.views.page import write_bundle, write_junit, write_page
 from compose_sim.cli.views.report import print_report
 from compose_sim.engine.run_folder.record import report_of
 from compose_sim.errors import SpecError
+
+_HTML = "Write a page with the timeline, metrics, checks and logs: one file that opens from disk."
+_BUNDLE = "Write a ZIP file for a ticket: report, page, events, logs, stacks and plan, without secrets."
 
 
 @click.command("report")
@@ -22,20 +24,8 @@ from compose_sim.errors import SpecError
 @run_option
 @json_option
 @junit_option
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write a page with the timeline, metrics, checks and logs: one file that opens from disk.",
-)
-@click.option(
-    "--bundle",
-    "bundle_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write a ZIP file for a ticket: report, page, events, logs, stacks and plan, without secrets.",
-)
+@click.option("--html", "html_file", type=FILE, help=_HTML)
+@click.option("--bundle", "bundle_file", type=FILE, help=_BUNDLE)
 def command(
     name: str | None,
     run: str | None,

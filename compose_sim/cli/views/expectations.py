@@ -6,14 +6,10 @@ from collections.abc import Sequence
 
 import click
 
-from compose_sim.cli.console import echo
-from compose_sim.core.report.report import ExpectationResult, ExpectationStatus
+from compose_sim.cli.console import MARKS, echo
+from compose_sim.core.report.report import ExpectationResult
 
-_MARKS: dict[ExpectationStatus, tuple[str, str]] = {
-    "passed": ("✔", "green"),
-    "failed": ("✘", "red"),
-    "inconclusive": ("?", "yellow"),
-}
+_MARKS = {**MARKS, "inconclusive": ("?", "yellow")}
 _LONGEST_DETAIL = 160
 
 

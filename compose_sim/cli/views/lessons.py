@@ -48,7 +48,9 @@ def print_attempt(workbook: Workbook, lesson: LessonFolder, attempt: Attempt) ->
     mark, colour = MARKS[_MARKS[outcome.status]]
     verdict = click.style(f"{mark} {lesson.name} {_WORDS[outcome.status]}", fg=colour, bold=True)
     done = sum(1 for _, progress in workbook.rows() if progress.passed_at)
-    echo(f"{verdict}  {outcome.seconds:.1f} s · {progress_bar(done, len(workbook.course.lessons))}")
+    count = len(workbook.course.lessons)
+    bar = ("█" * round(20 * done / count)).ljust(20, "░")
+    echo(f"{verdict}  {outcome.seconds:.1f} s · [{bar}] {done} of {count}")
 
 
 def print_outcome(outcome: Outcome) -> None:
@@ -91,12 +93,6 @@ def print_grades(grades: Sequence[Grade]) -> None:
             for student, row in rows.items()
         ],
     )
-
-
-def progress_bar(done: int, count: int) -> str:
-    """Return `[████░░░░] 4 of 15`."""
-    filled = round(20 * done / count)
-    return f"[{'█' * filled}{'░' * (20 - filled)}] {done} of {count}"
 
 
 def _shown(workbook: Workbook, lesson: LessonFolder) -> str:

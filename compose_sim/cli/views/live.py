@@ -95,7 +95,7 @@ class PlainListener:
             if event.kind == "service":
                 self.progress(service_line(event))
             if event.kind == "hang":
-                self._print_once(f"hang at {event.t}", self._hang(event))
+                self._print_once(f"hang at {event.t}", f"hang: {event.data.get('message')}{self._hang_limit}")
             if words := event_line(event, state):
                 self.progress(words)
         if waiting := waiting_line(state):
@@ -134,9 +134,6 @@ class PlainListener:
             if not self._goes_on:  # the report will say why
                 words = "a failure ends the run"
             self._print_once(f"{failure.place} {failure.generation}" if self._goes_on else "failed", words)
-
-    def _hang(self, event: Event) -> str:
-        return f"hang: {event.data.get('message')}{self._hang_limit}"
 
     def _print_once(self, key: str, text: str) -> None:
         if key not in self._printed:

@@ -1,4 +1,4 @@
-"""Write the files of `report --html` and `report --bundle`, and serve the page of `--view` beside a run."""
+"""Write the files of `--html`, `--bundle` and `--junit`, and serve the page of `--view` beside a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from compose_sim.cli.console import is_terminal, say
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from compose_sim.core.report.report import Report
 
 view_option = click.option("--view", is_flag=True, help="Serve the page of the run meanwhile, and print its address.")
 
@@ -48,6 +52,13 @@ def write_page(path: Path, folder: RunFolder) -> int:
     return _written(path, "--html", report_page(PageReader(folder).read()), "the page of the run")
 
 
+def write_junit(path: Path, report: Report) -> int:
+    """Write a report as JUnit XML, and return as `write_page`."""
+    from compose_sim.core.report.junit import junit
+
+    return _written(path, "--junit", junit(report))
+
+
 def write_bundle(path: Path, folder: RunFolder) -> int:
     """Write the bundle of a finished run, which only the user can read, and return as `write_page`."""
     from compose_sim.view.bundle import bundle
@@ -56,11 +67,12 @@ def write_bundle(path: Path, folder: RunFolder) -> int:
     return _written(path, "--bundle", bundle(folder), what, mode=0o600)
 
 
-def _written(path: Path, option: str, content: str | bytes, what: str, *, mode: int = 0o644) -> int:
+def _written(path: Path, option: str, content: str | bytes, what: str = "", *, mode: int = 0o644) -> int:
     try:
         write_file(path, content, mode=mode)
     except OSError as error:
         say(f"Error: {option}: '{path}' cannot be written: {error.strerror}")
         return SpecError.exit_code
-    say(f"{what}: {path}")
+    if what:
+        say(f"{what}: {path}")
     return 0
