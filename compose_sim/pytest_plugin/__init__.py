@@ -110,15 +110,13 @@ class _Runner:
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
-    def pytest_sessionfinish(self) -> None:
-        """Remove all clusters; Ctrl-C gets here too."""
-        self.pytest_unconfigure()
-
     def pytest_unconfigure(self) -> None:
-        """Remove all clusters."""
+        """Remove all clusters; Ctrl-C gets here too."""
         if self._clusters is not None:
             self._clusters.close()
             self._clusters = None
+
+    pytest_sessionfinish = pytest_unconfigure
 
 
 def mark_of(item: pytest.Item) -> MarkArguments | None:

@@ -21,12 +21,13 @@ def masked(plan: Plan) -> dict[str, Any]:
 
 def _masked(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _environment(inner) if key == "environment" else _masked(inner) for key, inner in value.items()}
+        return {
+            key: {name: _variable(name, text) for name, text in inner.items()}
+            if key == "environment"
+            else _masked(inner)
+            for key, inner in value.items()
+        }
     return [_masked(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: _variable(name, value) for name, value in variables.items()}
 
 
 def is_secret(name: str) -> bool:

@@ -5,6 +5,7 @@ Each decision that the user left to composesim is made here, and recorded with t
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -40,7 +41,7 @@ from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
 from compose_sim.core.plan.recipes.options import check_options
 from compose_sim.core.plan.services import ServiceContext, needed_packages
 from compose_sim.core.plan.services_plan import plan_services
-from compose_sim.core.plan.slurm import FIRST_NODE, check_slurm, choose_slurm_gpus, job_choice, submit_options
+from compose_sim.core.plan.slurm import FIRST_NODE, check_slurm, choose_slurm_gpus, submit_options
 from compose_sim.core.request.spec import ClusterSpec
 
 RENDEZVOUS_PORT = 29400  # torchrun's default port for a rendezvous
@@ -202,6 +203,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
     host, program, gpu_plan = runtime.host, layout.program, runtime.gpu_plan
     nodes = _plan_nodes(recipe, layout, runtime, run=run)
     submit = submit_options(spec) if runtime.engine.value == "slurm" else ()
+    job = (Choice(what="job", value=shlex.join(submit), why="options of sbatch"),) if submit else ()
     return Plan(
         run=run,
         engine=runtime.engine.value,
@@ -241,7 +243,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
         },
         mounts=(*runtime.mounts, *driver_mounts(gpu_plan)),
         submit=submit,
-        choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus, *job_choice(submit), *runtime.scarce),
+        choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus, *job, *runtime.scarce),
     )
 
 

@@ -25,7 +25,8 @@ def chosen_ranks(plan: Plan, *, nodes: Sequence[str], ranks: Sequence[str]) -> s
     existing = {rank: node for node in on for rank in node.ranks}
     for text in ranks:
         if not (text.isascii() and text.isdigit() and int(text) in existing):
-            raise SpecError(f"there is no rank '{text}' {_where(on, plan)}: {_ranks(on)}", hint="composesim ps")
+            where = f"in the run '{plan.run}'" if on == [*plan.nodes] else f"on {_listed([each.name for each in on])}"
+            raise SpecError(f"there is no rank '{text}' {where}: {_ranks(on)}", hint="composesim ps")
     wanted = [int(text) for text in ranks] or list(existing)
     return {(existing[rank].name, rank) for rank in wanted}
 
@@ -36,10 +37,6 @@ def one_rank(plan: Plan, text: str | None) -> tuple[str, int]:
     if len(chosen) > 1:
         raise SpecError(f"--rank is required: {_ranks(list(plan.nodes))}", hint="composesim attach --rank 0")
     return chosen.pop()
-
-
-def _where(on: list[PlannedNode], plan: Plan) -> str:
-    return f"in the run '{plan.run}'" if len(on) == len(plan.nodes) else f"on {_listed([node.name for node in on])}"
 
 
 def _ranks(on: list[PlannedNode]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
 
 from compose_sim.core.plan.model import REQUESTED, Choice
 from compose_sim.core.request.spec import ClusterSpec
@@ -61,11 +60,6 @@ def submit_options(spec: ClusterSpec) -> tuple[str, ...]:
         )
     elastic = ("--no-kill",) if spec.elastic else ()
     return (*(f"--{name}={value}" for name, value in values.items() if value), "--no-requeue", *elastic, *more)
-
-
-def job_choice(options: Sequence[str]) -> tuple[Choice, ...]:
-    """Return the options of `sbatch` as the user sees them; nothing if no job is submitted."""
-    return (Choice(what="job", value=shlex.join(options), why="options of sbatch"),) if options else ()
 
 
 def choose_slurm_gpus(spec: ClusterSpec) -> tuple[Choice, Choice]:

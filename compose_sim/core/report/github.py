@@ -73,16 +73,13 @@ def _raised_at(traceback: str, path_of: Callable[[str], str]) -> dict[str, str]:
 
 
 def _command(level: str, properties: Mapping[str, str], text: str) -> str:
-    listed = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
+    escaped = {name: _escaped(value).replace(":", "%3A").replace(",", "%2C") for name, value in properties.items()}
+    listed = ",".join(f"{name}={value}" for name, value in escaped.items())
     return f"::{level} {listed}::{_escaped(text)}"
 
 
 def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _cell(text: str) -> str:

@@ -27,7 +27,7 @@ def make_report(
 
     `times` are those that ranks recorded.
     """
-    verdict = judge(state, outputs)
+    verdict, driver = judge(state, outputs), state.driver
     return Report(
         run=plan.run,
         engine=plan.engine,
@@ -37,7 +37,12 @@ def make_report(
         exit_code=verdict.exit_code,
         cause=_cause(verdict.cause) if verdict.cause else None,
         world_size=plan.world_size,
-        nodes=tuple(_node(node, state) for node in plan.nodes if _took_part(node.name, state)),
+        # An elastic run may not have needed all nodes.
+        nodes=tuple(
+            _node(node, state)
+            for node in plan.nodes
+            if node.name in state.wanted or state.nodes[node.name].attempts > 0
+        ),
         timings=_timings(state),
         faults=fault_reports(state),
         rounds=round_reports(state),
@@ -49,7 +54,7 @@ def make_report(
         rank_times=times,
         restarts=state.restarts,
         notes=state.notes,
-        driver=_driver(state),
+        driver=DriverReport(exit_code=driver.exit_code, step=driver.step, facts=driver.facts) if driver else None,
         timeline=timeline,
         published=published_services(plan, host=str(state.host.get("host", ""))),
         program=plan.program,
@@ -70,11 +75,6 @@ def _cause(failure: Failure) -> Cause:
     )
 
 
-def _driver(state: ClusterState) -> DriverReport | None:
-    driver = state.driver
-    return DriverReport(exit_code=driver.exit_code, step=driver.step, facts=driver.facts) if driver else None
-
-
 def _bottleneck(plan: Plan, state: ClusterState, times: tuple[RankTimes, ...]) -> Bottleneck | None:
     trained = [node for node in plan.nodes if state.nodes[node.name].load.seconds]
     machine = float(state.host.get("cpus") or 0) or None
@@ -82,11 +82,6 @@ def _bottleneck(plan: Plan, state: ClusterState, times: tuple[RankTimes, ...]) -
     cpus = min(sum(limits), machine or sum(limits)) if trained and len(limits) == len(trained) else machine
     loads = [state.nodes[node.name].load for node in trained]
     return find_bottleneck(loads, cpus=cpus, data_share=data_share(times)) if cpus else None
-
-
-def _took_part(name: str, state: ClusterState) -> bool:
-    """Return whether a node took part at all; an elastic run may not have needed it."""
-    return name in state.wanted or state.nodes[name].attempts > 0
 
 
 def _node(planned: PlannedNode, state: ClusterState) -> NodeReport:

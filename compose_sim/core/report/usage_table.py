@@ -11,6 +11,9 @@ from compose_sim.core.units import format_bytes, format_seconds
 HEADER = ("node", "state", "CPU", "CPU time", "memory", "of", "peak", "received", "sent")
 GPU_HEADER = ("GPU", "GPU memory")  # of whole GPUs, including other users
 _UNKNOWN = "–"
+_SIZES = ("memory_bytes", "memory_limit_bytes", "peak_memory_bytes", "received_bytes", "sent_bytes")
+_AS_MEASURED = (*_SIZES, "gpu_use", "gpu_memory_bytes", "peak_gpu_memory_bytes")
+_OF_NOW = ("memory_bytes", "gpu_use", "gpu_memory_bytes")  # unknown once the node has gone
 
 
 def usage_table(state: ClusterState) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -33,30 +36,22 @@ def _row(node: NodeState, phase: str, *, with_gpus: bool) -> tuple[str, ...]:
         _UNKNOWN if gpu_memory is None else format_bytes(gpu_memory),
     )
     cpus, seconds = values["cpus"], values["cpu_seconds"]
-    sizes = ("memory_bytes", "memory_limit_bytes", "peak_memory_bytes", "received_bytes", "sent_bytes")
     return (
         node.name,
         phase,
         _UNKNOWN if cpus is None else f"{cpus:.0%}",
         _UNKNOWN if seconds is None else format_seconds(seconds),
-        *(_UNKNOWN if values[key] is None else format_bytes(values[key]) for key in sizes),
+        *(_UNKNOWN if values[key] is None else format_bytes(values[key]) for key in _SIZES),
         *(gpus if with_gpus else ()),
     )
 
 
 def _values(node: NodeState, phase: str) -> dict[str, Any]:
-    usage = node.usage
+    usage, now = node.usage, None if node.is_gone else node.usage
     return {
         "node": node.name,
         "state": phase,
-        "cpus": round(usage.cpus, 3) if usage and usage.cpus is not None and not node.is_gone else None,
+        "cpus": round(now.cpus, 3) if now and now.cpus is not None else None,
         "cpu_seconds": round(usage.cpu_seconds, 2) if usage else None,
-        "memory_bytes": usage.memory_bytes if usage and not node.is_gone else None,
-        "memory_limit_bytes": usage.memory_limit_bytes if usage else None,
-        "peak_memory_bytes": usage.peak_memory_bytes if usage else None,
-        "received_bytes": usage.received_bytes if usage else None,
-        "sent_bytes": usage.sent_bytes if usage else None,
-        "gpu_use": usage.gpu_use if usage and not node.is_gone else None,
-        "gpu_memory_bytes": usage.gpu_memory_bytes if usage and not node.is_gone else None,
-        "peak_gpu_memory_bytes": usage.peak_gpu_memory_bytes if usage else None,
+        **{name: getattr(now if name in _OF_NOW else usage, name, None) for name in _AS_MEASURED},
     }

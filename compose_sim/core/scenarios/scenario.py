@@ -89,18 +89,11 @@ class TriggerSpec(BaseModel):
 
     @model_validator(mode="after")
     def _one_trigger(self) -> Self:
-        ways = ("time", "step", "event", "every")
-        given = [way for way in ways if getattr(self, way) is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"{' and '.join(given)} exclude each other"
-                if given
-                else "one of time, step, event and every is required"
-            )
+        way = _only(self, ("time", "step", "event", "every"), "exclude each other")
         belongs = {"rank": ("step", "event"), "node": ("event",), "world_size": ("event",), "after": ("event",)}
         for key, owners in {**belongs, "times": ("every",), "until": ("every",)}.items():
-            if getattr(self, key) is not None and given[0] not in owners:
-                raise ValueError(f"{key} requires {' or '.join(owners)}, not {given[0]}")
+            if getattr(self, key) is not None and way not in owners:
+                raise ValueError(f"{key} requires {' or '.join(owners)}, not {way}")
         return self
 
 
@@ -146,14 +139,7 @@ class Step(BaseModel):
 
     @model_validator(mode="after")
     def _one_action(self) -> Self:
-        actions = ("fault", "heal", "link", "scale")
-        given = [action for action in actions if getattr(self, action) is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"{' and '.join(given)} are separate steps"
-                if given
-                else "one of fault, heal, link and scale is required"
-            )
+        _only(self, ("fault", "heal", "link", "scale"), "are separate steps")
         if self.fault is None and self.pick:
             raise ValueError("pick requires fault")
         if self.fault is not None and not (self.fault.kind or self.pick):
@@ -220,6 +206,15 @@ class Scenario(BaseModel):
     )
     steps: tuple[Step, ...] = Field((), description="What to do, and when")
     expect: tuple[Expectation, ...] = Field((), description="What must hold")
+
+
+def _only(model: BaseModel, keys: tuple[str, ...], why_not_both: str) -> str:
+    """Return which one of these keys is given; raise ValueError for none, or for several."""
+    given = [key for key in keys if getattr(model, key) is not None]
+    if len(given) != 1:
+        needed = f"one of {', '.join(keys[:-1])} and {keys[-1]} is required"
+        raise ValueError(f"{' and '.join(given)} {why_not_both}" if given else needed)
+    return given[0]
 
 
 def unknown(what: str, name: str, known: Any) -> str:

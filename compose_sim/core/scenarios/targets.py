@@ -1,17 +1,23 @@
-"""Make faults of scenario steps, and choose kind, node or rank at random if the step leaves them open."""
+"""
+Make faults of scenario steps, and choose kind, node or rank at random if the step leaves them open.
+
+The same seed gives the same choices on every machine and Python version.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 from compose_sim.core.faults.commands import Fault
+from compose_sim.core.faults.effects import Effect
 from compose_sim.core.faults.kind import RunSnapshot
 from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.faults.parse import parse_fault
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios.scenario import ANY, FaultSpec, Step
-from compose_sim.core.scenarios.seeded_choice import shuffled
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.errors import SpecError
 
@@ -40,8 +46,7 @@ class FaultChooser:
         fault = step.fault
         assert fault is not None
         for kind in self._kinds(step):
-            made = self._made(kind, step, [*self._healthy_run.running], {**self._healthy_run.ranks}, "check")
-            lasts = KINDS[kind].effect(made, self._healthy_run).lasts
+            lasts = self._effect_in_health(kind, step).lasts
             if fault.for_s is not None and not lasts and not self.has_a_choice(step):
                 raise SpecError(f"'{kind}' is instantaneous; 'for' does not apply", hint="leave out 'for'")
 
@@ -52,7 +57,7 @@ class FaultChooser:
             return self._made(step.fault.kind[0], step, [], {}, occasion)
         up = [name for name in state.wanted if state.nodes[name].phase in _UP and name not in busy]
         ranks = {rank.rank: rank.node for rank in state.ranks.values() if rank.node in up and rank.phase == "running"}
-        kind = shuffled(self._kinds(step), seed=self._seed, occasion=f"{occasion}/kind")[0]
+        kind = self._shuffled(self._kinds(step), f"{occasion}/kind")[0]
         try:
             made = self._made(kind, step, up, ranks, occasion)
             lasts = KINDS[kind].effect(made, self._healthy_run).lasts
@@ -78,13 +83,14 @@ class FaultChooser:
         if kind.needs:  # the host may not support it
             return False
         try:
-            kind.effect(
-                self._made(name, step, [*self._healthy_run.running], {**self._healthy_run.ranks}, "check"),
-                self._healthy_run,
-            )
+            self._effect_in_health(name, step)
         except SpecError:
             return False
         return True
+
+    def _effect_in_health(self, kind: str, step: Step) -> Effect:
+        run = self._healthy_run
+        return KINDS[kind].effect(self._made(kind, step, [*run.running], {**run.ranks}, "check"), run)
 
     def _made(self, kind: str, step: Step, nodes: list[str], ranks: dict[int, str], occasion: str) -> Fault:
         fault = step.fault
@@ -100,7 +106,7 @@ class FaultChooser:
     ) -> list[str]:
         """Return the arguments of `composesim fault KIND`."""
         target = KINDS[kind].target
-        order = shuffled(nodes, seed=self._seed, occasion=occasion)
+        order = self._shuffled(nodes, occasion)
         if target == "nodes":
             return order[:1] if ANY in fault.node or (step.pick and not fault.node) else [*fault.node]
         if target == "rank":
@@ -114,6 +120,14 @@ class FaultChooser:
             halves = [",".join(sorted(part)) for part in (order[:half], order[half:]) if part]
             return [_text(group) for group in groups] if groups else halves if self.has_a_choice(step) else []
         return []
+
+    def _shuffled(self, names: Iterable[str], occasion: str) -> list[str]:
+        """
+        Return the names in an order that depends only on seed and occasion. The choice is the first one that is valid.
+
+        A name that is not valid on one occasion therefore does not change the choices on others.
+        """
+        return sorted(names, key=lambda name: sha256(f"{self._seed}/{occasion}/{name}".encode()).digest())
 
 
 def _text(value: Any) -> Any:
