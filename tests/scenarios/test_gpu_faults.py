@@ -93,5 +93,5 @@ def test_a_slow_gpu_takes_longer_for_a_step_until_it_is_healed(project: Project)
         f"a step: {normal:.2f} ms; {len(slow)} slow ones, median {median(slow or [0]):.2f} ms; healed {healed:.2f} ms"
     )
 
-    assert len(slow) > 20
+    assert len(slow) > 10
     assert healed < 2 * normal

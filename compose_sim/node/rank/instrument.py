@@ -13,7 +13,7 @@ from ..shared.event_log import EventLog
 from ..shared.import_hooks import after_import
 from ..shared.progress_page import ProgressPage
 from . import context as rank_context
-from . import fault_handler, flight_recorder, lazy_compiler, stack_signal
+from . import fault_handler, flight_recorder, lazy_compiler, slow_gpu, stack_signal
 from .context import RankContext, describe_error, variable_number
 from .gpu_limits import loaded_library
 from .observations import Observations
@@ -28,6 +28,7 @@ def install() -> None:
     for name in ("torch", "paddle"):
         after_import(name, lambda _: _emit_versions())
     lazy_compiler.install()
+    slow_gpu.install()
     for observer in OBSERVERS:
         if hasattr(observer, "install"):
             observer.install()

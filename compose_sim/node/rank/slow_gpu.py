@@ -13,27 +13,39 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import emulation
+from .observers.training import follow_steps
 
 _CYCLES = 1_000_000  # under a millisecond: how many there are in one is measured
+_fault: tuple[Path, Callable[[], None]] | None = None  # exists until it is healed; what to do after a step
+
+
+def install() -> None:
+    """
+    Follow all steps from the start of the rank.
+
+    A fault begins and ends at any moment, also while torch iterates over its hooks, so it cannot add or remove one.
+    """
+    follow_steps(lambda *_: None, _after_step)
 
 
 def begin(note: Path, factor: float) -> None:
     """Make each optimizer step take `factor` times as long, until the note is removed; without a GPU, the rank sleeps."""
+    global _fault
     torch: Any = sys.modules.get("torch")
-    if torch is None:
+    if torch is not None:
+        is_real = torch.cuda.is_initialized() and not emulation.is_on()
+        _fault = note, _spinning(torch.cuda, factor - 1) if is_real else _sleeping(factor - 1)
+
+
+def _after_step(*_: Any) -> None:
+    global _fault
+    if _fault is None:
         return
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    is_real = torch.cuda.is_initialized() and not emulation.is_on()
-    wait = _spinning(torch.cuda, factor - 1) if is_real else _sleeping(factor - 1)
-
-    def after_step(*_: Any) -> None:
-        if note.exists():
-            wait()
-        else:
-            handle.remove()
-
-    handle = register_optimizer_step_post_hook(after_step)
+    note, wait = _fault
+    if note.exists():
+        wait()
+    else:
+        _fault = None
 
 
 def _sleeping(share: float) -> Callable[[], None]:
