@@ -136,8 +136,9 @@ def _run_example(example: Example, *, quick: bool, gpus: str, options: Sequence[
 
 
 def _on_cuda(text: str) -> str:
-    """Return a script that imports `on_cuda` first and uses NCCL, with the same lines."""
-    text = text.replace('"gloo"', '"cpu:gloo,cuda:nccl"')
+    """Return a script that imports `on_cuda` first, uses NCCL and has meshes of GPUs, with the same lines."""
+    text = text.replace('"gloo"', '"cpu:gloo,cuda:nccl"').replace('init_device_mesh("cpu"', 'init_device_mesh("cuda"')
+    text = text.replace('device_id=torch.device("cpu")', "device_id=torch.cuda.current_device()")
     return _FIRST_IMPORT.sub(lambda found: f"{_ON_CUDA}; {found[0]}", text, count=1)
 
 

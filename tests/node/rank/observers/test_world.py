@@ -61,11 +61,14 @@ def test_the_world_is_recorded(cluster: Callable[..., Cluster]) -> None:
     assert (second.root, made_group.ranks, in_group.group) == (1, "[0, 1]", (0, 1))
     assert in_group.name != first.name
     assert "compiled [5.0, 5.0]" in made.log(0)
-    assert [(each.op, each.path.rpartition("/")[2], each.private) for each in seen.of(FileUse)] == [
-        ("write", "plain.txt", False),
-        ("write", "saved-0.pt", False),
-        ("written", "saved-0.pt", False),
-        ("read", "saved-0.pt", False),
+    shared = [
+        use for use in seen.of(FileUse) if not use.private
+    ]  # torch.compile may also try whether it can write to /tmp
+    assert [(use.op, use.path.rpartition("/")[2]) for use in shared] == [
+        ("write", "plain.txt"),
+        ("write", "saved-0.pt"),
+        ("written", "saved-0.pt"),
+        ("read", "saved-0.pt"),
     ]
     assert [each.value for each in seen.of(LossValue)] == [2.5]
     assert [each.raised for each in seen.of(ScriptEnd)] == [None]
