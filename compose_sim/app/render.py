@@ -1,4 +1,4 @@
-"""Write a folder that runs with `docker compose up`: the compose file, the code of the nodes and a copy of the project."""
+"""Write a folder that runs without composesim: a compose file and the code of nodes, or a Slurm job, and a copy of the project."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compose_sim import assets
+from compose_sim.app.cluster_jobs.export import Exported, export
 from compose_sim.app.documents import write_documents
-from compose_sim.app.request import program_of
+from compose_sim.app.request import Request, program_of
 from compose_sim.app.session import Session
 from compose_sim.core.compose.schema import check_document
 from compose_sim.core.plan.model import HIDDEN
@@ -23,6 +24,7 @@ from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError
 
+JOB = "job.sbatch"
 _MOST_CODE_BYTES = 200 << 20
 _NOT_CODE = {
     *(".git", ".hg", ".venv", "venv", "__pycache__", HIDDEN, "node_modules"),
@@ -38,6 +40,32 @@ def render(session: Session, *, force: bool) -> int:
     Raises SpecError if the folder holds other files, or there is too much code to copy.
     """
     plan, folder, request = session.plan, session.folder.path, session.request
+    root, code = _project_code(request, folder, force=force)
+    image = HOST_IMAGE if plan.image == "host" else plan.image
+    text = write_documents(plan, folder, image=image, dotenv=request.dotenv)
+    check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
+    lay_out(folder, *plan.user_ids, token=plan.has_token, containers=plan.writers)
+    size = _copy_code(code, root, SafeFolder(folder))
+    if plan.image == "host" and docker_facts().available:
+        ensure_host_image()
+    return size
+
+
+def render_job(request: Request, folder: Path, *, force: bool) -> tuple[Exported, int]:
+    """Write a job for Slurm and the code that it runs into a folder; return the job and the bytes of code copied.
+
+    Raises SpecError as `render` does, and for what the job cannot do.
+    """
+    job = export(request, "slurm", accelerator="")
+    root, code = _project_code(request, folder, force=force)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = SafeFolder(folder)
+    files.replace(JOB, job.text)
+    return job, _copy_code(code, root, files)
+
+
+def _project_code(request: Request, folder: Path, *, force: bool) -> tuple[Path, list[tuple[Path, str]]]:
+    """Return the folder of the code, and each file to copy with its name in the copy; SpecError if `folder` holds other files."""
     if folder.exists() and any(folder.iterdir()) and not force and not _is_ours(folder):
         raise SpecError(
             f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder"
@@ -47,15 +75,7 @@ def render(session: Session, *, force: bool) -> int:
     script = Path(os.path.abspath(request.folder / program.target)) if is_script else None
     root = script.parent if script and not script.is_relative_to(request.folder) else request.folder
     # Listed before the folder fills, because the project may contain it.
-    code = list(_code_files(root, script, project=request.folder, besides=folder))
-    image = HOST_IMAGE if plan.image == "host" else plan.image
-    text = write_documents(plan, folder, image=image, dotenv=request.dotenv)
-    check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
-    lay_out(folder, *plan.user_ids, token=plan.has_token, containers=plan.writers)
-    size = _copy_code(code, root, SafeFolder(folder))
-    if plan.image == "host" and docker_facts().available:
-        ensure_host_image()
-    return size
+    return root, list(_code_files(root, script, project=request.folder, besides=folder))
 
 
 def _is_ours(folder: Path) -> bool:

@@ -1,13 +1,15 @@
-"""Write a folder that runs with plain `docker compose up`, without composesim."""
+"""Write a folder that runs with plain `docker compose up` or `sbatch`, without composesim."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from compose_sim.app.render import render
+from compose_sim.app.render import JOB, render, render_job
+from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import print_json, say
@@ -23,8 +25,14 @@ from compose_sim.cli.views.service_links import link_lines
 def command(
     folder: Path, file: Path | None, program: tuple[str, ...], force: bool, as_json: bool, **flags: Any
 ) -> None:
-    """Write DIR: the compose file, the settings, the code of the nodes and a copy of your project."""
+    """Write DIR: the compose file, the settings, the code of the nodes and a copy of your project.
+
+    With --engine slurm, DIR gets a job for sbatch and the copy, as `composesim export slurm` writes it.
+    """
     request = request_from_flags(file=file, program=program, **flags)
+    if request.spec.engine == "slurm":
+        _write_job(request, folder, force=force, as_json=as_json)
+        return
     session = Session(request, folder=folder.absolute(), portable=True)
     plan, size = session.plan, render(session, force=force)
     if as_json:
@@ -40,3 +48,15 @@ def command(
     for line in link_lines(plan, token=session.folder.read_token()):
         say(line)
     say(f"Try: cd {folder} && docker compose up")
+
+
+def _write_job(request: Request, folder: Path, *, force: bool, as_json: bool) -> None:
+    job, size = render_job(request, folder.absolute(), force=force)
+    if as_json:
+        changes = [asdict(change) for change in job.changes]
+        print_json({"schema_version": 1, "folder": str(folder), "job": JOB, "bytes": size, "changes": changes})
+        return
+    say(f"{folder}/{JOB}: a job for {len(request.spec.node_specs)} nodes. What changes there:")
+    for change in job.changes:
+        say(f"  {change.what}: {change.text}")
+    say(f"Try: cd {folder}/code && sbatch ../{JOB}")

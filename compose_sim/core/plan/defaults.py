@@ -21,10 +21,6 @@ def choose_engine(spec: ClusterSpec, host: Host, *, portable: bool = False) -> C
     """Choose Docker if an engine answers, else the local engine. A `portable` document is always for Docker."""
     docker = host.docker
     if portable:
-        if spec.engine == "slurm":
-            raise SpecError(
-                "a rendered folder runs with Docker Compose, not on Slurm", hint="composesim export slurm …"
-            )
         return Choice(what="engine", value="docker", why="a rendered file is for Docker Compose")
     if spec.engine == "docker":
         if not docker.available:
