@@ -13,7 +13,7 @@ from bench.setting import Setting
 
 KEYS = ("5",)
 THOUSAND = "composesim render, 1,000 nodes"
-TEN_THOUSAND = "composesim render, 10,000 nodes"
+FIVE_THOUSAND = "composesim render, 5,000 nodes"
 CHECK = "docker compose config -q of the 1,000"
 
 
@@ -23,7 +23,7 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
         title="`render`, validated against the compose-spec schema",
         goals=[
             Goal(text="1,000 nodes ≤ 0.8 s", mine=THOUSAND, allowance=0.8),
-            Goal(text="10,000 nodes ≤ 10 × 1,000 (linear)", mine=TEN_THOUSAND, rival=THOUSAND, factor=10),
+            Goal(text="5,000 nodes ≤ 5 × 1,000 (linear)", mine=FIVE_THOUSAND, rival=THOUSAND, factor=5),
         ],
         notes=[
             "Most of the spread is the file system's: a node gets five folders, and ext4 slows down as folders come and go."
@@ -34,12 +34,12 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
         composesim = setting.composesim()
         _render(setting, composesim, 1000, kept)  # the first render also compiles composesim's modules
     except (NotMeasurableError, RunFailedError) as error:
-        row.missing = dict.fromkeys((THOUSAND, TEN_THOUSAND, CHECK), str(error))
+        row.missing = dict.fromkeys((THOUSAND, FIVE_THOUSAND, CHECK), str(error))
         yield row
         return
     contestants = [
         Contestant(name=THOUSAND, measure=lambda: _render_and_drop(setting, composesim, 1000)),
-        Contestant(name=TEN_THOUSAND, measure=lambda: _render_and_drop(setting, composesim, 10_000), rounds=3),
+        Contestant(name=FIVE_THOUSAND, measure=lambda: _render_and_drop(setting, composesim, 5000), rounds=3),
     ]
     if shutil.which("docker"):
         contestants.append(Contestant(name=CHECK, measure=lambda: _check(setting, kept), rounds=3))
