@@ -1,4 +1,4 @@
-"""Rank 0 downloads weights from a server that sends a few bytes at a time; the others wait at a barrier: slow, not stuck."""
+"""Rank 0 downloads weights from a server that sends them slowly; the others wait at a barrier: slow, not stuck."""
 
 # options: --hang-timeout 4s
 
@@ -11,17 +11,17 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-PIECES, SECONDS_BETWEEN = 9, 1.0
+PIECE, PIECES, SECONDS_BETWEEN = bytes(64 << 10), 9, 1.0
 
 
 def serve_slowly(listener: socket.socket) -> None:
     link, _ = listener.accept()
     with link:
         link.recv(4096)
-        link.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % (PIECES * 8))
+        link.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % (PIECES * len(PIECE)))
         for _ in range(PIECES):
             time.sleep(SECONDS_BETWEEN)
-            link.sendall(b"weights ")
+            link.sendall(PIECE)
 
 
 def download() -> bytes:

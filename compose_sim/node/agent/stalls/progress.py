@@ -7,7 +7,7 @@ second. So the work that such waiting takes is subtracted from each kind of work
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -32,11 +32,13 @@ class Work:
     faults: int  # pages that the main thread had to wait for
 
 
+_Limits = Mapping[str, tuple[float, float]]
+
 # For each kind of work: how much per second may be due to waiting, and how much more counts as progress. Measured per
 # second on a busy 2-core machine: os.path.exists every 0.1 s takes 0.8 ms of CPU time, every 0.01 s 6 ms, reading a small
 # file every 0.1 s 1.7 ms, a data loader's wait 0.04 ms. A computation that shares a core with 20 others gets 50 ms, and
 # is queued for the other 950 ms.
-_LIMITS = {
+_LIMITS: _Limits = {
     "main_cpu": (10 * _MS, 30 * _MS),
     "main_queued": (500 * _MS, 500 * _MS),
     "other_cpu": (100 * _MS, 200 * _MS),
@@ -45,12 +47,9 @@ _LIMITS = {
     "network_bytes": (0, 0),
     "faults": (0, 0),
 }
-_OF_MAIN_THREAD = (
-    "main_cpu",
-    "main_queued",
-    "child_cpu",
-    "faults",
-)  # what counts if a thread of a library never sleeps
+# What counts if a thread of a library never sleeps.
+_OF_MAIN_THREAD: _Limits = {kind: _LIMITS[kind] for kind in ("main_cpu", "main_queued", "child_cpu", "faults")}
+_ON_DEVICE: _Limits = {**_OF_MAIN_THREAD, "network_bytes": (8 << 10, 16 << 10)}  # NCCL exchanges signs of life
 
 
 class ProgressMeter:
@@ -90,8 +89,7 @@ class ProgressMeter:
 
     def _exceeds_waiting(self, earlier: Work, work: Work, passed: float) -> bool:
         progressed = False
-        for kind in self._kinds():
-            drain, limit = _LIMITS[kind]
+        for kind, (drain, limit) in self._limits().items():
             done = max(0, getattr(work, kind) - getattr(earlier, kind))
             self._levels[kind] = max(0.0, self._levels[kind] + done - drain * passed)
             if self._levels[kind] > limit:
@@ -99,15 +97,15 @@ class ProgressMeter:
                 progressed = True
         return progressed
 
-    def _kinds(self) -> tuple[str, ...]:
-        """Return the kinds of work that count."""
+    def _limits(self) -> _Limits:
+        """Return the kinds of work that count, with their limits."""
         page = self._progress
         if page.get("on_device"):  # the main thread spins while it waits for the GPU, and threads of NCCL all the time
             waits = page.waiting_in() or page.get("pending") or page.get("leaving")
-            return () if waits else _OF_MAIN_THREAD
+            return {} if waits else _ON_DEVICE
         if page.get("busy_library"):  # then the main thread polls a thousand times a second while it waits
-            return () if page.waiting_in() else _OF_MAIN_THREAD
-        return tuple(_LIMITS)
+            return {} if page.waiting_in() else _OF_MAIN_THREAD
+        return _LIMITS
 
 
 def work_of(process: int, network: tcp_counters.Totals) -> Work | None:

@@ -225,12 +225,24 @@ def test_computing_while_a_collective_of_a_gpu_is_pending_is_no_progress(computi
     assert moved()
 
 
-@pytest.mark.parametrize("is_store", [False, True])
-def test_a_byte_from_a_socket_is_progress_unless_it_is_the_stores(tmp_path: Path, is_store: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_store", "on_device", "size", "counts"),
+    [
+        (False, False, 1, True),
+        (True, False, 1, False),
+        pytest.param(False, True, 1, False, id="a sign of life of NCCL"),
+        pytest.param(False, True, 64 << 10, True, id="a download of a rank that uses a GPU"),
+    ],
+)
+def test_bytes_from_a_socket_are_progress(
+    tmp_path: Path, is_store: bool, on_device: bool, size: int, counts: bool
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client, listener.accept()[0] as server:
-            meter = ProgressMeter(os.getpid(), ProgressPage(tmp_path, "node-0", 0, 0))
+            page = ProgressPage(tmp_path, "node-0", 0, 0)
+            page.set("on_device", int(on_device))
+            meter = ProgressMeter(os.getpid(), page)
             without = port if is_store else 1
 
             def moved(now: float) -> bool:
@@ -240,9 +252,9 @@ def test_a_byte_from_a_socket_is_progress_unless_it_is_the_stores(tmp_path: Path
             assert moved(0.0)
             assert not moved(1e6)
             assert not moved(2e6)
-            server.sendall(b"x")
-            client.recv(1)
-            assert moved(3e6) is not is_store
+            server.sendall(bytes(size))
+            client.recv(size, socket.MSG_WAITALL)
+            assert moved(2e6 + (5 if on_device else 1e6)) is counts  # a download is some bytes in each second
 
 
 def test_main_thread_state() -> None:
