@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 420, 60, 110, 34, 44
-_COLOURS = ("#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#66a61e")
+_COLORS = ("#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#66a61e")
 _STYLE = "font: 13px system-ui, sans-serif; fill: #444"
 
 
@@ -45,10 +45,10 @@ def log_log_plot(curves: Sequence[Curve], *, across: str, up: str) -> str:
         parts.append(f'<line x1="{left:.0f}" x2="{_WIDTH - _RIGHT}" y1="{at:.0f}" y2="{at:.0f}" stroke="#ddd"/>')
         parts.append(_text(left - 8, at + 4, f"{10.0**power:g}", anchor="end"))
     ends = _spread([place(*curve.points[-1])[1] for curve in curves])
-    for curve, colour, end in zip(curves, _COLOURS, ends, strict=False):
+    for curve, color, end in zip(curves, _COLORS, ends, strict=False):
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in curve.points))
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(_text(_WIDTH - _RIGHT + 8, end + 4, curve.name, colour=colour))
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts.append(_text(_WIDTH - _RIGHT + 8, end + 4, curve.name, color=color))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -61,7 +61,5 @@ def _spread(heights: Sequence[float], gap: float = 16) -> list[float]:
     return [placed[index] for index in range(len(heights))]
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", colour: str = "#444") -> str:
-    return (
-        f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" style="{_STYLE}; fill: {colour}">{escape(text)}</text>'
-    )
+def _text(x: float, y: float, text: str, *, anchor: str = "start", color: str = "#444") -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" style="{_STYLE}; fill: {color}">{escape(text)}</text>'

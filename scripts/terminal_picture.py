@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 COLUMNS, ROWS = 112, 50
-_MOVE = re.compile(r"\x1b\[(\d*)([A-HJK])|\x1b\[\?\d+[hl]")  # the colours, \x1b[…m, stay in the text
+_MOVE = re.compile(r"\x1b\[(\d*)([A-HJK])|\x1b\[\?\d+[hl]")  # the colors, \x1b[…m, stay in the text
 _SVG = "{http://www.w3.org/2000/svg}"
 # Rich's own format loads a font from a server.
 _FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -73,7 +73,7 @@ def _chunks(output: io.BufferedReader) -> Iterator[bytes]:
 
 
 def screen(printed: str) -> list[str]:
-    """Return the lines that stay on the terminal, with their colours: live lines are drawn again and again."""
+    """Return the lines that stay on the terminal, with their colors: live lines are drawn again and again."""
     lines, row = [""], 0
     for part in re.split(r"(\n|\r|\x1b\[\d*[A-HJK]|\x1b\[\?\d+[hl])", printed):
         move = _MOVE.fullmatch(part)

@@ -18,7 +18,7 @@ from tests.builders import ROOT
 # These take minutes, the zoo most: if one of them began last, one worker would be busy when the others are done.
 LONG = ("zoo/test_zoo.py", "engine/slurm/test_slurm_runs.py", "test_pytest_plugin.py", "test_train_ddp.py")
 
-# A test that waits for a core is not slow. Only newer versions of Hypothesis recognise a CI job and set no deadline by themselves.
+# A test that waits for a core is not slow. Only newer versions of Hypothesis recognize a CI job and set no deadline by themselves.
 settings.register_profile("composesim", deadline=None)
 settings.load_profile("composesim")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.local.process_labels import labelled_processes
+from compose_sim.engine.local.process_labels import labeled_processes
 
 pytest_plugins = ["pytester"]
 
@@ -195,12 +195,12 @@ def test_waits():
     assert select.select([began], [], [], PATIENCE_S)[0]
     name = os.read(began, 100).decode()
     os.close(began)
-    assert labelled_processes(name)
+    assert labeled_processes(name)
 
     process.send_signal(signal.SIGINT)
 
     assert process.wait(PATIENCE_S) == pytest.ExitCode.INTERRUPTED
-    assert labelled_processes(name) == []
+    assert labeled_processes(name) == []
     assert runs_of(pytester) == []
 
 

@@ -1,5 +1,5 @@
 """
-Write to the terminal: data on stdout, everything else on stderr, and colour only on a terminal.
+Write to the terminal: data on stdout, everything else on stderr, and color only on a terminal.
 
 Any text may quote a script, a file or another program. The content must act neither on the terminal nor on the runner of a CI job,
 so nothing else in `cli` writes to the terminal.
@@ -20,8 +20,8 @@ import click
 from compose_sim.core.events.event_data import printable
 
 # Distinguishable on dark and light backgrounds; red is reserved for failures.
-_NODE_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
-# The mark and the colour of a status
+_NODE_COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
+# The mark and the color of a status
 MARKS: dict[str, tuple[str, str | None]] = {
     "passed": ("✔", "green"),
     "failed": ("✘", "red"),
@@ -96,17 +96,17 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, err:
 
 def verdict_line(word: str, text: str, *, status: str = "") -> str:
     """Return the last line of a run, with the mark of the status, which is the word unless another one is given."""
-    mark, colour = MARKS.get(status or word, MARKS["failed"])
-    return click.style(f"{mark} {word}", fg=colour, bold=True) + f"  {text}"
+    mark, color = MARKS.get(status or word, MARKS["failed"])
+    return click.style(f"{mark} {word}", fg=color, bold=True) + f"  {text}"
 
 
 @cache
 def node_prefix(node: str, rank: int | None, width: int) -> str:
-    """Return `node-1 | `, padded and in the colour of the node, with the rank if it is not None."""
+    """Return `node-1 | `, padded and in the color of the node, with the rank if it is not None."""
     label = node if rank is None else f"{node}.{rank}"
     number = node.rpartition("-")[2]
-    colour = _NODE_COLOURS[int(number) % len(_NODE_COLOURS)] if number.isdecimal() else "white"
-    return click.style(f"{label:<{width}} | ", fg=colour)
+    color = _NODE_COLORS[int(number) % len(_NODE_COLORS)] if number.isdecimal() else "white"
+    return click.style(f"{label:<{width}} | ", fg=color)
 
 
 def is_terminal() -> bool:

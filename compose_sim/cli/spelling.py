@@ -1,4 +1,4 @@
-"""Accept other spellings of options, and suggest the verb or the option that a misspelt one most likely means."""
+"""Accept other spellings of options, and suggest the verb or the option that a misspelled one most likely means."""
 
 from __future__ import annotations
 

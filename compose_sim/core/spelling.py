@@ -1,4 +1,4 @@
-"""Suggest the known name that a misspelt one most likely means."""
+"""Suggest the known name that a misspelled one most likely means."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     composesim up --recipe ray --nodes 2 ray_data.py
     python ray_data.py
 
-Tasks on all nodes draw noisy copies of handwritten digits, actors that have learnt the mean picture of each digit read them, and the
+Tasks on all nodes draw noisy copies of handwritten digits, actors that have learned the mean picture of each digit read them, and the
 driver counts while they still work. Only some blocks exist at any time: Ray Data holds the first workers back when the last
 ones lag behind.
 """

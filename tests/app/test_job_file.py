@@ -71,7 +71,7 @@ def test_limits_are_lowered_to_the_share_of_a_node(project: Path) -> None:
     assert [choice.what for choice in choices] == ["cpus", "memory"]
 
 
-def test_limits_that_the_machine_can_honour_stay() -> None:
+def test_limits_that_the_machine_can_honor_stay() -> None:
     asked = ClusterSpec(nodes=2, cpus=1, memory="1g")
 
     assert fit(asked, {"cpus", "memory"}, cpus=2, memory_bytes=2 << 30, has_docker=True) == (asked, ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NEW = re.compile(r"::([\w-]+)(?: [^:]*)?::")
 _OLD = re.compile(r"##\[([\w-]+)(?: [^\]]*)?\]")
@@ -12,8 +12,8 @@ _KNOWN = {"add-mask", "add-path", "debug", "error", "group", "notice", "save-sta
 
 
 def control_characters(output: str) -> list[str]:
-    """The characters in the output of a command that act on a terminal, apart from colours and lines."""
-    return _CONTROL.findall(_COLOURS.sub("", output.replace("\r\n", "\n")))
+    """The characters in the output of a command that act on a terminal, apart from colors and lines."""
+    return _CONTROL.findall(_COLORS.sub("", output.replace("\r\n", "\n")))
 
 
 def workflow_commands_in(output: str) -> list[str]:

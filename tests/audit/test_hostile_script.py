@@ -146,7 +146,7 @@ def test_root_in_a_container_is_not_root_of_the_machine(tmp_path: Path) -> None:
 
 @pytest.mark.docker
 def test_a_container_cannot_write_what_another_one_reports(tmp_path: Path) -> None:
-    """The master's events, and the events and logs of the neighbour, are in folders that the rank does not see."""
+    """The master's events, and the events and logs of the neighbor, are in folders that the rank does not see."""
     run, done = up(tmp_path, "forge-others", "--engine", "docker")
 
     folder = tmp_path / ".composesim" / "runs" / run

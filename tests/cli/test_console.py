@@ -19,11 +19,11 @@ HOSTILE = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x1b[31mred\x9b31m\ud800 kept\r\n"
 
 
 @pytest.mark.parametrize("write", [echo, say])
-def test_of_control_characters_only_colours_and_lines_are_printed(write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_control_characters_only_colors_and_lines_are_printed(write, capsys: pytest.CaptureFixture[str]) -> None:
     write(HOSTILE)
 
     captured = capsys.readouterr()
-    assert (captured.out + captured.err).split() == ["red31m", "kept"]  # a pipe gets no colours either
+    assert (captured.out + captured.err).split() == ["red31m", "kept"]  # a pipe gets no colors either
 
 
 def test_json_keeps_every_character_and_is_printable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from tests.app.learn.test_grade import a_course
 from tests.builders import PATIENCE_S
 from tests.cli.conftest import COMMAND
 
-_COLOURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+_COLORS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
@@ -38,7 +38,7 @@ class Terminal:
         while words.encode() not in self._seen:
             assert time.monotonic() < deadline, self._seen.decode()
             if select.select([self._descriptor], [], [], 1.0)[0]:
-                self._seen = _COLOURS.sub(b"", self._seen + os.read(self._descriptor, 65536))
+                self._seen = _COLORS.sub(b"", self._seen + os.read(self._descriptor, 65536))
         before, _, self._seen = self._seen.partition(words.encode())
         return before.decode()
 

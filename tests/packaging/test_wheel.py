@@ -47,7 +47,7 @@ def test_the_wheel_carries_the_assets_under_their_names_in_the_checkout(wheel: P
     assert {f"compose_sim/_assets/{name}" for name in tracked} | page <= set(ZipFile(wheel).namelist())
 
 
-def test_the_wheel_carries_the_licence_and_nothing_beside_the_package(wheel: Path) -> None:
+def test_the_wheel_carries_the_license_and_nothing_beside_the_package(wheel: Path) -> None:
     names = ZipFile(wheel).namelist()
 
     assert [name for name in names if name.endswith("licenses/LICENSE")]

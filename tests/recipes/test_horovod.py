@@ -136,7 +136,7 @@ def test_training_goes_on_while_nodes_go_and_come(folder: Project, recipes_pytho
         assert folder.run("scale", "4", "--run", run).status == 0
         eventually(lambda: 4 in ranks(), within=2 * PATIENCE_S, what="four ranks go on")
         seen = [metric["loss"] for metric in metrics_of(folder, run) if "loss" in metric]
-        assert min(seen) < 1.5, "what was learnt was kept"
+        assert min(seen) < 1.5, "what was learned was kept"
     finally:
         folder.run("down", "--run", run)
         up.communicate(timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Behaviour that only containers show: memory limits, killed nodes, kill -9 of composesim, names and subnets in use."""
+"""Behavior that only containers show: memory limits, killed nodes, kill -9 of composesim, names and subnets in use."""
 
 from __future__ import annotations
 

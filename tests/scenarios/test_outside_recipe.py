@@ -102,7 +102,7 @@ def test_what_an_exit_code_means_is_the_recipes_to_say(outside: Project) -> None
         (("--recipe", "failing"), "recipe 'failing' (greetings.failing) failed in node_command: ZeroDivisionError: "),
         (("--recipe", "untyped"), "recipe 'untyped' (greetings.untyped) is invalid: PACKAGES is not a mapping"),
         (("--recipe", "leaving"), "recipe 'leaving' (greetings.leaving) cannot be loaded: SystemExit: 3"),
-        (("--recipe", "greet", "--option", "colour=red"), "recipe 'greet' has no option 'colour'; there are greeting"),
+        (("--recipe", "greet", "--option", "color=red"), "recipe 'greet' has no option 'color'; there are greeting"),
         (("--recipe", "greet"), "recipe 'greet' has no example of its own"),
     ],
 )

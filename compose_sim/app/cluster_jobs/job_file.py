@@ -15,7 +15,7 @@ from compose_sim.core.spelling import nearest
 
 
 def read_job(text: str, source: str, variables: Mapping[str, str], given: Mapping[str, Any], folder: Path) -> JobFile:
-    """Return the job as a spec. `given` are the flags; raises SpecError with the line of what cannot be honoured."""
+    """Return the job as a spec. `given` are the flags; raises SpecError with the line of what cannot be honored."""
     has_program = any(given.get(key) is not None for key in ("script", "module"))
     job = read_job_file(text, source, variables, has_program=has_program)
     if problem := first_problem(job.values):

@@ -38,7 +38,7 @@ def command(gpu: bool, nodes: int | None, as_json: bool) -> None:
 
 
 def _print(check: Check) -> None:
-    mark, colour = MARKS[check.status]
-    echo(f"{click.style(mark, fg=colour, bold=True)} {check.id:<10} {check.detail}")
+    mark, color = MARKS[check.status]
+    echo(f"{click.style(mark, fg=color, bold=True)} {check.id:<10} {check.detail}")
     if check.hint:
         echo(f"  {'':<10} Try: {check.hint}")

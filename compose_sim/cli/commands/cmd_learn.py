@@ -12,7 +12,7 @@ from compose_sim.app.learn.author import begin_course, prove
 from compose_sim.app.learn.course_folder import LessonFolder, read_course
 from compose_sim.app.learn.grade import grade
 from compose_sim.app.learn.workbook import Workbook
-from compose_sim.cli.console import MARKS as COLOURED_MARKS
+from compose_sim.cli.console import MARKS as COLORED_MARKS
 from compose_sim.cli.console import echo, say
 from compose_sim.cli.run_lookup import FILE, FOLDER
 from compose_sim.cli.views.lessons import (
@@ -170,9 +170,9 @@ def dev_check(folder: Path | None, only: tuple[str, ...]) -> None:
     for lesson in [course.find(name) for name in only] or course.lessons.values():
         proof = prove(lesson)
         problems += len(proof.problems)
-        mark, colour = COLOURED_MARKS["failed" if proof.problems else "passed"]
+        mark, color = COLORED_MARKS["failed" if proof.problems else "passed"]
         times = f"solution passes in {proof.solution.seconds:.1f} s, script fails for {lesson.lesson.fails}"
-        echo(f"{click.style(mark, fg=colour)} {lesson.name}  {times if not proof.problems else ''}".rstrip())
+        echo(f"{click.style(mark, fg=color)} {lesson.name}  {times if not proof.problems else ''}".rstrip())
         for problem in proof.problems:
             echo(f"    {problem}")
     sys.exit(min(problems, 1))

@@ -24,20 +24,20 @@ def print_checks(results: Sequence[CheckResult], *, err: bool = False) -> None:
 
 def result_lines(result: CheckResult, width: int) -> Iterable[str]:
     """Yield `✘ set-epoch  ranks read the same order in epochs 0 and 1`, and what to do about it."""
-    mark, colour = MARKS[result.status]
+    mark, color = MARKS[result.status]
     dim = result.status == "not-applicable"
     detail = f"not applicable: {result.detail}" if dim else result.detail
-    head = click.style(f"{mark} {result.id:<{width}}", fg=colour, bold=not dim, dim=dim)
+    head = click.style(f"{mark} {result.id:<{width}}", fg=color, bold=not dim, dim=dim)
     yield head + click.style(f"  {' '.join(detail.split())}", dim=dim)
     if not result.is_problem:
         return
     if result.follows:
-        yield from _labelled("follows from", result.follows)
+        yield from _labeled("follows from", result.follows)
     elif result.fix:
-        yield from _labelled("fix", result.fix)
+        yield from _labeled("fix", result.fix)
     if result.place:
-        yield from _labelled("at", f"{relative(Path(result.place.file), Path.cwd())}:{result.place.line}")
-    yield from _labelled("page", f"composesim check --explain {result.id}")
+        yield from _labeled("at", f"{relative(Path(result.place.file), Path.cwd())}:{result.place.line}")
+    yield from _labeled("page", f"composesim check --explain {result.id}")
 
 
 def relative(file: Path, folder: Path) -> str:
@@ -45,7 +45,7 @@ def relative(file: Path, folder: Path) -> str:
     return str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
 
 
-def _labelled(label: str, text: str) -> Iterable[str]:
+def _labeled(label: str, text: str) -> Iterable[str]:
     first = f"    {label}: "
     # Wrap only at spaces, so that a path or a call in a fix can be copied whole.
     for line in textwrap.wrap(

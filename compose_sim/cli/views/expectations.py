@@ -20,9 +20,9 @@ def print_expectations(results: Sequence[ExpectationResult], *, err: bool = Fals
     echo(err=err)
     width = max(len(f"{result.id} {result.wanted}") for result in results)
     for result in results:
-        mark, colour = _MARKS[result.status]
+        mark, color = _MARKS[result.status]
         wanted = f"{result.id} {result.wanted}".ljust(width)
         detail = result.detail
         if len(detail) > _LONGEST_DETAIL:
             detail = detail[: _LONGEST_DETAIL - 1] + "…"
-        echo(f"{click.style(mark, fg=colour, bold=True)} {wanted}  {detail}", err=err)
+        echo(f"{click.style(mark, fg=color, bold=True)} {wanted}  {detail}", err=err)

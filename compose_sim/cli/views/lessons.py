@@ -45,8 +45,8 @@ def print_attempt(workbook: Workbook, lesson: LessonFolder, attempt: Attempt) ->
     elif outcome.status == "failed":
         print_text(f"Why it matters: {lesson.lesson.why}")
     echo()
-    mark, colour = MARKS[_MARKS[outcome.status]]
-    verdict = click.style(f"{mark} {lesson.name} {_WORDS[outcome.status]}", fg=colour, bold=True)
+    mark, color = MARKS[_MARKS[outcome.status]]
+    verdict = click.style(f"{mark} {lesson.name} {_WORDS[outcome.status]}", fg=color, bold=True)
     done = sum(1 for _, progress in workbook.rows() if progress.passed_at)
     count = len(workbook.course.lessons)
     bar = ("█" * round(20 * done / count)).ljust(20, "░")
@@ -57,9 +57,9 @@ def print_outcome(outcome: Outcome) -> None:
     """Print one line for each requirement, and the evidence for those that were not met."""
     width = max(len(finding.id) for finding in outcome.findings)
     for finding in outcome.findings:
-        mark, colour = MARKS[_MARKS[finding.status]]
+        mark, color = MARKS[_MARKS[finding.status]]
         place = f"at {finding.place}" if finding.place and finding.status != "passed" else ""
-        prefix = f"  {click.style(mark, fg=colour)} {finding.id:{width}}  "
+        prefix = f"  {click.style(mark, fg=color)} {finding.id:{width}}  "
         for line in [*finding.detail.splitlines(), place]:
             for part in textwrap.wrap(line, text_width() - width - 6):
                 echo(f"{prefix}{part}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_STATUS_LINES = 12
-_PHASE_COLOURS = {
+_PHASE_COLORS = {
     "running": "green", "ended": "green", "exited": "dim", "lost": "red", "killed": "red", "creating": "dim", "absent": "dim",
 }  # fmt: skip
 
@@ -234,10 +234,10 @@ def _cells(node: NodeState, state: ClusterState) -> list[str]:
     step = max((rank.step or 0 for rank in ranks), default=0)
     loss = next((rank.metric["loss"] for rank in ranks if isinstance(rank.metric.get("loss"), int | float)), None)
     usage, phase = node.usage, phase_of(state, node.name)
-    colour = _PHASE_COLOURS.get(phase, "yellow")
+    color = _PHASE_COLORS.get(phase, "yellow")
     return [
         f"[bold]{node.name}[/]",
-        f"[{colour}]{phase}[/]",
+        f"[{color}]{phase}[/]",
         f"step {step}" if step else "",
         f"loss {loss:.4g}" if loss is not None else "",
         f"{usage.cpus:.1f} CPU" if usage and usage.cpus is not None else "",

@@ -11,7 +11,7 @@ from compose_sim.core.report.report import Report
 
 HEADER = ("sharing", "nodes", "DDP step, 1 MiB", "DDP step, 16 MiB", "all-reduce 8 B", "all-reduce 64 MiB", "bus GB/s")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 360, 70, 40
-_COLOURS = {"mps": "#0072b2", "timeslice": "#d55e00", "own": "#009e73"}
+_COLORS = {"mps": "#0072b2", "timeslice": "#d55e00", "own": "#009e73"}
 _BAR = 40
 
 
@@ -106,9 +106,9 @@ def svg_plot(samples: Sequence[Sample]) -> str:
             for each in measured
             if each.mode == mode
         ]
-        colour = _COLOURS.get(mode, "black")
-        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{_WIDTH - 100}" y="{20 + 16 * row}" fill="{colour}">{mode}</text>')
+        color = _COLORS.get(mode, "black")
+        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts.append(f'<text x="{_WIDTH - 100}" y="{20 + 16 * row}" fill="{color}">{mode}</text>')
     parts.append(f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 2}" text-anchor="middle">nodes</text>')
     return "\n".join([*parts, "</svg>", ""])
 

@@ -19,7 +19,7 @@ MAX_INTEGER = 1 << 63
 _UNSAFE = re.compile(
     r"\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
 )
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBER = (int, float)
 _TEXTS = ("list", str)
 _FRAME = ("row", str, int, str)  # file, line, function
@@ -145,14 +145,14 @@ def is_valid(kind: str, data: Mapping[str, Any]) -> bool:
 
 def printable(text: str) -> str:
     """
-    Return text that cannot act on a terminal: of all control characters only newlines, tabs and colours (SGR) remain.
+    Return text that cannot act on a terminal: of all control characters only newlines, tabs and colors (SGR) remain.
 
     If a progress bar has rewritten a line with carriage returns, the last state of the line remains, as on a terminal.
     """
     if not _UNSAFE.search(text):
         return text
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _UNSAFE.sub(lambda match: match[0] if _COLOUR.fullmatch(match[0]) else "", "\n".join(lines))
+    return _UNSAFE.sub(lambda match: match[0] if _COLOR.fullmatch(match[0]) else "", "\n".join(lines))
 
 
 def _printable_values(value: Any) -> Any:

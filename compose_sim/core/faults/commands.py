@@ -76,7 +76,7 @@ def intervention_to_dict(intervention: Intervention) -> dict[str, Any]:
 
 
 def intervention_from_dict(values: Any) -> Intervention:
-    """Return the intervention that `intervention_to_dict` serialised; raise ValueError for anything else."""
+    """Return the intervention that `intervention_to_dict` serialized; raise ValueError for anything else."""
     verb = values.get("verb") if isinstance(values, Mapping) else None
     if not isinstance(verb, str) or verb not in _BY_VERB:
         raise ValueError(f"{verb!r:.80} is not a verb")

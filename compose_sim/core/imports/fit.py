@@ -15,7 +15,7 @@ _LEAST_BYTES = 256 << 20  # of a node that imports torch
 def fit(
     spec: ClusterSpec, keys: Collection[str], *, cpus: int, memory_bytes: int, has_docker: bool
 ) -> tuple[ClusterSpec, tuple[Choice, ...]]:
-    """Return the spec with those of these limits lowered that this machine cannot honour, and a Choice for each."""
+    """Return the spec with those of these limits lowered that this machine cannot honor, and a Choice for each."""
     nodes, changes, choices = len(spec.node_specs), dict[str, Any](), list[Choice]()
     if not has_docker:
         changes = {

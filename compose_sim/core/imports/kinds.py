@@ -43,7 +43,7 @@ def read_job_file(text: str, source: str, variables: Mapping[str, str], *, has_p
     Return the spec that a job file stands for. `variables` are those of whoever submits a script; with `has_program`, the file
     need not name a program.
 
-    Raises SpecError, with the line, for an unknown kind or version, and for a value that cannot be honoured.
+    Raises SpecError, with the line, for an unknown kind or version, and for a value that cannot be honored.
     """
     if long := _LONG_NUMBER.search(text):
         raise error_at(source, text, text.count("\n", 0, long.start()) + 1, "a number has more than 1,000 digits")

@@ -34,7 +34,7 @@ def directives_of(text: str) -> list[re.Match[str]]:
 
 
 def read_sbatch(draft: Draft, variables: Mapping[str, str]) -> JobFile:
-    """Return what a script for sbatch asks for; raise SpecError, with the line, for what cannot be honoured."""
+    """Return what a script for sbatch asks for; raise SpecError, with the line, for what cannot be honored."""
     text = draft.text
     given: dict[str, tuple[str, int]] = {}
     for match in directives_of(text):

@@ -1,1 +1,1 @@
-"""Lessons on distributed training: the format of a course, the judgement of an attempt, and the pictures drawn from a run."""
+"""Lessons on distributed training: the format of a course, the judgment of an attempt, and the pictures drawn from a run."""

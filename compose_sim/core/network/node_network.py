@@ -37,7 +37,7 @@ class NodeNetwork:
     node: str
     shapes: tuple[tuple[Shape, tuple[str, ...]], ...] = field(
         default=()
-    )  # neighbours that share one shape and one bandwidth
+    )  # neighbors that share one shape and one bandwidth
     deaf_to: tuple[str, ...] = ()  # whose packets are dropped on arrival
     mute_to: tuple[str, ...] = ()  # to which no packet is sent
 

@@ -23,7 +23,7 @@ class Means:
     """What this machine can do to packets, found by trying; the names are those of kernel modules and programs."""
 
     tc: bool  # the program
-    htb: bool  # a rate for each group of neighbours
+    htb: bool  # a rate for each group of neighbors
     tbf: bool  # one rate for all outgoing packets
     netem: bool  # delay and jitter
     iptables: str  # the program that restores a table, "" if none works
@@ -163,7 +163,7 @@ def _offload(network: NodeNetwork) -> list[str]:
 
 
 def _queues(network: NodeNetwork, addresses: Mapping[str, str], means: Means) -> list[str]:
-    """Return lines for `tc -batch`: a class for each group of neighbours; other traffic is unaffected."""
+    """Return lines for `tc -batch`: a class for each group of neighbors; other traffic is unaffected."""
     shaped = [(shape, others) for shape, others in network.shapes if _needs_queue(shape, means)]
     if not shaped:
         return []

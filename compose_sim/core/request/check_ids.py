@@ -1,4 +1,4 @@
-"""List the ids of all checks, in the order in which a report lists them, and suggest the nearest for a misspelt one."""
+"""List the ids of all checks, in the order in which a report lists them, and suggest the nearest for a misspelled one."""
 
 from __future__ import annotations
 

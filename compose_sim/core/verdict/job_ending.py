@@ -8,7 +8,7 @@ from collections.abc import Mapping
 _ENDINGS = {
     "TIMEOUT": ("timeout", "reached its time limit of {TimeLimit}"),
     "DEADLINE": ("timeout", "reached its deadline"),
-    "CANCELLED": ("interrupted", "was cancelled"),
+    "CANCELLED": ("interrupted", "was canceled"),
     "OUT_OF_MEMORY": ("failure", "ran out of memory"),
     "NODE_FAIL": ("engine", "lost one of its nodes ({NodeList}), which failed"),
     "BOOT_FAIL": ("engine", "lost one of its nodes ({NodeList}), which did not boot"),

@@ -27,7 +27,7 @@ class NodeActions:
         self._commands = AgentCommands(folder)
         self._running: set[str] = set()
         self._ending: set[str] = set()  # nodes that got SIGTERM or SIGKILL
-        self._cancelled = False
+        self._canceled = False
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class NodeActions:
 
     def cancel(self) -> None:
         """Stop waiting, now and later, because the run is ending."""
-        self._cancelled = True
+        self._canceled = True
         self._commands.cancel()
 
     def execute(self, action: Action, cause: str) -> None:
@@ -80,7 +80,7 @@ class NodeActions:
         if action.node in self._ending:
             self._wait_for_end(action.node)
         if action.node not in self._running:
-            self._raise_if_cancelled()
+            self._raise_if_canceled()
             self._engine.perform(self._plan, self._folder, action)
             self._running.add(action.node)
 
@@ -89,12 +89,12 @@ class NodeActions:
         deadline = time.monotonic() + _SHUTDOWN_S
         self.refresh()
         while node in self._running:
-            self._raise_if_cancelled()
+            self._raise_if_canceled()
             if time.monotonic() > deadline:
                 self._engine.perform(self._plan, self._folder, Signal(node=node, name="KILL"))
             time.sleep(_POLL_S)
             self.refresh()
 
-    def _raise_if_cancelled(self) -> None:
-        if self._cancelled:
+    def _raise_if_canceled(self) -> None:
+        if self._canceled:
             raise EngineError("the run is ending", hint=f"composesim report --run {self._plan.run}")

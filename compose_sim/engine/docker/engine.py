@@ -108,7 +108,7 @@ class DockerEngine:
         raise EngineError(daemon.away())
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
-        """Return what `docker inspect` prints about each labelled container, the master first, then by node number."""
+        """Return what `docker inspect` prints about each labeled container, the master first, then by node number."""
         wanted = f"label={_RUN_LABEL}={run}" if run else f"label={_RUN_LABEL}"
         ids = output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", wanted]).split()
         statuses = [_status(container) for container in actions.inspect(ids)]

@@ -154,8 +154,8 @@ def _engines() -> list[Engine]:
     return [make_engine(name) for name, is_there in names if is_there]
 
 
-def _found_run(engine: Engine, run: str, labelled: str, project: Path) -> FoundRun:
+def _found_run(engine: Engine, run: str, labeled: str, project: Path) -> FoundRun:
     guess = runs_folder(project) / run
-    path = Path(labelled) if labelled else guess if SafeFolder(guess).exists() else None
+    path = Path(labeled) if labeled else guess if SafeFolder(guess).exists() else None
     folder = RunFolder(path) if path and is_run_folder(path) and SafeFolder(path).exists() else None
     return FoundRun(engine=engine, run=run, folder=folder, state=state_of(path), path=path)

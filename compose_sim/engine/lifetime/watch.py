@@ -67,10 +67,10 @@ def _run_until_change(argv: Sequence[str], wait: Callable[[threading.Event], str
     return status, changed
 
 
-def _wait_for_change(folder: Path, files: Collection[str], known: Times, cancelled: threading.Event) -> str:
-    """Return the first file that differs from `known`, relative to the folder; "" if the wait is cancelled."""
+def _wait_for_change(folder: Path, files: Collection[str], known: Times, canceled: threading.Event) -> str:
+    """Return the first file that differs from `known`, relative to the folder; "" if the wait is canceled."""
     pause = _LOOK_S
-    while not cancelled.wait(pause):
+    while not canceled.wait(pause):
         began = time.monotonic()
         now = _times(folder, files)
         changed = sorted(path for path in {**known, **now} if known.get(path) != now.get(path))

@@ -19,7 +19,7 @@ from compose_sim.core.faults.effects import Action, Start
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan, PlannedNode, short_folder
 from compose_sim.engine.local import actions, process_labels
-from compose_sim.engine.local.process_labels import LabelledProcess, agent_of, labelled_processes, without_ancestors
+from compose_sim.engine.local.process_labels import LabeledProcess, agent_of, labeled_processes, without_ancestors
 from compose_sim.engine.local.reaper import ChildProcesses
 from compose_sim.engine.local.zygote import Zygote
 from compose_sim.engine.project_owner import owner_of_process
@@ -118,7 +118,7 @@ class LocalEngine:
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """Return the nodes of each run that has a process left, including nodes that have exited."""
-        processes = labelled_processes(run)
+        processes = labeled_processes(run)
         agents = {(process.run, process.node): process for process in processes if process.is_agent}
         statuses = []
         for name, folder in sorted({(process.run, process.folder) for process in processes}):
@@ -131,7 +131,7 @@ class LocalEngine:
     def stop(self, run: str, *, grace_s: float) -> None:
         """Send SIGTERM to the agents, then to the master once they have exited; SIGKILL what is left after the grace period."""
         deadline = time.monotonic() + grace_s
-        agents = without_ancestors(process for process in labelled_processes(run) if process.is_agent)
+        agents = without_ancestors(process for process in labeled_processes(run) if process.is_agent)
         nodes = [agent for agent in agents if agent.node != MASTER]
         for group in (nodes, [agent for agent in agents if agent.node == MASTER]):
             for agent in group:
@@ -144,7 +144,7 @@ class LocalEngine:
         """Kill every process that has the run's label, and delete its sockets."""
         actions.stop_mps(run)
         hint = f"composesim down --run {run}"
-        process_labels.kill_until_gone(lambda: labelled_processes(run), owner=f"run '{run}'", hint=hint)
+        process_labels.kill_until_gone(lambda: labeled_processes(run), owner=f"run '{run}'", hint=hint)
         self._children.close(run)
         _remove_sockets(run)
 
@@ -168,7 +168,7 @@ class LocalEngine:
 
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a process."""
-        return dict(sorted((process.run, process.folder) for process in labelled_processes()))
+        return dict(sorted((process.run, process.folder) for process in labeled_processes()))
 
     def forget_absent_runs(self) -> None:
         """Do nothing: a run without processes has left nothing."""
@@ -236,7 +236,7 @@ class LocalEngine:
         return process_labels.open_process(agent) if agent and (agent.run, agent.node) == (run, name) else None
 
     def _status(
-        self, run: str, name: str, plan: Plan | None, agent: LabelledProcess | None = None, folder: str = ""
+        self, run: str, name: str, plan: Plan | None, agent: LabeledProcess | None = None, folder: str = ""
     ) -> NodeStatus:
         ranks = next((node.ranks for node in plan.nodes if node.name == name), ()) if plan else ()
         return NodeStatus(
@@ -263,7 +263,7 @@ class LocalEngine:
     def _folder_of(self, run: str) -> Path | None:
         if run in self._folders:
             return self._folders[run]
-        return next((Path(process.folder) for process in labelled_processes(run)), None)
+        return next((Path(process.folder) for process in labeled_processes(run)), None)
 
 
 def _shared_program(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:

@@ -56,7 +56,7 @@ class _Descendants:
         """
         Stop all descendants until there is no new one, and kill them; repeat until there are none.
 
-        Killing alone would make room for what others fork meanwhile. Those that may not be signalled, such as a `sudo`, are left.
+        Killing alone would make room for what others fork meanwhile. Those that may not be signaled, such as a `sudo`, are left.
         """
         while self.reap():
             stopped: dict[int, str] = {}

@@ -30,7 +30,7 @@ _KILL_TIMEOUT_S = 30.0  # only a process that is stuck in the kernel survives SI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledProcess:
+class LabeledProcess:
     """A process of a run. `node` is empty if the process serves all nodes."""
 
     pid: int
@@ -40,15 +40,15 @@ class LabelledProcess:
     is_agent: bool
 
 
-def labelled_processes(run: str | None = None) -> list[LabelledProcess]:
+def labeled_processes(run: str | None = None) -> list[LabeledProcess]:
     """Return all live processes of a run, or of all runs, that this user can see."""
     pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal())
     return [process for process in map(read_labels, pids) if process and run in (None, process.run)]
 
 
-def processes_of_node(run: str, node: str) -> list[LabelledProcess]:
-    """Return the processes labelled with a node, and their descendants: a rank may be forked from a process without a node."""
-    processes = labelled_processes(run)
+def processes_of_node(run: str, node: str) -> list[LabeledProcess]:
+    """Return the processes labeled with a node, and their descendants: a rank may be forked from a process without a node."""
+    processes = labeled_processes(run)
     found = {process.pid: process for process in processes if process.node == node}
     parents = {process.pid: int(_stat(process.pid)[1]) for process in processes}
     while new := [each for each in processes if each.pid not in found and parents[each.pid] in found]:
@@ -56,12 +56,12 @@ def processes_of_node(run: str, node: str) -> list[LabelledProcess]:
     return list(found.values())
 
 
-def agent_of(run: str, node: str) -> LabelledProcess | None:
+def agent_of(run: str, node: str) -> LabeledProcess | None:
     """Return a node's first process, or None if it is not running."""
-    return next((each for each in labelled_processes(run) if each.is_agent and each.node == node), None)
+    return next((each for each in labeled_processes(run) if each.is_agent and each.node == node), None)
 
 
-def without_ancestors(processes: Iterable[LabelledProcess]) -> list[LabelledProcess]:
+def without_ancestors(processes: Iterable[LabeledProcess]) -> list[LabeledProcess]:
     """Leave out this process and its ancestors: composesim may itself run inside a node."""
     lineage, pid = set(), os.getpid()
     while pid:
@@ -70,7 +70,7 @@ def without_ancestors(processes: Iterable[LabelledProcess]) -> list[LabelledProc
     return [process for process in processes if process.pid not in lineage]
 
 
-def send_signal(process: LabelledProcess, number: signal.Signals) -> None:
+def send_signal(process: LabeledProcess, number: signal.Signals) -> None:
     """Signal this process, and never another one that has reused the id."""
     handle = open_process(process)
     if handle is None:
@@ -83,7 +83,7 @@ def send_signal(process: LabelledProcess, number: signal.Signals) -> None:
         os.close(handle)
 
 
-def kill_until_gone(find: Callable[[], Iterable[LabelledProcess]], *, owner: str, hint: str) -> None:
+def kill_until_gone(find: Callable[[], Iterable[LabeledProcess]], *, owner: str, hint: str) -> None:
     """Send SIGKILL until `find` returns nothing: a process may have been forking. Init processes end their descendants first."""
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     while processes := without_ancestors(find()):
@@ -99,7 +99,7 @@ def kill_until_gone(find: Callable[[], Iterable[LabelledProcess]], *, owner: str
         wait_until_gone(processes, seconds=1.0)
 
 
-def wait_until_gone(processes: Iterable[LabelledProcess], *, seconds: float) -> None:
+def wait_until_gone(processes: Iterable[LabeledProcess], *, seconds: float) -> None:
     """Return when all of these have exited, or at the timeout."""
     deadline = time.monotonic() + seconds
     for process in processes:
@@ -121,12 +121,12 @@ def started_at(pid: int) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
 
 
-def read_labels(pid: int) -> LabelledProcess | None:
+def read_labels(pid: int) -> LabeledProcess | None:
     """Return the process of this id; None if it has exited, is none of a run, or belongs to another user."""
     environment = environment_of(pid)
     if environment.get(ENGINE) != "local" or RUN not in environment or not _is_right(pid, environment):
         return None
-    return LabelledProcess(
+    return LabeledProcess(
         pid=pid,
         run=environment[RUN],
         node=environment.get(NODE, ""),
@@ -147,7 +147,7 @@ def _is_right(pid: int, environment: Mapping[str, str]) -> bool:
     return user is None or (user.user in writers and folder.name == environment[RUN])
 
 
-def open_process(process: LabelledProcess) -> int | None:
+def open_process(process: LabeledProcess) -> int | None:
     """Return a pidfd for the process, or None if it has exited."""
     try:
         handle = os.pidfd_open(process.pid)

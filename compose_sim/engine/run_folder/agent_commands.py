@@ -21,7 +21,7 @@ class AgentCommands:
         self._folder = folder
         self._answers: dict[tuple[str, str], _Answer] = {}
         self._changed = threading.Condition()
-        self._cancelled = False
+        self._canceled = False
 
     def send(self, command: AgentCommand, cause: str) -> None:
         """Have the agent execute the command, or undo it, and wait for the answer. EngineError if it fails or times out."""
@@ -34,10 +34,10 @@ class AgentCommands:
         file = self.write(command, cause)
         with self._changed:
             self._changed.wait_for(
-                lambda: self._cancelled or self._answers.get(key, ("",))[0] in (wanted, "failed"), _TIMEOUT_S
+                lambda: self._canceled or self._answers.get(key, ("",))[0] in (wanted, "failed"), _TIMEOUT_S
             )
             phase, why = self._answers.get(key, ("", ""))
-        if phase == wanted or (self._cancelled and not phase):
+        if phase == wanted or (self._canceled and not phase):
             return
         if command.on:
             self._folder.files.remove(file)  # so that it is not executed later
@@ -69,5 +69,5 @@ class AgentCommands:
     def cancel(self) -> None:
         """Stop waiting for answers, now and later."""
         with self._changed:
-            self._cancelled = True
+            self._canceled = True
             self._changed.notify_all()

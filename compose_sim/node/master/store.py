@@ -57,7 +57,7 @@ def torch_extension() -> Any:
     spec = importlib.util.find_spec("torch")
     if spec is None:
         raise ModuleNotFoundError("No module named 'torch'")
-    # The extension imports these when it is initialised, and only needs them to exist.
+    # The extension imports these when it is initialized, and only needs them to exist.
     _stand_in("torch").__path__ = list(spec.submodule_search_locations or ())
     _stand_in("torch.distributed")
     _stand_in("torch.futures").Future = type("Future", (), {})  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ class RankContext:
     One rank, as its observers see it.
 
     `mode` is "" in an ordinary run, in which observers do only what is cheap, and "record" or "replay" in `composesim check`.
-    `synchronisations` counts the collectives and DDP reductions: no rank passes one before the whole group has reached it.
+    `synchronizations` counts the collectives and DDP reductions: no rank passes one before the whole group has reached it.
     """
 
     events: EventLog
@@ -40,7 +40,7 @@ class RankContext:
         default_factory=os.getpid
     )  # a child that the script forks, such as a loader worker, has another
     steps: int = 0
-    synchronisations: int = 0
+    synchronizations: int = 0
     memory: dict[str, Any] = field(default_factory=dict)  # what observers remember, each under a separate name
     failed: set[str] = field(default_factory=set)  # observers that have raised
     longest_wait: float = 0.0  # of those with an event, in seconds

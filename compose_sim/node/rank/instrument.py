@@ -72,7 +72,7 @@ def end() -> None:
     context.guard(flight_recorder.__name__, _note_collectives)
     for observer in OBSERVERS:
         _call(observer, "end", context)
-    context.note(ScriptEnd(_raised(), context.steps, context.synchronisations))
+    context.note(ScriptEnd(_raised(), context.steps, context.synchronizations))
     context.flush()
 
 

@@ -58,7 +58,7 @@ class EpochProgress(Record):
     trained: bool = False
     exhausted: bool = False
     forwards: int = 0  # calls of DDP models to train
-    synchronised: int = 0  # of them, those whose gradients are reduced
+    synchronized: int = 0  # of them, those whose gradients are reduced
     drawn: int = 0  # indices
     order: int | None = None  # a hash of the indices in order
     ascending: bool = False
@@ -76,7 +76,7 @@ class Batch(Record):
     rows: tuple[int, ...] | None = None  # a hash per sample
     shape: int | None = None  # a hash of the samples' shapes: rows compare only if it is equal
     forwards: int = 0  # of the epoch so far
-    synchronised: int = 0
+    synchronized: int = 0
 
 
 @dataclass(frozen=True)

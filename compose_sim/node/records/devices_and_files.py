@@ -20,7 +20,7 @@ class FileUse(Record):
     to: str | None = None  # of a rename: the new name
     to_private: bool = False
     polls: bool = False  # whether that source file waits in a loop until files exist
-    sync: int = 0  # synchronisations so far
+    sync: int = 0  # synchronizations so far
     steps: int = 0  # optimizer steps so far
     at: Place | None = None
 

@@ -52,7 +52,7 @@ class Collective(Record):
 
 @dataclass(frozen=True)
 class DdpForward(Record):
-    """A DDP model is called, and this call or its backward pass synchronises the ranks."""
+    """A DDP model is called, and this call or its backward pass synchronizes the ranks."""
 
     ddp: int  # the number of the model
     group: tuple[int, ...] = ()

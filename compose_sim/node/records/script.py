@@ -23,7 +23,7 @@ class ScriptEnd(Record):
 
     raised: str | None = None  # the type and message of the exception that ended it
     steps: int = 0  # of all optimizers
-    synchronisations: int = 0  # collectives, and reductions by DDP
+    synchronizations: int = 0  # collectives, and reductions by DDP
 
 
 @dataclass(frozen=True)

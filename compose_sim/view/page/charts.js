@@ -10,7 +10,7 @@ function ticks(low, high, most, least = 0) {
   return found;
 }
 
-// `curves` is a list of [label, [[x, y], …], colour], where a rank or node has the same colour, a number, in all charts.
+// `curves` is a list of [label, [[x, y], …], color], where a rank or node has the same color, a number, in all charts.
 function chart(title, curves, { unit = "step", format = number, from = null } = {}) {
   const points = curves.flatMap(([, each]) => each).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
   if (!curves.some(([, each]) => each.length > 1)) return null;

@@ -94,7 +94,7 @@ function ringOf(names, t) {
 }
 
 const hatched = () => svg("defs", {}, svg("pattern", { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-  svg("rect", { width: 5, height: 5, fill: colour("--waiting-soft") }), svg("rect", { width: 2, height: 5, fill: colour("--waiting") })));
+  svg("rect", { width: 5, height: 5, fill: color("--waiting-soft") }), svg("rect", { width: 2, height: 5, fill: color("--waiting") })));
 
 // What the master does: it lets nodes meet, in rounds.
 function masterAt(t) {

@@ -36,7 +36,7 @@ function bytes(value) {
 const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
 const number = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4))));
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function shortPath(file) {
   const folder = run.now.folder ? `${run.now.folder}/` : "";

@@ -41,7 +41,7 @@ function paintLogs() {
   for (let at = first; at < last; at += 1) {
     const [rank, line, t] = run.logs[logs.lines[at]], longer = line.length - LONGEST;
     const row = el("div", { class: lanes.pinned && Math.abs(t - lanes.cursor) < 0.5 ? "line held" : "line" }, el("span", { class: "who" }, `${t.toFixed(1).padStart(7)} s  ${nameOf(rank).padEnd(8)}`),
-      coloured(line.slice(0, LONGEST)), longer > 0 ? el("span", { class: "dim" }, ` … and ${longer} characters`) : null);
+      colored(line.slice(0, LONGEST)), longer > 0 ? el("span", { class: "dim" }, ` … and ${longer} characters`) : null);
     row.style.top = `${at * ROW}px`;
     rows.push(row);
   }
@@ -58,7 +58,7 @@ function showLogsAt(t) {
 }
 
 // Text with SGR codes as elements with classes; found words are marked.
-function coloured(line) {
+function colored(line) {
   let codes = [];
   return line.split(/(\x1b\[[0-9;]*m)/).map((part) => {
     const code = /^\x1b\[([0-9;]*)m$/.exec(part);

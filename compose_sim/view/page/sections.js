@@ -152,12 +152,12 @@ function metricsSection(now) {
 
 const nameOf = (rank) => (rank === null ? "driver" : `rank ${rank}`);
 
-// Each pixel of a strip is a sample, in the order in which the rank drew it; the colour is the place of the sample in the data set.
+// Each pixel of a strip is a sample, in the order in which the rank drew it; the color is the place of the sample in the data set.
 function samplesSection(now) {
   if (!now.samples || !now.samples.length) return null;
   const loaders = new Map();
   for (const strip of now.samples) listIn(loaders, strip.loader).push(strip);
-  return el("section", { id: "samples" }, el("h2", {}, "Samples", el("small", {}, "which rank drew which sample, in order; the colour is its place in the data set")),
+  return el("section", { id: "samples" }, el("h2", {}, "Samples", el("small", {}, "which rank drew which sample, in order; the color is its place in the data set")),
     [...loaders.values()].map((strips) => el("div", { class: "card" },
       el("h3", {}, strips[0].data, el("span", { class: "dim small" }, ` ${strips[0].length === null ? "" : `${count(strips[0].length, "sample")} `}${strips[0].at.length ? `at ${shortPath(strips[0].at[0])}:${strips[0].at[1]}` : ""}`)),
       el("div", { class: "strips" }, strips.map((strip) => [el("b", {}, `epoch ${strip.epoch}`), el("span", { class: strip.repeated || strip.as_before ? "" : "dim" }, stripWords(strip)),

@@ -1,7 +1,7 @@
 // The timeline: one lane per rank, with what it computes above and the collectives that it is in below; marks of the run on top.
 
 const NAMES = ["loads data", "forward", "backward", "optimizer", "saves or loads a checkpoint", "waits", "moves data", "collective"];
-const COLOURS = ["--data", "--forward", "--backward", "--optimizer", "--checkpoint", "--waiting", "--moving", "--collective"];
+const COLORS = ["--data", "--forward", "--backward", "--optimizer", "--checkpoint", "--waiting", "--moving", "--collective"];
 const AXIS = 24;
 let marksHeight = 6;  // the room for marks above the lanes
 const lanes = { from: 0, to: 1, fitted: true, cursor: null, pinned: false, canvas: null, width: 0, wanted: false, rank: null };
@@ -80,9 +80,9 @@ function paint() {
   pen.clearRect(0, 0, width, height);
   pen.font = "12px system-ui, sans-serif";
   pen.textBaseline = "middle";
-  const paints = COLOURS.map(colour);
-  paints[KIND.waiting] = hatch(pen, colour("--waiting"), colour("--waiting-soft"));
-  const base = colour("--lane"), ink = colour("--ink"), dim = colour("--dim"), bad = colour("--bad"), card = colour("--card"), accent = colour("--accent"), left = labelWidth();
+  const paints = COLORS.map(color);
+  paints[KIND.waiting] = hatch(pen, color("--waiting"), color("--waiting-soft"));
+  const base = color("--lane"), ink = color("--ink"), dim = color("--dim"), bad = color("--bad"), card = color("--card"), accent = color("--accent"), left = labelWidth();
   ranks.forEach((rank, index) => {
     const y = AXIS + marksHeight + index * high, room = high - (high > 20 ? 6 : 2);
     pen.fillStyle = base;
@@ -116,7 +116,7 @@ function paint() {
   if (words) words.textContent = lanes.fitted ? "all steps" : `${seconds(lanes.to - lanes.from)} from ${lanes.from.toFixed(3)} s`;
 }
 
-// Spans that are narrower than a pixel share it: it has the colour of what took longest in it, and is fainter if little happened.
+// Spans that are narrower than a pixel share it: it has the color of what took longest in it, and is fainter if little happened.
 function row(pen, spans, y, high, paints, left, width) {
   if (!spans) return;
   const perPixel = (lanes.to - lanes.from) / (width - left);
@@ -180,7 +180,7 @@ function marks(pen, width, height, left) {
   for (const mark of marksOf(run.now).sort((a, b) => a.began - b.began)) {
     const from = Math.max(left, xOf(mark.began)), to = Math.min(width, xOf(mark.ended));
     if (to < left || from > width) continue;
-    pen.fillStyle = colour(mark.colour);
+    pen.fillStyle = color(mark.color);
     pen.globalAlpha = 0.09;
     pen.fillRect(from, AXIS + marksHeight - 4, Math.max(mark.ended > mark.began ? 1.5 : 0, to - from), height);
     pen.globalAlpha = 1;
@@ -194,12 +194,12 @@ function marks(pen, width, height, left) {
 }
 
 function marksOf(now) {
-  const found = now.rounds.slice(1).map((each) => ({ began: each.began_s, ended: each.began_s, colour: "--accent", text: `round ${each.generation}: ${count(each.world_size, "rank")}` }));
+  const found = now.rounds.slice(1).map((each) => ({ began: each.began_s, ended: each.began_s, color: "--accent", text: `round ${each.generation}: ${count(each.world_size, "rank")}` }));
   for (const fault of now.faults) {
-    found.push({ began: fault.begun_s, ended: fault.healed_s === null ? Math.max(now.t, fault.begun_s) : fault.healed_s, colour: "--warn", text: fault.text });
+    found.push({ began: fault.begun_s, ended: fault.healed_s === null ? Math.max(now.t, fault.begun_s) : fault.healed_s, color: "--warn", text: fault.text });
   }
   const stalled = Object.values(now.stalls).map((each) => each[each.length - 1]).filter((each) => each && now.hang);
-  if (stalled.length) found.push({ began: Math.min(...stalled.map((each) => each[0])), ended: now.t, colour: "--bad", text: "no rank makes progress" });
+  if (stalled.length) found.push({ began: Math.min(...stalled.map((each) => each[0])), ended: now.t, color: "--bad", text: "no rank makes progress" });
   return found.filter((each) => each.began !== null);
 }
 

@@ -111,7 +111,7 @@ def test_text_cannot_act_on_a_terminal(text: str) -> None:
         ("ok \r✔ passed  forged", "✔ passed  forged"),
     ],
 )
-def test_colours_and_the_last_state_of_a_line_remain(text: str, shown: str) -> None:
+def test_colors_and_the_last_state_of_a_line_remain(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 

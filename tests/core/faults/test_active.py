@@ -134,5 +134,5 @@ def test_scaling_outside_the_range_is_refused() -> None:
         Scale(nodes=3),
     ],
 )
-def test_an_intervention_survives_serialisation(intervention: Intervention) -> None:
+def test_an_intervention_survives_serialization(intervention: Intervention) -> None:
     assert intervention_from_dict(intervention_to_dict(intervention)) == intervention

@@ -175,7 +175,7 @@ def test_every_value_of_a_file_is_mentioned_or_known() -> None:
         ("resources: [\n", 2, "YAML"),
     ],
 )
-def test_what_cannot_be_honoured_is_an_error_with_its_line(text: str, line: int, said: str) -> None:
+def test_what_cannot_be_honored_is_an_error_with_its_line(text: str, line: int, said: str) -> None:
     with pytest.raises(SpecError) as caught:
         read(text)
 

@@ -23,7 +23,7 @@ fails: set-epoch
 """
 
 
-def test_requirements_are_in_the_order_of_judgement() -> None:
+def test_requirements_are_in_the_order_of_judgment() -> None:
     assert parse_lesson(LESSON, "lesson.yaml").requirements == ("run", "steps", "set-epoch", "total")
 
 

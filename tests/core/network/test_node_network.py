@@ -44,7 +44,7 @@ def test_without_links_and_faults_there_is_nothing_to_do() -> None:
     assert all(network.is_plain for network in decided("plain", "node-0=plain").values())
 
 
-def test_neighbours_of_one_shape_share_it_and_the_master_stays_plain() -> None:
+def test_neighbors_of_one_shape_share_it_and_the_master_stays_plain() -> None:
     networks = decided("1gbit", "node-3=10mbit", "node-0:node-1=plain")
     fast, slow = Shape(rate_bits=10**9), Shape(rate_bits=10**7)
 

@@ -70,7 +70,7 @@ def test_a_plain_network_undoes_all_there_may_have_been() -> None:
     assert script() == PLAIN
 
 
-def test_classes_by_neighbour_delay_below_them_and_drops_in_the_filter() -> None:
+def test_classes_by_neighbor_delay_below_them_and_drops_in_the_filter() -> None:
     links = ["1gbit", "node-2=10mbit,20ms,jitter=2ms,loss=0.1%"]
 
     assert script(*links, faults=(ISOLATED,)) == SHAPED

@@ -148,7 +148,7 @@ ENDINGS = {
     "status": Ending(program=("--recipe", "exec", "--", "sh", "-c", "exit 7"), exit_code=1, slurm_says="FAILED"),
     "hungry": Ending(program=HUNGRY, exit_code=1, slurm_says="FAILED"),
     "polled": Ending(program=HUNGRY, sbatch="--nodelist=node-3", exit_code=1, slurm_says="FAILED"),
-    "cancelled": Ending(happens=lambda job: slurm("scancel", job), exit_code=130, state="CANCELLED"),
+    "canceled": Ending(happens=lambda job: slurm("scancel", job), exit_code=130, state="CANCELLED"),
     "late": Ending(
         happens=lambda job: slurm("scontrol", "update", f"jobid={job}", "endtime=now+1"), exit_code=124, state="TIMEOUT"
     ),
@@ -266,7 +266,7 @@ def test_no_job_outlives_composesim(tmp_path: Path, number: signal.Signals, exit
     until(lambda: jobs_of(run) == [])
 
 
-def test_a_pending_job_says_why_and_is_cancelled_too(tmp_path: Path) -> None:
+def test_a_pending_job_says_why_and_is_canceled_too(tmp_path: Path) -> None:
     process = up(tmp_path, "waits", "--nodes", "2", "--sbatch", "--begin=now+1hour", *TRUE)
     until(lambda: any("is pending: BeginTime" in str(event["data"]) for event in events_of(tmp_path, "waits")))
 
@@ -478,7 +478,7 @@ def test_another_process_waits_for_a_run(tmp_path: Path) -> None:
     assert waiting.wait() == 1
 
 
-def test_an_interrupted_run_is_cancelled_as_soon_as_the_controller_answers(tmp_path: Path, slurm_cluster: Path) -> None:
+def test_an_interrupted_run_is_canceled_as_soon_as_the_controller_answers(tmp_path: Path, slurm_cluster: Path) -> None:
     process = up(tmp_path, "late", "--nodes", "2", *SLEEPS)
     wait_for_ranks(tmp_path, "late", 2)
     with silent_controller(slurm_cluster):

@@ -1,4 +1,4 @@
-"""A convolutional network with BatchNorm: each rank normalises by its own 8 images, not by the batch of 32."""
+"""A convolutional network with BatchNorm: each rank normalizes by its own 8 images, not by the batch of 32."""
 # expects: batchnorm-local
 # also: matches-single
 

@@ -1,4 +1,4 @@
-"""A convolutional network with GroupNorm, which normalises each image alone, however the batch is divided."""
+"""A convolutional network with GroupNorm, which normalizes each image alone, however the batch is divided."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Many writers and early readers, all synchronised: separate names, turns, appends, a file per node in /tmp, a polled file."""
+"""Many writers and early readers, all synchronized: separate names, turns, appends, a file per node in /tmp, a polled file."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Neighbours exchange activations by a blocking send on both sides."""
+"""Neighbors exchange activations by a blocking send on both sides."""
 
 # expects: hang
 # options: --hang-timeout 4s

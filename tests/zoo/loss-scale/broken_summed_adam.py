@@ -11,13 +11,13 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Blobs(Dataset):
-    """Points around five centres."""
+    """Points around five centers."""
 
     def __init__(self, count: int) -> None:
         generator = torch.Generator().manual_seed(0)
         self.labels = torch.randint(5, (count,), generator=generator)
-        centres = 3 * torch.randn(5, 12, generator=generator)
-        self.points = centres[self.labels] + torch.randn(count, 12, generator=generator)
+        centers = 3 * torch.randn(5, 12, generator=generator)
+        self.points = centers[self.labels] + torch.randn(count, 12, generator=generator)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -1,4 +1,4 @@
-"""Metrics that only look local: an evaluation of all samples on rank 0, losses labelled by rank, the speed of each node."""
+"""Metrics that only look local: an evaluation of all samples on rank 0, losses labeled by rank, the speed of each node."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The model centres inputs by a running mean, which differs between ranks because of broadcast_buffers=False."""
+"""The model centers inputs by a running mean, which differs between ranks because of broadcast_buffers=False."""
 # expects: params-in-sync
 # also: matches-single
 
@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(width))
@@ -27,7 +27,7 @@ def main() -> None:
     torch.manual_seed(3)
     inputs = torch.randn(256, 5) + 2
     data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
-    model = DistributedDataParallel(Centred(5), broadcast_buffers=False)
+    model = DistributedDataParallel(Centered(5), broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     sampler = DistributedSampler(data)
     for epoch in range(2):

@@ -1,4 +1,4 @@
-"""Pretrained weights are loaded on rank 0 after wrapping: DDP synchronises weights only when it wraps a model."""
+"""Pretrained weights are loaded on rank 0 after wrapping: DDP synchronizes weights only when it wraps a model."""
 # expects: params-in-sync
 # also: matches-single
 

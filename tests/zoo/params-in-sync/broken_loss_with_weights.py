@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 class Prototypes(nn.Module):
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
-        self.centres = nn.Parameter(torch.randn(classes, width))
+        self.centers = nn.Parameter(torch.randn(classes, width))
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(8 * normalize(embeddings) @ normalize(self.centres).T, labels)
+        return cross_entropy(8 * normalize(embeddings) @ normalize(self.centers).T, labels)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Population training with gossip: each rank keeps its own weights and mixes with a neighbour on a ring."""
+"""Population training with gossip: each rank keeps its own weights and mixes with a neighbor on a ring."""
 
 import torch
 import torch.distributed as dist

@@ -47,9 +47,9 @@ class Epoch:
         return max(self.last.forwards, *(batch.forwards for batch in self.batches), 0)
 
     @property
-    def synchronised(self) -> int:
+    def synchronized(self) -> int:
         """How many forward passes were made whose gradients are reduced."""
-        return max(self.last.synchronised, self.batches[-1].synchronised if self.batches else 0)
+        return max(self.last.synchronized, self.batches[-1].synchronized if self.batches else 0)
 
 
 @dataclass(slots=True)

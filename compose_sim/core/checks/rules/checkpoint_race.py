@@ -60,7 +60,7 @@ def _renamed(observed: Observed) -> set[str | None]:
 
 
 def _awaited(observed: Observed) -> dict[tuple[int, int, int], set[str]]:
-    """Return the files that a rank waited for, by rank, steps and synchronisations so far."""
+    """Return the files that a rank waited for, by rank, steps and synchronizations so far."""
     found: dict[tuple[int, int, int], set[str]] = {}
     for each in observed.of(FileUse):
         if each.op == "await":

@@ -31,7 +31,7 @@ _METRIC = re.compile(
 _EVALUATION = re.compile(
     r"val|test|eval|\bdev\b|acc|\bf1\b|\bauc\b|perplexity|ppl|precision|recall|top-?\d|bleu|score", re.IGNORECASE
 )
-_LABELLED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
+_LABELED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
 _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
 _FIX_REDUCE = (
     "Reduce it over all ranks before one of them reports it: `dist.all_reduce(value)`, then divide by `dist.get_world_size()` "
@@ -94,7 +94,7 @@ def _mean_of_means(found: MeanOfMeans) -> Result:
 def _metric_lines(rank: int, lines: Sequence[str]) -> list[MetricLine]:
     found = []
     for text in lines:
-        if _METRIC.search(text) and not _LABELLED.search(text) and "Warning" not in text and len(text) < 1000:
+        if _METRIC.search(text) and not _LABELED.search(text) and "Warning" not in text and len(text) < 1000:
             numbers = tuple(_NUMBER.findall(text))
             if numbers:
                 found.append(MetricLine(rank, text.strip(), numbers))

@@ -52,7 +52,7 @@ def judge(case: Case) -> Result:
     training = training_loaders(case)
     if not training:
         return _judge_by_hand(case, pairs(case))
-    if not case.observed.first(DdpModel) and not _synchronises(case):
+    if not case.observed.first(DdpModel) and not _synchronizes(case):
         return not_applicable("the ranks do not train together: there is no DDP model, and hardly a collective")
     looked_at: list[CommonSamples] = []
     for by_rank in training:
@@ -85,9 +85,9 @@ def _fsdp_divides(case: Case) -> bool:
     return any(each.divided_by_fsdp for each in case.observed.of(RecordedModels)) and not exchanges_parts(case.observed)
 
 
-def _synchronises(case: Case) -> bool:
+def _synchronizes(case: Case) -> bool:
     ends = (rank.last(ScriptEnd) for rank in case.observed)
-    return any(end is not None and 2 * end.synchronisations >= end.steps > 0 for end in ends)
+    return any(end is not None and 2 * end.synchronizations >= end.steps > 0 for end in ends)
 
 
 def _overlap(case: Case, by_rank: dict[int, Loader], overlapping: list[Pair], common: CommonSamples) -> Result:

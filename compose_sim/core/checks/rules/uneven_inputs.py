@@ -29,7 +29,7 @@ class _Way:
     """How far a rank has come in the training loaders."""
 
     fetched: int
-    synchronised: int
+    synchronized: int
     left: bool  # whether it exhausted the last epoch that it began
     closed: bool  # whether all of it was recorded
     raised: bool  # whether an exception ended the script, maybe between two epochs
@@ -48,7 +48,7 @@ def judge(case: Case) -> Result:
     ways = {group: _ways(group, training, raised) for group, training in by_group.items()}
     if not any(len(members) > 1 for members in ways.values()):
         return _judge_by_hand(case) or not_applicable("fewer than two ranks train one model from a DataLoader")
-    counts = sorted({way.synchronised for members in ways.values() for way in members.values()})
+    counts = sorted({way.synchronized for members in ways.values() for way in members.values()})
     if not any(counts):
         return not_applicable("no DDP model is trained on the batches")
     if _joins(case):
@@ -58,7 +58,7 @@ def judge(case: Case) -> Result:
             further = [rank for rank, other in members.items() if _is_uneven(case, way, other)]
             if further:
                 return _uneven(members, ended, further)
-    if any(len({way.synchronised for way in members.values()}) > 1 for members in ways.values()):
+    if any(len({way.synchronized for way in members.values()}) > 1 for members in ways.values()):
         listed = " or ".join(map(str, counts))
         if case.verdict != "passed":
             return not_applicable(f"the run ended ({case.verdict}) when the ranks had trained on {listed} batches")
@@ -79,13 +79,13 @@ def _ways(group: tuple[int, ...], training: list[dict[int, Loader]], raised: Col
             for position, by_rank in enumerate(training)
             if (loader := by_rank.get(rank)) is not None
             for epoch in loader.epochs.values()
-            if epoch.synchronised or epoch.trained or epoch.batches
+            if epoch.synchronized or epoch.trained or epoch.batches
         ]
         if epochs:
             _, loader, epoch = max(epochs, key=lambda each: each[2].batches[0].index if each[2].batches else -1)
             ways[rank] = _Way(
                 fetched=sum(epoch.fetched for _, _, epoch in epochs),
-                synchronised=sum(epoch.synchronised for _, _, epoch in epochs),
+                synchronized=sum(epoch.synchronized for _, _, epoch in epochs),
                 left=epoch.exhausted,
                 closed=all(epoch.closed for _, _, epoch in epochs),
                 raised=rank in raised,
@@ -100,10 +100,10 @@ def _is_uneven(case: Case, ended: _Way, other: _Way) -> bool:
     if not ended.left:
         return False
     if case.verdict == "passed" or (ended.closed and other.closed and not ended.raised):
-        return other.synchronised > ended.synchronised
+        return other.synchronized > ended.synchronized
     # The run broke off, so what the other rank did with the last batch may not be recorded. That one rank had come further than
     # another means nothing, unless it was by the batches of one epoch.
-    further = other.fetched > ended.fetched and other.synchronised >= ended.synchronised
+    further = other.fetched > ended.fetched and other.synchronized >= ended.synchronized
     return further and any(
         epoch.exhausted and key in other.epochs and epoch.fetched < other.epochs[key].fetched
         for key, epoch in ended.epochs.items()

@@ -99,7 +99,7 @@ def _nccl(assignment: Assignment, sharing: Sharing) -> dict[str, str]:
     }
     is_shared = any(share.mode != OWN for share in sharing.shares.values())
     if is_shared and all(len(node) <= 1 for node in assignment.nodes):
-        environment["NCCL_MAX_CTAS"] = "1"  # one channel with one socket per neighbour, to save CPU
+        environment["NCCL_MAX_CTAS"] = "1"  # one channel with one socket per neighbor, to save CPU
     return environment
 
 

@@ -31,7 +31,7 @@ class NodeStates:
     """What nodes have reported in their events. A node that was restarted has not reported anything yet."""
 
     host_keys: dict[str, str] = field(default_factory=dict)
-    joined: dict[str, set[int]] = field(default_factory=dict)  # the ranks of each node that have initialised Horovod
+    joined: dict[str, set[int]] = field(default_factory=dict)  # the ranks of each node that have initialized Horovod
 
     def add_event(self, line: str) -> None:
         """Update the states from one line of an event file; ignore malformed lines."""

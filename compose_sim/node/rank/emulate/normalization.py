@@ -99,9 +99,9 @@ def batch_norm_backward_elemt(
     """Return the gradient of the batch."""
     total = count.sum().to(mean.dtype)
     gradient = grad_out.to(_exact(grad_out))
-    centred = input.to(gradient.dtype) - _per_channel(mean, input)
+    centered = input.to(gradient.dtype) - _per_channel(mean, input)
     inner = gradient - _per_channel(sum_dy / total, input)
-    inner = inner - centred * _per_channel(invstd.pow(2) * sum_dy_xmu / total, input)
+    inner = inner - centered * _per_channel(invstd.pow(2) * sum_dy_xmu / total, input)
     return (inner * _per_channel(invstd if weight is None else invstd * weight, input)).to(input.dtype)
 
 

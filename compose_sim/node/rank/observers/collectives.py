@@ -75,8 +75,8 @@ def set_inside(yes: bool) -> None:
 
 def note_untracked_wait(context: RankContext, how: str) -> None:
     """Record that the rank may have waited for another by a message, a store, a lock or a sleep; once between two collectives."""
-    if context.memory.get(_UNTRACKED) != context.synchronisations:
-        context.memory[_UNTRACKED] = context.synchronisations
+    if context.memory.get(_UNTRACKED) != context.synchronizations:
+        context.memory[_UNTRACKED] = context.synchronizations
         context.note(UntrackedWait(how))
 
 
@@ -169,7 +169,7 @@ def _note(context: RankContext, module: Any, name: str, value: Callable[[str], A
     later = _later(memory.setdefault(_OF_GROUPS, {}), ranks, group_name, (op, facts))
     if context.thorough or later.number <= 0:
         context.note(Collective(op, ranks, group_name, at=at, **facts, **(more or {})))
-    context.synchronisations += 1
+    context.synchronizations += 1
     of_group = f" of group {group_name}" if group not in (None, module.group.WORLD) else ""
     context.wait_in(f"{op} #{count}{where(at)}{of_group}", group_name, len(ranks))
     context.flush()

@@ -135,7 +135,7 @@ def _note(context: RankContext, op: FileOp, path: str, new_name: str = "") -> No
     resolved = _resolve(path)
     if resolved is None:
         return
-    key = (op, resolved, context.synchronisations)
+    key = (op, resolved, context.synchronizations)
     if key in _seen or len(_seen) >= _MOST_NOTED:
         return
     _seen.add(key)
@@ -151,7 +151,7 @@ def _note(context: RankContext, op: FileOp, path: str, new_name: str = "") -> No
             to=to,
             to_private=to is not None and _is_private(to),
             polls=_has_polling(at),
-            sync=context.synchronisations,
+            sync=context.synchronizations,
             steps=context.steps,
             at=at,
         )

@@ -44,7 +44,7 @@ def _after(context: RankContext, failed: bool) -> None:
     context.wait_in("")
     stepped = context.steps != context.memory[_STEPS]  # an optimizer that steps within backward clears the gradients
     for model in list(pending.values()):
-        if failed or stepped or not sampled(context, model.synchronised) or not _look_for_missing(context, model):
+        if failed or stepped or not sampled(context, model.synchronized) or not _look_for_missing(context, model):
             del pending[model.index]
 
 

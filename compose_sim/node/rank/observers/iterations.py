@@ -57,7 +57,7 @@ class Iteration:
         self.loader, self.at, self.steps = loader, at, steps
         self.epoch = loader.epochs
         self.drawn: deque[list[int] | None] = deque()
-        self.batches = self.indices = self.kept = self.order = self.forwards = self.synchronised = 0
+        self.batches = self.indices = self.kept = self.order = self.forwards = self.synchronized = 0
         self.last = -1
         self.ascending, self.opaque, self.used = True, False, False
         self.exhausted = self.trained = self.noted_trained = False
@@ -73,7 +73,7 @@ class Iteration:
             trained=self.trained,
             exhausted=self.exhausted,
             forwards=self.forwards,
-            synchronised=self.synchronised,
+            synchronized=self.synchronized,
             drawn=self.indices,
             order=self.order if self.indices and not self.opaque else None,
             ascending=self.ascending,

@@ -183,7 +183,7 @@ def _fetched(context: RankContext, iteration: Iteration, batch: Any) -> None:
             rows=rows,
             shape=shape,
             forwards=iteration.forwards,
-            synchronised=iteration.synchronised,
+            synchronized=iteration.synchronized,
         )
     )
 

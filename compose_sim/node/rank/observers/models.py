@@ -43,7 +43,7 @@ class Model:
     wrapped: dict[int, str] = field(default_factory=dict)  # those that required a gradient when it was made
     frozen: dict[int, str] = field(default_factory=dict)
     forwards: int = 0  # with gradients enabled
-    synchronised: int = 0  # of them, those after which backward reduces gradients
+    synchronized: int = 0  # of them, those after which backward reduces gradients
     missing: set[str] | None = None  # parameters without a gradient after every backward pass since the last of those
     missing_noted: frozenset[str] = frozenset()
     backward_at: Place | None = None
@@ -105,7 +105,7 @@ def _make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
         return
     at = place()
-    context.synchronisations += 1
+    context.synchronizations += 1
     context.wait_in(f"DistributedDataParallel(…){where(at)}")
     context.flush()
     try:
@@ -207,10 +207,10 @@ def _note_forward(context: RankContext, ddp: Any) -> None:
         model.forwards += 1
     if reduces:
         note_missing(context, model)
-        model.synchronised += 1
+        model.synchronized += 1
         memory.setdefault(PENDING, {})[model.index] = model
     if reduces or ddp.will_sync_module_buffers():
-        context.synchronisations += 1
+        context.synchronizations += 1
         if context.thorough or model.forwards <= _MOST_NOTED:
             context.note(DdpForward(model.index, model.ranks, place()))
             context.flush()

@@ -109,7 +109,7 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
     if closely or stepper.steps <= _MOST_NOTED or stepper.steps % 100 == 0:
         more = _look_closely(context, optimizer, stepper) if closely else {}
         context.note(OptimizerStep(context.steps, stepper.index, stepper.steps, place(), **more))
-    stepper.seen = {index: (model.forwards, model.synchronised) for index, model in stepper.models.items()}
+    stepper.seen = {index: (model.forwards, model.synchronized) for index, model in stepper.models.items()}
     stepper.backwards = _backwards(context)
     context.guard(sketches.__name__, sketches.after_step, optimizer, stepper.index, stepper.steps)
 
@@ -122,14 +122,14 @@ def _look_closely(context: RankContext, optimizer: Any, stepper: Stepper) -> dic
         ddp = model.reference()
         if ddp is None:
             continue
-        forwards, synchronised = stepper.seen.get(index, (0, 0))
+        forwards, synchronized = stepper.seen.get(index, (0, 0))
         graded = sum(1 for key in model.wrapped if key in held and held[key].grad is not None)
         foreign = gradients.foreign(context, model, ddp)
         found.append(
             SteppedModel(
                 ddp=index,
                 forwards=model.forwards - forwards,
-                reduced=model.synchronised - synchronised,
+                reduced=model.synchronized - synchronized,
                 graded=graded,
                 new=tuple(foreign.new[:MOST_NAMES]),
                 replaced=tuple(foreign.replaced[:MOST_NAMES]),

@@ -202,13 +202,13 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> tuple[dict[
 
 
 def _count_forward(
-    context: RankContext, active: Iteration | None, group: tuple[int, tuple[int, ...]], synchronised: bool
+    context: RankContext, active: Iteration | None, group: tuple[int, tuple[int, ...]], synchronized: bool
 ) -> None:
     """Count the forward pass for the loaders whose batch it is given."""
     for iteration in (active, active.companion) if active is not None else ():
         if iteration is not None:
             iteration.forwards += 1
-            iteration.synchronised += synchronised
+            iteration.synchronized += synchronized
             if group not in iteration.loader.groups:
                 iteration.loader.groups.append(group)
                 context.note(LoaderRanks(iteration.loader.number, group[1]))

@@ -23,7 +23,7 @@ def epoch(
     """Return one epoch in batches, exhausted and trained on unless `more` says otherwise."""
     batches = [tuple(indices[at : at + size]) for at in range(0, len(indices), size)]
     held = [tuple((rows or indices)[at : at + size]) for at in range(0, len(indices), size)]
-    counts = {"batches": len(batches), "forwards": len(batches), "synchronised": len(batches), "drawn": len(indices)}
+    counts = {"batches": len(batches), "forwards": len(batches), "synchronized": len(batches), "drawn": len(indices)}
     order = {"order": hash(tuple(indices)), "ascending": list(indices) == sorted(indices)}
     closed = {"phase": "closed", "trained": True, "exhausted": True, **counts, **order, **more}
     taken = [

@@ -1,4 +1,4 @@
-"""Numbers of one rank only, and lines that every node prints, warn; reduced, labelled and complete ones pass."""
+"""Numbers of one rank only, and lines that every node prints, warn; reduced, labeled and complete ones pass."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_samples_that_change_from_epoch_to_epoch_do_not_show_what_an_index_means
 
 
 def test_ranks_without_ddp_may_rightly_see_the_same_as_in_tensor_parallelism() -> None:
-    ends = ScriptEnd(steps=4, synchronisations=8)
+    ends = ScriptEnd(steps=4, synchronizations=8)
 
     assert judge(case({rank: [loader(), *epoch(range(8)), ends] for rank in range(2)})).status == NOT_APPLICABLE
 

@@ -15,7 +15,7 @@ from tests.core.checks.rules.replicas import all_reduce, ddp, forward, step
 
 def broken_off(notes: Records) -> Records:
     """As a rank leaves it that was ended in its last backward: one step less is noted, and no end."""
-    closed = EpochProgress(0, 0, "trained", batches=1, trained=True, synchronised=1)
+    closed = EpochProgress(0, 0, "trained", batches=1, trained=True, synchronized=1)
     return [*notes[:-1], closed]
 
 
@@ -34,7 +34,7 @@ def test_join_answers_for_ranks_without_batches() -> None:
 
 
 def test_a_batch_that_is_taken_but_not_trained_on_passes() -> None:
-    more = epoch(range(8), exhausted=False, synchronised=3)
+    more = epoch(range(8), exhausted=False, synchronized=3)
     assert judge(case({0: [ddp(), loader(), *epoch(range(6))], 1: [ddp(), loader(), *more]})).status == PASSED
 
 

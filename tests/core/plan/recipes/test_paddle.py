@@ -60,7 +60,7 @@ def test_an_elastic_range_is_for_the_masters_rounds() -> None:
     [
         ({"launcher": "torchrun"}, "--launcher 'torchrun' does not apply to recipe 'paddle'"),
         ({"gpus": "emulated"}, "recipe 'paddle' does not support emulated GPUs"),
-        ({"options": {"colour": "red"}}, "recipe 'paddle' has no option 'colour'"),
+        ({"options": {"color": "red"}}, "recipe 'paddle' has no option 'color'"),
     ],
 )
 def test_what_is_torchs_is_refused(asked: dict[str, object], message: str) -> None:

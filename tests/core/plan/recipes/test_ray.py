@@ -91,7 +91,7 @@ def test_a_socket_of_ray_fits_into_the_kernels_107_characters() -> None:
         ({"options": {"cpus": "two"}}, "option 'cpus' is 'two': expected a whole number of at least 1"),
         ({"options": {"cpus": "0"}}, "option 'cpus' is '0': expected a whole number of at least 1"),
         ({"options": {"dashboard": "maybe"}}, "option 'dashboard' is 'maybe': expected on or off"),
-        ({"options": {"colour": "red"}}, "recipe 'ray' has no option 'colour'; there are cpus, "),
+        ({"options": {"color": "red"}}, "recipe 'ray' has no option 'color'; there are cpus, "),
     ],
 )
 def test_what_ray_does_not_have_is_refused(spec: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Self-distillation: a teacher that averages the student, a centre reduced over ranks, several crops."""
+"""Self-distillation: a teacher that averages the student, a center reduced over ranks, several crops."""
 
 import copy
 import os
@@ -23,7 +23,7 @@ teacher = teacher.cuda()
 teacher.load_state_dict(copy.deepcopy(student.state_dict()))
 teacher.requires_grad_(False)
 student = nn.parallel.DistributedDataParallel(student, device_ids=[gpu])
-centre = torch.zeros(1, 16, device="cuda")
+center = torch.zeros(1, 16, device="cuda")
 optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)
 torch.manual_seed(dist.get_rank())
 for step in range(4):
@@ -33,7 +33,7 @@ for step in range(4):
     loss = 0
     for target in targets:
         for output in outputs:
-            loss -= (((target - centre) / 0.5).softmax(-1) * (output / 0.1).log_softmax(-1)).sum(-1).mean() / 6
+            loss -= (((target - center) / 0.5).softmax(-1) * (output / 0.1).log_softmax(-1)).sum(-1).mean() / 6
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -43,7 +43,7 @@ for step in range(4):
             average.data.mul_(0.9).add_(value.detach().data, alpha=0.1)
         mean = torch.cat(targets).mean(0, keepdim=True)
         dist.all_reduce(mean)
-        centre.mul_(0.9).add_(mean / dist.get_world_size(), alpha=0.1)
+        center.mul_(0.9).add_(mean / dist.get_world_size(), alpha=0.1)
     if dist.get_rank() == 0:
         print(f"step {step} loss {loss.item():.6f}", flush=True)
 dist.destroy_process_group()

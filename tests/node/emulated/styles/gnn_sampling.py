@@ -1,4 +1,4 @@
-"""Graph networks in PyG's and DGL's styles: sampled neighbours, index_add and sparse products, batches on a side stream."""
+"""Graph networks in PyG's and DGL's styles: sampled neighbors, index_add and sparse products, batches on a side stream."""
 
 import os
 from dataclasses import dataclass, fields
@@ -31,7 +31,7 @@ class Batch:
 
 
 class NeighborSampler:
-    """Collates seeds into the subgraph of a few of their neighbours, in a worker."""
+    """Collates seeds into the subgraph of a few of their neighbors, in a worker."""
 
     def __init__(self, features, edge_index, labels, fanout):
         self.features, self.labels, self.fanout = features, labels, fanout

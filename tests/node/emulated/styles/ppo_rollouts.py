@@ -1,4 +1,4 @@
-"""PPO in CleanRL's style: rollouts per rank, advantages normalised over all ranks, gradients reduced as one tensor."""
+"""PPO in CleanRL's style: rollouts per rank, advantages normalized over all ranks, gradients reduced as one tensor."""
 
 import os
 
@@ -67,7 +67,7 @@ agent = Agent().to(device)
 optimizer = torch.optim.Adam(agent.parameters(), lr=3e-3, eps=1e-5)
 for parameter in agent.parameters():
     dist.broadcast(parameter.data, src=0)
-envs, normalise, draws = Walks(dist.get_rank()), RunningMeanStd(), torch.Generator().manual_seed(dist.get_rank())
+envs, normalize, draws = Walks(dist.get_rank()), RunningMeanStd(), torch.Generator().manual_seed(dist.get_rank())
 shape = (NUM_STEPS, NUM_ENVS)
 obs, actions = torch.zeros(*shape, 3, device=device), torch.zeros(shape, dtype=torch.long, device=device)
 logprobs, rewards, dones, values = (torch.zeros(shape, device=device) for _ in range(4))
@@ -76,7 +76,7 @@ next_obs, next_done = envs.state.to(device), torch.zeros(NUM_ENVS, device=device
 for update in range(4):
     optimizer.param_groups[0]["lr"] = 3e-3 * (1 - update / 4)
     for step in range(NUM_STEPS):
-        obs[step], dones[step] = normalise(next_obs), next_done
+        obs[step], dones[step] = normalize(next_obs), next_done
         with torch.no_grad():
             probs = agent.actor(obs[step]).softmax(-1).cpu()  # sampled on the CPU: a GPU would draw others
             action = torch.multinomial(probs, 1, generator=draws).squeeze(1)
@@ -91,9 +91,9 @@ for update in range(4):
         arrived.wait(torch.cuda.current_stream(device))
         next_obs.record_stream(torch.cuda.current_stream(device))
         arrived.synchronize()  # before the pinned memory is written again
-    normalise.update(obs.flatten(0, 1) if update == 0 else next_obs)
+    normalize.update(obs.flatten(0, 1) if update == 0 else next_obs)
     with torch.no_grad():
-        advantages, last, next_value = torch.zeros_like(rewards), 0, agent.critic(normalise(next_obs)).squeeze(-1)
+        advantages, last, next_value = torch.zeros_like(rewards), 0, agent.critic(normalize(next_obs)).squeeze(-1)
         for t in reversed(range(NUM_STEPS)):
             live = 1.0 - (next_done if t == NUM_STEPS - 1 else dones[t + 1])
             following = next_value if t == NUM_STEPS - 1 else values[t + 1]
