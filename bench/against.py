@@ -114,8 +114,10 @@ def _figures(values: Sequence[float]) -> str:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.against", description="Compare with another revision.")
     parser.add_argument("revision", metavar="REV", help="a commit, branch or tag")
-    parser.add_argument("--only", type=_rows, default=list(ROWS), metavar="ROW[,ROW]", help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--rounds", type=int, default=5, help="of each row (default: 5)")
+    parser.add_argument(
+        "--only", type=_rows, default=list(ROWS), metavar="ROW[,ROW]", help=f"rows, of {', '.join(ROWS)}"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each row (default: 5)")
     return parser.parse_args()
 
 

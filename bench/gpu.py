@@ -178,10 +178,14 @@ def main() -> int:
     """Measure what was requested, one after another."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description="Measure nodes that share one GPU.")
     parser.add_argument(
-        "--results", type=Path, default=ROOT / "bench", metavar="DIR", help="where gpu.md and gpu.json go"
+        "--results", type=Path, default=ROOT / "bench", metavar="DIR", help="folder for gpu.md and gpu.json"
     )
-    parser.add_argument("--only", default="", metavar="WORD,…", help="runs whose names hold one of these")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the contestants in turn (default: %(default)s)")
+    parser.add_argument(
+        "--only", default="", metavar="WORD,…", help="run only the runs whose names contain one of these"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="rounds of the contestants in turn (default: %(default)s)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="composesim-bench-") as folder:
         contest = Contest(Path(folder), options.results)

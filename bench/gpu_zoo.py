@@ -110,11 +110,17 @@ def _machine() -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_zoo", description=__doc__)
-    parser.add_argument("where", nargs="*", default=list(GPUS), help=f"{', '.join(GPUS)}; all when left out")
-    parser.add_argument("--check", action="append", default=[], metavar="ID", help="only the scripts of this check")
-    parser.add_argument("--script", action="append", default=[], metavar="CHECK/NAME", help="judge only this one again")
+    parser.add_argument("where", nargs="*", default=list(GPUS), help=f"{', '.join(GPUS)} (default: all)")
+    parser.add_argument(
+        "--check", action="append", default=[], metavar="ID", help="judge only the scripts of this check"
+    )
+    parser.add_argument(
+        "--script", action="append", default=[], metavar="CHECK/NAME", help="judge only this script again"
+    )
     parser.add_argument("--options", default="", metavar="OPTIONS", help="more options for `composesim check`")
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), metavar="N", help="at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), metavar="N", help="scripts at a time"
+    )
     return parser.parse_args()
 
 

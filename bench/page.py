@@ -29,7 +29,7 @@ _FRAMES = 60
 
 
 def _message(nodes: int, steps: int, lines: int = 0) -> Message:
-    """Return a run of so many nodes, a rank each, with three spans per rank and step, and so many lines per rank."""
+    """Return a run of nodes with one rank each, three spans per rank and step, and this many lines per rank."""
     plan = a_plan(nodes=nodes)
     story = Story(plan).starts(1.0, *range(nodes)).round(2.0, *range(nodes)).trains(3.0, 1, 1)
     fold = PageFold(plan)
@@ -120,7 +120,7 @@ def size(_: Tab, folder: Path) -> dict[str, float]:
 
 
 def latency(tab: Tab, folder: Path) -> dict[str, float]:
-    """Append steps to the events of a running run, and return the seconds until the page shows them."""
+    """Append steps to the events of a run, and return the seconds until the page shows them."""
     run = RunFolder(folder / ".composesim" / "runs" / "live")
     run.claim()
     run.clear(0, 0)

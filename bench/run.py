@@ -76,7 +76,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=description)
     parser.add_argument("--only", action="append", type=_keys, metavar="ROW[,ROW]", help=f"rows, of {', '.join(KEYS)}")
     parser.add_argument("--repeats", type=_positive, default=5, help="rounds of each row (default: 5)")
-    parser.add_argument("--results", type=Path, default=BENCH, metavar="DIR", help="where the two files go")
+    parser.add_argument("--results", type=Path, default=BENCH, metavar="DIR", help="folder for the two files")
     arguments = parser.parse_args()
     arguments.only = [key for keys in arguments.only for key in keys] if arguments.only else KEYS
     return arguments

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Which image do the docker tests build on, where no registry answers? One made here, from the distribution's packages.
+# Make the image that the docker tests build on, from the distribution's packages, because no registry may be reachable.
 #
-#   scripts/base_image.sh    makes composesim-test-base:1 if it is not there (about 20 s, as root), and prints its name
+#   scripts/base_image.sh    make composesim-test-base:1 if it does not exist (about 20 s, as root), and print its name
 set -euo pipefail
 
 TAG=composesim-test-base:1

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Does a Docker Engine with Compose v2 answer on this machine? If not, install both from the distribution's packages and start it.
+# Install Docker Engine and Compose v2 from the distribution's packages, and start the engine, unless it runs already.
 #
-#   scripts/engine.sh           install and start what is missing (as root), and what shapes links: iproute2, iptables
-#   scripts/engine.sh --check   say what answers, or (on stderr) why nothing does; exit status 0 or 1
-#   scripts/engine.sh --log     the last lines that the engine logged
+#   scripts/engine.sh           install and start what is missing (as root), with iproute2 and iptables, which shape links
+#   scripts/engine.sh --check   print the version of the engine, or (on stderr) why it does not answer; exit status 0 or 1
+#   scripts/engine.sh --log     print the last lines of the engine's log
 set -euo pipefail
 
 OLDEST_COMPOSE=2.20

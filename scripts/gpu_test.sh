@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Do nodes get this machine's GPUs, and do emulated ones show what they show? Runs the tests marked gpu, and prints what they compared.
+# Run the tests marked gpu on this machine's GPUs, and print how real and emulated GPUs compare.
 #
-#   scripts/gpu_test.sh [PYTEST ARGUMENTS]    PYTHON=… is one with torch for CUDA, pytest and composesim's dependencies
+#   scripts/gpu_test.sh [PYTEST ARGUMENTS]    PYTHON: an interpreter with torch for CUDA, pytest and composesim's dependencies
 #
-# Needs no `make setup`: PYTHON may be the machine's own, as where a GPU is lent with its image.
+# `make setup` is not needed: PYTHON may be that of the system, such as in a rented machine with its image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Which Prometheus do the tests run, where no registry answers? The distribution's own, in an image that starts as the official one does.
+# Make an image of the distribution's Prometheus that starts like the official one, because no registry may be reachable.
 #
-#   scripts/prometheus_image.sh    makes composesim-test-prometheus:1 if it is not there (seconds, as root), and prints its name
+#   scripts/prometheus_image.sh    make composesim-test-prometheus:1 if it does not exist (seconds, as root), and print its name
 set -euo pipefail
 
 TAG=composesim-test-prometheus:1

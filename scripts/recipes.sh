@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Is .venv-recipes ready: the frameworks of the recipes beside composesim, and what Horovod wants of the system? Makes it so; quick when it is.
+# Create .venv-recipes: composesim with Horovod, Ray and PaddlePaddle, and the system packages that Horovod needs.
 #
 #   scripts/recipes.sh             install what is missing; Horovod is compiled once for each torch, which takes minutes
-#   scripts/recipes.sh --check     say (on stderr) what is missing; exit status 0 or 1
-#   scripts/recipes.sh --wheels    the folder with the wheel of Horovod, for `composesim image build --wheels`
+#   scripts/recipes.sh --check     list what is missing, on stderr; exit status 0 or 1
+#   scripts/recipes.sh --wheels    print the folder with the wheel of Horovod, for `composesim image build --wheels`
 #
-# Which versions: templates/image/requirements/, which images are made from too. Which torch: the one that .venv has (make help).
+# The versions are those of templates/image/requirements/, as in images; the torch is that of .venv (make help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

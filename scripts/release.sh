@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# May this tag be published? It must be signed, be that of the version, and have a section in CHANGELOG.md.
+# Check that a tag may be published: it is signed, names the version, and has a section in CHANGELOG.md.
 #
-#   scripts/release.sh v0.1.0    writes build/release/notes.md, the section of CHANGELOG.md; on GitHub, GitHub verifies the signature
+#   scripts/release.sh v0.1.0    write build/release/notes.md, the section of CHANGELOG.md; on GitHub, GitHub verifies the signature
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Is .venv ready: the project (editable), its tools, and a torch that suits this machine? Makes it so; quick when it is.
+# Create or update .venv: the project (editable), its tools, and torch. Quick if nothing has changed.
 #
-#   PYTHON       the interpreter to make .venv with (default: the first python3 that is 3.11 or newer)
-#   TORCH        what to install as torch (default: what .venv has already, else torch==2.13.0)
-#   TORCH_INDEX  address of one more package index, such as that of PyTorch's CPU builds
-#   LOCKED       no: the newest versions that pyproject.toml accepts, instead of those of requirements-dev.txt with their hashes
+#   PYTHON       the interpreter of .venv (default: the first python3 that is 3.11 or newer)
+#   TORCH        the torch to install (default: the one in .venv, else torch==2.13.0)
+#   TORCH_INDEX  an additional package index, such as that of PyTorch's CPU builds
+#   LOCKED       no: install the newest versions that pyproject.toml accepts, not those of requirements-dev.txt
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,4 @@
-"""Train a model of so many features for so many steps, and print the seconds that rank 0 took: `timed_steps.py FEATURES STEPS`."""
+"""Train a model with FEATURES features for STEPS steps, and print the seconds that rank 0 took."""
 
 import json
 import sys

@@ -31,9 +31,14 @@ def main() -> int:
     """Measure the requested rows, and write all known ones."""
     parser = argparse.ArgumentParser(description="How much does a run withstand?")
     parser.add_argument(
-        "--minutes", type=float, default=10, help="of each row that the next soak can continue: faults, large, busy"
+        "--minutes",
+        type=float,
+        default=10,
+        help="minutes for each row that the next soak can continue: faults, large, busy",
     )
-    parser.add_argument("--times", type=int, default=5, help="of each run in `large`, and of ten runs in `busy`")
+    parser.add_argument(
+        "--times", type=int, default=5, help="repetitions of each run in `large`, and of ten runs in `busy`"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=["docker", "local"], default="docker")
     parser.add_argument("--only", nargs="*", choices=[*_ROWS], default=[*_ROWS], metavar="ROW")

@@ -1,4 +1,4 @@
-"""Does a restart of the Docker daemon leave containers or networks, and does composesim say that it was the daemon?"""
+"""Restart the Docker daemon during runs, and check that nothing is left over and that the verdict names the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do right runs pass with many nodes, and while other work takes all cores?"""
+"""Check that correct runs pass with many nodes, and while other programs use all cores."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _failure(soak: Soak, engine: str, nodes: int) -> str:
 
 @contextmanager
 def _busy_cores(each: int) -> Iterator[None]:
-    """Keep every core that we may use busy with so many processes."""
+    """Keep every core that we may use busy with this many processes."""
     wanted = each * len(os.sched_getaffinity(0))
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(wanted)]
     try:

@@ -51,7 +51,7 @@ class NodeRemoval:
                 return True
         except KeyboardInterrupt:
             pass
-        listener.progress(f"A background process goes on trying: see {self._log}. Try: composesim prune")
+        listener.progress(f"A background process keeps trying: see {self._log}. Try: composesim prune")
         return False
 
     def _remove(self, listener: Listener) -> bool:

@@ -50,7 +50,7 @@ def read_scenario(name: str) -> Scenario:
         if name not in known:
             suggestion = did_you_mean(path.stem, known)
             raise SpecError(
-                f"there is no scenario '{name}', neither a file nor one that ships{suggestion}",
+                f"there is no scenario '{name}', neither as a file nor built in{suggestion}",
                 hint="composesim play --list",
             )
         path = known[name]

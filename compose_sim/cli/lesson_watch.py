@@ -32,7 +32,7 @@ _KEYS = "n next · h hint · l list · r run · q quit"
 def watch(workbook: Workbook) -> None:
     """Run the current lesson now and at each save until the student quits; raise SpecError without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise SpecError("watching needs a terminal, and this is none", hint="composesim learn run")
+        raise SpecError("watching needs a terminal", hint="composesim learn run")
     with _single_keys():
         _Watch(workbook).follow()
 
@@ -88,7 +88,7 @@ class _Watch:
         print_attempt(self.workbook, lesson, result)
         self.has_passed = result.outcome.status == "passed"
         if self.has_passed:
-            echo(f"  n goes on. One good solution: composesim learn solution {lesson.name}")
+            echo(f"  Press n to continue. A solution: composesim learn solution {lesson.name}")
 
     def _attempt(self) -> Attempt | None:
         """Return the attempt; None if this machine could not run it, which is printed."""

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Which Horovod runs beside this Python's torch? Its last release, built as a wheel with the two changes that came after it.
+# Build a wheel of Horovod's last release for the torch of a Python, with the two changes that were made after that release.
 #
-#   build-horovod.sh PYTHON FOLDER    makes FOLDER/horovod-*.whl; PYTHON has torch; minutes on two cores
+#   build-horovod.sh PYTHON FOLDER    make FOLDER/horovod-*.whl; PYTHON has torch; takes minutes on two cores
 #
-# Gloo is always in it, MPI where its headers are, NCCL where torch has CUDA and nvcc is there. The settings of Horovod's
-# own installation guide pass through, such as HOROVOD_BUILD_CUDA_CC_LIST or HOROVOD_GPU_OPERATIONS.
+# Gloo is always included, MPI if its headers are installed, NCCL if torch has CUDA and nvcc is installed. The variables of
+# Horovod's installation guide take effect, such as HOROVOD_BUILD_CUDA_CC_LIST or HOROVOD_GPU_OPERATIONS.
 set -eu
 VERSION=0.28.1
 python=$1

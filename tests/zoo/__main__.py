@@ -117,13 +117,15 @@ def _ratio(hits: int, others: int) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
-    parser.add_argument("what", nargs="*", metavar="ID|SCRIPT", help="checks, or scripts; all when left out")
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), metavar="N", help="at a time")
-    parser.add_argument("--quick", action="store_true", help="the second run only where a script is about it")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="leave out what FILE lists as right, and add to it")
-    parser.add_argument("--gpus", default="", metavar="WHAT", help="run on GPUs: real ones (all, 0) or emulated ones")
+    parser.add_argument("what", nargs="*", metavar="ID|SCRIPT", help="checks, or scripts (default: all)")
+    parser.add_argument(
+        "--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), metavar="N", help="scripts at a time"
+    )
+    parser.add_argument("--quick", action="store_true", help="make the second run only if a script is about it")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="skip what FILE lists as right, and add to it")
+    parser.add_argument("--gpus", default="", metavar="WHAT", help="GPUs to run on: real ones (all, 0) or emulated")
     parser.add_argument("--options", default="", metavar="OPTIONS", help="more options for `composesim check`")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show what was said of right scripts as well")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also show the findings on right scripts")
     return parser.parse_args()
 
 

@@ -22,7 +22,9 @@ def bench_gpu(counts: str, plot: Path | None, *, as_json: bool) -> None:
     try:
         numbers = sorted({int(word) for word in counts.split(",")})
     except ValueError:
-        raise click.BadParameter(f"'{counts}' is not numbers of nodes, such as 1,2,4,8", param_hint="--nodes") from None
+        raise click.BadParameter(
+            f"'{counts}' is not a list of node counts, such as 1,2,4,8", param_hint="--nodes"
+        ) from None
     no_mps = why_no_mps(inventory.gpus[0], inventory)
     if no_mps:
         say(f"Without MPS: {no_mps}.")

@@ -52,5 +52,5 @@ def bench_link(text: str, *, as_json: bool) -> None:
     else:
         print_table(HEADER, [each.row for each in measured])
         if not near:
-            say(f"Not all is within {TOLERANCE:.0%} of what was wanted: see whether this machine is busy.")
+            say(f"The link is not within {TOLERANCE:.0%} of the requested shape: is this machine busy?")
     sys.exit(0 if near else 1)

@@ -46,7 +46,8 @@ def command(wanted: str | None, now: bool, dap: int | None, run: str | None) -> 
         stop = watch.update()
         if stop and stop.phase == "attached":
             raise SpecError(
-                f"somebody is already attached to rank {rank}, at {stop.file}:{stop.line}", hint="composesim logs -f"
+                f"another debugger is already attached to rank {rank}, at {stop.file}:{stop.line}",
+                hint="composesim logs -f",
             )
         if now and not over.is_set() and not (stop and stop.phase == "waiting"):
             watch.stop_on = node

@@ -1,4 +1,4 @@
-"""Show where each rank of a running run is, and dump torch's flight recorder for torch's own tool."""
+"""Show the stack of each rank of a run, and dump torch's flight recorder for torch's own tool."""
 
 from __future__ import annotations
 

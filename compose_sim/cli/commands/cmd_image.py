@@ -33,24 +33,26 @@ def command() -> None:
 
 
 @command.command("build")
+@click.option("--recipe", default="ddp", show_default=True, metavar="NAME", help="Recipe whose frameworks to install.")
 @click.option(
-    "--recipe", default="ddp", show_default=True, metavar="NAME", help="The recipe whose frameworks it holds."
+    "--with", "services", default="", metavar="NAME,…", help=f"Services to install as well: {', '.join(SERVICES)}."
+)
+@click.option("--base", metavar="TAG", help=f"Base image, with or without torch.  [default: {DEFAULT_BASE_TAG}]")
+@click.option(
+    "--compile-on",
+    metavar="TAG",
+    help="Image to compile Horovod in.  [default: the base, or its -devel variant]",
 )
 @click.option(
-    "--with", "services", default="", metavar="NAME,…", help=f"Services that run on it too: {', '.join(SERVICES)}."
+    "--tag", metavar="TAG", help="Name of the image.  [default: composesim:latest or composesim-RECIPE:latest]"
 )
+@click.option("--torch", default=DEFAULT_TORCH, show_default=True, help="What pip installs if the base has no torch.")
+@click.option("--requirements", type=_FILE, metavar="FILE", help="Requirements file of the script.")
 @click.option(
-    "--base", metavar="TAG", help=f"The image to build on: {DEFAULT_BASE_TAG}, or a plain Python without torch."
+    "--wheels", type=_FOLDER, metavar="DIR", help="Folder with wheels, which pip prefers to the package index."
 )
-@click.option("--compile-on", metavar="TAG", help="What Horovod is compiled on: the base, or its -devel twin.")
-@click.option("--tag", metavar="TAG", help="What to call the image: composesim:latest, composesim-RECIPE:latest.")
-@click.option(
-    "--torch", default=DEFAULT_TORCH, show_default=True, help="What pip installs where the base has no torch."
-)
-@click.option("--requirements", type=_FILE, metavar="FILE", help="Packages that the script needs.")
-@click.option("--wheels", type=_FOLDER, metavar="DIR", help="Folder to take packages from before any index.")
-@click.option("--ca-certificate", type=_FILE, metavar="FILE", help="Certificates that pip trusts while building.")
-@click.option("--keep-ca-certificate", is_flag=True, help="Let the image trust them too.")
+@click.option("--ca-certificate", type=_FILE, metavar="FILE", help="CA certificates that pip trusts during the build.")
+@click.option("--keep-ca-certificate", is_flag=True, help="Keep these certificates in the image.")
 @click.option("--network", metavar="NET", help="Network of the build, such as host.")
 @json_option
 def build(
@@ -67,7 +69,7 @@ def build(
     network: str | None,
     as_json: bool,
 ) -> None:
-    """Build an image with the frameworks of a recipe, and what the script needs; `up --image TAG` runs it."""
+    """Build an image with the frameworks of a recipe and the requirements of the script. Use it with `up --image TAG`."""
     if keep_ca_certificate and not ca_certificate:
         raise click.UsageError("--keep-ca-certificate needs --ca-certificate FILE")
     contents = RECIPES.get(recipe) or contents_of_packages(recipe, find_recipe(recipe).PACKAGES)

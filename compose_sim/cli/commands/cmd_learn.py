@@ -27,9 +27,9 @@ from compose_sim.core.learn.gradebook import FORMATS, MARKS, Grade
 from compose_sim.engine.run_folder.safe_files import write_file
 
 _EXIT_CODES = {"passed": 0, "failed": 1, "unjudged": 3}
-_HELP = """Learn distributed training in lessons: mend small scripts, which run here on simulated nodes.
+_HELP = """Learn distributed training in lessons: fix small scripts, which run on simulated nodes.
 
-Without a command, watch the current lesson of this folder and run it at each save.
+Without a command, watch the script of the current lesson, and run it each time it is saved.
 
 \b
 composesim learn init lessons
@@ -51,7 +51,7 @@ def command(context: click.Context) -> None:
 
 @command.command("init")
 @click.argument("directory", metavar="DIR", type=FOLDER)
-@click.option("--course", type=_FOLDER, metavar="FOLDER", help="Take the lessons of another course.")
+@click.option("--course", type=_FOLDER, metavar="FOLDER", help="Use another course.")
 def init(directory: Path, course: Path | None) -> None:
     """Write the lessons into DIR."""
     workbook = Workbook.begin(directory, read_course(course), shipped=course is None)
@@ -63,7 +63,7 @@ def init(directory: Path, course: Path | None) -> None:
 
 @command.command("list")
 def list_lessons() -> None:
-    """List the lessons, and what is passed."""
+    """List the lessons, and show which are passed."""
     print_lessons(Workbook.find(Path.cwd()))
 
 
@@ -81,7 +81,7 @@ def run(name: str | None) -> None:
     follow_up = workbook.next_lesson() if result.outcome.status == "passed" else None
     if follow_up:
         workbook.choose(follow_up)
-        echo(f"Next: {follow_up.name}. One good solution: composesim learn solution {lesson.name}")
+        echo(f"Next: {follow_up.name}. A solution: composesim learn solution {lesson.name}")
     elif result.outcome.status == "passed":
         print_text(workbook.course.course.farewell)
     else:
@@ -92,7 +92,7 @@ def run(name: str | None) -> None:
 @command.command("hint")
 @_lesson_argument
 def hint(name: str | None) -> None:
-    """Show the next hint of a lesson; each of the three says more than the one before."""
+    """Show the next of the three hints for a lesson. Each is more specific than the one before."""
     workbook, lesson = _chosen(name)
     print_hints(lesson, workbook.hints(lesson))
 
@@ -108,25 +108,29 @@ def reset(name: str | None) -> None:
 @command.command("solution")
 @_lesson_argument
 def solution(name: str | None) -> None:
-    """Print one good solution of a lesson that you have passed (default: the latest)."""
+    """Print a solution of a lesson that you have passed (default: the latest)."""
     echo(Workbook.find(Path.cwd()).solution(name), nl=False)
 
 
 @command.command("grade")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR…", type=_FOLDER)
-@click.option("--course", type=_FOLDER, metavar="FOLDER", help="Grade another course than the one that ships.")
+@click.option("--course", type=_FOLDER, metavar="FOLDER", help="Grade this course instead of the built-in one.")
 @click.option("--lesson", "only", multiple=True, metavar="LESSON", help="Grade only this lesson.")
-@click.option("--trust", is_flag=True, help="Run scripts as you, without containers: they can do all that you can.")
-@click.option("--csv", type=FILE, help="Write a row for each student, a column for each lesson.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Run scripts as the current user, without containers. They can do anything that you can.",
+)
+@click.option("--csv", type=FILE, help="Write a CSV file with one row per student and one column per lesson.")
 @click.option("--json", type=FILE, help="Write all findings as JSON.")
 @click.option("--html", type=FILE, help="Write a page with the table and the evidence.")
-@click.option("--junit", type=FILE, help="Write JUnit XML, a test suite for each student.")
+@click.option("--junit", type=FILE, help="Write JUnit XML with one test suite per student.")
 def grade_class(
     folders: tuple[Path, ...], course: Path | None, only: tuple[str, ...], trust: bool, **files: Path | None
 ) -> None:
-    """Grade the folders of a class, each as `learn init` makes it, in containers that reach only one another.
+    """Grade the folders of a class, which `learn init` has made. Scripts run in containers that reach only one another.
 
-    Exit code: 0 all is passed, 1 something is not, 3 something could not be judged.
+    Exit code: 0 if everything is passed, 1 if something is not, 3 if something could not be judged.
     """
     lessons = read_course(course)
     chosen = [lessons.find(name) for name in only] or [*lessons.lessons.values()]
@@ -145,13 +149,13 @@ def grade_class(
 
 @command.group("dev")
 def dev() -> None:
-    """Write lessons of your own (see docs/teach.md)."""
+    """Write your own lessons (see docs/teach.md)."""
 
 
 @dev.command("new")
 @click.argument("folder", metavar="FOLDER", type=FOLDER)
 def dev_new(folder: Path) -> None:
-    """Begin a course in FOLDER, with one lesson as an example."""
+    """Create a course in FOLDER, with an example lesson."""
     for path in begin_course(folder):
         say(f"wrote {path}")
     say(f"Prove it: composesim learn dev check {folder}")
@@ -161,9 +165,9 @@ def dev_new(folder: Path) -> None:
 @click.argument("folder", required=False, metavar="[FOLDER]", type=_FOLDER)
 @click.option("--lesson", "only", multiple=True, metavar="LESSON", help="Check only this lesson.")
 def dev_check(folder: Path | None, only: tuple[str, ...]) -> None:
-    """Prove that every solution passes, and that every delivered script fails for the reason that its lesson names.
+    """Verify that every solution passes, and that every initial script fails for the reason named in its lesson.
 
-    FOLDER is a course (default: the one that ships). Exit code: 0 all is proved, 1 not.
+    FOLDER is a course (default: the built-in one). Exit code: 0 if everything holds, else 1.
     """
     course = read_course(folder)
     problems = 0

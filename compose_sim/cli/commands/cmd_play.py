@@ -16,6 +16,7 @@ from compose_sim.cli.options import cluster_options, keep_option, request_from_f
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import exit_with_report, run_session
 from compose_sim.cli.views.page import view_option
+from compose_sim.core.units import format_count
 
 
 def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
@@ -34,7 +35,7 @@ def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> No
 @keep_option
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @click.option(
-    "--list", is_flag=True, callback=_list, is_eager=True, expose_value=False, help="List the scenarios that ship."
+    "--list", is_flag=True, callback=_list, is_eager=True, expose_value=False, help="List the built-in scenarios."
 )
 @junit_option
 @view_option
@@ -62,6 +63,6 @@ def command(
         lambda listener: play(session, read, listener, name=name, seed=seed),
         quiet=as_json,
         view=view,
-        remark=f"scenario {name}: {read.shows or f'{len(read.steps)} steps'} (seed {seed})",
+        remark=f"scenario {name}: {read.shows or format_count(len(read.steps), 'step')} (seed {seed})",
     )
     exit_with_report(session, report, as_json=as_json, junit=junit_file, page=page)

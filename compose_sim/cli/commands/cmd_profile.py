@@ -1,4 +1,4 @@
-"""Profile some steps of a running run with torch.profiler, without changing the script."""
+"""Profile some steps of a run with torch.profiler, without changing the script."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from compose_sim.errors import SpecError
 def command(context: click.Context, run: str | None) -> None:
     """Run the command that started RUN (default: the latest run) again, in the folder in which it was typed.
 
-    Files and environment variables are those of now.
+    Files and environment variables are the current ones.
     """
     record = select_folder(run, elsewhere=False)
     folder, words = record.read_command()
@@ -33,7 +33,7 @@ def command(context: click.Context, run: str | None) -> None:
     if any(
         normalized(word).startswith("--allow-mount") for word in words
     ):  # the record is a file, and none may allow it
-        raise SpecError(f"the run '{record.name}' used --allow-mount, which must be typed", hint=typed)
+        raise SpecError(f"the run '{record.name}' used --allow-mount, which rerun does not repeat", hint=typed)
     if not folder.is_dir():
         raise SpecError(f"the folder '{folder}' of the run '{record.name}' does not exist", hint=typed)
     say(f"cd {shlex.quote(str(folder))} && {typed}")

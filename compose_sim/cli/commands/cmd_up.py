@@ -27,8 +27,10 @@ from compose_sim.engine.lifetime.watch import run_at_each_change
 @click.command("up", cls=ClusterCommand)
 @cluster_options
 @keep_option
-@click.option("--detach", is_flag=True, help="Return once the nodes run; see logs, wait, down.")
-@click.option("--watch", is_flag=True, help="Run again each time a .py file, or a file that is named here, changes.")
+@click.option("--detach", is_flag=True, help="Return once the nodes are running. Continue with logs, wait and down.")
+@click.option(
+    "--watch", is_flag=True, help="Run again each time a .py file, or a file named on the command line, changes."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @junit_option
 @profile_option
@@ -47,7 +49,7 @@ def command(
     """Run SCRIPT (default: the recipe's example) on every rank of a cluster, and exit with its verdict.
 
     Arguments after SCRIPT are passed to the script. Exit code: 0 passed, 1 the run failed, 2 bad usage, 3 inconclusive,
-    4 something is missing on this machine, 124 hang or timeout, 130 interrupted. The run goes on if nobody reads its output (`| head`).
+    4 something is missing on this machine, 124 hang or timeout, 130 interrupted. The run continues if its output is closed (`| head`).
     """
     request = request_from_flags(file=file, program=program, **flags)
     if watch:

@@ -1,4 +1,4 @@
-"""Show a page of a run in the browser, live while it goes on."""
+"""Show a run as a page in the browser, live or finished."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compose_sim.view.server import ViewServer
 @run_option
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port (default: a free one).")
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser of this machine.")
-@click.option("--read-only", is_flag=True, help="Refuse the page's actions: faults, links, scale.")
+@click.option("--read-only", is_flag=True, help="Disable the actions of the page: faults, links, scale.")
 def command(name: str | None, run: str | None, port: int, opens: bool, read_only: bool) -> None:
     """Serve a page with the timeline, cluster, metrics, checks and logs of RUN on 127.0.0.1, until Ctrl-C."""
     folder = named_folder(name or run)
@@ -30,7 +30,7 @@ def command(name: str | None, run: str | None, port: int, opens: bool, read_only
     with server:
         echo(server.address)
         tunnel = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} HOST"
-        say(f"Ctrl-C ends it. From another machine: {tunnel}")
+        say(f"Press Ctrl-C to stop. From another machine: {tunnel}")
         if opens:
             webbrowser.open(server.address)
         with suppress(KeyboardInterrupt):

@@ -108,7 +108,7 @@ class PlainListener:
             echo(text, nl=False)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            self._print_once("stdout", "the reader of stdout has gone; the run continues")
+            self._print_once("stdout", "stdout was closed; the run continues")
 
     def milestones(self, state: ClusterState) -> None:
         """Print what the cluster as a whole has reached."""

@@ -18,7 +18,9 @@ from compose_sim.errors import SpecError
 if TYPE_CHECKING:
     from compose_sim.core.report.report import Report
 
-view_option = click.option("--view", is_flag=True, help="Serve the page of the run meanwhile, and print its address.")
+view_option = click.option(
+    "--view", is_flag=True, help="Serve the page of the run while it runs, and print the address."
+)
 
 
 class LivePage:
@@ -37,11 +39,11 @@ class LivePage:
     def hold(self) -> None:
         """Keep the page of a run that is over until Ctrl-C, if somebody can type that; else say how to open it again."""
         if is_terminal() and sys.stdin.isatty():
-            say(f"The page is open until Ctrl-C: {self._address}")
+            say(f"The page stays open until Ctrl-C: {self._address}")
             with suppress(KeyboardInterrupt):
                 self._thread.join()
         else:
-            say(f"The page has ended. Open it again: composesim view {self._run}")
+            say(f"The page is closed. Open it again: composesim view {self._run}")
 
 
 def write_page(path: Path, folder: RunFolder) -> int:

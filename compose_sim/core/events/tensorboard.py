@@ -1,6 +1,6 @@
 """Read scalars from the bytes of a TensorBoard event file: records of TFRecord that hold messages of protobuf.
 
-The few fields that scalars need are read here, so that nothing but this page of code meets the bytes of a training script.
+The few fields that scalars need are read here, so that only these functions handle bytes that a training script wrote.
 Sources: tensorflow/core/lib/io/record_writer.h, and event.proto, summary.proto and tensor.proto of TensorFlow.
 """
 

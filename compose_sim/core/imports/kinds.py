@@ -90,10 +90,10 @@ def _unknown_kind(documents: Sequence[YamlText], text: str, source: str) -> Spec
     hint = f"composesim reads {known}, sbatch scripts, stacks, SkyPilot tasks and composesim.yaml"
     document = next((each for each in documents if "kind" in each.values), None)
     if document is None:
-        return error_at(source, text, 1, "this is no job that composesim knows", hint=hint)
+        return error_at(source, text, 1, "composesim does not know this kind of job", hint=hint)
     version, kind = str(document.values.get("apiVersion", "")), str(document.values["kind"])
     versions = [each for each, name in _BY_KIND if name == kind]
     if versions:
         problem = f"apiVersion '{version}' of {kind} is unknown: composesim reads {' or '.join(versions)}"
         return document.error(("apiVersion",), problem)
-    return document.error(("kind",), f"kind '{kind}' is no training job that composesim knows", hint=hint)
+    return document.error(("kind",), f"kind '{kind}' is not a training job that composesim knows", hint=hint)

@@ -137,7 +137,7 @@ def _read_runtime(runtime: Object, nodes: int | None) -> tuple[int, str | None, 
     if index is not None:
         runtime.used.update({(*jobs, index, "name"), (*jobs, index, "template", "metadata")})
         pod = read_pod(runtime, (*jobs, index, *_POD, *_POD), "node", "trainer")
-    runtime.ignore_rest({**REASONS, "numNodes": "the TrainJob says otherwise"})
+    runtime.ignore_rest({**REASONS, "numNodes": "overridden by the TrainJob"})
     return nodes or of_runtime or 1, nproc, pod
 
 

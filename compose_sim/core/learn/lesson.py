@@ -109,7 +109,9 @@ class Lesson(BaseModel):
     @model_validator(mode="after")
     def _fails_for_a_requirement(self) -> Self:
         if self.fails not in self.requirements:
-            raise ValueError(f"fails: '{self.fails}' is no requirement of this lesson: {', '.join(self.requirements)}")
+            raise ValueError(
+                f"fails: '{self.fails}' is not a requirement of this lesson: {', '.join(self.requirements)}"
+            )
         if self.requirements == ("run",):
             raise ValueError("pass: it requires nothing, so an empty script would pass")
         return self

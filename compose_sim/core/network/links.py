@@ -120,14 +120,14 @@ def parse_shape(text: str) -> Shape:
         return parse_shape(PROFILES[name]) if PROFILES[name] else PLAIN
     if any(word in name for word in _NOT_PACKETS):
         raise ValueError(
-            f"'{text}' cannot be simulated: it moves memory between adapters past the kernel, which here carries every packet;"
-            " a bandwidth alone can be, such as ethernet-10g"
+            f"'{text}' cannot be simulated: such adapters bypass the kernel, which carries every packet here."
+            " Its bandwidth can be, as in ethernet-10g"
         )
     values: dict[str, int] = {}
     for part in (part.strip() for part in name.split(",")):
         field, value = _field(part, text)
         if field in values:
-            raise ValueError(f"'{part}' in '{text}' says its {field.partition('_')[0]} a second time")
+            raise ValueError(f"'{part}' in '{text}' sets the {field.partition('_')[0]} twice")
         values[field] = value
     shape = Shape(**values)
     if shape.jitter_us > shape.delay_us:
@@ -138,7 +138,7 @@ def parse_shape(text: str) -> Shape:
 def parse_one(what: str, text: str) -> Shape:
     """Return a shape with a single property, `rate`, `delay` or `loss`; raise ValueError with the text quoted."""
     if "," in text:
-        raise ValueError(f"'{text}' says more than one thing of a link")
+        raise ValueError(f"'{text}' sets more than one property of a link")
     return parse_shape(f"{what}={text}")
 
 
@@ -155,9 +155,9 @@ def _field(part: str, text: str) -> tuple[str, int]:
 
 def _nearest(part: str) -> str:
     if re.fullmatch(r"[0-9.]+[kmgt]?(bps|b/s|b)", part):
-        return "rates are in bits a second, such as 10mbit"
+        return "rates are in bits per second, such as 10mbit"
     if re.fullmatch(r"[0-9.]+%", part):
-        return f"say what it is, such as loss={part}"
+        return f"name the property, such as loss={part}"
     near = nearest(part, PROFILES)
     return f"did you mean '{near}'?" if near else f"{_EXAMPLE}, or one of {', '.join(PROFILES)}"
 

@@ -76,7 +76,9 @@ class Timings:
     started_at: Annotated[float | None, "When the run started, in Unix seconds"] = None
     create_s: Annotated[float | None, "The first node is up"] = None
     rendezvous_s: Annotated[float | None, "All nodes have joined the first round"] = None
-    ready_s: Annotated[float | None, "The framework says that all nodes are there, if one program drives them"] = None
+    ready_s: Annotated[
+        float | None, "The framework has reported that all nodes are ready, if one program drives them"
+    ] = None
     first_step_s: Annotated[float | None, "The first step of any rank"] = None
     total_s: Annotated[float | None, "The last event"] = None
 
@@ -173,7 +175,7 @@ class DriverReport:
 
     exit_code: Annotated[int | None, "Negative: the signal that ended it"] = None
     step: Annotated[int | None, "The step of its last metric line"] = None
-    facts: Annotated[Mapping[str, Any], "What the framework said of its nodes once they were ready"] = field(
+    facts: Annotated[Mapping[str, Any], "What the framework reported about its nodes once they were ready"] = field(
         default_factory=dict
     )
 
@@ -204,7 +206,7 @@ class ScenarioReport:
 
     name: Annotated[str, "The name of the scenario"]
     seed: Annotated[int, "The seed of its random choices"]
-    steps: Annotated[tuple[ScenarioStepReport, ...], "What became of each step"] = ()
+    steps: Annotated[tuple[ScenarioStepReport, ...], "The outcome of each step"] = ()
     run_verdict: Annotated[VerdictWord, "The verdict on the run itself"]
     run_exit_code: Annotated[int, "The exit code that `up` would have had"]
 

@@ -55,7 +55,7 @@ class FileTail:
         return complete + (self.finish() if len(self._rest) > _LONGEST_LINE else [])
 
     def stop_at_end(self, most: int | None = None) -> None:
-        """Read no more than the file holds now, nor more than so many bytes."""
+        """Read what the file holds now, up to this many bytes."""
         at = self._file.tell()
         self._end = max(at, os.fstat(self._file.fileno()).st_size)
         if most is not None:

@@ -169,7 +169,7 @@ class SlurmEngine:
             return fields
         except EngineSilentError as error:
             if self._folder and not self._was_silent:
-                self._was_silent, message = True, f"{error.message}; the run goes on. See: {error.hint}"
+                self._was_silent, message = True, f"{error.message}; the run continues. See: {error.hint}"
                 self._progress(message)
                 self._folder.append_event("note", message=message)
             return None

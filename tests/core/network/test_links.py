@@ -87,10 +87,10 @@ def test_every_profile_is_a_shape(name: str) -> None:
     ("text", "problem"),
     [
         ("", "'' in '' is not part of a link: write it like 1gbit,20ms,jitter=2ms,loss=0.1%, or one of plain, "),
-        ("1gbps", "'1gbps' in '1gbps' is not part of a link: rates are in bits a second, such as 10mbit"),
-        ("1gbit,5%", "'5%' in '1gbit,5%' is not part of a link: say what it is, such as loss=5%"),
+        ("1gbps", "'1gbps' in '1gbps' is not part of a link: rates are in bits per second, such as 10mbit"),
+        ("1gbit,5%", "'5%' in '1gbit,5%' is not part of a link: name the property, such as loss=5%"),
         ("wify", "'wify' in 'wify' is not part of a link: did you mean 'wifi'?"),
-        ("1gbit,2gbit", "'2gbit' in '1gbit,2gbit' says its rate a second time"),
+        ("1gbit,2gbit", "'2gbit' in '1gbit,2gbit' sets the rate twice"),
         ("1kbit", "'1kbit' in '1kbit' is out of range: from 10kbit to 1tbit"),
         ("2m", "'2m' in '2m' is not part of a link"),
         (f"{'9' * 400}s", "is out of range: at most 60s"),

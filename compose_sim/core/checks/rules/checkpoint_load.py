@@ -29,7 +29,7 @@ def judge(case: Case) -> Result:
         )
     if any(each.op == "read" for each in case.observed.of(FileUse)):
         return passed("the names in every loaded state dict match those of the model")
-    return not_applicable("no checkpoint was loaded, as far as was seen")
+    return not_applicable("no checkpoint was seen to be loaded")
 
 
 def _unmatched(case: Case, each: LoadedState) -> Result | None:

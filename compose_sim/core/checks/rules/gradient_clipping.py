@@ -21,7 +21,7 @@ def judge(case: Case) -> Result:
         return problem
     if clips or case.observed.first(ShardScaling):
         return passed(f"{format_count(len(clips), 'call')} of clip_grad_norm_ saw whole, unscaled gradients")
-    return not_applicable("no gradient was clipped, as far as was seen")
+    return not_applicable("no gradient was seen to be clipped")
 
 
 def _scaled(clips: list[Clip]) -> Result | None:

@@ -48,7 +48,7 @@ def judge(case: Case) -> Result:
                 detail += "; these are the ranks with the same LOCAL_RANK, which was probably the seed"
             return warned(detail, fix=_FIX, at=place, ranks=sorted({rank for pair in same for rank in pair}))
     if not compared:
-        return not_applicable("no random numbers were drawn for samples or in a model, as far as was seen")
+        return not_applicable("no random numbers were seen to be drawn for samples or in a model")
     return passed("each rank drew its own random numbers")
 
 

@@ -53,7 +53,9 @@ def judge(case: Case) -> Result:
     if not training:
         return _judge_by_hand(case, pairs(case))
     if not case.observed.first(DdpModel) and not _synchronizes(case):
-        return not_applicable("the ranks do not train together: there is no DDP model, and hardly a collective")
+        return not_applicable(
+            "the ranks do not train together: there is no DDP model, and there are hardly any collectives"
+        )
     looked_at: list[CommonSamples] = []
     for by_rank in training:
         recoded = _other_codes(by_rank)

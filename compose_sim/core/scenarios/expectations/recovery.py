@@ -18,7 +18,7 @@ def recovered_within(limit: float, run: FinishedRun) -> Evaluation:
     if never and run.report.verdict != "passed":
         return measured(f"never, from: {never[0]}", None, good=False)
     if not recoveries:
-        return inconclusive(f"the run ended before it needed to: {never[0]}" if never else "nothing was lost")
+        return inconclusive(f"the run ended before it had to recover from: {never[0]}" if never else "nothing was lost")
     seconds = [float(data["seconds"]) for data in recoveries]
     worst = max(seconds)
     times = "" if len(seconds) == 1 else f" {len(seconds)} times, each"
@@ -47,7 +47,7 @@ def steps_lost_at_most(most: int, run: FinishedRun) -> Evaluation:
 
 
 def _again(steps: int) -> str:
-    return f"{steps} step{'' if steps == 1 else 's'} at most to be made again" if steps else "no step to be made again"
+    return f"at most {steps} step{'' if steps == 1 else 's'} repeated" if steps else "no step was repeated"
 
 
 def loss_continuous(tolerance: float, run: FinishedRun) -> Evaluation:

@@ -93,7 +93,7 @@ def _unplayed(played: Iterable[StepOutcome]) -> list[ExpectationResult]:
     for step in played:
         was_refused = step.refused and not (step.chosen and step.times)
         if was_refused or not step.times:
-            why = f"refused: {step.refused}" if was_refused else "its moment never came"
+            why = f"refused: {step.refused}" if was_refused else "it was never due"
             results.append(_result("steps", f"step {step.number}", inconclusive(why)))
     return results
 
