@@ -33,7 +33,7 @@ def test_requirements_are_in_the_order_of_judgment() -> None:
         ("checks: [set-epoch]", "checks: [set-epoc]", 9, "set-epoc"),
         ("hints: [one, two, three]", "hints: [one, two]", 6, "hints"),
         ("steps: 4", "step: 4", 8, "did you mean 'steps'"),
-        ("fails: set-epoch", "fails: hang", 1, "'hang' is no requirement"),
+        ("fails: set-epoch", "fails: hang", 1, "'hang' is not a requirement"),
         ("{equals: 3}", "{}", 11, "one of equals, at_least and at_most"),
         ("title: T\n", "", 1, "'title' is missing"),
     ],

@@ -97,7 +97,7 @@ def test_every_profile_is_a_shape(name: str) -> None:
         ("61s", "'61s' in '61s' is out of range: at most 60s"),
         ("loss=100%", "'loss=100%' in 'loss=100%' is out of range: below 100%, which is a partition"),
         ("2ms,jitter=3ms", "the jitter of '2ms,jitter=3ms' is more than its delay"),
-        ("rdma", "'rdma' cannot be simulated: it moves memory between adapters past the kernel"),
+        ("rdma", "'rdma' cannot be simulated: such adapters bypass the kernel"),
         ("InfiniBand-NDR", "'InfiniBand-NDR' cannot be simulated"),
         ("roce", "'roce' cannot be simulated"),
         ("nvlink", "'nvlink' cannot be simulated"),
@@ -118,7 +118,7 @@ def test_a_wrong_text_is_told_with_what_is_wrong(text: str, problem: str) -> Non
 
 def test_one_thing_of_a_link_is_read_alone() -> None:
     assert parse_one("loss", "5%") == Shape(loss_ppm=50000)
-    with pytest.raises(ValueError, match="says more than one thing"):
+    with pytest.raises(ValueError, match="sets more than one property"):
         parse_one("rate", "10mbit,5ms")
 
 
