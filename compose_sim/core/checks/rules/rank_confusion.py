@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, LoaderInfo, TrainingForward
 from compose_sim.node.records.devices_and_files import DeviceChosen
 from compose_sim.node.records.models import DdpModel
-from compose_sim.node.records.process_groups import InitProcessGroup
+from compose_sim.node.records.precautions import ReplicatedTensor
+from compose_sim.node.records.process_groups import Collective, InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Place
 from compose_sim.node.records.script import LaunchEnvironment, ScriptEnd
 
@@ -129,6 +130,12 @@ def _samplers(observed: Observed) -> Result | None:
         seen = {each.rank: each for each in loaders if each.loader == number}
         if set(seen) != set(observed.ranks) or not _one_data_set(observed, seen):
             continue
+        # With one replica, nothing is divided, as in tensor parallelism over all ranks: sampler-overlap judges that.
+        parts: dict[int | None, list[int]] = {}
+        for rank, each in seen.items():
+            parts.setdefault(each.sampling.rank, []).append(rank)
+        if all(each.sampling.num_replicas == 1 for each in seen.values()) or _share_models(observed, parts.values()):
+            continue
         if all(each.sampling.rank == observed.ranks[rank].local_rank for rank, each in seen.items()):
             rank, each = next((rank, each) for rank, each in seen.items() if rank != observed.ranks[rank].local_rank)
             twin = next(rank for rank in sorted(seen) if seen[rank].sampling.rank == each.sampling.rank)
@@ -153,6 +160,22 @@ def _one_data_set(observed: Observed, seen: Mapping[int, LoaderInfo]) -> bool:
     return len({each.fingerprint for each in seen.values()}) == 1
 
 
+def _share_models(observed: Observed, groups: Iterable[Collection[int]]) -> bool:
+    """Return whether ranks of a group, which load the same samples, exchange tensors of their own, as the parts of one model do."""
+    for ranks in groups:
+        for each in (
+            each for rank in ranks for each in observed.ranks[rank].of(Collective, ReplicatedTensor, UntrackedWait)
+        ):
+            if isinstance(each, UntrackedWait):
+                if "send" in each.how or "recv" in each.how:
+                    return True
+                continue
+            members = each.ranks if isinstance(each, ReplicatedTensor) else () if each.by_fsdp else each.group
+            if len(members) > 1 and set(members) <= set(ranks):
+                return True
+    return False
+
+
 def _shards(observed: Observed) -> Result | None:
     """Find samples that are divided by hand: the ranks that share a LOCAL_RANK, and no others, train on the same samples."""
     if any(each.sub_group for each in observed.of(DdpModel)) or len(observed.nodes) < 2:
@@ -161,7 +184,7 @@ def _shards(observed: Observed) -> Result | None:
     for each in observed:
         by_local.setdefault(each.local_rank, []).append(each.rank)
     twins = sorted(by_local.values())
-    if len(twins) < 2 or any(len(ranks) < 2 for ranks in twins):
+    if len(twins) < 2 or any(len(ranks) < 2 for ranks in twins) or _share_models(observed, twins):
         return None
     for kind in (TrainingForward, Batch):
         rows = {rank.rank: _rows(rank, kind) for rank in observed}

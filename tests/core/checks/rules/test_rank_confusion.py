@@ -6,10 +6,10 @@ from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.rank_confusion import judge
 from compose_sim.node.records.data import LoaderInfo, Sampling, TrainingForward
 from compose_sim.node.records.devices_and_files import DeviceChosen
-from compose_sim.node.records.process_groups import InitProcessGroup
+from compose_sim.node.records.process_groups import InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import LaunchEnvironment, ScriptEnd
-from tests.core.checks.rules.cluster import WORLD, case, two_nodes
+from tests.core.checks.rules.cluster import WORLD, case, collective, two_nodes
 from tests.core.checks.rules.loading import loader
 from tests.core.checks.rules.replicas import ddp
 
@@ -29,6 +29,21 @@ def test_a_sampler_with_local_rank_fails() -> None:
 
 def test_a_sampler_within_a_group_of_a_node_passes() -> None:
     assert judge(two_nodes(lambda rank: [ddp(WORLD, sub_group=True), sampler(rank % 2, 2)])).status == PASSED
+
+
+def test_a_sampler_that_divides_nothing_passes() -> None:
+    one_rank_per_node = case({rank: [LaunchEnvironment(0), sampler(0, 1)] for rank in WORLD})
+    assert judge(one_rank_per_node).status == PASSED
+
+
+def test_a_sampler_by_node_passes_if_ranks_of_two_nodes_hold_parts_of_one_model() -> None:
+    def of_a_stage(rank: int, *more: Record) -> list[Record]:
+        return [sampler(rank % 2, 2), *more]
+
+    across_nodes = [collective("all_reduce", 128, group=(rank % 2, 2 + rank % 2)) for rank in WORLD]
+    assert judge(two_nodes(lambda rank: of_a_stage(rank, across_nodes[rank]))).status == PASSED
+    assert judge(two_nodes(lambda rank: of_a_stage(rank, UntrackedWait("send")))).status == PASSED
+    assert judge(two_nodes(lambda rank: of_a_stage(rank, collective("all_reduce", 128)))).status == FAILED
 
 
 def test_init_with_local_rank_fails() -> None:
