@@ -16,8 +16,9 @@ from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
 from . import states
 from .models import count_made, living
+from .optimizers import parameters_that_stepped
 
-_SEEN = "evaluations.seen"
+_SEEN, _TRAINED = "evaluations.seen", "evaluations.trained"
 _MOST_NOTED, _MOST_TENSORS = 40, 500
 
 
@@ -41,20 +42,21 @@ def _after_ddp(module: ModuleType) -> None:
 
 
 def _before_call(module: Any, _: Any) -> None:
-    if module.training and not _is_frozen(module):
+    if module.training and sys.modules["torch"].is_grad_enabled():
         return
     context = here()
-    if context is not None:
+    if context is not None and (not module.training or context.guard(__name__, _is_untrained, module)):
         context.guard(__name__, _note_evaluated, module)
 
 
-def _is_frozen(module: Any) -> bool:
-    """Return whether a module is called for its output alone: an average of weights is often never put into evaluation mode."""
-    if sys.modules["torch"].is_grad_enabled():
-        return False
+def _is_untrained(context: RankContext, module: Any) -> bool:
+    """Return whether no optimizer holds a module's weights: an average of weights is often never put into evaluation mode."""
     first = next(module.parameters(), None)
-    # An average that was updated while gradients were recorded requires them, but is no leaf, so it is not trained.
-    return first is not None and not (first.requires_grad and first.is_leaf)
+    steps, held = context.memory.get(_TRAINED, (-1, frozenset()))
+    if steps != context.steps:
+        held = frozenset(map(id, parameters_that_stepped(context)))
+        context.memory[_TRAINED] = context.steps, held
+    return first is not None and bool(held) and id(first) not in held
 
 
 def _note_weights(context: RankContext, module: Any) -> None:

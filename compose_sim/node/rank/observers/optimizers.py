@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any
@@ -54,6 +55,14 @@ def end(context: RankContext) -> None:
         # A device that waits for ranks that are gone would never answer: if the script failed, read main memory only.
         if optimizer is not None and (not failing or _is_on_cpu(optimizer)):
             context.guard(__name__, states.note_state, optimizer, stepper.index, stepper.steps, True)
+
+
+def parameters_that_stepped(context: RankContext) -> Iterator[Any]:
+    """Yield the parameters of all optimizers that have stepped."""
+    for stepper in context.memory.get(_ALL, {}).values():
+        optimizer = stepper.reference()
+        for group in optimizer.param_groups if optimizer is not None else ():
+            yield from group["params"]
 
 
 def _before_step(optimizer: Any, *_: Any) -> None:
