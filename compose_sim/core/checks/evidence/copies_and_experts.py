@@ -9,6 +9,7 @@ from compose_sim.core.checks import Case, Result, failed, warned
 from compose_sim.core.checks.evidence.evaluated import evaluations, initial_weights
 from compose_sim.core.checks.evidence.replica_diff import Difference, step_at
 from compose_sim.core.checks.wording import names_text, ranks_text
+from compose_sim.core.events.observations import Observed
 from compose_sim.core.units import format_count
 from compose_sim.node.records.models import DdpModel, WeightsBeforeWrapping
 from compose_sim.node.records.process_groups import Collective
@@ -38,10 +39,7 @@ def left_behind(case: Case) -> Result | None:
 
 def overwritten_experts(case: Case) -> Result | None:
     """Find weights that differed between ranks when they were wrapped, although ranks send each other samples for them."""
-    exchanges = Counter(
-        (each.rank, each.group) for each in case.observed.of(Collective) if each.op.startswith("all_to_all")
-    )
-    groups = {group for (_, group), count in exchanges.items() if count >= _LEAST}
+    groups = _groups_that_exchange(case.observed)
     for model in case.observed.of(DdpModel):
         spanned = next((group for group in groups if len(set(group) & set(model.ranks)) > 1), ())
         different, count = _different(case, model, sorted(set(spanned) & set(model.ranks)))
@@ -61,6 +59,21 @@ def overwritten_experts(case: Case) -> Result | None:
             ranks=spanned,
         )
     return None
+
+
+def _groups_that_exchange(observed: Observed) -> set[tuple[int, ...]]:
+    """Return the groups whose ranks send each other samples: by all_to_all, or by a scatter from each of them, as on gloo."""
+    exchanges = Counter(
+        (each.rank, each.group, each.root if each.op == "scatter" else None)
+        for each in observed.of(Collective)
+        if each.op.startswith("all_to_all") or each.op == "scatter"
+    )
+    often = {which for which, count in exchanges.items() if count >= _LEAST}
+    return {
+        group
+        for rank, group, root in often
+        if root is None or (len(group) > 1 and all((rank, group, each) in often for each in group))
+    }
 
 
 def not_sharded(case: Case, different: Iterable[Difference]) -> Result | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -68,21 +69,36 @@ def test_statistics_differ_only_between_equal_models(weights: str, statistics: s
     ],
 )
 def test_experts_that_wrapping_makes_equal(names: tuple[str, ...], hashes: tuple[str, str], status: str) -> None:
+    exchange = [all_reduce(4, op="all_to_all_single")] * 4
+
+    assert params_in_sync.judge(case(wrapped_experts(names, hashes, exchange))).status == status
+
+
+@pytest.mark.parametrize(("roots", "status"), [((0, 1), "failed"), ((0, 0), "passed")])
+def test_ranks_exchange_samples_if_each_of_them_scatters(roots: tuple[int, int], status: str) -> None:
+    exchange = [all_reduce(4, op="scatter", root=root) for root in roots] * 4  # on gloo, all_to_all with a gradient
+
+    ranks = wrapped_experts(("weight", "expert.weight"), ("ax", "ay"), exchange)
+
+    assert params_in_sync.judge(case(ranks)).status == status
+
+
+def wrapped_experts(
+    names: tuple[str, ...], hashes: tuple[str, str], exchange: Sequence[Record]
+) -> dict[int, list[Record]]:
     rows = tuple(TensorRow("parameter", None, name, (4, 2)) for name in names)
     model = ddp()
-    ranks = {
+    return {
         rank: [
             WeightsBeforeWrapping(0, rows, tuple(each)),
             type(model)(0, (0, 1), names=names, at=AT),
-            *[all_reduce(4, op="all_to_all_single")] * 4,
+            *exchange,
             table(*names),
             *[each for nth in (1, 2) for each in (TensorHashes(0, nth - 1, 0, ("w", "w")), step(nth))],
             TensorHashes(0, 2, 0, ("v", "v")),
         ]
         for rank, each in enumerate(hashes)
     }
-
-    assert params_in_sync.judge(case(ranks)).status == status
 
 
 @pytest.mark.parametrize(
