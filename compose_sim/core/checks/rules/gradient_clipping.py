@@ -19,8 +19,12 @@ def judge(case: Case) -> Result:
     problem = _scaled(clips) or _local_norm(case)
     if problem:
         return problem
-    if clips or case.observed.first(ShardScaling):
+    if clips:
         return passed(f"{format_count(len(clips), 'call')} of clip_grad_norm_ saw whole, unscaled gradients")
+    if case.observed.first(ShardScaling):
+        return not_applicable(
+            "gradients were scaled without clip_grad_norm_, on all ranks alike, by a norm that was not seen"
+        )
     return not_applicable("no gradient was seen to be clipped")
 
 

@@ -21,6 +21,7 @@ def begin(context: RankContext) -> None:
     if context.mode != "record":
         return
     after_import("torch.nn.utils", _after_utils)
+    after_import("torch.distributed.fsdp.fully_sharded_data_parallel", _after_fsdp)
     after_import("torch.amp.grad_scaler", _after_scaler)
     after_import("torch.optim.optimizer", _after_optimizer)
     follow_steps(_before_step, lambda *_: None)
@@ -35,6 +36,16 @@ def _after_utils(module: ModuleType) -> None:
         context = here()
         if context is not None:
             context.guard(__name__, _clipped, tensors, max_norm, norm)
+        return norm
+
+
+def _after_fsdp(module: ModuleType) -> None:
+    @wrap(module.FullyShardedDataParallel, "clip_grad_norm_")
+    def clip(original: Any, self: Any, max_norm: Any, *arguments: Any, **options: Any) -> Any:
+        norm = original(self, max_norm, *arguments, **options)
+        context = here()
+        if context is not None:
+            context.guard(__name__, _clipped, list(self.parameters()), max_norm, norm)
         return norm
 
 

@@ -20,7 +20,7 @@ def test_gradients_must_be_unscaled_before_they_are_clipped(scale: float, status
 @pytest.mark.parametrize(
     ("factors", "ranks", "status"),
     [
-        ((0.5, 0.5), (0, 1), "passed"),  # by the norm over all shards
+        ((0.5, 0.5), (0, 1), "not-applicable"),  # by the same norm, whatever it is of
         ((0.5, 0.2), (0, 1), "failed"),
         ((0.5, 0.2), (), "failed"),  # flat parameters, which have no mesh
         ((0.5, 1.0), (0, 1), "failed"),  # the shards of one rank are within the limit
@@ -43,7 +43,9 @@ def test_replicas_of_different_shards_may_scale_differently() -> None:
         for rank, ranks in enumerate(groups)
     }
 
-    assert judge(case(scalings)).status == "passed"
+    assert judge(case(scalings)).status == "not-applicable"
+    with_clips = {rank: [*each, Clip(1.0, 2.0, 1.0, AT)] for rank, each in scalings.items()}
+    assert judge(case(with_clips)).status == "passed"
 
 
 def test_nothing_is_judged_if_nothing_was_clipped() -> None:
