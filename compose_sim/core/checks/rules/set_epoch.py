@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.evidence.epochs import Epoch, Loader, loaders, rows_of
+from compose_sim.core.checks.evidence.epochs import Epoch, Loader, indices_of, loaders, rows_of
 from compose_sim.node.records.models import OptimizerStep
 
 QUESTION = "Does the order of samples change from epoch to epoch?"
@@ -67,12 +67,23 @@ def _is_repeated(loader: Loader, before: Epoch, after: Epoch) -> bool:
         return False
     sampling = info.sampling
     meant = info.set_epoch or sampling.random or sampling.shuffle or sampling.seed is not None
-    return bool(meant) and (before.last.drawn, before.last.order) == (after.last.drawn, after.last.order)
+    return bool(meant) and _same_order(before, after)
+
+
+def _same_order(before: Epoch, after: Epoch) -> bool:
+    """Return whether both epochs drew the same indices; if one was cut short, whether it drew those at the start of the other."""
+    if before.last.drawn == after.last.drawn:
+        return before.last.order == after.last.order
+    first, second = (indices_of(epoch.batches) or [] for epoch in (before, after))
+    count = min(len(first), len(second))
+    is_one_batch = min(len(before.batches), len(after.batches)) < 2  # a look at the data, or a warm-up
+    return count >= _LEAST and not is_one_batch and first[:count] == second[:count]
 
 
 def _repeated(by_rank: dict[int, Loader], loader: Loader, before: Epoch, after: Epoch) -> Result:
     info = loader.info
-    count = f"the same {after.last.drawn} samples" if after.last.drawn else "the same samples"
+    drawn = min(before.last.drawn, after.last.drawn)
+    count = f"the same {drawn} samples" if drawn else "the same samples"
     detail = f"epochs {before.number} and {after.number} of {loader} drew {count} in the same order"
     fix = _FIX_OWN_SAMPLER
     if info.set_epoch or info.data_set_epoch:

@@ -19,6 +19,15 @@ def test_the_same_order_again_fails() -> None:
     assert "sampler.set_epoch(epoch)" in result.fix
 
 
+def test_the_same_order_again_fails_if_an_epoch_is_cut_short() -> None:
+    long = [*ORDER, *range(8, 16)]
+    assert judge(case({0: [loader(), *epoch(long), *epoch(ORDER, number=1)]})).status == FAILED
+    assert judge(case({0: [loader(), *epoch(ORDER), *epoch(long, number=1)]})).status == FAILED
+    assert judge(case({0: [loader(), *epoch(long), *epoch(ORDER[::-1], number=1)]})).status == PASSED
+    one_batch = epoch(ORDER, number=0, size=8)
+    assert judge(case({0: [loader(), *one_batch, *epoch(long, number=1)]})).status == PASSED
+
+
 def test_another_order_passes() -> None:
     assert judge(case({0: [loader(), *epoch(ORDER), *epoch(ORDER[::-1], number=1)]})).status == PASSED
 
