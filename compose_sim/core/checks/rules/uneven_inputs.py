@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.epochs import Epoch, Loader, groups, training_loaders
+from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import Join
-from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, DdpForward
 from compose_sim.node.records.script import ScriptEnd
 
@@ -19,6 +20,11 @@ QUESTION = "Do all ranks train on equally many batches?"
 _FIX = (
     "Give every rank equally many batches, with a DistributedSampler or drop_last=True, or train inside `with model.join():`, "
     "which answers for ranks that have none left."
+)
+
+_FIX_SKIP = (
+    "Decide on all ranks alike: reduce the condition first, as in `dist.all_reduce(is_bad, op=dist.ReduceOp.MAX)`, and skip the "
+    "batch on every rank or on none."
 )
 
 _BY_OTHERS = re.compile(r"gloo|c10d|[Nn][Cc][Cc][Ll]|closed by peer|reset by peer|[Tt]imed? ?out|Dist[A-Z]\w*Error")
@@ -39,6 +45,9 @@ class _Way:
 
 def judge(case: Case) -> Result:
     """Compare how far the ranks of a group had come when one of them had no batch left."""
+    skipped = _skipped(case)
+    if skipped:
+        return skipped
     by_group: dict[tuple[int, ...], list[dict[int, Loader]]] = {}
     for by_rank in training_loaders(case):
         for group in groups(case, by_rank):
@@ -122,6 +131,40 @@ def _uneven(members: dict[int, _Way], ended: int, further: list[int]) -> Result:
     if length != its and length is not None:
         detail += f"; their data sets hold {length} and {its} samples"
     return failed(detail, fix=_FIX, at=loader.place, ranks=sorted({ended, *further}))
+
+
+def _skipped(case: Case) -> Result | None:
+    """Find a forward pass in training that some ranks of a group left without a backward pass, and went on to the next."""
+    if case.verdict not in ("hung", "failed") or _joins(case):
+        return None
+    for group in groups(case):
+        passes = {rank: _passes(case.observed.ranks[rank]) for rank in group if rank in case.observed.ranks}
+        for number, together in enumerate(zip(*(mine for mine in passes.values()), strict=False)):
+            without = [rank for rank, (_, loss) in zip(passes, together, strict=True) if loss is None]
+            if not without or len(without) == len(passes):
+                continue
+            if any(number + 1 == len(passes[rank]) for rank in without):
+                break  # its last pass: it did not go on
+            forward, others = passes[without[0]][number][0], [rank for rank in passes if rank not in without]
+            return failed(
+                f"{ranks_text(without)} left forward pass {number + 1}{where(forward.at)} without a backward pass and went on, "
+                f"while {ranks_text(others)} reduced its gradients: ranks decide alone to skip a batch",
+                fix=_FIX_SKIP,
+                at=forward.at,
+                ranks=without,
+            )
+    return None
+
+
+def _passes(rank: RankObserved) -> list[tuple[DdpForward, LossValue | None]]:
+    """Return the calls of the rank's DDP models in training, each with the loss of the backward pass before the next call."""
+    found: list[tuple[DdpForward, LossValue | None]] = []
+    for each in rank.of(DdpForward, LossValue):
+        if isinstance(each, DdpForward):
+            found.append((each, None))
+        elif found:
+            found[-1] = found[-1][0], each
+    return found
 
 
 def _judge_by_hand(case: Case) -> Result | None:

@@ -7,6 +7,7 @@ import pytest
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.uneven_inputs import judge
 from compose_sim.node.records.data import EpochProgress, Join
+from compose_sim.node.records.models import LossValue
 from compose_sim.node.records.script import LaunchEnvironment, ScriptEnd
 from tests.core.checks.rules.cluster import Records, case
 from tests.core.checks.rules.loading import epoch, loader
@@ -96,3 +97,22 @@ def test_a_rank_that_stands_still_between_two_steps_is_no_lack_of_batches() -> N
 def test_a_run_of_which_nothing_was_observed_is_not_judged() -> None:
     result = judge(case({}, verdict="failed"))
     assert result.status == NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("of_rank_1", "verdict", "status"),
+    [
+        ("fl f fl", "failed", FAILED),
+        ("fl f fl", "passed", NOT_APPLICABLE),
+        ("fl fl f", "failed", NOT_APPLICABLE),  # the run broke off before its backward pass
+        ("fl fl fl", "failed", NOT_APPLICABLE),
+    ],
+)
+def test_a_rank_that_skips_a_batch_alone_fails(of_rank_1: str, verdict: str, status: str) -> None:
+    def passes(letters: str) -> Records:
+        return [ddp(), *(forward() if letter == "f" else LossValue(0.5) for letter in letters.replace(" ", ""))]
+
+    result = judge(case({0: passes("fl fl fl"), 1: passes(of_rank_1)}, verdict=verdict))
+
+    assert result.status == status
+    assert (result.ranks, result.at) == (((1,), forward().at) if status == FAILED else ((), None))
