@@ -8,6 +8,7 @@ from math import prod
 from statistics import median
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
+from compose_sim.core.checks.evidence.exchanged_weights import added_weights
 from compose_sim.core.checks.evidence.gradient_sums import (
     Optimizer,
     Ranks,
@@ -41,7 +42,6 @@ _FIX_COPY = "Make the optimizer from the parameters of the model that is trained
 _FIX_ORDER = (
     "Reduce in the same order on every rank, such as that of `model.parameters()`; never in that of a set or of files."
 )
-_FIX_WEIGHTS = "Divide by the number of ranks after the sum, before the weights are used."
 _FIX_LEFT_OUT = "Reduce the gradients of all ranks with `all_reduce`, instead of sending those of one rank."
 _FIX_CLIP = "Clip after the reduction: then every rank scales the mean by the same factor."
 _FIX_GATHER = (
@@ -60,7 +60,7 @@ def judge(case: Case) -> Result:
         return not_applicable(_why_nothing(case))
     joins = any(each.enabled for each in case.observed.of(Join))
     for each in found:
-        problem = _copy(each) or _crossed(each) or _added_weights(each) or _wrong_reduction(each, joins=joins)
+        problem = _copy(each) or _crossed(each) or added_weights(each) or _wrong_reduction(each, joins=joins)
         if problem:
             return problem
     lost = _lost_in_gather(case)
@@ -189,33 +189,6 @@ def _is_replica(optimizer: Optimizer, row: int) -> bool:
     if prod(optimizer.rows[row].shape) < _LEAST_ELEMENTS or not all(is_known(step, row) for step in steps.values()):
         return False
     return len(alike({rank: step.before[row] or () for rank, step in steps.items()})) == 1
-
-
-def _added_weights(optimizer: Optimizer) -> Result | None:
-    """Find ranks that make their weights equal between two steps, but by a sum or otherwise not by the mean."""
-    rows = range(len(optimizer.rows))
-    found: list[tuple[float, SketchedStep, Ranks]] = []
-    for nth, earlier in sorted(optimizer.steps.items()):
-        later = optimizer.steps.get(nth + 1, {})
-        ranks = tuple(sorted(earlier.keys() & later.keys()))
-        values = [each for rank in ranks for each in (earlier[rank].after, later[rank].before)]
-        # An optimizer may get more parameters later.
-        if len(ranks) < 2 or any(len(each) != len(rows) or None in each for each in values):
-            continue
-        then = {rank: joined(earlier[rank].after, rows) for rank in ranks}
-        now = {rank: joined(later[rank].before, rows) for rank in ranks}
-        if len(alike(then)) == len(ranks) and len(alike(now)) == 1:
-            times = factor(now[ranks[0]], mean(list(then.values())))
-            found.append((times if times is not None else 1.0, later[ranks[0]], ranks))
-    if not found or any(abs(times - len(ranks)) > _NEAR * len(ranks) for times, _, ranks in found):
-        return None
-    _, step, ranks = found[0]
-    return failed(
-        f"before step {step.nth} {ranks_text(ranks)} replaced their weights by the sum of them, {len(ranks)} times the mean",
-        fix=_FIX_WEIGHTS,
-        at=step.at,
-        ranks=ranks,
-    )
 
 
 def _wrong_reduction(optimizer: Optimizer, *, joins: bool) -> Result | None:

@@ -165,6 +165,26 @@ def test_weights_that_are_added_between_steps_fail_and_averaged_ones_do_not(time
     assert judge(case({0: local(0), 1: local(1)})).status == status
 
 
+@pytest.mark.parametrize(("times", "status"), [(0.7, "not-applicable"), (1.3, "not-applicable"), (3.6, "warned")])
+def test_changes_that_are_added_to_the_common_weights_warn(times: float, status: str) -> None:
+    def local(rank: int) -> list[Record]:
+        found: list[Record] = [SketchedTensors(0, ROWS)]
+        common = tuple(own(9, 9, row) for row in range(2))
+        for nth in range(1, 5):
+            ends = [
+                tuple(weighted([common[row], own(each, nth, row)], 2.0, 0.2) for row in range(2)) for each in range(4)
+            ]
+            gradient = (own(rank, nth, 0), own(rank, nth, 1))
+            found.append(SketchedStep(0, nth, own=gradient, used=gradient, before=common, after=ends[rank], at=AT))
+            averages = [mean([end[row] for end in ends]) for row in range(2)]
+            common = tuple(
+                weighted([common[row], averages[row]], 2 - 2 * times, 2 * times) for row in range(2)
+            )  # common + times * (average - common)
+        return found
+
+    assert judge(case({rank: local(rank) for rank in range(4)})).status == status
+
+
 def test_parameters_that_an_optimizer_gets_later_are_judged_from_then_on() -> None:
     def growing(rank: int) -> list[Record]:
         owns = [own(each, 1) for each in range(2)]
