@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from compose_sim.core.checks import BROKEN
@@ -21,7 +22,7 @@ from compose_sim.core.request.check_ids import IDS
 ZOO = Path(__file__).parent
 KINDS = ("broken", "right", "hard")
 REPLAYED = ("loss-scale", "matches-single")  # scripts of these checks need the second run, with one rank
-_DIRECTIVE = re.compile(r"^# (expects|also|options): *(.*)$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^# (expects|also|options|ranks per node): *(.*)$", re.MULTILINE)
 _TIMEOUT_S = 180
 # The folder's name keeps the checks from taking `on_cuda` for the user's code.
 _ON_CUDA = f"import sys; sys.path.insert(0, '{ZOO}/site-packages'); import on_cuda"
@@ -37,6 +38,7 @@ class Example:
     expects: frozenset[str] = frozenset()
     also: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
+    ranks_per_node: int = 1  # the least with which its mistake exists: with one, LOCAL_RANK is 0 on every rank
 
     @property
     def name(self) -> str:
@@ -93,16 +95,33 @@ def read_example(path: Path) -> Example:
     unknown = (expects | also) - set(IDS)
     if unknown:
         raise ValueError(f"{path.parent.name}/{path.name}: there is no check named {', '.join(sorted(unknown))}")
-    options = tuple(shlex.split(words.get("options", "")))
-    return Example(path=path, kind=kind, expects=expects, also=also, options=options)
+    return Example(
+        path=path,
+        kind=kind,
+        expects=expects,
+        also=also,
+        options=tuple(shlex.split(words.get("options", ""))),
+        ranks_per_node=int(words.get("ranks per node", 1)),
+    )
+
+
+def fits(example: Example, options: Sequence[str]) -> bool:
+    """Return whether a cluster with these options has as many ranks on each node as the script needs."""
+    given = [value for name, value in pairwise(options) if name == "--nproc-per-node"]
+    return not given or int(given[-1]) >= example.ranks_per_node
 
 
 def run_examples(
     chosen: Iterable[Example], *, jobs: int, quick: bool = False, gpus: str = "", options: Sequence[str] = ()
 ) -> Iterator[Outcome]:
-    """Yield the outcomes in order; `jobs` scripts run at a time. `quick` skips the second run unless the script's check needs it."""
+    """
+    Yield the outcomes in order; `jobs` scripts run at a time. `quick` skips the second run unless the script's check needs it.
+
+    Scripts that need more ranks per node than the options name are left out.
+    """
+    fitting = [each for each in chosen if fits(each, options)]
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda each: run_example(each, quick=quick, gpus=gpus, options=options), chosen)
+        yield from pool.map(lambda each: run_example(each, quick=quick, gpus=gpus, options=options), fitting)
 
 
 def run_example(example: Example, *, quick: bool = False, gpus: str = "", options: Sequence[str] = ()) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.request.check_ids import IDS
-from tests.zoo.runner import ZOO, Example, examples, read_example, run_example
+from tests.zoo.runner import ZOO, Example, examples, fits, read_example, run_example
 
 # Where the first in alphabetical order takes a minute or more.
 _QUICKER = {
@@ -58,6 +58,17 @@ def test_every_folder_is_a_checks_and_every_script_a_proper_one() -> None:
     assert {path.name for path in folders} == set(IDS)
     for path in (path for folder in folders for path in folder.glob("*.py")):
         read_example(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "fit"),
+    [((), True), (("--nproc-per-node", "2"), True), (("--nodes", "4", "--nproc-per-node", "1"), False)],
+)
+def test_a_script_about_local_ranks_needs_several_on_a_node(options: tuple[str, ...], fit: bool) -> None:
+    script = read_example(ZOO / "rank-confusion" / "broken_shards_by_hand.py")
+
+    assert script.ranks_per_node == 2
+    assert fits(script, options) is fit
 
 
 @pytest.mark.parametrize(

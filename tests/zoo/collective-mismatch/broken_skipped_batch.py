@@ -1,6 +1,7 @@
 """A rank skips a batch that it finds unsuitable, and so misses the all-reduce."""
 
 # expects: collective-mismatch
+# also: hang
 
 import torch
 import torch.distributed as dist

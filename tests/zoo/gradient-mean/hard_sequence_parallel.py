@@ -12,6 +12,13 @@ torch.manual_seed(11)
 D, T, V = 16, 32, 20
 
 
+def gathered(part):
+    parts = dnn.all_gather(part.contiguous())
+    for each in parts:
+        each.register_hook(torch.Tensor.contiguous)  # NCCL refuses the slices that the gradient of `cat` consists of
+    return torch.cat(parts, 1)
+
+
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -20,8 +27,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(x).chunk(3, -1)
-        k = torch.cat(dnn.all_gather(k.contiguous()), 1)
-        v = torch.cat(dnn.all_gather(v.contiguous()), 1)
+        k, v = gathered(k), gathered(v)
         t = x.shape[1]
         rows = torch.arange(rank * t, (rank + 1) * t)[:, None]
         mask = torch.arange(k.shape[1])[None] <= rows

@@ -1,5 +1,6 @@
 """LOCAL_RANK is used instead of RANK: every node prints the log, so 16 nodes print it 16 times."""
 
+# ranks per node: 2
 # expects: metric-local
 
 import os

@@ -8,7 +8,7 @@ dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0 if rank == 0 else 99)
 model = nn.Linear(6, 3)
-opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) if rank == 0 else None
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # only the server steps
 g = torch.Generator().manual_seed(rank)
 for step in range(15):
     for p in model.parameters():

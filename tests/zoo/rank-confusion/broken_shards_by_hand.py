@@ -1,5 +1,6 @@
 """An iterable data set yields every n-th line by LOCAL_RANK: all nodes read the same lines."""
 
+# ranks per node: 2
 # expects: rank-confusion
 # also: sampler-overlap, sampler-tail
 

@@ -1,5 +1,6 @@
 """The sampler counts nodes instead of ranks: both ranks of a node train on the same samples."""
 
+# ranks per node: 2
 # expects: sampler-overlap
 
 import os
