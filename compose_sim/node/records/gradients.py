@@ -37,9 +37,8 @@ class SketchedStep(Record):
     before: tuple[Sketch, ...]  # the parameter before the step
     after: tuple[Sketch, ...]  # and after it
     backwards: int = 0  # that added to the gradients
-    mean_times: float | None = (
-        None  # each backward started from a mean over samples, times this; None if that is not known
-    )
+    mean_times: float | None = None  # if each backward pass started from a mean over samples, what multiplies it
+    sum_times: float | None = None  # the same for a sum
     in_forward: int = 0  # collectives between the last step and the first backward pass
     in_backward: int = 0  # and from then on to the end of the last backward pass
     copy_of: int | None = None  # a DDP model with gradients and the same shapes, if these parameters have none

@@ -25,6 +25,7 @@ class RecordedModels(Record):
         False  # whether some parameters are spread over ranks: by either FSDP, or tensor parallelism on a DeviceMesh
     )
     divided_by_fsdp: bool = False  # whether FSDP shards among all ranks, and there is no smaller group
+    averaged: bool = False  # whether FSDP takes the mean of the gradients over its ranks
     covered: bool = False  # whether DDP models hold all that the optimizer trains
 
 
@@ -36,6 +37,7 @@ class RecordedStep(Record):
     optimizer: int
     drew: tuple[str, ...] = ()  # the random generators that the training drew from
     fetched: int = 0  # batches so far
+    inputs: int = 0  # tensors that models were given, if their optimizer's step follows no batch of a loader
 
 
 @dataclass(frozen=True)

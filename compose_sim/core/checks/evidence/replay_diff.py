@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from compose_sim.core.checks import Case
+from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.record import Place
@@ -40,18 +41,21 @@ def reason_against(observed: Observed) -> str:
         return _last_line(stopped.detail)
     if not steps:
         return "no optimizer step was seen"
-    return _reason_against_models(models, observed.world_size) or (
-        "" if any(step.fetched for step in steps) else "no batch came from a DataLoader"
+    return _reason_against_models(observed, models) or (
+        "" if any(step.fetched or step.inputs for step in steps) else "no model was seen to be given a batch"
     )
 
 
-def _reason_against_models(models: Sequence[RecordedModels], world_size: int) -> str:
+def _reason_against_models(observed: Observed, models: Sequence[RecordedModels]) -> str:
+    world_size = observed.world_size
     for each in models:
         outside = [name for name in each.optimizer_types if name in _OUTSIDE]
         if outside:
             return f"{outside[0]} keeps part of its state on each rank"
         if each.sharded:
             continue  # ranks that share parameters are one rank in a replay
+        if not each.ranks and _averages_by_hand(observed):
+            continue
         if not each.ranks:
             return "no model is wrapped in DistributedDataParallel"
         if any(ranks != world_size for ranks in each.ranks):
@@ -62,6 +66,18 @@ def _reason_against_models(models: Sequence[RecordedModels], world_size: int) ->
         if lossy:
             return f"the communication hook {lossy[0]} approximates gradients"
     return ""
+
+
+def _averages_by_hand(observed: Observed) -> bool:
+    """Return whether every optimizer steps with a combination of the gradients that all ranks computed."""
+    found = optimizers(observed)
+    return bool(found) and all(
+        any(
+            len(reduction.ranks) == observed.world_size and len(reduction.rows) == len(each.rows)
+            for reduction in each.reductions
+        )
+        for each in found
+    )
 
 
 def noise(observed: Observed) -> str:
@@ -171,7 +187,8 @@ def needs_alone(case: Case) -> bool:
     """Return whether to repeat each rank's batches alone: with all of them together, the steps differ for no simple reason."""
     world_size = case.observed.world_size
     steps = comparable(steps_of(case.single))
-    if not steps_of(case.single) or world_size > MOST_RANKS_ALONE or noise(case.observed):
+    makes_batches = not any(step.fetched for step in case.observed.of(RecordedStep))  # which no rank does alone
+    if not steps_of(case.single) or world_size > MOST_RANKS_ALONE or noise(case.observed) or makes_batches:
         return False
     if not steps:
         return bool(why_not_joined(case.single))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
+from compose_sim.core.checks.evidence.global_counts import divided_losses
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replay_diff import (
     Factor,
@@ -20,7 +21,7 @@ from compose_sim.core.checks.evidence.replay_diff import (
     why_not_joined,
 )
 from compose_sim.core.checks.rules.matches_single import why_not
-from compose_sim.node.records.replays import ReplayedStep, Settings
+from compose_sim.node.records.replays import RecordedModels, ReplayedStep, Settings
 
 QUESTION = "Is the gradient the mean over all samples, and the learning rate scaled once?"
 _SLACK = 1.05  # above the world size, for learning rates that were rounded
@@ -33,7 +34,7 @@ def judge(case: Case) -> Result:
     """Compare gradients and learning rates of all ranks with those of one rank with the same batches."""
     why = why_not(case)
     if why:
-        return _accumulated(case) or not_applicable(why)
+        return _accumulated(case) or _divided_by_all(case) or not_applicable(why)
     world_size = case.observed.world_size
     rate = _rate_scaled_twice(steps_of(case.single), world_size)
     if rate:
@@ -78,6 +79,28 @@ def _accumulated(case: Case) -> Result | None:
                 at=step.at,
             )
     return None
+
+
+def _divided_by_all(case: Case) -> Result | None:
+    """Judge a sum that is divided by the count of all ranks: whether the mean over ranks is undone."""
+    world_size = case.observed.world_size
+    models = list(case.observed.of(RecordedModels))
+    reductions = [found for each in optimizers(case.observed) for found in each.reductions]
+    is_mean = all(len(each.ranks) == world_size and abs((each.factor or 0.0) - 1) < _NEAR for each in reductions)
+    if not (reductions and is_mean) and not (models and all(each.averaged for each in models)):
+        return None
+    found = list(divided_losses(case.observed))
+    if len({each.step.nth for each in found}) < _SETTLED or len({each.times for each in found}) > 1:
+        return None
+    first = found[0]
+    text = f"the loss is a sum over samples, divided by {first.count:g}, the count of all {world_size} ranks together"
+    if first.times > 1:
+        return passed(f"{text}, and multiplied by {world_size}, as the mean over ranks divides again")
+    return failed(
+        f"at {len(found)} steps {text}, and the gradients of all ranks are averaged, which divides by {world_size} again",
+        fix="Multiply the loss by the world size: `loss_sum * dist.get_world_size() / count`.",
+        at=first.step.at,
+    )
 
 
 def _wrong_factor(factor: Factor, case: Case) -> Result:

@@ -221,7 +221,7 @@ def _look_closer(_: RankContext, name: str, value: Callable[[str], Any]) -> dict
     if not isinstance(own, torch.Tensor):
         return {}
     loses = name in _GATHERS and own.dim() > 1 and own.grad_fn is not None and torch.is_grad_enabled()
-    values = own.detach().flatten().tolist() if 0 < own.numel() <= _FEW and own.is_floating_point() else ()
+    values = map(float, own.detach().flatten().tolist()) if 0 < own.numel() <= _FEW and not own.is_complex() else ()
     return {"values": tuple(values), "detaches": bool(loses), "by_fsdp": _is_called_by_fsdp()}
 
 

@@ -9,14 +9,16 @@ from typing import Any, Callable
 from ...records.replays import RecordingStopped
 from ...shared.import_hooks import after_import
 from ..context import RankContext, here
-from . import training
+from . import backward, training
 
 _RECORDER = "recording.recorder"
 
 
 def begin(context: RankContext) -> None:
     if context.mode == "record":
-        training.set_hooks(_Hooks())
+        hooks = _Hooks()
+        training.set_hooks(hooks)
+        backward.after.append(lambda *_: hooks.call(lambda recorder: recorder.backward_ended()))
         after_import("torch", lambda _: _start())
 
 
@@ -76,7 +78,7 @@ class _Hooks(training.Hooks):
         if recorder.is_over and recorder.ends_script and recorder.steps >= recorder.steps_wanted:
             recorder.context.flush()
             raise SystemExit(0)
-        self.call(lambda recorder: recorder.rng_usage.open())
+        self.call(lambda recorder: recorder.may_draw())
 
     def computes_again(self) -> None:
         self.call(lambda recorder: recorder.closed_over())

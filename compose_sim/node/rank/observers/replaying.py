@@ -86,7 +86,7 @@ class _Hooks(training.Hooks):
         def backward(original: Callable[..., Any], tensors: Any, *arguments: Any, **options: Any) -> Any:
             replayer = _replayer()
             if replayer is not None and getattr(tensors, "grad_fn", None) is not None:
-                from ..replay.replayer import divisors_of
+                from ..replay.divisors import divisors_of
 
                 replayer.divisors |= divisors_of(tensors)
             return original(tensors, *arguments, **options)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
 from ...shared.import_hooks import after_import, wrap
@@ -27,6 +27,14 @@ _MOST_TENSORS, _MOST_ELEMENTS = 200, 1 << 16  # spread evenly
 _OWN, _OPTIMIZERS, _WINDOW, _WEIGHTS = (f"sketches.{name}" for name in ("own", "optimizers", "window", "weights"))
 _REDUCTION_MEAN = 1
 _DEPTH = 8
+_KEEP_SCALE = frozenset(f"{name}Backward" for name in ("Neg", "ToCopy", "View", "Squeeze", "Clone", "Alias"))
+
+
+class LossScale(NamedTuple):
+    """A loss is a mean over samples, or else a sum, times a number."""
+
+    is_mean: bool
+    times: float
 
 
 @dataclass
@@ -46,7 +54,7 @@ class Window:
     stepped_at: int = 0  # collectives so far
     began_at: int | None = None
     ended_at: int = 0
-    scales: set[float | None] = field(default_factory=set)
+    scales: set[LossScale | None] = field(default_factory=set)
 
 
 def install() -> None:
@@ -110,7 +118,7 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
         context.note(SketchedTensors(index, rows))
     mine = [owns.get(id(each)) for each in chosen]
     window: Window = context.memory.setdefault(_WINDOW, Window())
-    scales = window.scales or {None}
+    scale = next(iter(window.scales)) if len(window.scales) == 1 else None
     began = window.ended_at if window.began_at is None else window.began_at
     context.memory["sketches.pending"] = {
         "own": tuple(
@@ -119,7 +127,8 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
         "used": tuple(_plain(sums_of(context, each.grad)) for each in chosen),
         "before": tuple(_plain(sums_of(context, each)) for each in chosen),
         "backwards": max((own.backwards for own in mine if own is not None), default=0),
-        "mean_times": next(iter(scales)) if len(scales) == 1 else None,
+        "mean_times": scale.times if scale is not None and scale.is_mean else None,
+        "sum_times": scale.times if scale is not None and not scale.is_mean else None,
         "in_forward": max(0, began - window.stepped_at),
         "in_backward": max(0, window.ended_at - began),
         "copy_of": _copied(optimizer, models),
@@ -153,7 +162,7 @@ def _begin_backward(context: RankContext, tensors: Any, _: dict[str, Any]) -> No
     if window.began_at is None:
         window.began_at = issued(context)
     root = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
-    window.scales.add(mean_times(getattr(root, "grad_fn", None)))
+    window.scales.add(scale_of(getattr(root, "grad_fn", None)))
 
 
 def _end_backward(context: RankContext, _: bool) -> None:
@@ -161,27 +170,30 @@ def _end_backward(context: RankContext, _: bool) -> None:
         context.memory.setdefault(_WINDOW, Window()).ended_at = issued(context)
 
 
-def mean_times(node: Any, terms: int = 6) -> float | None:
+def scale_of(node: Any, terms: int = 6) -> LossScale | None:
     """
-    Return the number, without its sign, by which a loss multiplies a mean over samples; None if it does not end in such a mean.
+    Return whether a loss ends in a mean or a sum over samples, and by which number, without its sign, it multiplies that; else None.
 
-    Of a sum of means, it is that of the term with the largest.
+    Of a sum of several means, it is that of the term with the largest number.
     """
     times = 1.0
     for _ in range(_DEPTH):
         name = type(node).__name__.rstrip("0123456789")
-        if name == "MeanBackward":
-            return abs(times)
+        if name in ("MeanBackward", "SumBackward"):
+            return LossScale(name == "MeanBackward", abs(times))
         if hasattr(node, "_saved_reduction"):
-            return abs(times) if node._saved_reduction == _REDUCTION_MEAN else None
+            return LossScale(node._saved_reduction == _REDUCTION_MEAN, abs(times)) if node._saved_reduction else None
         inputs = [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
         if (
             name in ("AddBackward", "SubBackward") and len(inputs) > 1
         ):  # terms with weights, as in reinforcement learning
             if not terms or getattr(node, "_saved_alpha", 1) != 1:
                 return None
-            found = [mean_times(each, terms - 1) for each in inputs]
-            return None if None in found else abs(times) * max(each for each in found if each is not None)
+            found = [scale_of(each, terms - 1) for each in inputs]
+            known = [each for each in found if each is not None]
+            if len(known) < len(found) or len({each.is_mean for each in known}) > 1:
+                return None
+            return LossScale(known[0].is_mean, abs(times) * max(each.times for each in known))
         if len(inputs) != 1:
             return None
         if name in ("MulBackward", "DivBackward"):
@@ -191,14 +203,7 @@ def mean_times(node: Any, terms: int = 6) -> float | None:
             if not number:
                 return None
             times = times * number if name == "MulBackward" else times / number
-        elif name not in (
-            "NegBackward",
-            "ToCopyBackward",
-            "ViewBackward",
-            "SqueezeBackward",
-            "CloneBackward",
-            "AliasBackward",
-        ):
+        elif name not in _KEEP_SCALE:
             return None
         node = inputs[0]
     return None

@@ -1,7 +1,8 @@
-"""Hook the loaders and optimizers of a script, for recording and replaying in `composesim check`.
+"""Hook the loaders, models and optimizers of a script, for recording and replaying in `composesim check`.
 
 DataLoaders have no public hooks: `__init__`, `__iter__` and `__len__` of the class are wrapped, and `__next__` of the iterators,
-which all kinds of loaders share. Optimizers have hooks for steps; `__init__` is wrapped to number them. `up` sets none of these.
+which all kinds of loaders share. Modules have a hook for calls, and optimizers have hooks for steps; `__init__` is wrapped to number
+them. `up` sets none of these.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Hooks:
     def length(self, loader: Any, original: Callable[[Any], int]) -> int:
         return original(loader)
 
+    def model_called(self, module: Any, given: Any) -> None:
+        """A module is called with these arguments while gradients are recorded."""
+        self.call(lambda session: session.called(module, given))
+
     def optimizer_made(self, optimizer: Any) -> None:
         self.call(lambda session: session.index_of(optimizer))
 
@@ -51,6 +56,7 @@ def set_hooks(hooks: Hooks) -> None:
     """Install these hooks."""
     after_import("torch.utils.data.dataloader", lambda module: _hook_loaders(module, hooks))
     after_import("torch.optim.optimizer", lambda module: _hook_optimizers(module, hooks))
+    after_import("torch.nn.modules.module", lambda module: _hook_models(module, hooks))
     after_import("torch.autograd", hooks.autograd)
 
 
@@ -85,6 +91,16 @@ def _hook_loaders(module: ModuleType, hooks: Hooks) -> None:
     wrap(iterator_type, "__next__")(lambda original, self: hooks.next_batch(self, original))
     if hasattr(iterator_type, "next"):
         iterator_type.next = iterator_type.__next__
+
+
+def _hook_models(module: ModuleType, hooks: Hooks) -> None:
+    torch: Any = sys.modules["torch"]
+
+    def before(called: Any, given: Any) -> None:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            hooks.model_called(called, given)
+
+    module.register_module_forward_pre_hook(before)
 
 
 def _hook_optimizers(module: ModuleType, hooks: Hooks) -> None:

@@ -65,7 +65,7 @@ def distinct(parts: Sequence[Any]) -> Sequence[Any]:
 
 def size(batch: Any) -> int:
     """Return the number of samples in a batch: the first dimension of the first tensor, or the length of a list."""
-    for tensor in _tensors(batch):
+    for tensor in tensors_in(batch):
         if tensor.ndim:
             return int(tensor.shape[0])
     return len(batch) if isinstance(batch, (list, tuple)) else 0
@@ -86,7 +86,7 @@ def compact(batch: Any) -> Any:
 
 def weight(batch: Any) -> int:
     """Return the number of bytes in the tensors of a batch."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
 
 
 def _join_tensors(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -142,20 +142,21 @@ def _is_structure(entries: Sequence[Any]) -> bool:
         return not all_tensors or (ranks != {0} and (len(lengths) == 1 or len(ranks) > 1))
     if any(not isinstance(part, torch.Tensor) for entry in entries if type(entry) in (list, tuple) for part in entry):
         return False  # samples with a number or a text next to the tensor
-    leaves = list(_tensors(list(entries)))
+    leaves = list(tensors_in(list(entries)))
     # In a structure, all tensors share the batch's first dimension; in samples they do not.
     return bool(leaves) and all(leaf.ndim for leaf in leaves) and len({leaf.shape[0] for leaf in leaves}) == 1
 
 
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch, or of anything like it."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, Mapping):
         for value in batch.values():
-            yield from _tensors(value)
+            yield from tensors_in(value)
     elif isinstance(batch, (list, tuple)):
         for value in batch:
-            yield from _tensors(value)
+            yield from tensors_in(value)
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         for field in dataclasses.fields(batch):
-            yield from _tensors(getattr(batch, field.name, None))
+            yield from tensors_in(getattr(batch, field.name, None))

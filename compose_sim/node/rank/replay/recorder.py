@@ -17,8 +17,16 @@ from ..context import RankContext
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, parameters_of, settings_of
+from .inputs import Inputs
 from .rng_usage import RngUsage, notice_generators
-from .wrapped_models import computes_low, hook_name, models_of, names_of_parameters, shard_among_all_ranks
+from .wrapped_models import (
+    computes_low,
+    divides_by_all_ranks,
+    hook_name,
+    models_of,
+    names_of_parameters,
+    shard_among_all_ranks,
+)
 
 STEPS = 20
 _MOST_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
@@ -42,6 +50,7 @@ class Recorder:
         self.loaders = LoaderNumbers()
         self.rng_usage = RngUsage()
         self.clipped = Clipped()
+        self.inputs = Inputs()
         self.optimizers: Any = weakref.WeakKeyDictionary()
         self._passages: Any = weakref.WeakKeyDictionary()
         self._index = (self.folder / f"{self.rank}.jsonl").open("w", buffering=1)
@@ -86,10 +95,11 @@ class Recorder:
         self._write(**line, file=file, size=batches.size(batch))
         passage.batches += 1
         self._fetched += 1
+        self.inputs.fetched()
 
     def may_draw(self) -> None:
-        """Count draws as the training's from now on, unless this is an evaluation, or there is no model yet."""
-        if self.optimizers and torch.is_grad_enabled():
+        """Count draws as the training's from now on, unless this is an evaluation, or there is no model or loader yet."""
+        if self.optimizers and self._fetched and torch.is_grad_enabled():
             self.rng_usage.open()
 
     def ended(self, iterator: Any) -> None:
@@ -117,6 +127,20 @@ class Recorder:
             return ""
         return file
 
+    # Models
+
+    def called(self, module: Any, given: Any) -> None:
+        """Record what an outermost model is given if no loader gave it."""
+        if self.optimizers and self.inputs.add(module, given):
+            self._keep_initial()
+            self.rng_usage.close()
+            self.rng_usage.open()
+
+    def backward_ended(self) -> None:
+        """Count no draws as the training's until the next call, if no loader gives batches: they make the next samples."""
+        if not self._fetched:
+            self.rng_usage.close()
+
     # Steps
 
     def index_of(self, optimizer: Any) -> int:
@@ -130,8 +154,15 @@ class Recorder:
         if index not in self._seen:
             self._seen.add(index)
             self._look_around(optimizer)
-        self._pending = {"optimizer": index, "fetched": self._fetched, "step": self.steps}
-        self.context.note(RecordedStep(self.steps, index, self.rng_usage.take(), self._fetched))
+        inputs, rows = self.inputs.take(index), self.inputs.rows
+        self._pending = {
+            "optimizer": index,
+            "fetched": self._fetched,
+            "step": self.steps,
+            "inputs": inputs,
+            "rows": rows,
+        }
+        self.context.note(RecordedStep(self.steps, index, self.rng_usage.take(), self._fetched, len(inputs)))
         if any(self._shared[index]):
             self._pending["gradients"] = gradients_of(optimizer, self.clipped, self._flat)
         if self.rank == 0:
@@ -161,7 +192,8 @@ class Recorder:
                 return
             self._room_for_steps -= weight
             torch.save({**pending, "after": after}, self.folder / shards.file_of(f"step.{self.steps}", self.rank))
-        self._write(optimizer=pending["optimizer"], fetched=pending["fetched"], step=self.steps)
+        known = {key: pending[key] for key in ("optimizer", "fetched", "inputs", "rows")}
+        self._write(**known, step=self.steps)
         self.clipped.clear()
         self.steps += 1
         if self.steps >= self.steps_wanted:
@@ -192,10 +224,12 @@ class Recorder:
     def _look_around(self, optimizer: Any) -> None:
         """Record what decides whether one rank can repeat the steps of this optimizer at all."""
         parallel = models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
+        modules = [each for model in parallel for each in model.named_modules()]
+        if not parallel:
+            modules = [(type(each).__name__, each) for each in models_of("torch.nn.modules.batchnorm", "_BatchNorm")]
         local = [
             name
-            for model in parallel
-            for name, module in model.named_modules()
+            for name, module in modules
             if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
             and not isinstance(module, torch.nn.SyncBatchNorm)
             and module.training
@@ -218,6 +252,7 @@ class Recorder:
                 hooks=tuple(hooks),
                 sharded=sharded,
                 divided_by_fsdp=shard_among_all_ranks(fully_sharded),
+                averaged=bool(fully_sharded) and all(map(divides_by_all_ranks, fully_sharded)),
                 covered=all(id(each) in held for each in parameters if each.requires_grad),
             )
         )

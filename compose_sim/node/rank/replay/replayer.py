@@ -20,6 +20,7 @@ from ..context import RankContext
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
 from .gradients import Clipped, GradientComparison, add, compare, gradients_of, parameters_of, put, settings_of
+from .inputs import Inputs, are_joined
 
 _ONLY_GPU = {f"cuda:{index}": "cuda:0" for index in range(1, 64)}  # a node of the recorded run may have more
 
@@ -38,6 +39,7 @@ class Replayer:
         self.loaders = LoaderNumbers()
         self.clipped = Clipped()
         self.clipped.notice()
+        self.inputs = Inputs()
         self.optimizers: Any = weakref.WeakKeyDictionary()
         self.divisors: set[float] = set()
         self.low = False  # whether autocast was seen
@@ -86,6 +88,7 @@ class Replayer:
             self.end("all that was recorded has been repeated")
         chosen = [own] if self.alone is not None else [passages[rank] for rank in sorted(passages)]
         self._fetched += 1
+        self.inputs.fetched()
         self._put_initial()
         if number not in own.files:  # there was no space for this batch of an evaluation, where any batch will do
             if not own.files:
@@ -110,6 +113,11 @@ class Replayer:
 
     def _load(self, file: str) -> Any:
         return torch.load(self.folder / file, weights_only=False, map_location=_ONLY_GPU)
+
+    def called(self, module: Any, given: Any) -> None:
+        """Take note of what a model is given, before its first step from the recorded parameters."""
+        if self.optimizers and self.inputs.add(module, given):
+            self._put_initial()
 
     def _put_initial(self) -> None:
         """Set the recorded parameters before the first step, for scripts that set no seed."""
@@ -138,6 +146,7 @@ class Replayer:
         if (recorded["optimizer"], recorded["fetched"]) != (index, self._fetched):
             self.context.note(ReplayMisaligned(self._step, self._fetched, recorded["fetched"]))
             self.end("the script takes other steps at world size 1")
+        self._compare_inputs(index)
         ours = gradients_of(optimizer, self.clipped)
         shapes = [one.shape == other.shape for one, other in zip(parameters_of(optimizer), recorded["after"])]
         if not all(shapes) or len(ours) != len(recorded["after"]):
@@ -151,6 +160,14 @@ class Replayer:
             self._note(compared, tensor, natural, recorded, precision)
         self._why_not = ""
         _set(optimizer, recorded["settings"])
+
+    def _compare_inputs(self, optimizer: int) -> None:
+        """End the replay if the script itself makes its batches, and these are not those of all ranks together."""
+        ours = self.inputs.take(optimizer)
+        theirs = [rank.steps[self._step]["inputs"] for rank in self.record if self._step < len(rank.steps)]
+        chosen = theirs if self.alone is None else theirs[self.alone : self.alone + 1]
+        if any(chosen) and not are_joined(ours, chosen):
+            self.end("at world size 1 the script makes other batches than those of all ranks together")
 
     def after_step(self, optimizer: Any) -> None:
         """Continue from the parameters that the recorded run continued from."""
@@ -201,6 +218,7 @@ class Replayer:
         self, compared: GradientComparison, tensor: str, natural: Any, recorded: dict[str, Any], precision: Precision
     ) -> None:
         batch_sizes = [size for each in self.record[0].passages.values() for size in each.sizes.values()]
+        batch_sizes += [step["rows"] for step in self.record[0].steps if step["inputs"]]
         self.context.note(
             ReplayedStep(
                 step=self._step,
@@ -218,7 +236,7 @@ class Replayer:
                 recorded_settings=tuple(recorded["settings"]),
                 divisors=tuple(sorted(self.divisors)),
                 batch_size=max(batch_sizes, default=0),
-                batches_per_step=recorded["fetched"] / (self._step + 1),
+                batches_per_step=recorded["fetched"] / (self._step + 1) or 1.0,
             )
         )
 
@@ -262,29 +280,3 @@ def _set(optimizer: Any, recorded: list[dict[str, Any]]) -> None:
                 group[key].fill_(value)
             elif key in group:
                 group[key] = value
-
-
-def divisors_of(root: Any) -> set[float]:
-    """Return the plain numbers by which a loss is divided after the sum or mean: `loss.sum() / 32` has 32."""
-    found: set[float] = set()
-    level = [root.grad_fn]
-    for _ in range(8):
-        for node in level:
-            name = type(node).__name__
-            if name.startswith(("DivBackward", "MulBackward")):
-                number = _number(getattr(node, "_saved_other", None))
-                if number:
-                    found.add(round(number if name.startswith("Div") else 1.0 / number, 6))
-        level = [
-            following
-            for node in level
-            for following, _ in getattr(node, "next_functions", ())
-            if following is not None and not type(node).__name__.startswith(("Sum", "Mean"))
-        ][:32]
-    return found
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, torch.Tensor):
-        return float(value) if value.numel() == 1 and not value.requires_grad else 0.0
-    return float(value) if isinstance(value, (int, float)) else 0.0

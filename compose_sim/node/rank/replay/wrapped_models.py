@@ -48,3 +48,13 @@ def shard_among_all_ranks(fully_sharded: Sequence[Any]) -> bool:
 
     groups = distributed_c10d._world.pg_group_ranks.values()
     return bool(fully_sharded) and all(len(ranks) == get_world_size() for ranks in groups)
+
+
+def divides_by_all_ranks(model: Any) -> bool:
+    """Return whether a module of either FSDP takes the mean of the gradients, and the script has not set another divisor."""
+    if hasattr(model, "_gradient_predivide_factor"):
+        return getattr(model, "_comm_hook", None) is None
+    state = model._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    names = ("gradient_divide_factor", "reduce_scatter_divide_factor", "reduce_scatter_reduce_op")
+    return not any(getattr(group, name, None) for group in groups for name in names)

@@ -6,7 +6,11 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.loss_scale import judge
-from tests.core.checks.rules.replays import case, recorded, step
+from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.replays import RecordedModels
+from tests.core.checks.rules.cluster import WORLD, collective, two_nodes
+from tests.core.checks.rules.replays import AT, case, recorded, step
 
 
 def rates(one: dict[str, float], many: dict[str, float]) -> dict[str, object]:
@@ -72,3 +76,24 @@ def test_a_rate_that_a_warm_up_scales_again_fails_once_it_has_settled(settled: f
     steps = [step(number, **rates({"lr": one}, {"lr": many})) for number, (one, many) in enumerate(pairs)]
 
     assert judge(case(*steps)).status == status
+
+
+@pytest.mark.parametrize(
+    ("times", "averaged", "status"),
+    [(1.0, True, FAILED), (4.0, True, PASSED), (1.0, False, NOT_APPLICABLE), (0.3, True, NOT_APPLICABLE)],
+)
+def test_a_sum_divided_by_the_count_of_all_ranks_makes_up_for_the_mean(
+    times: float, averaged: bool, status: str
+) -> None:
+    def records(rank: int) -> list[Record]:
+        found: list[Record] = [RecordedModels(0, sharded=True, averaged=averaged)]
+        for nth in range(1, 5):
+            counts = [10.0 + nth * each for each in WORLD]
+            found.append(collective("all_reduce", 2, values=(0.5 * rank, counts[rank])))
+            found.append(SketchedStep(0, nth, (), (), (), (), 1, sum_times=times / sum(counts), at=AT))
+        return found
+
+    result = judge(two_nodes(records))
+
+    assert result.status == status
+    assert (result.at == AT) == (status == FAILED)

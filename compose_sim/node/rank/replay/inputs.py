@@ -1,0 +1,84 @@
+"""Hash what the training gives to its models, to know whether one rank trains on the samples of all ranks together.
+
+The hash of a tensor is a sum over its elements: that of a whole batch is the sum of those of its parts, however ranks divide it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .batches import tensors_in
+
+Hashes = dict[str, int]  # by model and position in the call
+_MOST_ELEMENTS = 1 << 20
+_ODD, _ANOTHER = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
+_MODULUS = 1 << 64
+
+
+class Inputs:
+    """The tensors without a gradient that were given to the outermost models since the last step, if no loader gave a batch."""
+
+    def __init__(self) -> None:
+        self.rows = 0  # of the largest tensor
+        self._numbers: Any = (
+            weakref.WeakKeyDictionary()
+        )  # in the order of their first calls; -1 for a part of another model
+        self._hashes: Hashes = {}
+        self._is_complete = True
+        self._fetched = self._fetched_at_step = 0  # batches to train on
+        self._fetched_by: dict[int, int] = {}  # at the last step of each optimizer
+
+    def fetched(self) -> None:
+        """Count a batch of a loader, unless it is one of an evaluation."""
+        self._fetched += torch.is_grad_enabled()
+
+    def add(self, module: Any, given: Sequence[Any]) -> bool:
+        """Add the inputs of one call, and return True, if this is a call of an outermost model without a batch of a loader."""
+        if self._fetched > self._fetched_at_step:
+            return False
+        if module not in self._numbers:
+            own = sum(number >= 0 for number in self._numbers.values())
+            for part in module.modules():
+                self._numbers.setdefault(part, -1)
+            self._numbers[module] = own
+        if self._numbers[module] < 0:
+            return False
+        for position, tensor in enumerate(tensors_in(given)):
+            if tensor.requires_grad:
+                continue  # computed by another model
+            self._is_complete &= type(tensor) is torch.Tensor and tensor.numel() <= _MOST_ELEMENTS
+            if self._is_complete:
+                name = f"{self._numbers[module]}.{position}"
+                self._hashes[name] = (self._hashes.get(name, 0) + _hash(tensor)) % _MODULUS
+                self.rows = max(self.rows, len(tensor) if tensor.ndim else 1)
+        return True
+
+    def take(self, optimizer: int) -> Hashes:
+        """Return the sums since the last step; none if a tensor was too large, or a loader gave this optimizer a batch."""
+        found = self._hashes if self._is_complete and self._fetched == self._fetched_by.get(optimizer, 0) else {}
+        self._hashes, self._is_complete = {}, True
+        self._fetched_at_step = self._fetched_by[optimizer] = self._fetched
+        return found
+
+
+def are_joined(whole: Hashes, parts: Sequence[Hashes]) -> bool:
+    """Return whether the inputs of one rank are those of all ranks together; several ranks may have the same part of a batch."""
+    if not whole or any(whole.keys() != part.keys() for part in parts):
+        return False
+    return all(_is_sum(number, [part[name] for part in parts]) for name, number in whole.items())
+
+
+def _is_sum(whole: int, parts: Sequence[int]) -> bool:
+    counts = {parts.count(part) for part in set(parts)}
+    return len(counts) == 1 and sum(set(parts)) % _MODULUS == whole
+
+
+def _hash(tensor: torch.Tensor) -> int:
+    bits = tensor.detach().reshape(-1).to("cpu", torch.float64).view(torch.int64)
+    mixed = bits * _ODD
+    mixed = (mixed ^ (mixed >> 31)) * _ANOTHER
+    return int((mixed ^ (mixed >> 29)).sum()) % _MODULUS
