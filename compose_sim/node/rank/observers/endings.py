@@ -16,8 +16,6 @@ from . import backward
 _LAST = "endings.last"
 Stack = list[tuple[CodeType, int]]  # of user code, outermost first
 
-_own: dict[CodeType, bool] = {}
-
 
 def install() -> None:
     backward.before.append(_note)
@@ -30,7 +28,7 @@ def end(context: RankContext) -> None:
     raised: Stack = []
     traceback = error.__traceback__
     while traceback is not None:
-        if _is_own(traceback.tb_frame.f_code):
+        if is_user_code(traceback.tb_frame.f_code.co_filename):
             raised.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
     if raised and is_behind(context.memory[_LAST], raised):
@@ -52,16 +50,10 @@ def _note(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
     frame: FrameType | None = sys._getframe(1)
     stack: Stack = []
     while frame is not None:
-        if _is_own(frame.f_code):
+        if is_user_code(frame.f_code.co_filename):
             stack.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     context.memory[_LAST] = stack[::-1]
-
-
-def _is_own(code: CodeType) -> bool:
-    if code not in _own:
-        _own[code] = is_user_code(code.co_filename)
-    return _own[code]
 
 
 def _loops_around(code: CodeType, line: int) -> list[int]:

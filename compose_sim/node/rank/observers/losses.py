@@ -25,4 +25,4 @@ def _note(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
         return
     if root.device.type != "cpu" and not context.thorough:
         return  # reading it would make the rank wait for its GPU
-    context.note(LossValue(float(root.detach())))
+    context.note(LossValue(float(root.item())))
