@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+import weakref
 from typing import Any, Callable
 
 from ...records.replays import RecordingStopped
@@ -11,7 +12,7 @@ from ...shared.import_hooks import after_import
 from ..context import RankContext, here
 from . import backward, training
 
-_RECORDER = "recording.recorder"
+_RECORDER, _DESCRIBED = "recording.recorder", "recording.described"
 
 
 def begin(context: RankContext) -> None:
@@ -36,6 +37,15 @@ def _recorder() -> Any:
     context = here()
     recorder = context.memory.get(_RECORDER) if context is not None else None
     return None if recorder is None or recorder.is_over else recorder
+
+
+def _describe_models(context: RankContext, optimizer: Any) -> None:
+    from ..replay.surroundings import describe
+
+    known: Any = context.memory.setdefault(_DESCRIBED, weakref.WeakSet())
+    if optimizer not in known:
+        context.note(describe(optimizer, len(known))[0])
+        known.add(optimizer)
 
 
 class _Hooks(training.Hooks):
@@ -79,6 +89,13 @@ class _Hooks(training.Hooks):
             recorder.context.flush()
             raise SystemExit(0)
         self.call(lambda recorder: recorder.may_draw())
+
+    def before_step(self, optimizer: Any) -> None:
+        """Pass it on; without a recorder, only describe the models, which other checks need as well."""
+        context = here()
+        if context is not None and not os.environ.get("COMPOSESIM_RECORD"):
+            context.guard(__name__, _describe_models, optimizer)
+        super().before_step(optimizer)
 
     def computes_again(self) -> None:
         self.call(lambda recorder: recorder.closed_over())

@@ -12,21 +12,15 @@ from typing import Any
 
 import torch
 
-from ...records.replays import RecordedModels, RecordedStep, RecordingStopped, StopReason
+from ...records.replays import RecordedStep, RecordingStopped, StopReason
 from ..context import RankContext
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, parameters_of, settings_of
 from .inputs import Inputs
 from .rng_usage import RngUsage, notice_generators
-from .wrapped_models import (
-    computes_low,
-    divides_by_all_ranks,
-    hook_name,
-    models_of,
-    names_of_parameters,
-    shard_among_all_ranks,
-)
+from .surroundings import describe, flat_parts_of_models
+from .wrapped_models import computes_low, ddp_models, fsdp_models, names_of_parameters
 
 STEPS = 20
 _MOST_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
@@ -210,52 +204,23 @@ class Recorder:
             if index in self._initial_kept:
                 continue
             self._initial_kept.add(index)
-            self._flat |= shards.flat_parts(models_of("torch.distributed.fsdp", "FullyShardedDataParallel"))
-            wanted = self.rank == 0 or any(map(self._is_sharded, parameters_of(optimizer)))
+            self._flat |= flat_parts_of_models()
+            wanted = self.rank == 0 or any(shards.is_sharded(each, self._flat) for each in parameters_of(optimizer))
             if wanted and index not in self._seen:
                 torch.save(self._copies(optimizer), self.folder / shards.file_of(f"initial.{index}", self.rank))
 
     def _copies(self, optimizer: Any) -> list[Any]:
         return [shards.copied(each, self._flat.get(id(each))) for each in parameters_of(optimizer)]
 
-    def _is_sharded(self, parameter: Any) -> bool:
-        return id(parameter) in self._flat or shards.is_sharded(parameter)
-
     def _look_around(self, optimizer: Any) -> None:
         """Record what decides whether one rank can repeat the steps of this optimizer at all."""
-        parallel = models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
-        modules = [each for model in parallel for each in model.named_modules()]
-        if not parallel:
-            modules = [(type(each).__name__, each) for each in models_of("torch.nn.modules.batchnorm", "_BatchNorm")]
-        local = [
-            name
-            for name, module in modules
-            if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-            and not isinstance(module, torch.nn.SyncBatchNorm)
-            and module.training
-        ]
-        flat = models_of("torch.distributed.fsdp", "FullyShardedDataParallel")
-        self._flat |= shards.flat_parts(flat)
-        parameters = parameters_of(optimizer)
-        hooks = [hook_name(hook) for model in parallel for hook in getattr(model, "_comm_hooks", [])]
-        held = {id(parameter) for model in parallel for parameter in model.parameters()}
-        sharded = any(map(self._is_sharded, parameters))
-        self._shared[self.index_of(optimizer)] = [sharded and id(each) not in held for each in parameters]
-        fully_sharded = [*flat, *models_of("torch.distributed.fsdp", "FSDPModule")]
-        self._hooked = bool(hooks) or any(map(computes_low, fully_sharded))
-        self.context.note(
-            RecordedModels(
-                optimizer=self.index_of(optimizer),
-                optimizer_types=tuple(kind.__name__ for kind in type(optimizer).__mro__),
-                ranks=tuple(torch.distributed.get_world_size(model.process_group) for model in parallel),
-                batchnorm=tuple(local),
-                hooks=tuple(hooks),
-                sharded=sharded,
-                divided_by_fsdp=shard_among_all_ranks(fully_sharded),
-                averaged=bool(fully_sharded) and all(map(divides_by_all_ranks, fully_sharded)),
-                covered=all(id(each) in held for each in parameters if each.requires_grad),
-            )
-        )
+        index = self.index_of(optimizer)
+        found, flat = describe(optimizer, index)
+        self._flat |= flat
+        held = {id(parameter) for model in ddp_models() for parameter in model.parameters()}
+        self._shared[index] = [found.sharded and id(each) not in held for each in parameters_of(optimizer)]
+        self._hooked = bool(found.hooks) or any(map(computes_low, fsdp_models()))
+        self.context.note(found)
 
     def _stop(self, reason: StopReason, detail: str) -> None:
         self.is_over = True

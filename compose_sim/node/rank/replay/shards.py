@@ -5,7 +5,7 @@ Ranks write their parts to files: gathering them would add collectives to the sc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +35,9 @@ class FlatPart(NamedTuple):
     contributes: bool  # False if an earlier rank holds the same
 
 
+_NONE: Mapping[int, FlatPart] = {}
+
+
 def flat_parts(models: Sequence[Any]) -> dict[int, FlatPart]:
     """Return what this rank holds of each parameter of these FullyShardedDataParallel modules, by its id."""
     from torch.distributed import get_process_group_ranks
@@ -57,9 +60,9 @@ def flat_parts(models: Sequence[Any]) -> dict[int, FlatPart]:
     return found
 
 
-def is_sharded(tensor: Any) -> bool:
-    """Return whether a tensor is a DTensor that is spread over more than one rank."""
-    return hasattr(tensor, "placements") and tensor.device_mesh.size() > 1
+def is_sharded(tensor: Any, flat: Mapping[int, FlatPart] = _NONE) -> bool:
+    """Return whether a tensor is a DTensor that is spread over more than one rank, or one of those that the first FSDP shards."""
+    return id(tensor) in flat or (hasattr(tensor, "placements") and tensor.device_mesh.size() > 1)
 
 
 def local(tensor: Any) -> Any:

@@ -16,13 +16,21 @@ def models_of(module: str, name: str) -> list[Any]:
     return [each for each in gc.get_objects() if issubclass(type(each), kind)] if isinstance(kind, type) else []
 
 
+def ddp_models() -> list[Any]:
+    """Return all living models that DistributedDataParallel wraps."""
+    return models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
+
+
+def fsdp_models() -> list[Any]:
+    """Return all living modules that either FSDP shards."""
+    names = ("FullyShardedDataParallel", "FSDPModule")
+    return [each for name in names for each in models_of("torch.distributed.fsdp", name)]
+
+
 def names_of_parameters() -> dict[int, str]:
     """Return the name of each parameter of a wrapped model, as the script knows it, by the id of the parameter."""
-    models = models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
-    models += models_of("torch.distributed.fsdp", "FSDPModule")
-    models += models_of("torch.distributed.fsdp", "FullyShardedDataParallel")
     found: dict[int, str] = {}
-    for model in models:
+    for model in [*ddp_models(), *fsdp_models()]:
         for name, parameter in model.named_parameters():
             name = name.replace("_fsdp_wrapped_module.", "")
             found[id(parameter)] = max(name, found.get(id(parameter), ""), key=len)
