@@ -13,6 +13,19 @@ FIRST_NODE = "%first-node%"  # in place of the master's address, which is known 
 _RECIPES = ("ddp", "exec")
 _MIB = 1 << 20
 ASSIGNED = "of the cluster"
+# Options of sbatch that composesim cannot work with, and why.
+_NO_JOB = "sbatch would submit no job"
+_OWN_SCRIPT = "composesim submits a script of its own"
+_REFUSED = {
+    "--requeue": "a job that Slurm starts again would be a second run in the folder of the first",
+    "--array": "a run is one job",
+    "--comment": "composesim finds its jobs by their comment",
+    "--export": "the nodes need the variables that composesim sets",
+    "--wait": "sbatch would return only when the job has ended",
+    "--wrap": _OWN_SCRIPT,
+    **dict.fromkeys(("--test-only", "--help", "--usage", "--version", "-h", "-V"), _NO_JOB),
+}
+_SHORT = {"-a": "--array", "-W": "--wait"}
 
 
 def check_slurm(spec: ClusterSpec) -> None:
@@ -48,18 +61,36 @@ def submit_options(spec: ClusterSpec) -> tuple[str, ...]:
         "time": spec.time,
         "constraint": spec.constraint,
     }
-    try:
-        more = shlex.split(spec.sbatch or "")
-    except ValueError as error:
-        raise SpecError(f"--sbatch '{spec.sbatch}': {error}", hint="quote it as for a shell") from None
-    # The prefix, because sbatch accepts options that are cut short.
-    if again := next((word for word in more if word.startswith("--req")), ""):
-        raise SpecError(
-            f"--sbatch '{again}': a job that Slurm starts again would be a second run in the folder of the first",
-            hint="composesim up --max-restarts 3 … restarts failed ranks; after a requeue, start a new run from its checkpoint",
-        )
+    more = _more_options(spec.sbatch or "")
     elastic = ("--no-kill",) if spec.elastic else ()
     return (*(f"--{name}={value}" for name, value in values.items() if value), "--no-requeue", *elastic, *more)
+
+
+def _more_options(text: str) -> list[str]:
+    """Return the options in `--sbatch`; raise SpecError for one that would take the job away from composesim."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise SpecError(f"--sbatch '{text}': {error}", hint="quote it as for a shell") from None
+    takes_value = False
+    for word in words:
+        is_option = word.startswith("-")
+        why = _why_refused(word) if is_option else "" if takes_value else _OWN_SCRIPT
+        if why:
+            raise SpecError(f"--sbatch '{word}': {why}", hint="leave it out; sbatch --help lists the options")
+        takes_value = is_option and "=" not in word
+    return words
+
+
+def _why_refused(option: str) -> str:
+    """Return why an option is refused, "" if it is not. sbatch accepts long options that are cut short, and short ones with a value."""
+    name = option.partition("=")[0]
+    if not name.startswith("--"):
+        name = _SHORT.get(name[:2], name[:2])
+    is_long_enough = len(name) >= len("--ar")  # sbatch itself refuses what is shorter, as ambiguous
+    return next(
+        (why for known, why in _REFUSED.items() if known == name or (is_long_enough and known.startswith(name))), ""
+    )
 
 
 def choose_slurm_gpus(spec: ClusterSpec) -> tuple[Choice, Choice]:

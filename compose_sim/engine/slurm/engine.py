@@ -177,8 +177,7 @@ class SlurmEngine:
     def _note_ending(self, fields: Mapping[str, str], *, waits: bool = True) -> None:
         """Record what happened to the job, before its nodes' exits are taken for failures of the script, or for the end of it."""
         fields = jobs.settled_fields(fields, within_s=_ENDS_WITHIN_S * waits)
-        # An allocation may have been requeued before this run.
-        reason, message = job_ending({**fields, "Restarts": "0"} if self._launcher else fields)
+        reason, message = jobs.ending_of(fields, is_ours=not self._launcher)
         if reason and self._folder and not self._noted:
             self._noted = True
             self._folder.append_event("stopping", reason=reason, cause=reason, message=message)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.verdict.job_ending import RUNNING, WAITING
+from compose_sim.core.verdict.job_ending import RUNNING, WAITING, job_ending
 from compose_sim.engine.slurm.commands import ask
 from compose_sim.errors import CommandError, EngineError, SpecError
 
@@ -71,6 +71,11 @@ def job_fields(job_id: str) -> Mapping[str, str]:
     return dict(word.split("=", 1) for word in text.splitlines()[0].split() if "=" in word) if text.strip() else {}
 
 
+def hosts_of(fields: Mapping[str, str]) -> list[str]:
+    """Return the machines that a job has, or had."""
+    return ask(["scontrol", "show", "hostnames", fields["NodeList"]]).split()
+
+
 def settled_fields(fields: Mapping[str, str], *, within_s: float) -> Mapping[str, str]:
     """Return the fields of a job once it is no longer COMPLETING, which hides how it ended; as they are after `within_s` seconds."""
     deadline = time.monotonic() + within_s
@@ -78,6 +83,16 @@ def settled_fields(fields: Mapping[str, str], *, within_s: float) -> Mapping[str
         time.sleep(_POLL_S)
         fields = job_fields(fields["JobId"])
     return fields
+
+
+def ending_of(fields: Mapping[str, str], *, is_ours: bool) -> tuple[str, str]:
+    """Return the reason to stop a run and what happened to its job; "" if nothing did."""
+    if not is_ours:  # an allocation may have been requeued before this run
+        return job_ending({**fields, "Restarts": "0"})
+    first = fields.get("BatchHost", "")
+    if "ResizeTime" in fields and first not in hosts_of(fields):  # `--no-kill` lets a job go on
+        return "engine", f"the Slurm job {fields['JobId']} lost {first}, which ran the master of the run [NODE_FAIL]"
+    return job_ending(fields)
 
 
 def submit(plan: Plan, folder: Path, environment: Mapping[str, str]) -> str:
@@ -102,7 +117,7 @@ def start_in_allocation(
     if fields.get("JobState") != "RUNNING":
         state = fields.get("JobState", "unknown to Slurm")
         raise EngineError(f"SLURM_JOB_ID names the allocation {job_id}, which is {state}", hint="unset SLURM_JOB_ID")
-    first = ask(["scontrol", "show", "hostnames", fields["NodeList"]]).split()[0]
+    first = hosts_of(fields)[0]
     argv = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={first}"]
     argv += [f"--job-name={_MARK} {plan.run} {folder}", f"--chdir={plan.working_directory}"]
     with (folder / "logs" / "slurm.out").open("ab") as output:
