@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim.app.cluster_jobs.export import export
-from compose_sim.app.request import Request
+from compose_sim.app.request import Request, read_request
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 
@@ -29,6 +29,21 @@ def test_a_job_names_the_script_as_in_the_project_and_what_it_reads(tmp_path: Pa
     assert "export FROM_FILE=1" in made.text
     assert "#SBATCH --job-name=train\n" in made.text
     assert {"COMPOSESIM_SHARED", "folder"} <= {change.what for change in made.changes}
+
+
+def test_a_job_made_from_that_of_another_cluster_lists_what_it_does_not_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "#!/bin/bash\n#SBATCH -N 2 --licenses=matlab\nmodule load cuda\nsrun torchrun /shared/scripts/train.py\n"
+    (tmp_path / "job.sh").write_text(text)
+    request(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    made = export(read_request({}, file=tmp_path / "job.sh"), "torchrun", accelerator="")
+
+    lost = {change.what for change in made.changes}
+    assert {"line 2, --licenses", "line 3, module load cuda", "line 4, script"} <= lost
+    assert "line 2, --nodes" not in lost
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,23 @@ def export(request: Request, target_name: str, *, accelerator: str) -> Exported:
     source = "" if program.is_module else read_script(script, request.folder).decode("utf-8", "replace")
     changes = changes_of(spec, job, keeps=target.keeps, needs_image=target.needs_image, source=source)
     return Exported(
-        target=target_name, text=target.write(job), changes=(*own_changes(target, job), *changes), submit=target.submit
+        target=target_name,
+        text=target.write(job),
+        changes=(*own_changes(target, job), *changes, *_left_behind(request)),
+        submit=target.submit,
     )
+
+
+def _left_behind(request: Request) -> list[Change]:
+    """Return what the job does not keep of the job file that it is made from."""
+    return [
+        Change(
+            what=f"line {note.line}, {note.key}",
+            text=note.text if note.verdict == "changed" else "not part of the new job",
+        )
+        for note in (request.job_file.notes if request.job_file else ())
+        if note.verdict != "taken"
+    ]
 
 
 def _check_recipe(spec: ClusterSpec, name: str, target: Target) -> None:

@@ -144,6 +144,8 @@ def changes_of(spec: ClusterSpec, job: Job, *, keeps: Collection[str], needs_ima
     if job.gpus and spec.gpus in ("auto", "emulated"):
         gpus = f"each node requests {format_count(job.gpus, 'real GPU')}; --gpus none exports a job without GPUs"
         found.append(Change(what="gpus", text=gpus))
+    if "time" in keeps and job.timeout_s and "time" in job.slurm:
+        found.append(Change(what="timeout", text=f"--time {job.slurm['time']} is the limit of the job"))
     if needs_image:
         text = f"nodes mount your project here; there, '{job.image}' must contain it in the working directory"
         found.append(Change(what="project", text=text))

@@ -7,9 +7,11 @@ import shlex
 
 from compose_sim.core.export.job import Job, torchrun
 
-# The port depends on the job, so that two jobs on one node do not meet.
+# The address by which Slurm itself reaches the first node, because other nodes need not know its name: torchrun would wait for it
+# without an error. The port depends on the job, so that two jobs on one node do not meet.
 _RENDEZVOUS = """\
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+head=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
 port=$((20000 + SLURM_JOB_ID % 10000))
 """
 

@@ -48,7 +48,7 @@ def test_the_value_of_a_secret_is_in_no_document(target: str) -> None:
 def test_bash_reads_the_same_arguments_from_the_script_for_sbatch() -> None:
     """With stand-ins for the two programs of Slurm that print what they get."""
     stand_ins = """
-scontrol() { echo node-7; echo node-8; }
+scontrol() { if [ "$2" = hostnames ]; then echo node-7; echo node-8; else echo "   NodeAddr=10.0.0.7 NodeHostName=$3"; fi; }
 srun() { shift; SLURM_NODEID=1 "$@"; }
 torchrun() { printf '%s\\0' "$@" "$GREETING"; }
 export -f torchrun
@@ -60,7 +60,7 @@ export SLURM_JOB_NODELIST=node-[7-8] SLURM_JOB_ID=12 HF_TOKEN=x
 
     words = done.stdout.split("\0")
     assert words[:2] == ["--nnodes=4", "--nproc-per-node=2"]
-    assert words[2:5] == ["--node-rank=1", "--master-addr=node-7", "--master-port=20012"]
+    assert words[2:5] == ["--node-rank=1", "--master-addr=10.0.0.7", "--master-port=20012"]
     assert words[5:-2] == ["train.py", *ARGUMENTS]
     assert words[-2] == FULL["env"]["GREETING"]
 
@@ -97,6 +97,7 @@ def test_what_a_target_cannot_keep_is_reported() -> None:
     common = {"nodes": 2, "with": ["jupyter"], **{key: value for key, value in values.items() if key != "services"}}
 
     assert reported("torchrun", **common) == everywhere | {"timeout", "elastic", "with"}
+    assert reported("slurm", nodes=2, gpus="none", timeout="10m", time="1:00:00") == {"timeout", "composesim"}
     assert reported("slurm", **common) == everywhere | {"elastic", "with"}
     assert reported("pytorchjob", **common) == everywhere | {"with", "project"}
 

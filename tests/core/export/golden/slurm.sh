@@ -10,7 +10,8 @@
 set -euo pipefail
 export GREETING='it'"'"'s $(HOME) $5'
 : "${HF_TOKEN:?export it before you submit this script}"
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+head=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
 port=$((20000 + SLURM_JOB_ID % 10000))
 for attempt in {0..2}; do
 srun --kill-on-bad-exit=1 bash -c 'exec torchrun --nnodes=4 --nproc-per-node=2 --node-rank="$SLURM_NODEID" --master-addr="$0" --master-port="$1" "${@:2}"' \
