@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from compose_sim.core.request.yaml_source import KeyPath, YamlText, dotted, error_at
@@ -67,6 +67,8 @@ class Draft:
 
     def take(self, field_of_spec: str, value: Any, key: str, line: int, *, said: str = "", changed: str = "") -> None:
         """Set a value of the spec. `said` replaces the value in the note; `changed` says how it differs from the file."""
+        if self.values.get(field_of_spec, value) != value:
+            self._overrule(field_of_spec, line)
         self.values[field_of_spec] = value
         self.lines[field_of_spec] = line
         shown = said or (f"{field_of_spec} {value}" if isinstance(value, str | int | float) else field_of_spec)
@@ -75,6 +77,12 @@ class Draft:
     def note(self, verdict: Verdict, key: str, line: int, text: str) -> None:
         """Record what became of a value."""
         self.notes.append(Note(verdict=verdict, key=key, line=line, text=text))
+
+    def _overrule(self, field_of_spec: str, line: int) -> None:
+        """Record that what was taken for a field does not count, because another line has another value."""
+        for index, note in enumerate(self.notes):
+            if note.verdict == "taken" and note.line != line and note.text.partition(" ")[0] == field_of_spec:
+                self.notes[index] = replace(note, verdict="ignored", text=f"{note.text}: line {line} counts")
 
     def error(self, line: int, problem: str, *, hint: str = "") -> SpecError:
         """Return a SpecError with this line of the file."""

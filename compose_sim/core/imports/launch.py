@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -70,6 +70,7 @@ class Launched:
         default_factory=dict
     )  # nodes, nproc, ranks, restarts and port, as they were written
     left_out: tuple[str, ...] = ()  # other options of the launcher
+    wrapper: tuple[str, ...] = ()  # what starts the launcher, such as `apptainer exec image.sif`
 
     @property
     def fitness(self) -> tuple[int, bool]:
@@ -97,16 +98,17 @@ def read_launch(words: Sequence[str]) -> Launched | None:
         name, rest = PurePosixPath(word).name, words[index + 1 :]
         if name in ("install", "build"):  # such as `docker build -t deepspeed .`
             return None
-        if name == "torchrun":
-            return _of_launcher("torchrun", rest)
-        if name in ("composer", "deepspeed") and rest:
-            return _of_launcher(name, rest)
-        if (name, *rest[:1]) in (("accelerate", "launch"), ("fabric", "run")):
-            return _of_launcher(name, rest[1:])
-        if _PYTHON.fullmatch(name):
-            return _of_python(rest, ranks)
-        if word.endswith(".py") and index == 0:
-            return Launched(launcher="python", program=tuple(words))
+        if name == "torchrun" or (name in ("composer", "deepspeed") and rest):
+            launched = _of_launcher(name, rest)
+        elif (name, *rest[:1]) in (("accelerate", "launch"), ("fabric", "run")):
+            launched = _of_launcher(name, rest[1:])
+        elif _PYTHON.fullmatch(name):
+            launched = _of_python(rest, ranks)
+        elif word.endswith(".py") and index == 0:
+            launched = Launched(launcher="python", program=tuple(words))
+        else:
+            continue
+        return launched and replace(launched, wrapper=() if ranks else tuple(words[:index]))
     return None
 
 

@@ -26,7 +26,8 @@ REASONS = {
     "ports": "nodes reach one another without it",
     "imagePullSecrets": "Docker logs in: docker login",
     "imagePullPolicy": "an image that is on this machine is not pulled again",
-    "envFrom": "is not in this file: --env-file",
+    "envFrom": "its values are in another object: --env-file",
+    "hostNetwork": "nodes have a network of their own",
     "nodeSelector": "there is one machine",
     "affinity": "there is one machine",
     "tolerations": "there is one machine",
@@ -50,7 +51,7 @@ class Pod:
 
 def read_pod(job: Object, path: KeyPath, *names: str, with_resources: bool = True) -> Pod:
     """Take what a pod's spec says, from the container with the first of these names that exists, else from the first container."""
-    job.used.update((*path, key) for key in ("restartPolicy", "hostNetwork", "hostIPC", "schedulerName"))
+    job.used.update((*path, key) for key in ("restartPolicy", "schedulerName"))
     indexes = job.keys(*path, "containers")
     if not indexes:
         raise job.error(path, "this pod has no containers")
@@ -94,7 +95,7 @@ def _read_variables(job: Object, path: KeyPath) -> dict[str, str]:
         if job.has(*path, index, "valueFrom"):
             source = next(iter(job.keys(*path, index, "valueFrom")), "")
             is_reference = source in ("secretKeyRef", "configMapKeyRef")
-            text = f"its value is not in this file: --env {name}" if is_reference else "the cluster sets it"
+            text = f"its value is in another object: --env {name}" if is_reference else "the cluster sets it"
             job.ignore(f"{name}: {text}", *path, index)
             continue
         text = job.text(*path, index, "value")

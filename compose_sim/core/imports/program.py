@@ -100,6 +100,10 @@ def take_program(
         if other is not call and launched.program != whole and other.words[0] not in NO_EFFECT:
             text = "only one program of a job runs here" if read_launch(other.words) else "is not run here"
             draft.note("ignored", _shortened(other.words), other.line, text)
+        elif other.words[0] == "for" and len(other.words) > 4:
+            draft.note("changed", _shortened(other.words), other.line, f"runs once, with '{other.words[3]}'")
+    if launched.wrapper:
+        draft.note("ignored", _shortened(launched.wrapper), call.line, "ranks start without it")
     if launched.launcher == "python" and any(("ray", "start") in pairwise(each.words) for each in calls):
         draft.take("recipe", "ray", key, call.line)
         cluster = replace(cluster, tasks=0)  # nodes of Ray have no ranks

@@ -68,6 +68,8 @@ class Shell:
                 self.variables |= own
                 self._export(words, command.line)
             elif called := tuple(value for word in words for value in self.expand(word)):
+                if called[0] == "for" and called[2:3] == ("in",):
+                    self.variables[called[1]] = "".join(called[3:4])
                 yield Call(called, line=command.line, variables=own)
 
     def _assign(self, match: re.Match[str], word: tuple[Piece, ...]) -> dict[str, str]:

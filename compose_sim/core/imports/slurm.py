@@ -10,6 +10,7 @@ from compose_sim.core.imports.job_file import Draft, JobFile, template_hint
 from compose_sim.core.imports.program import Cluster, calls_of_call, take_gpus, take_program, take_variables
 from compose_sim.core.imports.shell import Call, Shell
 
+_TIME = re.compile(r"(\d{1,6}-)?\d{1,6}(:\d{1,2}){0,2}|UNLIMITED|INFINITE|-1", re.IGNORECASE)
 _HEADER = re.compile(r"(?:[ \t]*(?:#.*)?\n)*(?:#.*)?")  # sbatch reads directives up to the first command
 _DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*$", re.MULTILINE)
 _SHORT = {
@@ -38,6 +39,9 @@ def read_sbatch(draft: Draft, variables: Mapping[str, str]) -> JobFile:
     text = draft.text
     given: dict[str, tuple[str, int]] = {}
     for match in directives_of(text):
+        if match[1].split()[:1] in (["hetjob"], ["packjob"]):
+            line = text.count("\n", 0, match.start()) + 1
+            raise draft.error(line, "a heterogeneous job has several kinds of nodes, and here all nodes are equal")
         _read_options(draft, match[1], text.count("\n", 0, match.start()) + 1, given)
     nodes, tasks, gpus, gpus_line = _layout(draft, given)
     known = {
@@ -113,6 +117,8 @@ def _layout(draft: Draft, given: Mapping[str, tuple[str, int]]) -> tuple[int, in
         draft.take("cpus", cpus * tasks, "--cpus-per-task", given["cpus-per-task"][1])
     gpus, gpus_line = _gpus(draft, given, nodes, tasks)
     _take_memory(draft, given, cpus * tasks, gpus)
+    if "time" in given and not _TIME.fullmatch(given["time"][0]):
+        raise draft.error(given["time"][1], f"--time: '{given['time'][0]:.40}' is not a time such as 1-12:00:00")
     if "time" in given and (seconds := _seconds(given["time"][0])):
         draft.take("timeout", seconds, "--time", given["time"][1], said=f"timeout {seconds}s")
     used = ("nodes", "ntasks-per-node", "ntasks", "cpus-per-task", "time", "mem", "mem-per-cpu", "mem-per-gpu")

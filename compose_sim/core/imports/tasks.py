@@ -37,7 +37,10 @@ def read_swarm(job: Object, others: Sequence[YamlText]) -> None:
         job.used.add(at)
     own, nodes = chosen[0], nodes_of[id(chosen)]
     job.draft.take("nodes", nodes, dotted(own), job.line(*own))
-    job.used.update({(*own, "networks"), (*own, "deploy", "endpoint_mode"), (*own, "deploy", "restart_policy")})
+    job.used.update({(*own, "networks"), (*own, "deploy", "endpoint_mode")})
+    restarts = (*own, "deploy", "restart_policy")
+    if job.text(*restarts, "condition") != "none":
+        job.ignore("a failed rank ends the run: --max-restarts", *restarts)
     job.used.update({("networks",), ("version",), (*own, "deploy", "mode")})
     if job.has(*own, "image"):
         job.take("image", job.text(*own, "image"), *own, "image")
@@ -80,6 +83,10 @@ def _variables(job: Object, path: KeyPath, *, filled: bool) -> dict[str, str]:
     texts = {name: _filled(str(text)) if filled else str(text) for name, (text, _) in pairs.items()}
     found = {name: (texts[name], job.line(*at)) for name, (text, at) in pairs.items() if text is not None}
     take_variables(job.draft, found, key=str(path[-1]))
+    unset = {name: (*path, name) for name in job.declared(*path) if not isinstance(value, list)}
+    unset |= {name: at for name, (_, at) in pairs.items()}
+    for name in unset.keys() - found.keys():
+        job.ignore(f"{name}: its value is not in this file: --env {name}", *unset[name])
     return {name: text for name, (text, _) in found.items()}
 
 
@@ -134,10 +141,8 @@ def read_skypilot(job: Object, others: Sequence[YamlText]) -> None:
     if image.startswith("docker:"):
         job.take("image", image.removeprefix("docker:"), "resources", "image_id")
     envs = _variables(job, ("envs",), filled=False)
-    for part in ("secrets", "envs"):
-        for name in job.declared(part):
-            if part == "secrets" or not job.has(part, name):
-                job.ignore(f"{name}: its value is not in this file: --env {name}", part, name)
+    for name in job.declared("secrets"):
+        job.ignore(f"{name}: its value is not in this file: --env {name}", "secrets", name)
     job.used.update({("name",), ("workdir",), ("secrets",)})
     known = {"SKYPILOT_NUM_NODES": str(nodes), "SKYPILOT_NUM_GPUS_PER_NODE": str(gpus)}
     shell = Shell(variables={**envs, **known})

@@ -156,6 +156,32 @@ def test_every_value_of_a_file_is_mentioned_or_known() -> None:
     assert {("spec.suspend", 8), ("spec.future", 9)} <= verdicts(read(text), "ignored")
 
 
+def test_what_a_file_leaves_to_its_cluster_is_mentioned() -> None:
+    stack = read(
+        "services:\n  a:\n    command: torchrun train.py\n    environment:\n      A:\n      B: x\n"
+        "    deploy: {restart_policy: {condition: on-failure}}\n"
+    )
+    pods = read(
+        PYTORCHJOB.replace("MEMORY", "1Gi").replace(
+            "          containers:", "          hostNetwork: true\n          containers:"
+        )
+    )
+
+    assert verdicts(stack, "ignored") == {("services.a.environment.A", 5), ("services.a.deploy.restart_policy", 7)}
+    assert ("spec.pytorchReplicaSpecs.Master.template.spec.hostNetwork", 11) in verdicts(pods, "ignored")
+
+
+def test_only_the_value_that_counts_is_taken() -> None:
+    policies = (
+        "spec:\n  elasticPolicy: {minReplicas: 1, maxReplicas: 3, maxRestarts: 5}\n  runPolicy: {backoffLimit: 2}"
+    )
+    job = read(PYTORCHJOB.replace("MEMORY", "1Gi").replace("spec:", policies, 1))
+
+    assert job.values["max_restarts"] == 2
+    assert ("spec.runPolicy.backoffLimit", 7) in verdicts(job, "taken")
+    assert ("spec.elasticPolicy.maxRestarts", 6) in verdicts(job, "ignored")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
@@ -169,6 +195,8 @@ def test_every_value_of_a_file_is_mentioned_or_known() -> None:
         (PYTORCHJOB.replace("Master", "Mistress").replace("Worker", "Slave"), 6, "Master"),
         (SBATCH.replace("-N 2", "-N many"), 2, "'many'"),
         (SBATCH.replace("=2G", "=2X"), 4, "'2X'"),
+        ("#!/bin/bash\n#SBATCH -t 1:2:3:4\nsrun torchrun train.py\n", 2, "'1:2:3:4'"),
+        ("#!/bin/bash\n#SBATCH -N 2\n#SBATCH hetjob\n#SBATCH -N 1\nsrun torchrun train.py\n", 3, "heterogeneous"),
         ("#!/bin/bash\n#SBATCH -N 2\nmodule load x\nmake all\n", 1, "torchrun"),
         ("run: |\n  echo $[\nnum_nodes: 0\n", 3, "'0'"),
         ("services:\n  web: {image: nginx}\n", 1, "command"),
@@ -255,6 +283,14 @@ def test_a_program_has_the_ranks_that_slurm_starts(directives: str, line: str, n
 )
 def test_the_program_that_trains_is_found(lines: list[str]) -> None:
     assert sbatch("-N 1", *lines).values["script"] == "train.py"
+
+
+def test_a_loop_runs_once_and_what_wraps_a_program_is_mentioned() -> None:
+    job = sbatch("-N 2", "for lr in 0.1 0.2; do", "srun apptainer exec --nv torch.sif python train.py --lr $lr", "done")
+
+    assert job.values["args"] == ["--lr", "0.1"]
+    assert ("for lr in 0.1 0.2", 3) in verdicts(job, "changed")
+    assert ("apptainer exec --nv torch.sif", 4) in verdicts(job, "ignored")
 
 
 def test_a_command_behind_srun_runs_on_its_nodes() -> None:
