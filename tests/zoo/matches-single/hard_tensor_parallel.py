@@ -28,7 +28,7 @@ inputs = torch.randn(128, 8)
 data = TensorDataset(inputs, (inputs[:, 0] > 0).long())
 sampler = DistributedSampler(data, num_replicas=mesh["dp"].size(), rank=mesh["dp"].get_local_rank(), seed=1)
 loader = DataLoader(data, batch_size=8, sampler=sampler)
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
 for epoch in range(2):
     sampler.set_epoch(epoch)
     for x, y in loader:

@@ -23,6 +23,7 @@ from .samples import bytes_of, rows_of
 _LOOKS = {"": (2, 3, 6)}  # epochs; fetches of each; forwards
 _THOROUGH = (4, 12, 24)
 _FORWARDS, _LAST_STATE, _MODELS = "randomness.forwards", "randomness.last_state", "randomness.models"
+_SAMPLES = 4  # at least, in a batch that may not be read
 _WORDS = 624  # in the state of a Mersenne twister: it returns this many numbers, then generates new ones
 _State = tuple[int, int, int]  # a hash of it, how many more numbers it returns, a hash of what those are made from
 _States = dict[str, Any]  # generator -> _State
@@ -177,8 +178,12 @@ def _leave(begun: Any) -> None:
         guard(_after_forward, context, *begun)
 
 
-def _before_forward(context: RankContext, model: Any, given: Any) -> tuple[dict[str, Any], _State] | None:
-    """Return the first fields of a TrainingForward, and the state of torch's generator; None if this call is not recorded."""
+def _before_forward(context: RankContext, model: Any, given: Any) -> tuple[dict[str, Any], _State, int] | None:
+    """
+    Return the first fields of a TrainingForward, the state of torch's generator, and how many numbers its layers draw at least.
+
+    None if this call is not recorded.
+    """
     torch = sys.modules["torch"]
     if not torch.is_grad_enabled() or not model.training:
         return None
@@ -198,7 +203,13 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> tuple[dict[
         fields.update(at=place())
     else:
         fields.update(loader=active.loader.number, epoch=active.epoch)
-    return fields, state
+    return fields, state, _dropouts_of(model) * (len(rows) if rows else _SAMPLES)
+
+
+def _dropouts_of(model: Any) -> int:
+    """Return how many layers of a model drop units. Each draws a number for a sample or more."""
+    dropout = sys.modules["torch.nn.modules.dropout"]._DropoutNd
+    return sum(isinstance(each, dropout) and each.training and each.p > 0 for each in model.modules())
 
 
 def _count_forward(
@@ -226,9 +237,12 @@ def _group_of(context: RankContext, model: Any) -> tuple[int, tuple[int, ...]]:
     return group
 
 
-def _after_forward(context: RankContext, fields: dict[str, Any], before: _State) -> None:
+def _after_forward(context: RankContext, fields: dict[str, Any], before: _State, least: int) -> None:
     after = context.memory[_LAST_STATE] = _device_state()
-    context.note(TrainingForward(**fields, state=before[0], drew=draws(before, after)))
+    drew = draws(before, after)
+    if before[1:] == after[1:]:  # only the generator of a GPU, whose state does not count the numbers
+        drew = max(drew, min(drew, 1) * least)
+    context.note(TrainingForward(**fields, state=before[0], drew=drew))
 
 
 def _keep_state(context: RankContext) -> None:
