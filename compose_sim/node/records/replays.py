@@ -69,6 +69,9 @@ class ReplayedStep(Record):
     divisors: tuple[float, ...] = ()  # numbers that the loss was divided by
     batch_size: int = 0  # the largest of rank 0
     batches_per_step: float = 1.0
+    in_parts: bool = (
+        False  # whether ranks hold parts of other parameters, so that only those that all hold were compared
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from statistics import median
 from compose_sim.core.checks import Case
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective, UntrackedWait
 from compose_sim.node.records.record import Place
 from compose_sim.node.records.replays import RecordedModels, RecordedStep, RecordingStopped, ReplayedStep, ReplayEnd
 
@@ -54,7 +56,7 @@ def _reason_against_models(observed: Observed, models: Sequence[RecordedModels])
             return f"{outside[0]} keeps part of its state on each rank"
         if each.sharded:
             continue  # ranks that share parameters are one rank in a replay
-        if not each.ranks and _averages_by_hand(observed):
+        if not each.ranks and (_averages_by_hand(observed) or _computes_together(observed)):
             continue
         if not each.ranks:
             return "no model is wrapped in DistributedDataParallel"
@@ -78,6 +80,13 @@ def _averages_by_hand(observed: Observed) -> bool:
         )
         for each in found
     )
+
+
+def _computes_together(observed: Observed) -> bool:
+    """Return whether ranks exchange tensors in every backward pass, but neither samples nor messages: they divide one computation."""
+    steps = list(observed.of(SketchedStep))
+    apart = any(each.op.startswith(("all_to_all", "scatter")) for each in observed.of(Collective))
+    return bool(steps) and all(each.in_backward for each in steps) and not apart and not observed.first(UntrackedWait)
 
 
 def noise(observed: Observed) -> str:

@@ -44,6 +44,10 @@ _FIX_OWN = (
     "Divide by a count over all ranks (`dist.all_reduce(count)`, then multiply by the world size, since DDP takes the mean), gather "
     "with gradient the samples that are compared, clip after backward. If it is intentional: `--skip matches-single`."
 )
+_FIX_PARTS = (
+    "Reduce the gradients of the parameters that all ranks hold: each rank computes them from its part of the samples or of the "
+    "sequence, as in `dist.all_reduce(norm.weight.grad)`."
+)
 _FIX_SCALE = "See loss-scale."
 _ONLY_CHECK = "only `composesim check` replays the script"
 _CLEARLY = 5.0  # times the tolerance
@@ -67,6 +71,13 @@ def judge(case: Case) -> Result:
     if steps and not bad:
         return passed(
             f"{format_count(len(steps), 'step')} repeated by one rank: gradients agree within {_worst(steps)}"
+        )
+    if bad and bad[0].in_parts:
+        return failed(
+            f"{_step_text(bad[0])}: all ranks hold this parameter, and its gradient differs from that of one rank with the whole "
+            f"batch and all parts of the other parameters ({_numbers(bad[0])})",
+            fix=_FIX_PARTS,
+            at=step_place(case),
         )
     parts = _parts_of_samples(case)
     if parts:

@@ -96,6 +96,21 @@ def settings_of(optimizer: Any) -> list[dict[str, Any]]:
     ]
 
 
+def set_settings(optimizer: Any, recorded: list[dict[str, Any]]) -> None:
+    """Set the recorded numbers in each group; a learning rate that is a tensor remains the same tensor."""
+    for group, settings in zip(optimizer.param_groups, recorded):
+        for key, value in settings.items():
+            if isinstance(group.get(key), torch.Tensor):
+                group[key].fill_(value)
+            elif key in group:
+                group[key] = value
+
+
+def only(values: Sequence[Any], wanted: Sequence[bool]) -> Gradients:
+    """Return the values of the wanted parameters, and None for the others."""
+    return [value if is_wanted else None for value, is_wanted in zip(values, wanted)]
+
+
 def gradients_of(optimizer: Any, clipped: Clipped, flat: Mapping[int, shards.FlatPart] = _NONE_FLAT) -> Gradients:
     """Return the gradients that this step will use, before clipping and scaling, as copies in main memory.
 

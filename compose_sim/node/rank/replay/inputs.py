@@ -53,7 +53,7 @@ class Inputs:
             self._is_complete &= type(tensor) is torch.Tensor and tensor.numel() <= _MOST_ELEMENTS
             if self._is_complete:
                 name = f"{self._numbers[module]}.{position}"
-                self._hashes[name] = (self._hashes.get(name, 0) + _hash(tensor)) % _MODULUS
+                self._hashes[name] = (self._hashes.get(name, 0) + hash_of(tensor)) % _MODULUS
                 self.rows = max(self.rows, len(tensor) if tensor.ndim else 1)
         return True
 
@@ -72,12 +72,33 @@ def are_joined(whole: Hashes, parts: Sequence[Hashes]) -> bool:
     return all(_is_sum(number, [part[name] for part in parts]) for name, number in whole.items())
 
 
+def held_by(parameters: Sequence[Any]) -> list[int] | None:
+    """Return the hashes of parameters; None if one is too large, or sharded by torch itself."""
+    plain = all(each.layout is torch.strided and type(each.detach()) is torch.Tensor for each in parameters)
+    return (
+        [hash_of(each) for each in parameters]
+        if plain and sum(each.numel() for each in parameters) <= _MOST_ELEMENTS
+        else None
+    )
+
+
+def replicated(whole: Sequence[int], parts: Sequence[Sequence[int]]) -> list[bool] | None:
+    """Return which parameters all ranks hold; None unless ranks hold every other one in parts, as tensor parallelism does."""
+    by_parameter = list(zip(*parts))
+    if len(by_parameter) != len(whole):
+        return None
+    same = [set(found) == {own} for own, found in zip(whole, by_parameter)]
+    in_parts = all(each or _is_sum(own, found) for each, own, found in zip(same, whole, by_parameter))
+    return same if in_parts and any(same) else None
+
+
 def _is_sum(whole: int, parts: Sequence[int]) -> bool:
     counts = {parts.count(part) for part in set(parts)}
     return len(counts) == 1 and sum(set(parts)) % _MODULUS == whole
 
 
-def _hash(tensor: torch.Tensor) -> int:
+def hash_of(tensor: torch.Tensor) -> int:
+    """Return the sum of a hash of each element."""
     bits = tensor.detach().reshape(-1).to("cpu", torch.float64).view(torch.int64)
     mixed = bits * _ODD
     mixed = (mixed ^ (mixed >> 31)) * _ANOTHER

@@ -16,8 +16,8 @@ from ...records.replays import RecordedStep, RecordingStopped, StopReason
 from ..context import RankContext
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
-from .gradients import Clipped, gradients_of, parameters_of, settings_of
-from .inputs import Inputs
+from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
+from .inputs import Inputs, held_by
 from .rng_usage import RngUsage, notice_generators
 from .surroundings import describe, flat_parts_of_models
 from .wrapped_models import computes_low, ddp_models, fsdp_models, names_of_parameters
@@ -155,6 +155,7 @@ class Recorder:
             "step": self.steps,
             "inputs": inputs,
             "rows": rows,
+            "held": held_by(parameters_of(optimizer)) if inputs and not self.steps else None,
         }
         self.context.note(RecordedStep(self.steps, index, self.rng_usage.take(), self._fetched, len(inputs)))
         if any(self._shared[index]):
@@ -179,14 +180,14 @@ class Recorder:
         if self.rank == 0 or any(shared):
             after = self._copies(optimizer)
             if self.rank:
-                pending["gradients"], after = _only(pending["gradients"], shared), _only(after, shared)
+                pending["gradients"], after = only(pending["gradients"], shared), only(after, shared)
             weight = 2 * batches.weight(after)
             if self.steps and weight > self._room_for_steps:
                 self._stop("room", "gradients take more than the space for them")
                 return
             self._room_for_steps -= weight
             torch.save({**pending, "after": after}, self.folder / shards.file_of(f"step.{self.steps}", self.rank))
-        known = {key: pending[key] for key in ("optimizer", "fetched", "inputs", "rows")}
+        known = {key: pending[key] for key in ("optimizer", "fetched", "inputs", "rows", "held")}
         self._write(**known, step=self.steps)
         self.clipped.clear()
         self.steps += 1
@@ -228,11 +229,6 @@ class Recorder:
 
     def _write(self, **line: Any) -> None:
         self._index.write(json.dumps(line) + "\n")
-
-
-def _only(values: list[Any], wanted: list[bool]) -> list[Any]:
-    """Return the values of the wanted parameters, and None for the others."""
-    return [value if is_wanted else None for value, is_wanted in zip(values, wanted)]
 
 
 def _length(loader: Any) -> int | None:

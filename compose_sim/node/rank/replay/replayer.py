@@ -19,8 +19,19 @@ from ...records.replays import Precision, ReplayedStep, ReplayEnd, ReplayMisalig
 from ..context import RankContext
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
-from .gradients import Clipped, GradientComparison, add, compare, gradients_of, parameters_of, put, settings_of
-from .inputs import Inputs, are_joined
+from .gradients import (
+    Clipped,
+    GradientComparison,
+    add,
+    compare,
+    gradients_of,
+    only,
+    parameters_of,
+    put,
+    set_settings,
+    settings_of,
+)
+from .inputs import Inputs, are_joined, held_by, replicated
 
 _ONLY_GPU = {f"cuda:{index}": "cuda:0" for index in range(1, 64)}  # a node of the recorded run may have more
 
@@ -147,19 +158,28 @@ class Replayer:
             self.context.note(ReplayMisaligned(self._step, self._fetched, recorded["fetched"]))
             self.end("the script takes other steps at world size 1")
         self._compare_inputs(index)
-        ours = gradients_of(optimizer, self.clipped)
-        shapes = [one.shape == other.shape for one, other in zip(parameters_of(optimizer), recorded["after"])]
-        if not all(shapes) or len(ours) != len(recorded["after"]):
+        ours, held = gradients_of(optimizer, self.clipped), parameters_of(optimizer)
+        shapes = [one.shape == other.shape for one, other in zip(held, recorded["after"])]
+        kept = None if all(shapes) else self._replicated(held)
+        if (not all(shapes) and not kept) or len(ours) != len(recorded["after"]):
             self.context.note(ReplayMisaligned(self._step))
             self.end("the optimizer has other parameters at world size 1")
+        if kept:
+            ours, recorded["gradients"] = only(ours, kept), only(recorded["gradients"], kept)
         precision = self._precision_of(optimizer, recorded)
         compared = self._compared(ours, recorded, precision)
         natural = settings_of(optimizer)
         if compared is not None:
-            tensor = recorded["names"][compared.worst] if recorded["names"] else ""
-            self._note(compared, tensor, natural, recorded, precision)
+            self._note(compared, natural, recorded, precision, in_parts=bool(kept))
+        if kept:
+            self.end("one step was repeated, since ranks hold parts of the parameters")
         self._why_not = ""
-        _set(optimizer, recorded["settings"])
+        set_settings(optimizer, recorded["settings"])
+
+    def _replicated(self, parameters: list[Any]) -> list[bool] | None:
+        """Return which parameters all ranks held before the first step, if all together held the others; else None."""
+        theirs = [rank.steps[0].get("held") or [] for rank in self.record if rank.steps]
+        return replicated(held_by(parameters) or [], theirs) if not self._step else None
 
     def _compare_inputs(self, optimizer: int) -> None:
         """End the replay if the script itself makes its batches, and these are not those of all ranks together."""
@@ -215,7 +235,13 @@ class Replayer:
         return compared
 
     def _note(
-        self, compared: GradientComparison, tensor: str, natural: Any, recorded: dict[str, Any], precision: Precision
+        self,
+        compared: GradientComparison,
+        natural: Any,
+        recorded: dict[str, Any],
+        precision: Precision,
+        *,
+        in_parts: bool,
     ) -> None:
         batch_sizes = [size for each in self.record[0].passages.values() for size in each.sizes.values()]
         batch_sizes += [step["rows"] for step in self.record[0].steps if step["inputs"]]
@@ -223,7 +249,7 @@ class Replayer:
             ReplayedStep(
                 step=self._step,
                 optimizer=recorded["optimizer"],
-                tensor=tensor,
+                tensor=recorded["names"][compared.worst] if recorded["names"] else "",
                 finite=compared.finite,
                 vanished=compared.vanished,
                 difference=compared.difference,
@@ -236,6 +262,7 @@ class Replayer:
                 recorded_settings=tuple(recorded["settings"]),
                 divisors=tuple(sorted(self.divisors)),
                 batch_size=max(batch_sizes, default=0),
+                in_parts=in_parts,
                 batches_per_step=recorded["fetched"] / (self._step + 1) or 1.0,
             )
         )
@@ -270,13 +297,3 @@ class Replayed:
         batch = self._replayer.batch(self._passages, self._next)
         self._next += 1
         return batch
-
-
-def _set(optimizer: Any, recorded: list[dict[str, Any]]) -> None:
-    """Set the recorded numbers in each group; a learning rate that is a tensor remains the same tensor."""
-    for group, settings in zip(optimizer.param_groups, recorded):
-        for key, value in settings.items():
-            if isinstance(group.get(key), torch.Tensor):
-                group[key].fill_(value)
-            elif key in group:
-                group[key] = value

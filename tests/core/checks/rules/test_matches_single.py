@@ -98,3 +98,8 @@ def test_up_which_records_no_steps_does_not_say_that_there_were_none() -> None:
     result = judge(Case(observed=stepped, verdict="passed"))
 
     assert (result.status, result.detail) == (NOT_APPLICABLE, "only `composesim check` replays the script")
+
+
+def test_a_parameter_that_all_ranks_hold_fails_beside_those_in_parts() -> None:
+    assert judge(case(step(0, difference=2.3, cosine=0.93, ratio=3.0, in_parts=True))).status == FAILED
+    assert judge(case(step(0, in_parts=True))).status == PASSED

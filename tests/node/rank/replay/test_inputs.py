@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compose_sim.node.rank.replay.inputs import Hashes, Inputs, are_joined
+from compose_sim.node.rank.replay.inputs import Hashes, Inputs, are_joined, held_by, replicated
 
 WHOLE = torch.arange(48.0).reshape(8, 6) / 7
 
@@ -55,3 +55,15 @@ def test_a_batch_of_a_loader_is_not_compared() -> None:
         inputs.fetched()  # of an evaluation
     assert inputs.add(model, (WHOLE,))
     assert inputs.take(0) == hashes(WHOLE)
+
+
+def test_parameters_are_held_whole_or_in_parts() -> None:
+    norm, weight = torch.ones(6), torch.randn(8, 6)
+    whole = held_by([norm, weight])
+    parts = [held_by([norm, part]) for part in weight.chunk(4)]
+
+    assert whole is not None
+    assert replicated(whole, [part or [] for part in parts]) == [True, False]
+    assert replicated(whole, [part or [] for part in parts[:3]]) is None  # something is missing
+    assert replicated(whole[1:], [(part or [])[1:] for part in parts]) is None  # nothing is held by all
+    assert held_by([weight.to_sparse()]) is None
