@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from compose_sim.core.plan.recipes import BUILT_IN, Recipe, load_recipe
-from compose_sim.core.spelling import did_you_mean
+from compose_sim.core.spelling import did_you_mean, nearest
 from compose_sim.errors import ComposesimError, SpecError
 
 GROUP = "composesim.recipes"
@@ -23,8 +23,10 @@ def find_recipe(name: str) -> Recipe:
 
     others = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in BUILT_IN}
     if name not in others:
-        meant = "; did you mean 'ddp'?" if "torch" in name else did_you_mean(name, [*BUILT_IN, *sorted(others)])
-        raise SpecError(f"unknown recipe '{name}'{meant}", hint="composesim up --recipe ddp …")
+        known = [*BUILT_IN, *sorted(others)]
+        meant = "ddp" if "torch" in name else nearest(name, known)
+        message = f"unknown recipe '{name}'{did_you_mean(meant or name, known)}"
+        raise SpecError(message, hint=f"composesim up --recipe {meant or 'ddp'} …")
     described = f"recipe '{name}' ({others[name].value})"
     try:
         recipe = others[name].load()
