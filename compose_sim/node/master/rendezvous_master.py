@@ -77,7 +77,7 @@ class StoreProcess:
         if answer == "taken":
             raise PortTaken(self._port)
         if not answer.isdecimal():
-            why = answer or "the store's own messages are above"
+            why = answer.removeprefix("error ") or "the store's own messages are above"
             raise RuntimeError(f"torch cannot serve a TCPStore on port {self._port}: {why}")
         self._port = 0  # the next round's store listens elsewhere, because ranks of this round may still use this one
         return self._host, int(answer)

@@ -27,7 +27,12 @@ def main(arguments: list[str]) -> int:
     """Serve stores until standard input ends."""
     # An interrupt from a terminal is for the master, which ends this process when the last node has left.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    make_store = whole_torch() if "--whole" in arguments else torch_extension()
+    try:
+        make_store = whole_torch() if "--whole" in arguments else torch_extension()
+    except ImportError as error:
+        if "--whole" in arguments:
+            print(f"error {error}", flush=True)
+        return 1
     # Ranks of a round that has just ended may still use its store. Older ones would each cost a thread and a port.
     stores: deque[Any] = deque(maxlen=_KEPT)
     for line in sys.stdin:
