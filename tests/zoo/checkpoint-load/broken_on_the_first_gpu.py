@@ -1,5 +1,6 @@
 """Each node loads a checkpoint that its first GPU saved, and all ranks of the node put it there."""
 
+# ranks per node: 2
 # expects: checkpoint-load
 
 import os
