@@ -39,7 +39,7 @@ def read_swarm(job: Object, others: Sequence[YamlText]) -> None:
     job.draft.take("nodes", nodes, dotted(own), job.line(*own))
     job.used.update({(*own, "networks"), (*own, "deploy", "endpoint_mode")})
     restarts = (*own, "deploy", "restart_policy")
-    if job.text(*restarts, "condition") != "none":
+    if job.text(*restarts, "condition") != "none" and job.has(*restarts):
         job.ignore("a failed rank ends the run: --max-restarts", *restarts)
     job.used.update({("networks",), ("version",), (*own, "deploy", "mode")})
     if job.has(*own, "image"):
@@ -85,8 +85,9 @@ def _variables(job: Object, path: KeyPath, *, filled: bool) -> dict[str, str]:
     take_variables(job.draft, found, key=str(path[-1]))
     unset = {name: (*path, name) for name in job.declared(*path) if not isinstance(value, list)}
     unset |= {name: at for name, (_, at) in pairs.items()}
-    for name in unset.keys() - found.keys():
-        job.ignore(f"{name}: its value is not in this file: --env {name}", *unset[name])
+    for name, at in unset.items():
+        if name not in found:
+            job.ignore(f"{name}: its value is not in this file: --env {name}", *at)
     return {name: text for name, (text, _) in found.items()}
 
 

@@ -167,6 +167,7 @@ def test_what_a_file_leaves_to_its_cluster_is_mentioned() -> None:
         )
     )
 
+    assert verdicts(read("services:\n  a: {command: torchrun train.py}\n"), "ignored") == set()
     assert verdicts(stack, "ignored") == {("services.a.environment.A", 5), ("services.a.deploy.restart_policy", 7)}
     assert ("spec.pytorchReplicaSpecs.Master.template.spec.hostNetwork", 11) in verdicts(pods, "ignored")
 
