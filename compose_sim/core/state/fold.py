@@ -14,6 +14,9 @@ from compose_sim.core.state import fold_driver, fold_interventions, fold_nodes, 
 from compose_sim.core.state.rank_places import speaks_for_another
 from compose_sim.core.state.state import ClusterState, Failure, initial_state
 
+# When a line was printed is an estimate, and another one if the log is read again.
+_OF_LINES = ("log", "metric", "numbers")
+
 
 def fold_all(plan: Plan, events: list[Event]) -> ClusterState:
     """Return the last state of a run."""
@@ -27,7 +30,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
     """Return the state after one more event. Events of different nodes may arrive slightly out of order, and any may be missing."""
     if event.kind == "verdict":  # the report was made of what came before; the master may end later
         return replace(state, is_judged=True)
-    if event.t > state.last_t and not state.is_judged:
+    if event.t > state.last_t and event.kind not in _OF_LINES and not state.is_judged:
         state = replace(state, last_t=event.t)
     handlers = fold_driver.HANDLERS if event.node == fold_driver.NODE else _HANDLERS
     handler = handlers.get(event.kind)
