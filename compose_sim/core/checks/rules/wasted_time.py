@@ -26,13 +26,14 @@ def judge(case: Case) -> Result:
     """Look at the waits before the first step, and at the reductions of each step."""
     if case.observed.world_size < 2:
         return not_applicable("there is only one rank")
-    result = _prepares_alone(case.observed) or _reduces_often(case.observed)
-    if result:
-        return result
     if not case.observed.first(OptimizerStep):
         return not_applicable("no optimizer stepped")
-    return passed(
-        "no rank kept the others waiting for long before the first step, nor reduced its gradients several times a step"
+    return (
+        _prepares_alone(case.observed)
+        or _reduces_often(case.observed)
+        or passed(
+            "no rank kept the others waiting for long before the first step, nor reduced its gradients several times a step"
+        )
     )
 
 
