@@ -21,7 +21,7 @@ REPOSITORY = BENCH.parent
 CACHE = BENCH / ".cache"
 
 IDLE_SCRIPT = "pass\n"
-WAITING_SCRIPT = "import signal\n\nprint('waiting', flush=True)\nsignal.pause()\n"
+WAITING_SCRIPT = "import signal\n\nprint('waiting', flush=True)\nwhile True: signal.pause()\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

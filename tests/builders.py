@@ -16,7 +16,7 @@ from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 120.0  # what a test waits for normally takes a second; it may take this long on a shared machine
+PATIENCE_S = 300.0  # what a test waits for normally takes a second; it may take this long on a shared machine
 
 
 def a_host(**changes: Any) -> Host:

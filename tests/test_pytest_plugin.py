@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim.engine.local.process_labels import labeled_processes
+from tests.builders import PATIENCE_S
 
 pytest_plugins = ["pytester"]
 
@@ -21,7 +22,6 @@ import pytest
 import torch
 import torch.distributed as dist
 """
-PATIENCE_S = 120.0
 COMMAND = (sys.executable, "-m", "pytest", "--composesim-engine", "local", "-p", "no:cacheprovider", "-W", "ignore")
 
 

@@ -18,7 +18,7 @@ def measure(soak: Soak) -> Row:
     """End and start a private daemon under a run, with SIGTERM and SIGKILL in turn."""
     leaked, wrong, notes = 0, 0, []
     if CAN_RUN:
-        (soak.folder / "waits.py").write_text("import signal; print('begun', flush=True); signal.pause()\n")
+        (soak.folder / "waits.py").write_text("import signal\nprint('begun', flush=True)\nwhile True: signal.pause()\n")
         with private_daemon() as daemon:
             soak = replace(soak, engine="docker", environment={**soak.environment, "DOCKER_HOST": daemon.endpoint})
             for number in range(RESTARTS):

@@ -247,7 +247,8 @@ def interrupt(line):
         signal.raise_signal(signal.SIGINT)
 def waits():
     print("begun", flush=True)
-    signal.pause()
+    while True:
+        signal.pause()
 try:
     composesim.run(waits, name="cut-short", output=interrupt, **BARE)
 except KeyboardInterrupt:

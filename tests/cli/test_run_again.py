@@ -48,7 +48,7 @@ def test_watch_runs_at_each_change_and_interrupts_a_run_that_is_under_way(projec
         assert up.stdout
         assert up.stderr
         assert up.stdout.readline() == "node-0 | one\n"
-        script.write_text("import signal\nprint('waits', flush=True)\nsignal.pause()\n")
+        script.write_text("import signal\nprint('waits', flush=True)\nwhile True: signal.pause()\n")
         assert up.stdout.readline() == "node-0 | waits\n"
         script.write_text("print('three')\n")
         assert up.stdout.readline() == "node-0 | three\n"

@@ -18,9 +18,9 @@ from typing import Any
 
 from compose_sim.core.events.observations import RankObserved, parse_rank
 from compose_sim.node.records.script import ObserverFailed
+from tests.builders import PATIENCE_S
 
 NODE_CODE = Path(__file__).parents[2] / "compose_sim" / "node"
-PATIENCE_SECONDS = 120.0
 
 
 class Cluster:
@@ -63,7 +63,7 @@ class Cluster:
 
     def exit_codes(self) -> dict[str, int]:
         """Wait for all processes, and return the exit code of the master and of each node."""
-        return {name: process.wait(PATIENCE_SECONDS) for name, process in self.processes.items()}
+        return {name: process.wait(PATIENCE_S) for name, process in self.processes.items()}
 
     def signal(self, name: str, number: signal.Signals) -> None:
         self.processes[name].send_signal(number)
@@ -87,7 +87,7 @@ class Cluster:
 
     def wait_for(self, condition: Callable[[], Any]) -> Any:
         """Return the result of `condition` once it is true."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + PATIENCE_S
         while not (value := condition()):
             if time.monotonic() > deadline:
                 raise TimeoutError("the condition did not become true")

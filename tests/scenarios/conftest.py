@@ -32,7 +32,8 @@ while True:
 
 # The same for tests that are not about training: a run of bare processes, in which nothing imports torch, takes a second.
 BARE = ("--launcher", "env")
-PAUSES = "import signal; print('begun', flush=True); signal.pause()"
+# In a loop, because a handler interrupts it: composesim asks a rank that stands still for its stack.
+PAUSES = "import signal\nprint('begun', flush=True)\nwhile True: signal.pause()\n"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.train]
 def test_a_rank_out_of_memory_is_the_cause(project: Project) -> None:
     script = project.write(
         "train.py",
-        "import os, signal\nhoard = []\nwhile os.environ['RANK'] == '1': hoard.append(bytearray(10**7))\nsignal.pause()\n",
+        "import os, signal\nhoard = []\nwhile os.environ['RANK'] == '1': hoard.append(bytearray(10**7))\nwhile True: signal.pause()\n",
     )
     outcome = project.run("up", *BARE, "--nodes", "2", "--memory", "100m", "--json", script)
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.builders import PATIENCE_S
 from tests.scenarios.conftest import Outcome, Project, eventually, project_in
 
 pytestmark = pytest.mark.train
 
-PATIENCE_S = 180.0  # importing torch alone takes a minute on a shared machine
 # Reports every step, and which ordinary operations failed in it.
 SCRIPT = """
 import json, os, threading, time

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from compose_sim.core.request.spec import ClusterSpec
+from tests.builders import PATIENCE_S
 
 INIT = Path(__file__).resolve().parents[2] / "templates" / "init"
 TEXT = (INIT / "composesim.yaml").read_text()
@@ -53,7 +54,7 @@ def test_commented_defaults_are_the_defaults() -> None:
 @pytest.mark.train
 def test_the_script_learns_on_two_ranks() -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*torchrun, str(INIT / "train.py")], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*torchrun, str(INIT / "train.py")], capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert done.returncode == 0, done.stderr
     metrics = [json.loads(line) for line in done.stdout.splitlines()]

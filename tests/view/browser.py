@@ -16,8 +16,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from tests.builders import PATIENCE_S
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_PATIENCE_S = 60.0
 _CHROMIUM_READS_AND_WRITES = (3, 4)  # these descriptors
 _OPTIONS = (
     "--headless",
@@ -58,7 +59,7 @@ class Tab:
 
     def wait_for(self, code: str) -> None:
         """Wait until JavaScript in the page is true."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             if self.run(f"(() => {{ try {{ return Boolean({code}); }} catch (error) {{ return false; }} }})()"):
                 return

@@ -11,16 +11,16 @@ import pytest
 
 from tests.builders import PATIENCE_S
 from tests.cli.conftest import Project
+from tests.scenarios.conftest import PAUSES
 
 pytestmark = pytest.mark.docker
-FOREVER = "import signal\nprint('begun', flush=True)\nsignal.pause()\n"
 
 
 @pytest.fixture
 def run(project: Project) -> Iterator[str]:
     """Start two nodes that never end by themselves."""
     name = f"verbs-{secrets.token_hex(3)}"
-    project.write("train.py", FOREVER)
+    project.write("train.py", PAUSES)
     started = project.run("up", "--engine", "docker", "--launcher", "env", "--detach", "--name", name, "train.py")
     assert started.stdout == f"{name}\n", started.stderr
     yield name

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.harness import NODE_CODE, PATIENCE_SECONDS
+from tests.builders import PATIENCE_S
+from tests.node.harness import NODE_CODE
 
 pytestmark = pytest.mark.train
 
@@ -38,7 +39,7 @@ def drive(folder: Path, line: str, then: str) -> tuple[subprocess.CompletedProce
         env={**os.environ, "COMPOSESIM_RUN": "test", "COMPOSESIM_DIR": str(folder)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=PATIENCE_S,
         check=False,
     )
     lines = (folder / "events" / "master.jsonl").read_text().splitlines()

@@ -19,8 +19,8 @@ import pytest
 from compose_sim.node.agent.faults import checkpoints
 from compose_sim.node.agent.faults.command_runner import CommandRunner
 from compose_sim.node.shared.event_log import EventLog
+from tests.builders import PATIENCE_S
 
-PATIENCE_SECONDS = 60.0
 STOP = {"rank": 2, "signal": "STOP"}
 # A rank that the agent can break. It prints in each iteration whether it can still open a file.
 RANK = """
@@ -109,7 +109,7 @@ class Bench:
 
     def answer(self) -> dict[str, Any]:
         """Return the data of the next `command` event."""
-        known, deadline = len(self.outcomes()), time.monotonic() + PATIENCE_SECONDS
+        known, deadline = len(self.outcomes()), time.monotonic() + PATIENCE_S
         while len(self.outcomes()) == known:
             assert time.monotonic() < deadline
             self.runner.poll(self.ranks)
@@ -142,7 +142,7 @@ def rank(bench: Bench) -> Iterator[Rank]:
 
 def test_a_rank_raises_in_its_own_code(bench: Bench, rank: Rank) -> None:
     assert bench.give("rank_fault", rank=2, action="raise") == {"id": "fault-1", "phase": "done", "why": ""}
-    output, errors = rank.process.communicate(timeout=PATIENCE_SECONDS)
+    output, errors = rank.process.communicate(timeout=PATIENCE_S)
 
     assert rank.process.returncode == 1
     assert errors.splitlines()[-1].endswith("InjectedFault: raised on purpose (fault-1)")
@@ -153,7 +153,7 @@ def test_a_rank_raises_in_its_own_code(bench: Bench, rank: Rank) -> None:
 def test_a_rank_exits_with_a_code(bench: Bench, rank: Rank) -> None:
     bench.give("rank_fault", rank=2, action="exit", code=7)
 
-    assert rank.process.wait(PATIENCE_SECONDS) == 7
+    assert rank.process.wait(PATIENCE_S) == 7
 
 
 @pytest.mark.parametrize("action", ["hang", "lock-gil"])
@@ -169,7 +169,7 @@ def test_a_rank_hangs_until_it_is_healed(bench: Bench, rank: Rank, action: str) 
 def test_a_rank_dies_of_a_real_signal(bench: Bench, rank: Rank, name: str) -> None:
     assert bench.give("rank_signal", rank=2, signal=name)["phase"] == "done"
 
-    assert rank.process.wait(PATIENCE_SECONDS) == -signal.Signals[f"SIG{name}"]
+    assert rank.process.wait(PATIENCE_S) == -signal.Signals[f"SIG{name}"]
 
 
 def test_a_stopped_rank_continues(bench: Bench, rank: Rank) -> None:
