@@ -41,10 +41,11 @@ def _recorder() -> Any:
 
 def _describe_models(context: RankContext, optimizer: Any) -> None:
     from ..replay.surroundings import describe
+    from ..replay.wrapped_models import wrapped_models
 
     known: Any = context.memory.setdefault(_DESCRIBED, weakref.WeakSet())
     if optimizer not in known:
-        context.note(describe(optimizer, len(known))[0])
+        context.note(describe(optimizer, len(known), wrapped_models())[0])
         known.add(optimizer)
 
 

@@ -19,8 +19,8 @@ from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
 from .inputs import Inputs, held_by
 from .rng_usage import RngUsage, notice_generators
-from .surroundings import describe, flat_parts_of_models
-from .wrapped_models import computes_low, ddp_models, fsdp_models, names_of_parameters
+from .surroundings import describe
+from .wrapped_models import computes_low, models_of, names_of_parameters, wrapped_models
 
 STEPS = 20
 _MOST_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
@@ -205,7 +205,7 @@ class Recorder:
             if index in self._initial_kept:
                 continue
             self._initial_kept.add(index)
-            self._flat |= flat_parts_of_models()
+            self._flat |= shards.flat_parts(models_of("torch.distributed.fsdp", "FullyShardedDataParallel"))
             wanted = self.rank == 0 or any(shards.is_sharded(each, self._flat) for each in parameters_of(optimizer))
             if wanted and index not in self._seen:
                 torch.save(self._copies(optimizer), self.folder / shards.file_of(f"initial.{index}", self.rank))
@@ -215,12 +215,12 @@ class Recorder:
 
     def _look_around(self, optimizer: Any) -> None:
         """Record what decides whether one rank can repeat the steps of this optimizer at all."""
-        index = self.index_of(optimizer)
-        found, flat = describe(optimizer, index)
+        index, models = self.index_of(optimizer), wrapped_models()
+        found, flat = describe(optimizer, index, models)
         self._flat |= flat
-        held = {id(parameter) for model in ddp_models() for parameter in model.parameters()}
+        held = {id(parameter) for model in models.parallel for parameter in model.parameters()}
         self._shared[index] = [found.sharded and id(each) not in held for each in parameters_of(optimizer)]
-        self._hooked = bool(found.hooks) or any(map(computes_low, fsdp_models()))
+        self._hooked = bool(found.hooks) or any(map(computes_low, models.fully_sharded))
         self.context.note(found)
 
     def _stop(self, reason: StopReason, detail: str) -> None:

@@ -9,17 +9,12 @@ import torch
 from ...records.replays import RecordedModels
 from . import shards
 from .gradients import parameters_of
-from .wrapped_models import ddp_models, divides_by_all_ranks, fsdp_models, hook_name, models_of, shard_among_all_ranks
+from .wrapped_models import WrappedModels, divides_by_all_ranks, hook_name, models_of, shard_among_all_ranks
 
 
-def flat_parts_of_models() -> dict[int, shards.FlatPart]:
-    """Return what this rank holds of each parameter that the first FSDP shards, by its id."""
-    return shards.flat_parts(models_of("torch.distributed.fsdp", "FullyShardedDataParallel"))
-
-
-def describe(optimizer: Any, number: int) -> tuple[RecordedModels, dict[int, shards.FlatPart]]:
+def describe(optimizer: Any, number: int, models: WrappedModels) -> tuple[RecordedModels, dict[int, shards.FlatPart]]:
     """Return the description of the models around an optimizer of this number, and the parts of flat parameters."""
-    parallel, fully_sharded, flat = ddp_models(), fsdp_models(), flat_parts_of_models()
+    parallel, fully_sharded, flat = models.parallel, models.fully_sharded, shards.flat_parts(models.flat)
     parameters = parameters_of(optimizer)
     held = {id(parameter) for model in parallel for parameter in model.parameters()}
     found = RecordedModels(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,21 +16,33 @@ def models_of(module: str, name: str) -> list[Any]:
     return [each for each in gc.get_objects() if issubclass(type(each), kind)] if isinstance(kind, type) else []
 
 
-def ddp_models() -> list[Any]:
-    """Return all living models that DistributedDataParallel wraps."""
-    return models_of("torch.nn.parallel.distributed", "DistributedDataParallel")
+class WrappedModels(NamedTuple):
+    """All living models that the script has wrapped, and the modules that FSDP shards."""
+
+    parallel: list[Any]  # by DistributedDataParallel
+    flat: list[Any]  # by the first FSDP
+    sharded: list[Any]  # by the second one
+
+    @property
+    def fully_sharded(self) -> list[Any]:
+        """Those of either FSDP."""
+        return [*self.flat, *self.sharded]
 
 
-def fsdp_models() -> list[Any]:
-    """Return all living modules that either FSDP shards."""
-    names = ("FullyShardedDataParallel", "FSDPModule")
-    return [each for name in names for each in models_of("torch.distributed.fsdp", name)]
+def wrapped_models() -> WrappedModels:
+    """Find them. This looks at every object of the process, so call it once for several questions."""
+    return WrappedModels(
+        models_of("torch.nn.parallel.distributed", "DistributedDataParallel"),
+        models_of("torch.distributed.fsdp", "FullyShardedDataParallel"),
+        models_of("torch.distributed.fsdp", "FSDPModule"),
+    )
 
 
 def names_of_parameters() -> dict[int, str]:
     """Return the name of each parameter of a wrapped model, as the script knows it, by the id of the parameter."""
     found: dict[int, str] = {}
-    for model in [*ddp_models(), *fsdp_models()]:
+    models = wrapped_models()
+    for model in [*models.parallel, *models.fully_sharded]:
         for name, parameter in model.named_parameters():
             name = name.replace("_fsdp_wrapped_module.", "")
             found[id(parameter)] = max(name, found.get(id(parameter), ""), key=len)
