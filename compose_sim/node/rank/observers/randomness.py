@@ -240,8 +240,8 @@ def _group_of(context: RankContext, model: Any) -> tuple[int, tuple[int, ...]]:
 def _after_forward(context: RankContext, fields: dict[str, Any], before: _State, least: int) -> None:
     after = context.memory[_LAST_STATE] = _device_state()
     drew = draws(before, after)
-    if before[1:] == after[1:]:  # only the generator of a GPU, whose state does not count the numbers
-        drew = max(drew, min(drew, 1) * least)
+    if drew and before[1:] == after[1:]:  # only the generator of a GPU, whose state does not count the numbers
+        drew = max(drew, least)
     context.note(TrainingForward(**fields, state=before[0], drew=drew))
 
 
