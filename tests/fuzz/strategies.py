@@ -56,9 +56,7 @@ def fuzz(**strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]]
     test then appends how many cases it tried.
     """
     fixtures = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
-    wanted = settings(
-        max_examples=MORE or 200, derandomize=not MORE, deadline=None, suppress_health_check=fixtures, database=None
-    )
+    wanted = settings(max_examples=MORE or 200, derandomize=not MORE, suppress_health_check=fixtures, database=None)
     return lambda test: wanted(given(**strategies)(_with_variants(test, strategies) if SECONDS else test))
 
 

@@ -139,7 +139,7 @@ def test_quoted_text_comes_back_from_yaml(text: str) -> None:
 
 
 @pytest.mark.docker
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=40, max_size=40))
 def test_values_come_back_from_docker_compose(tmp_path: Path, values: list[str]) -> None:
     """Environment variables and arguments come back from `docker compose config` unchanged, character for character."""

@@ -71,7 +71,7 @@ def lines(draw: st.DrawFn) -> str:
 
 
 @given(st.lists(lines(), max_size=12))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_no_sequence_of_events_breaks_state_or_verdict(written: list[str]) -> None:
     plan = a_plan()
     state = initial_state(plan)

@@ -71,9 +71,7 @@ def plan_of(values: dict[str, Any]) -> Plan:
 
 
 @pytest.mark.parametrize("target", READ)
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_an_import_undoes_an_export(target: str, data: st.DataObject) -> None:
     values, cluster = data.draw(specs(target)), TARGETS[target]
