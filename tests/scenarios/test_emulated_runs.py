@@ -128,6 +128,20 @@ def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
         assert all(message in error for message, error in zip(expected, seen, strict=True)), seen
 
 
+def test_collectives_and_optimizers_refuse_what_they_refuse_on_a_gpu(project: Project) -> None:
+    run = project.named("refused")
+    outcome = project.run(*UP, "--nproc-per-node", "1", "--name", run, str(SCRIPTS / "device_bugs.py"))
+
+    assert outcome.status == 0, outcome.report["cause"]
+    for rank in range(2):
+        log = (project.folder / f".composesim/runs/{run}/logs/node-{rank}.{rank}.log").read_text()
+        seen = json.loads(next(line for line in log.splitlines() if line.startswith("BUGS "))[5:])
+        gaps = ["ValueError", "Tensors must be contiguous"]
+        assert (seen["columns_for_nccl"], seen["a_transposed_tensor_for_nccl"]) == (gaps, gaps)
+        assert seen["channels_last_for_nccl"] == ["", "nothing was raised"]
+        assert "got mixed torch.Tensor and DTensor" in seen["an_optimizer_of_dtensors_and_plain_tensors"][1]
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "env"])
 def test_other_launchers_emulate_too(project: Project, launcher: str) -> None:
     script = project.write("train.py", JOINED + "torch.cuda.set_device(local)\ndist.all_reduce(torch.ones(1).cuda())\n")

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_module
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 BUGS = {}
@@ -133,6 +135,31 @@ def times_of_events_without_timing():
 @bug
 def a_cpu_tensor_for_nccl():
     dist.all_reduce(torch.ones(1))
+
+
+@bug
+def columns_for_nccl():
+    dist.all_reduce(torch.ones(3, 2, device="cuda")[:, 0])
+
+
+@bug
+def a_transposed_tensor_for_nccl():
+    dist.broadcast(torch.ones(3, 2, device="cuda").t(), src=0)
+
+
+@bug
+def channels_last_for_nccl():
+    dist.all_reduce(torch.ones(2, 3, 4, 4, device="cuda").to(memory_format=torch.channels_last))
+
+
+@bug
+def an_optimizer_of_dtensors_and_plain_tensors():
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    plain, whole = nn.Linear(2, 2).cuda(), distribute_module(nn.Linear(2, 2).cuda(), mesh)
+    optimizer = torch.optim.AdamW([*plain.parameters(), *whole.parameters()])
+    for parameter in (*plain.parameters(), *whole.parameters()):
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
 
 
 @bug

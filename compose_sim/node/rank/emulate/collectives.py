@@ -12,6 +12,7 @@ import torch
 
 from ...shared.import_hooks import wrap
 from . import groups
+from .meeting import tensors_in
 
 _CHECKED_TEXT = (
     "all_reduce broadcast reduce all_gather all_gather_into_tensor gather scatter reduce_scatter "
@@ -19,6 +20,14 @@ _CHECKED_TEXT = (
     "all_gather_coalesced _all_gather_base _reduce_scatter_base all_gather_single reduce_scatter_single"
 )
 CHECKED = tuple(_CHECKED_TEXT.split())
+# The memory formats in which NCCL accepts a tensor with this number of dimensions; 0 stands for others
+_FORMATS: dict[int, tuple[Any, ...]] = {
+    0: (torch.contiguous_format,),
+    4: (torch.contiguous_format, torch.channels_last),
+    5: (torch.contiguous_format, torch.channels_last_3d),
+}
+# The arguments that NCCL sends or fills as they lie in memory; it copies the tensors of other lists
+_IN_PLACE = ("tensor", "output", "input", "output_tensor", "input_tensor", "output_tensor_list", "input_tensor_list")
 
 
 class Done:
@@ -146,18 +155,28 @@ def _run_one_by_one(c10d: Any) -> None:
 
 def _checked(real: Any, compose: Composition | None) -> Any:
     signature = inspect.signature(real)
+    is_message = real.__name__ in ("send", "recv", "isend", "irecv")  # for which NCCL only prints a warning
 
     @functools.wraps(real)
     def checked(*arguments: Any, **options: Any) -> Any:
         call = signature.bind(*arguments, **options).arguments
         group = call.get("group")
         is_nccl = groups.check_tensors(group, call.values(), {})
+        if is_nccl and not is_message:
+            _check_contiguous([call.get(argument) for argument in _IN_PLACE])
         work = real(*arguments, **options) if compose is None or not is_nccl else compose(real, dict(call))
         if _open_managers and hasattr(work, "wait"):
             work.wait()
         return work
 
     return checked
+
+
+def _check_contiguous(arguments: list[Any]) -> None:
+    """Raise NCCL's error for a tensor with gaps or in another order, which gloo would accept."""
+    for tensor in tensors_in(arguments, {}):
+        if not any(tensor.is_contiguous(memory_format=each) for each in _FORMATS.get(tensor.dim(), _FORMATS[0])):
+            raise ValueError("Tensors must be contiguous")
 
 
 def emulate_ddp(module: Any) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Callable
 
 import torch
 
 from .devices import CPU
 from .meeting import tensors_in
-from .tags import put
+from .tags import device_of, put
 from .tensors import paused, resumed
 
 _torch: Any = torch
@@ -19,18 +22,43 @@ def _on_the_cpu(step: Callable[..., Any]) -> Callable[..., Any]:
     """Run a step of one of torch's optimizers on the real CPU.
 
     There it chooses the implementation for CPUs (`foreach`, CUDA's default, sums in another order), so that the weights
-    are those of the same script on the CPU.
+    are those of the same script on the CPU. Only if parameters are partly DTensors, which `foreach` refuses, CUDA's
+    default is chosen, so that the script fails as on a GPU.
     """
 
     @functools.wraps(step)
     def on_the_cpu(self: Any, closure: Any = None, **options: Any) -> Any:
         closure = (resumed(closure),) if callable(closure) else () if closure is None else (closure,)
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), _default_of_cuda(self):
             result = step(self, *closure, **options)
         _tag_state(self)
         return result
 
     return on_the_cpu
+
+
+@contextmanager
+def _default_of_cuda(optimizer: Any) -> Iterator[None]:
+    """Let `foreach` be the default on the CPU too, if a group holds DTensors and plain tensors on emulated devices."""
+    module: Any = sys.modules[torch.optim.Optimizer.__module__]
+    name = "_get_foreach_kernels_supported_devices"
+    if not hasattr(module, name) or not any(_is_mixed(group["params"]) for group in optimizer.param_groups):
+        yield
+        return
+    supported = getattr(module, name)
+    setattr(module, name, lambda: [*supported(), "cpu"])
+    try:
+        yield
+    finally:
+        setattr(module, name, supported)
+
+
+def _is_mixed(parameters: list[Any]) -> bool:
+    """Return whether some of these parameters are DTensors, some plain, and all on emulated devices."""
+    tensor: Any = sys.modules.get("torch.distributed.tensor")
+    if tensor is None or len({isinstance(each, tensor.DTensor) for each in parameters}) < 2:
+        return False
+    return all(device_of(each) is not None for each in parameters)
 
 
 def _tag_state(optimizer: Any) -> None:
