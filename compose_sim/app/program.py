@@ -8,11 +8,12 @@ import tempfile
 from pathlib import Path
 
 from compose_sim import assets
+from compose_sim.core.piped_script import FOLDER_PREFIX, STDIN, without_temporary_folder
 from compose_sim.core.plan.model import Mount, Program
 from compose_sim.core.plan.mounts import is_private
 from compose_sim.core.plan.recipes import Recipe
 from compose_sim.core.request.spec import ClusterSpec
-from compose_sim.core.spelling import nearest
+from compose_sim.core.spelling import nearest_file
 from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.project_files import read_project_file
 from compose_sim.errors import SpecError
@@ -69,9 +70,9 @@ def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:
     return Program(target=words[0], arguments=words[1:], is_command=True, folder=str(folder), mounts=(own,))
 
 
-def script_of(source: bytes, name: str = "stdin.py") -> Path:
+def script_of(source: bytes, name: str = STDIN) -> Path:
     """Write a script that has no file into a temporary folder, which the caller deletes, and return the path."""
-    folder = Path(tempfile.mkdtemp(prefix="composesim-"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     folder.chmod(0o755)  # nodes may run as another user
     script = folder / name
     script.write_bytes(source)
@@ -104,14 +105,16 @@ def name_after(target: str, *, is_module: bool) -> str:
 def _check_script(path: Path, name: str, folder: Path) -> None:
     if not path.exists():
         scripts = sorted(each.name for each in path.parent.glob("*.py")) if path.parent.is_dir() else []
-        near = nearest(path.name, scripts)
+        near = nearest_file(path.name, scripts)
         raise SpecError(
             f"the script '{name}' does not exist" + (f"; did you mean '{near}'?" if near else ""),
             evidence=f"in '{path.parent}' there is: {', '.join(scripts[:5])}" if scripts and not near else "",
             hint=f"composesim up {Path(name).with_name(near)}" if near else "composesim init writes one to start from",
         )
     if not path.is_file():
-        raise SpecError(f"the script '{name}' is not a file", hint="composesim up -m MODULE runs a package")
+        piped = path.is_fifo() or path.is_char_device() or path.is_socket()  # such as /dev/stdin
+        hint = "composesim up - reads it from standard input" if piped else "composesim up -m MODULE runs a package"
+        raise SpecError(f"the script '{name}' is not a file", hint=hint)
     if path.suffix in (".yaml", ".yml"):
         raise SpecError(f"'{name}' is not a Python script but a spec file", hint=f"composesim up -f {name}")
     try:
@@ -119,13 +122,15 @@ def _check_script(path: Path, name: str, folder: Path) -> None:
         if b"\0" in source:
             raise ValueError("it contains null bytes")
         compile(source, name, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        where = f"{name}, line {error.lineno}: {(error.text or '').strip()[:_LONGEST_LINE]}"
-        raise SpecError(
-            f"the script '{name}' is not valid Python: {error.msg}", evidence=where, hint=f"python -m py_compile {name}"
-        ) from None
-    except (ValueError, RecursionError, MemoryError) as error:  # CPython raises one of these for nested expressions
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _not_python(without_temporary_folder(name), error) from None
+
+
+def _not_python(name: str, error: Exception) -> SpecError:
+    """Return the error about a script that CPython cannot compile; for nested expressions, it raises different errors."""
+    hint = "" if name == STDIN else f"python -m py_compile {name}"
+    if not isinstance(error, SyntaxError):
         why = str(error) or "it is nested too deeply"
-        raise SpecError(
-            f"the script '{name}' is not Python source: {why}", hint=f"python -m py_compile {name}"
-        ) from None
+        return SpecError(f"the script '{name}' is not Python source: {why}", hint=hint)
+    where = f"{name}, line {error.lineno}: {(error.text or '').strip()[:_LONGEST_LINE]}"
+    return SpecError(f"the script '{name}' is not valid Python: {error.msg}", evidence=where, hint=hint)

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import click
 
-from compose_sim.core.spelling import nearest
+from compose_sim.core.spelling import did_you_mean, nearest
 
 _OTHER_NAMES = {"nnodes": "nodes"}  # of torchrun
 _EXTRA = re.compile(r"Got unexpected extra argument \((\S+)\)")  # Click's words
 _MEANT = {"-n": "--nodes", "-np": "--nproc-per-node", "--node": "--nodes"}
+
+
+class OneOf(click.Choice[str]):
+    """One of some words; the error suggests the nearest one, or the one that a word of another tool stands for."""
+
+    def __init__(self, choices: Iterable[str], meant: Mapping[str, str] | None = None) -> None:
+        """Let `meant` map words that are not choices to the choice that they stand for."""
+        super().__init__([*choices])
+        self._meant = meant or {}
+
+    def get_invalid_choice_message(self, value: str, ctx: click.Context | None) -> str:
+        """Return the message with one suggestion, or else with all choices."""
+        return f"there is no '{value}'{did_you_mean(self._meant.get(value.lower(), value), self.choices)}"
 
 
 def normalize(name: str) -> str:

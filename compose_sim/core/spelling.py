@@ -12,6 +12,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return next((plain[each] for each in get_close_matches(name.lower().replace("_", "-"), plain, n=1)), "")
 
 
+def nearest_file(name: str, known: Iterable[str]) -> str:
+    """Return the known file whose name without the ending is most like that of `name`, or ""."""
+    stems = {file.partition(".")[0]: file for file in known}
+    return stems.get(nearest(name.partition(".")[0], stems), "")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the nearest known one, or all of them."""
     names = list(known)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from compose_sim.cli import main
+from tests.cli.conftest import UP, Project
 
 Typed = Callable[..., tuple[int, str]]
 PLAN = ("plan", "--engine", "local")
@@ -69,6 +71,12 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ((*PLAN, "--recipe", "pytorch", "train.py"), 2, "did you mean 'ddp'?"),
         ((*PLAN, "--recipe", "horovd", "train.py"), 2, "did you mean 'horovod'?"),
         ((*PLAN, "--recipe", "ray", "--option", "cpu=2", "train.py"), 2, "did you mean 'cpus'?"),
+        ((*PLAN, "bin.py"), 2, "there is: has_fields.py"),
+        ((*PLAN, "/dev/null"), 2, "Try: composesim up - reads it from standard input"),
+        (("completion", "bsh"), 2, "there is no 'bsh'; did you mean 'bash'?"),
+        (("completion", "powershell"), 2, "there are bash, zsh, fish"),
+        (("export", "skypilt", "train.py"), 2, "there is no 'skypilt'; did you mean 'skypilot'?"),
+        (("export", "kubernetes", "train.py"), 2, "did you mean 'jobset'?"),
         (("scale", "-1"), 2, "A number must be at least 1."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -106,15 +114,29 @@ def test_an_option_after_the_script_that_the_script_does_not_know_draws_a_remark
     assert remark in printed if remark else "passed to" not in printed
 
 
-def test_a_dash_reads_the_script_from_stdin(typed: Typed) -> None:
-    assert typed(*PLAN, "-", "--epochs", "2", stdin="print(")[1].startswith("Error: the script '/tmp/")
+def test_a_dash_reads_the_script_from_stdin(typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    refused = typed(*PLAN, "-", "--epochs", "2", stdin="print(")[1].splitlines()
+    assert refused[0].startswith("Error: the script '<stdin>' is not valid Python")
+    assert refused[1:] == ["  <stdin>, line 1: print("]
     assert "larger than 4 MiB" in typed(*PLAN, "-", stdin="#" * (5 << 20))[1]
     status, printed = typed(*PLAN, "-", "--epochs", "2", stdin="print(1)")
 
     assert status == 0
-    program = next(line for line in printed.splitlines() if line.startswith("program"))
-    assert program.endswith("/stdin.py --epochs 2")
-    assert not Path(program.split()[1]).parent.exists(), "it is deleted when the command ends"
+    assert "program   <stdin> --epochs 2\n" in printed
+    assert list(temporary.iterdir()) == [], "it is deleted when the command ends"
+
+
+def test_a_script_from_stdin_is_shown_as_such(project: Project) -> None:
+    ended = project.run(*UP, "--nodes", "1", "-", "--epochs", "2", stdin="1 / 0\n")
+    (listed,) = (line for line in project.run("ps", "--all").stdout.splitlines() if str(project.folder) in line)
+
+    report = ended.stderr.partition("timings")[2]
+    assert '    File "<stdin>", line 1, in <module>\n' in report
+    assert "/composesim-" not in report
+    assert " <stdin> --epochs 2 " in listed
 
 
 @pytest.mark.parametrize("words", [(), ("up",), ("fault", "kill"), ("fault",)])

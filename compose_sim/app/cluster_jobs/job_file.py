@@ -11,7 +11,7 @@ from typing import Any
 from compose_sim.core.imports.job_file import JobFile, Note
 from compose_sim.core.imports.kinds import read_job_file
 from compose_sim.core.request.spec_file import first_problem
-from compose_sim.core.spelling import nearest
+from compose_sim.core.spelling import nearest_file
 
 
 def read_job(text: str, source: str, variables: Mapping[str, str], given: Mapping[str, Any], folder: Path) -> JobFile:
@@ -37,7 +37,7 @@ def _with_script(job: JobFile, folder: Path) -> JobFile:
         return job
     found = next((str(end) for end in ends if (folder / end).is_file()), None)
     if found is None:
-        near = nearest(named.name, [path.name for path in folder.glob("*.py")])
+        near = nearest_file(named.name, [path.name for path in folder.glob("*.py")])
         words = ["composesim", "plan", "-f", job.source, near or named.name, *job.values.get("args", ())]
         raise job.error(
             "script",

@@ -12,6 +12,7 @@ from compose_sim.app.listener import QuietListener
 from compose_sim.app.program import script_of
 from compose_sim.app.request import read_request
 from compose_sim.app.session import Session
+from compose_sim.core.piped_script import CELL
 from compose_sim.core.report.report import Report
 from compose_sim.engine.run_folder.check_inputs import read_events, read_logs
 from compose_sim.errors import SpecError
@@ -57,7 +58,7 @@ def ranks(line: str, cell: str) -> RankOutputs:
     they see no variable of the notebook. Raises SpecError if the line is wrong.
     """
     number, nodes, engine = _arguments(line)
-    script = script_of(cell.encode(), "cell.py")
+    script = script_of(cell.encode(), CELL)
     try:
         values = {"script": str(script), "nodes": nodes, "nproc_per_node": number // nodes, "engine": engine}
         session = Session(read_request(values))

@@ -6,6 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from compose_sim.cli.console import echo
+from compose_sim.cli.spelling import OneOf
 
 _PROGRAM = "composesim"
 _SHELLS = ("bash", "zsh", "fish")
@@ -24,7 +25,7 @@ fish, once:
 
 
 @click.command("completion", help=_HELP)
-@click.argument("shell", type=click.Choice(_SHELLS))
+@click.argument("shell", metavar="SHELL", type=OneOf(_SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
     """Print the script; the help text is in _HELP."""

@@ -12,12 +12,13 @@ from compose_sim.app.cluster_jobs.export import export
 from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import echo, print_json, say
 from compose_sim.cli.options import portable_options, request_from_flags
-from compose_sim.core.export.targets import TARGETS
+from compose_sim.cli.spelling import OneOf
+from compose_sim.core.export.targets import MEANT, TARGETS
 from compose_sim.engine.run_folder.safe_files import write_file
 
 
 @click.command("export", cls=OwnWordFirst)
-@click.argument("target", metavar="TARGET", type=click.Choice([*TARGETS]))
+@click.argument("target", metavar="TARGET", type=OneOf(TARGETS, MEANT))
 @portable_options
 @click.option("--accelerator", default="", metavar="NAME", help="Name of the GPU on the cluster, such as H100.")
 @click.option(

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from compose_sim.core.piped_script import without_temporary_folder
+
 MAX_LINE = 1 << 20  # characters; the longest real event is a stack dump of a few kilobytes
 MAX_INTEGER = 1 << 63
 
@@ -130,7 +132,9 @@ def read_object(line: str, *, non_finite: Callable[[str], Any] = _refuse) -> dic
         return value if math.isfinite(value) else non_finite(text)
 
     try:
-        value = json.loads(line, parse_constant=non_finite, parse_float=number, parse_int=_integer)
+        value = json.loads(
+            without_temporary_folder(line), parse_constant=non_finite, parse_float=number, parse_int=_integer
+        )
         return _printable_values(value) if isinstance(value, dict) else None
     except (ValueError, RecursionError):
         return None

@@ -9,6 +9,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
+from compose_sim.core.piped_script import without_temporary_folder
 from compose_sim.node.records import KINDS
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import LaunchEnvironment
@@ -110,7 +111,7 @@ def parse_rank(node: str, rank: int, lines: Iterable[str]) -> RankObserved:
 
 
 def _parse(line: str) -> Record:
-    values = json.loads(line)
+    values = json.loads(without_temporary_folder(line))
     if not isinstance(values, dict) or values.get("kind") not in KINDS:
         raise ValueError("not a record of a known kind")
     kind: Any = KINDS[values["kind"]]

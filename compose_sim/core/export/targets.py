@@ -30,6 +30,19 @@ def _kubernetes(write: Callable[[Job], str], *keeps: str, recipe: str = "ddp", *
 _SSHD = "mpirun reaches the workers by ssh: the image must contain sshd, mpirun and Horovod"
 _OVERLAY = "every node is one task on any machine of the swarm: set constraints if they must not share one"
 
+# What users may type for a target
+MEANT: Mapping[str, str] = {
+    **{"k8s": "jobset", "kubernetes": "jobset", "kubeflow": "trainjob", "ray": "rayjob"},
+    **{
+        "mpi": "mpijob",
+        "mpirun": "mpijob",
+        "horovod": "mpijob",
+        "sbatch": "slurm",
+        "sky": "skypilot",
+        "docker": "swarm",
+    },
+}
+
 TARGETS: Mapping[str, Target] = {
     "torchrun": Target(
         write=scripts.torchrun_lines,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compose_sim.core.host.host import Host
+from compose_sim.core.piped_script import without_temporary_folder
 from compose_sim.core.plan.capacity import check_capacity, default_memory_bytes
 from compose_sim.core.plan.defaults import (
     check_driven,
@@ -215,7 +216,9 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
         world_size=sum(node.nproc for node in nodes[: spec.initial_node_count]),
         folder=runtime.folder,
         working_directory=program.folder,
-        program=" ".join((("-m",) if program.is_module else ()) + (program.target, *program.arguments)),
+        program=without_temporary_folder(
+            " ".join((("-m",) if program.is_module else ()) + (program.target, *program.arguments))
+        ),
         user=f"{host.user_id}:{host.group_id}",
         user_name=host.user_name,
         shm_bytes=spec.shm_size,

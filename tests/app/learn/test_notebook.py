@@ -39,7 +39,7 @@ def test_a_cell_runs_on_two_ranks(tmp_path: Path) -> None:
     assert "<pre>&lt;b&gt; 0 3.0</pre>" in shown["text/html"]
     assert "rank 0 | 1.0" in failed["text/plain"]
     assert "ZeroDivisionError" in failed["text/html"]
-    assert "cell.py" in failed["text/plain"]
+    assert "<cell>" in failed["text/plain"]
 
 
 def run_cell(client: Any, code: str) -> dict[str, str]:
