@@ -99,7 +99,9 @@ def _may_come_from_emulation(report: Report, cause: Cause) -> bool:
         (choice.what, choice.value) == ("gpus", "emulated") and not choice.why.endswith(REQUESTED)
         for choice in report.choices
     )
-    mentioned = re.search(r"cuda|gpu|device|nccl", cause.message, re.IGNORECASE)  # any traceback has a `device` in it
+    mentioned = re.search(
+        r"cuda|gpu|(?<!left on )device|nccl", cause.message, re.IGNORECASE
+    )  # any traceback has a `device` in it, and so has ENOSPC
     return unasked and bool(mentioned) and "emulation of CUDA, not an error of the script" not in cause.text
 
 

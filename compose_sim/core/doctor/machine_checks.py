@@ -91,7 +91,7 @@ def _image(machine: Machine) -> _Finding:
         return _passed(f"{DEFAULT_IMAGE} is built")
     if _has_torch(machine):
         return _passed(f"{DEFAULT_IMAGE} is not built, and not needed: nodes run this machine's Python")
-    return "warned", f"{DEFAULT_IMAGE} is not built, and no Python here has torch", "composesim image build"
+    return "warned", f"{DEFAULT_IMAGE} is not built, and this Python has no torch", "composesim image build"
 
 
 def _gpu(machine: Machine) -> _Finding:

@@ -67,7 +67,8 @@ def judge(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Verd
     cause = blame_fault(state, first_cause(state, outputs))
     if cause is None and not is_over(state):
         unknown = ", ".join(node.name for node in counted if node.phase != "exited")
-        message = f"it is not known how {unknown} ended"
+        killed = "composesim was killed before it saw how" if not state.stopping else "it is not known how"
+        message = f"{killed} {unknown} ended"
         return Verdict(word="inconclusive", cause=Failure(t=state.last_t, kind="engine", message=message))
     return Verdict(word="failed", cause=cause)
 

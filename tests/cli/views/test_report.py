@@ -100,6 +100,7 @@ GAP = "no _cuda_x\nThis is a gap in composesim's emulation of CUDA, not an error
     [
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "SyncBatchNorm only works with GPU modules", 1),
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "ValueError: boom", 0),
+        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "OSError: [Errno 28] No space left on device", 0),
         ("CUDA emulated on the CPU: requested", "CUDA error: invalid device ordinal", 0),
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", GAP, 0),
     ],

@@ -232,6 +232,14 @@ def test_an_engine_that_went_away_is_inconclusive() -> None:
     assert judge(fold_all(PLAN, events)).exit_code == 3
 
 
+def test_a_run_whose_composesim_was_killed_says_so() -> None:
+    verdict = judge(fold_all(PLAN, started()))
+
+    assert verdict.exit_code == 3
+    assert verdict.cause
+    assert verdict.cause.message.startswith("composesim was killed")
+
+
 def test_a_smaller_group_waits_for_nobody_who_has_left() -> None:
     """Two of three ranks may create a group."""
     waiting = [
