@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import secrets
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import sys
 import pytest
 
 from tests.builders import PATIENCE_S
-from tests.cli.conftest import Live, Project
+from tests.cli.conftest import COMMAND, Live, Project
 
 
 def test_it_is_listed_with_its_nodes(waiting: Live) -> None:
@@ -139,6 +140,35 @@ def test_a_debugger_is_reached_with_commands_from_a_pipe(project: Project) -> No
     assert f"rank 1 on node-1 is at {project.folder}/train.py:4\n" in done.stderr
     assert project.run("wait", "--run", run).returncode == 0
     assert "node-1 | answer 42" in project.run("logs", "--run", run).stdout
+
+
+@pytest.mark.train
+def test_a_terminal_has_line_editing_and_a_history(project: Project) -> None:
+    run = f"debug-{secrets.token_hex(3)}"
+    project.write("train.py", "answer = 41\nbreakpoint()\nprint('done')\n")
+    project.run("up", "--engine", "local", "--nodes", "1", "--detach", "--name", run, "train.py")
+    ours, theirs = pty.openpty()
+    words = [*COMMAND, "attach", "--rank", "0", "--run", run]
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(
+        words, cwd=project.folder, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as attach:
+        os.close(theirs)
+
+        def type_at_prompt(keys: bytes) -> bytes:
+            seen = b""
+            while not seen.endswith(b"(Pdb) "):
+                seen += os.read(ours, 4096)
+            os.write(ours, keys)
+            return seen
+
+        type_at_prompt(b"p answer\r")
+        assert b"\r\n41\r\n" in type_at_prompt(b"\x1b[A\r")  # the up key
+        assert b"\r\n41\r\n" in type_at_prompt(b"p answer3\x7f + 1\r")
+        assert b"\r\n42\r\n" in type_at_prompt(b"c\r")
+        assert attach.wait(PATIENCE_S) == 0
+    os.close(ours)
+    assert project.run("wait", "--run", run).returncode == 0
 
 
 def test_attaching_to_a_rank_that_never_stops_ends_with_the_run(live: Live) -> None:

@@ -52,6 +52,13 @@ def test_completion_is_a_script_for_the_shell(shell: str) -> None:
     assert f"_COMPOSESIM_COMPLETE={shell}_complete" in done.output
 
 
+def test_help_of_completion_has_lines_to_copy() -> None:
+    lines = CliRunner().invoke(group, ["completion", "--help"]).output.splitlines()
+
+    assert "    source <(composesim completion bash)" in lines
+    assert not any("\b" in line for line in lines)
+
+
 def test_verbs_and_options_are_completed() -> None:
     def completed(words: str, index: int) -> list[str]:
         env = {"_COMPOSESIM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(index)}
