@@ -11,7 +11,7 @@ from compose_sim.app.listener import Listener
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios import Player
-from compose_sim.core.state.fold import fold
+from compose_sim.core.state.fold import fold_events
 from compose_sim.core.state.recovery import newly_recovered
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.core.units import format_seconds
@@ -55,16 +55,13 @@ class RunLoop:
         try:
             with interrupts_wake(self.wake_ups):
                 while not is_over(self._state) and watcher.is_alive() and not self._engine_failed:
-                    looked = time.monotonic()
+                    looked, now = time.monotonic(), self._folder.clock.now()
                     self._look(events := tail.poll())
                     self._intervene(events)
-                    self._record_hang()
+                    # As of `now`: what has happened since is in no event yet, and much output takes long to process.
+                    self._record_hang(now)
                     self._record_jump()
-                    reason = (
-                        None
-                        if self._state.stopping
-                        else reason_to_stop(self._state, self._plan, now=self._folder.clock.now())
-                    )
+                    reason = None if self._state.stopping else reason_to_stop(self._state, self._plan, now=now)
                     if reason:
                         self.stop(reason)
                     elif not is_over(self._state) and self.wake_ups.wait(poll_interval(looked)):
@@ -117,8 +114,7 @@ class RunLoop:
 
     def _look(self, events: list[Event]) -> None:
         """Fold new events into the state, and record a recovery that they complete."""
-        for event in events:
-            self._state = fold(self._state, event)
+        self._state = fold_events(self._state, events)
         self._listener.show(events, self._state)
         if recovery := newly_recovered(self._state):
             data = asdict(recovery)
@@ -140,12 +136,10 @@ class RunLoop:
         for request, intervention in due:
             self.controller.submit(request, intervention)
 
-    def _record_hang(self) -> None:
+    def _record_hang(self, now: float) -> None:
         """Record once that no rank moves any more, and why."""
         state = self._state
-        hang = (
-            find_hang(state, self._plan, now=self._folder.clock.now()) if not (state.hang or state.stopping) else None
-        )
+        hang = None if state.hang or state.stopping else find_hang(state, self._plan, now=now)
         if hang:
             self._folder.append_event(
                 "hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback

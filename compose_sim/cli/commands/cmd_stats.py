@@ -9,7 +9,7 @@ import click
 from compose_sim.cli.console import print_json, print_table
 from compose_sim.cli.run_lookup import json_option, run_option, select_folder
 from compose_sim.core.report.usage_table import usage_table, usage_values
-from compose_sim.core.state.fold import fold
+from compose_sim.core.state.fold import fold_events
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.folder import RunFolder
@@ -38,8 +38,7 @@ def _watch(folder: RunFolder, *, as_json: bool) -> None:
     over, last = end_of(folder), False
     while not last:
         last = over.wait(_BETWEEN_LOOKS_S) if state.last_t else over.is_set()
-        for event in chain.from_iterable(tail.finish() if last else [tail.poll()]):
-            state = fold(state, event)
+        state = fold_events(state, chain.from_iterable(tail.finish() if last else [tail.poll()]))
         if not as_json:
             click.clear()  # does nothing if stdout is not a terminal
         _print(folder, state, as_json=as_json)

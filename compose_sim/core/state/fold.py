@@ -5,8 +5,9 @@ This module handles the events of the whole run; `fold_nodes`, `fold_ranks` and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
@@ -18,12 +19,42 @@ from compose_sim.core.state.state import ClusterState, Failure, initial_state
 _OF_LINES = ("log", "metric", "numbers")
 
 
-def fold_all(plan: Plan, events: list[Event]) -> ClusterState:
+def fold_all(plan: Plan, events: Iterable[Event]) -> ClusterState:
     """Return the last state of a run."""
-    state = initial_state(plan)
-    for event in events:
-        state = fold(state, event)
+    return fold_events(initial_state(plan), events)
+
+
+def fold_events(state: ClusterState, events: Iterable[Event]) -> ClusterState:
+    """Return the state after these events."""
+    for batch in batches(events):
+        state = fold_batch(state, batch)
     return state
+
+
+def batches(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """
+    Yield the events, without those of logs, in batches for `fold_batch`: successive lines with numbers of a rank, or one event.
+
+    A rank may print thousands of such lines at a time; a batch of them changes the state once, not once for each line.
+    """
+    for are_lines, group in groupby((event for event in events if event.kind != "log"), key=_lines_of):
+        batch = list(group)
+        yield from [batch] if are_lines else ([event] for event in batch)
+
+
+def fold_batch(state: ClusterState, batch: Sequence[Event]) -> ClusterState:
+    """Return the state after a batch of `batches`."""
+    first = batch[0]
+    if not _lines_of(first):
+        return fold(state, first)
+    return state if speaks_for_another(state, first) else _FOLDS_OF_LINES[first.kind](state, batch)
+
+
+def _lines_of(event: Event) -> tuple[str, str | None, int | None, int | None] | None:
+    """Return what the events of successive lines with numbers have in common; None for any other event."""
+    if event.kind in _FOLDS_OF_LINES and event.node != fold_driver.NODE:
+        return event.kind, event.node, event.rank, event.generation
+    return None
 
 
 def fold(state: ClusterState, event: Event) -> ClusterState:
@@ -79,6 +110,10 @@ def _failure_of(event: Event, kind: str) -> Failure:
 
 
 _FROM_LOST_NODES = ("failure", "engine")  # why composesim stops a run whose engine ends its nodes one after another
+_FOLDS_OF_LINES: Mapping[str, Callable[[ClusterState, Sequence[Event]], ClusterState]] = {
+    "metric": fold_ranks.fold_metrics,
+    "numbers": fold_ranks.fold_numbers,
+}
 _HANDLERS: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
     "started": _on_started,
     "environment": _on_environment,

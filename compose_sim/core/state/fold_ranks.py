@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from compose_sim.core.events.events import Event
@@ -59,34 +60,46 @@ def count_steps(state: ClusterState, counted: Mapping[tuple[str, int, int], int]
     return state
 
 
-def _on_metric(state: ClusterState, event: Event) -> ClusterState:
-    step = event.data.get("step")
-    if isinstance(step, int):
-        state = _on_metric_step(state, event, step)
-    return _update_rank(state.with_metrics(event.data), event, metric=event.data)
+def fold_metrics(state: ClusterState, events: Sequence[Event]) -> ClusterState:
+    """Return the state after these metric lines, all of one rank in one round."""
+    first, last = events[0], events[-1]
+    rank = state.ranks.get(first.rank if first.rank is not None else -1)
+    before = rank.metric.get("step") if rank and rank.generation == first.generation else None
+    steps = [(step, event.t) for event in events if isinstance(step := event.data.get("step"), int)]
+    if steps:
+        state = _note_steps(state, first, steps, before if isinstance(before, int) else None)
+    return _update_rank(state.with_metrics(*(event.data for event in events)), last, metric=last.data)
 
 
-def _on_numbers(state: ClusterState, event: Event) -> ClusterState:
-    """Note numbers that are in no metric line: they say nothing about steps, and a metric line of the rank is preferred."""
-    rank = state.ranks.get(event.rank if event.rank is not None else -1)
-    values = new_numbers(event, rank.metric if rank else {})
-    state = state.with_metrics(values)
-    return state if rank and "step" in rank.metric else _update_rank(state, event, metric=values)
+def fold_numbers(state: ClusterState, events: Sequence[Event]) -> ClusterState:
+    """
+    Return the state after these lines with numbers that are not metric lines, all of one rank in one round.
+
+    They say nothing about steps, and a metric line of the rank is preferred.
+    """
+    rank = state.ranks.get(events[0].rank if events[0].rank is not None else -1)
+    values = [new_numbers(event, rank.metric if rank else {}) for event in events]
+    state = state.with_metrics(*values)
+    return state if rank and "step" in rank.metric else _update_rank(state, events[-1], metric=values[-1])
 
 
-def _on_metric_step(state: ClusterState, event: Event, step: int) -> ClusterState:
-    """Note the step of a metric line, and the interval between two metric lines of a rank."""
-    rank = state.ranks.get(event.rank if event.rank is not None else -1)
-    before = rank.metric.get("step") if rank and rank.generation == event.generation else None
-    apart = step - before if isinstance(before, int) else 0
-    if apart > 0:
-        state = replace(state, metric_interval=min(state.metric_interval or apart, apart))
+def _note_steps(
+    state: ClusterState, event: Event, steps: Sequence[tuple[int, float]], before: int | None
+) -> ClusterState:
+    """Note the steps of metric lines, each with its time, and the interval between two metric lines of the rank."""
+    numbers = [step for step, _ in steps]
+    known = numbers if before is None else [before, *numbers]
+    apart = [later - earlier for earlier, later in pairwise(known) if later > earlier]
+    if apart and _is_now(state, event):
+        state = replace(state, metric_interval=min(apart + ([state.metric_interval] if state.metric_interval else [])))
 
     def seen(each: Round) -> Round:
-        first = step if each.first_step is None else min(each.first_step, step)
+        first = numbers if each.first_step is None else [each.first_step, *numbers]
         # If no optimizer of torch was observed, the metric line is the first evidence of a step.
-        first_at = event.t if each.first_step_at is None else each.first_step_at
-        return replace(each, first_step=first, last_step=max(each.last_step or 0, step), first_step_at=first_at)
+        first_at = steps[0][1] if each.first_step_at is None else each.first_step_at
+        return replace(
+            each, first_step=min(first), last_step=max(each.last_step or 0, *numbers), first_step_at=first_at
+        )
 
     return _update_round(state, event, seen)
 
@@ -216,8 +229,8 @@ HANDLERS = {
     "rank-started": _on_rank_started,
     "init": _on_init,
     "step": _on_step,
-    "metric": _on_metric,
-    "numbers": _on_numbers,
+    "metric": lambda state, event: fold_metrics(state, [event]),
+    "numbers": lambda state, event: fold_numbers(state, [event]),
     "exception": _on_exception,
     "script-ended": _on_script_ended,
     "rank-exited": _on_rank_exited,

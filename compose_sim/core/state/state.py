@@ -185,10 +185,13 @@ class ClusterState:
     recoveries: tuple[Recovery, ...] = ()
     metric_interval: int | None = None  # steps between two metric lines of a rank
 
-    def with_metrics(self, values: Mapping[str, Any]) -> ClusterState:
-        """Return the state with these values of metrics; names beyond _MOST_METRICS are ignored, so that each line costs little."""
-        metrics = {**self.metrics, **values}
-        return replace(self, metrics=metrics if len(metrics) <= _MOST_METRICS else self.metrics)
+    def with_metrics(self, *lines: Mapping[str, Any]) -> ClusterState:
+        """Return the state with the metrics of these lines. A line that would make it more than _MOST_METRICS names is ignored."""
+        metrics = dict(self.metrics)
+        for values in lines:
+            if len(metrics.keys() | values.keys()) <= _MOST_METRICS:
+                metrics.update(values)
+        return replace(self, metrics=metrics)
 
     def with_node(self, node: NodeState) -> ClusterState:
         """Return the state with this node in place of the one of the same name."""

@@ -15,7 +15,7 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.make_report import make_report
 from compose_sim.core.report.rank_times import straggler_line
 from compose_sim.core.report.report import Report
-from compose_sim.core.state.fold import fold
+from compose_sim.core.state.fold import batches, fold_batch
 from compose_sim.core.state.fold_driver import new_numbers
 from compose_sim.core.state.node_phase import phase_of
 from compose_sim.core.state.rank_places import speaks_for_another
@@ -50,38 +50,42 @@ class PageFold:
 
     def add_events(self, events: Iterable[Event]) -> None:
         """Take further events, those of the logs included."""
-        for event in events:
-            if speaks_for_another(self.state, event):
-                continue
-            if event.kind == "log":
+        events = list(events)
+        for batch in batches(events):
+            if not speaks_for_another(self.state, batch[0]):
+                self.state = fold_batch(self.state, batch)
+                for event in batch:
+                    self._add_event(event, self._since(event.t))
+        for event in events:  # last: the rounds of all lines are now known
+            if event.kind == "log" and not speaks_for_another(self.state, event):
                 self._new["logs"].append([event.rank, event.data["line"], round(self._since(event.t), 1)])
-                continue
-            self.state = fold(self.state, event)
-            t, rank = self._since(event.t), event.rank
-            if event.kind == "usage":
-                self._add_usage(event, t)
-            elif event.kind == "metric":
-                self.add_metrics(event.rank, event.data.get("step"), event.data)
-            elif event.kind == "numbers":
-                self._add_numbers(event)
-            elif event.kind in _END_OF_NODE:
-                self._node_ended(event.data.get("node") or event.node, t)
-            elif event.kind == "node-started":
-                self._hosts[event.node] = str(event.data.get("hostname"))
-            elif rank is None:
-                continue
-            elif event.kind == "rank-started":
-                self.writers[self._hosts.get(event.node, ""), int(event.data.get("pid") or 0)] = rank
-                _close(self._lives[rank], t)
-                self._lives[rank].append([t, None, event.node])
-            elif event.kind == "rank-exited":
-                _close(self._lives[rank], t)
-                _close(self._stalls[rank], t)
-            elif event.kind == "stalled":
-                _close(self._stalls[rank], t)
-                self._stalls[rank].append([max(0.0, t - float(event.data.get("since_s") or 0.0)), None])
-            elif event.kind == "resumed":
-                _close(self._stalls[rank], t)
+
+    def _add_event(self, event: Event, t: float) -> None:
+        rank = event.rank
+        if event.kind == "usage":
+            self._add_usage(event, t)
+        elif event.kind == "metric":
+            self.add_metrics(rank, event.data.get("step"), event.data)
+        elif event.kind == "numbers":
+            self._add_numbers(event)
+        elif event.kind in _END_OF_NODE:
+            self._node_ended(event.data.get("node") or event.node, t)
+        elif event.kind == "node-started":
+            self._hosts[event.node] = str(event.data.get("hostname"))
+        elif rank is None:
+            return
+        elif event.kind == "rank-started":
+            self.writers[self._hosts.get(event.node, ""), int(event.data.get("pid") or 0)] = rank
+            _close(self._lives[rank], t)
+            self._lives[rank].append([t, None, event.node])
+        elif event.kind == "rank-exited":
+            _close(self._lives[rank], t)
+            _close(self._stalls[rank], t)
+        elif event.kind == "stalled":
+            _close(self._stalls[rank], t)
+            self._stalls[rank].append([max(0.0, t - float(event.data.get("since_s") or 0.0)), None])
+        elif event.kind == "resumed":
+            _close(self._stalls[rank], t)
 
     def _node_ended(self, name: str | None, t: float) -> None:
         """A node that is killed reports no end of its ranks."""

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from compose_sim.core.state.fold import fold_all
+from functools import reduce
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compose_sim.core.events.events import Event
+from compose_sim.core.state.fold import fold, fold_all
 from compose_sim.core.state.fold_ranks import count_steps
+from compose_sim.core.state.state import initial_state
 from tests.builders import a_plan, an_event
 from tests.core.story import Story
 
@@ -53,3 +60,27 @@ def test_metrics_of_ever_new_names_are_ignored() -> None:
     assert state.metrics["loss0"] == 0.5
     last = fold_all(plan, [*lines, an_event("metric", t=3000, rank=0, loss0=0.25)])
     assert last.metrics["loss0"] == 0.25
+
+
+_NUMBERS = st.dictionaries(st.sampled_from(["loss", "lr"]), st.floats(0, 1), min_size=1)
+_LINES = st.one_of(
+    st.builds(lambda step, values: ("metric", {"step": step, **values}), st.integers(0, 9), _NUMBERS),
+    st.builds(lambda values: ("metric", {"note": "no step", **values}), _NUMBERS),
+    st.builds(lambda step, values: ("numbers", {"step": step, "values": values}), st.none(), _NUMBERS),
+    st.just(("log", {"line": "x"})),
+    st.just(("step", {"step": 3})),
+)
+
+
+@given(st.lists(st.tuples(_LINES, st.integers(0, 1), st.sampled_from([None, 0, 1, 2])), max_size=30))
+def test_lines_change_the_state_together_as_they_do_one_by_one(
+    lines: list[tuple[tuple[str, dict], int, int | None]],
+) -> None:
+    story = Story(a_plan(nodes=2)).starts(0.0, 0, 1).round(1.0, 0, 1).tell(2.0, "step", 0, step=1).round(3.0, 0, 1)
+    events = [
+        Event(t=4.0 + number, kind=kind, node=f"node-{rank}", rank=rank, generation=generation, data=data)
+        for number, ((kind, data), rank, generation) in enumerate(lines)
+    ]
+    told = [*story.events, *events]
+
+    assert fold_all(story.plan, told) == reduce(fold, told, initial_state(story.plan))
