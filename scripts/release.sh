@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Check that a tag may be published: it is signed, names the version, and has a section in CHANGELOG.md.
 #
-#   scripts/release.sh v0.1.0    write build/release/notes.md, the section of CHANGELOG.md; on GitHub, GitHub verifies the signature
+#   scripts/release.sh v0.1.0    write build/release/notes.md, the section of CHANGELOG.md
+#
+# On GitHub, GitHub verifies the signature, and pyproject.toml and README.md get the addresses of the repository for the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +20,7 @@ if [ -n "${GITHUB_REPOSITORY:-}" ]; then
     [ "${object%% *}" = tag ] || fail "$tag is no annotated tag, so it cannot be signed: git tag --sign $tag"
     signed=$(gh api "repos/$GITHUB_REPOSITORY/git/tags/${object#* }" --jq .verification.verified)
     [ "$signed" = true ] || fail "the signature of $tag is not verified"
+    python3 scripts/release_metadata.py "${GITHUB_SERVER_URL:-https://github.com}/$GITHUB_REPOSITORY" "$tag"
 else
     git verify-tag "$tag" || fail "$tag is not signed by a key that you trust"
 fi

@@ -10,7 +10,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -157,12 +157,19 @@ def _probe(executable: str, names: tuple[str, ...], owner: Owner | None) -> Pyth
     outside = [entry for entry in path if entry and Path(entry).is_dir() and Path(entry) != Path.cwd()]
     return PythonFacts(
         executable=executable,
-        prefixes=tuple(dict.fromkeys([prefix, base, *outside])),
+        prefixes=tuple(dict.fromkeys([prefix, base, *outside, *_linked_folders(path)])),
         packages={**plain, **found},
         takes_packages=prefix != base or (has_pip and not any(Path(base).glob("lib/python3*/EXTERNALLY-MANAGED"))),
         has_pip=has_pip,
         torch_cuda=_cuda_of(origin) if origin else None,
     )
+
+
+def _linked_folders(path: Iterable[str]) -> Iterator[str]:
+    """Yield the folders that packages are links into: with UV_LINK_MODE=symlink, every file is a link into uv's cache."""
+    for metadata in (file for entry in path for file in Path(entry).glob("*.dist-info/METADATA")):
+        if metadata.is_symlink():
+            yield str(metadata.resolve().parents[2])  # CACHE/ARCHIVE/NAME.dist-info/METADATA
 
 
 def _version(name: str) -> str | None:

@@ -1,0 +1,26 @@
+"""Nodes see every folder that the chosen Python imports from."""
+
+from __future__ import annotations
+
+import venv
+from pathlib import Path
+
+from compose_sim.engine.host.facts import find_python
+
+
+def test_the_cache_that_packages_are_links_into_belongs_to_the_python(tmp_path: Path) -> None:
+    """With UV_LINK_MODE=symlink, uv makes the folders of a package, and a link for every file."""
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    (installed,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    archives = tmp_path / "cache" / "archive-v0"
+    for file in (Path("torch-2.13.0.dist-info/METADATA"), Path("torch/__init__.py")):
+        for folder in (archives / "Gx-NaYU", installed):
+            (folder / file).parent.mkdir(parents=True)
+        (archives / "Gx-NaYU" / file).write_text("Metadata-Version: 2.4\nName: torch\nVersion: 2.13.0\n")
+        (installed / file).symlink_to(archives / "Gx-NaYU" / file)
+
+    python = find_python(str(tmp_path / "venv" / "bin" / "python"))
+
+    assert python
+    assert python.packages["torch"] == "2.13.0"
+    assert python.prefixes[-1] == str(archives)
