@@ -235,14 +235,26 @@ def test_help_imports_no_heavy_library() -> None:
     assert loaded & {"torch", "pydantic", "docker", "rich", "jinja2", "yaml", "jsonschema", "psutil"} == set()
 
 
+@pytest.mark.parametrize("arguments", [["ps", "--all"], ["down"]])
+def test_commands_that_plan_nothing_import_neither_pydantic_nor_jinja(tmp_path: Path, arguments: list[str]) -> None:
+    loaded = loaded_by(arguments, tmp_path)
+
+    assert "compose_sim.engine.registry" in loaded
+    assert loaded & {"pydantic", "jinja2", "rich"} == set()
+
+
+def loaded_by(arguments: list[str], folder: Path) -> set[str]:
+    """Return the modules that a command has loaded when it ends, whatever it says."""
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); from compose_sim.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, check=False, cwd=folder
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
 def test_plan_imports_nothing_that_only_runs_and_reports_need(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    code = "import sys; from compose_sim.cli import group; group(standalone_mode=False); print(*sys.modules)"
-    arguments = ["plan", "--engine", "local", "--nodes", "2", "train.py"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    loaded = set(done.stdout.splitlines()[-1].split())
+    loaded = loaded_by(["plan", "--engine", "local", "--nodes", "2", "train.py"], tmp_path)
 
     assert "compose_sim.core.plan.planner" in loaded
     assert (

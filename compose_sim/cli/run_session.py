@@ -13,7 +13,7 @@ from compose_sim.cli.console import print_json, say
 from compose_sim.cli.views.live import listening
 from compose_sim.cli.views.page import LivePage, write_junit
 from compose_sim.cli.views.report import print_report
-from compose_sim.core.compose.document import project_name
+from compose_sim.core.compose.names import container_name
 from compose_sim.core.report.report import Report
 from compose_sim.core.units import format_count
 
@@ -56,7 +56,7 @@ def exit_with_report(
     else:
         print_report(report, err=True, skip=session.request.spec.check.skip)
         if session.plan.keep and session.plan.engine == "docker":
-            container = f"{project_name(session.name)}-{session.plan.nodes[0].name}-1"
+            container = container_name(session.name, session.plan.nodes[0].name)
             say(f"The nodes have stopped and are kept: docker diff {container}; docker cp {container}:/tmp node-tmp")
             say(f"Remove them: composesim down --run {session.name}")
     unwritten = write_junit(junit, report) if junit else 0

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 import jinja2
 
+from compose_sim.core.compose.names import project_name
 from compose_sim.core.compose.templates import template_environment
 from compose_sim.core.plan.environment import CONTAINER_HOME, SCRATCH
 from compose_sim.core.plan.model import (
@@ -102,11 +103,6 @@ def render_identity(plan: Plan) -> dict[str, str]:
     return {
         name: "".join(f"{line}\n" for line in lines.values()) for name, lines in (("passwd", users), ("group", groups))
     }
-
-
-def project_name(run: str) -> str:
-    """Return the name of a run's Compose project."""
-    return f"composesim-{run}"
 
 
 def _run_folder(name: str, *, read_only: bool = False, below: str = "") -> Mount:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compose_sim.core.compose.document import project_name
+from compose_sim.core.compose.names import project_name
 from compose_sim.core.faults.effects import Action, LimitCpus, Pause, Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.run_folder.folder import RunFolder

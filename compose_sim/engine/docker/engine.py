@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from compose_sim.core.compose.document import project_name
+from compose_sim.core.compose.names import container_name
 from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan
@@ -117,7 +117,7 @@ class DockerEngine:
 
     def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         """Perform the act with one docker command."""
-        actions.perform(plan, folder, act, _container(plan.run, act.node))
+        actions.perform(plan, folder, act, container_name(plan.run, act.node))
 
     def addresses(self, plan: Plan) -> Mapping[str, str]:
         """Return the address of each container in the run's network."""
@@ -147,7 +147,7 @@ class DockerEngine:
 
     def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
         """Run `docker exec`, with a terminal if there is one and nothing else gets the output."""
-        words = [_container(run, node), *through_shell(node, argv)]
+        words = [container_name(run, node), *through_shell(node, argv)]
         if write:
             return run_on_lines(["docker", "exec", *words], write)
         flags = ["--interactive", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]
@@ -155,7 +155,7 @@ class DockerEngine:
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
         """Return the end of `docker logs`."""
-        return try_output_of(["docker", "logs", "--tail", str(lines), _container(run, node)])[1]
+        return try_output_of(["docker", "logs", "--tail", str(lines), container_name(run, node)])[1]
 
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a container or a network."""
@@ -208,10 +208,6 @@ def _roles(run: str) -> dict[str, str]:
     argv = ["docker", "ps", "--all", "--no-trunc", "--format", form, "--filter", f"label={_RUN_LABEL}={run}"]
     lines = (line.partition(" ") for line in output_of(argv).splitlines())
     return {container: role for container, _, role in lines}
-
-
-def _container(run: str, node: str) -> str:
-    return f"{project_name(run)}-{node}-1"
 
 
 def _status(container: dict[str, Any]) -> NodeStatus:

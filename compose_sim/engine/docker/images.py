@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tarfile
 
-from compose_sim.core.plan.defaults import default_image
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.protocol import Progress
 from compose_sim.engine.subprocesses import output_of, stream_lines, try_output_of
@@ -69,6 +68,10 @@ def build_command(plan: Plan) -> str:
 
 
 def _ensure_node_image(plan: Plan, progress: Progress) -> str:
+    from compose_sim.core.plan.defaults import (
+        default_image,
+    )  # imports pydantic, which commands that read a run do not need
+
     tag = plan.image
     if not image_id(tag):
         if tag == default_image(plan.recipe):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from compose_sim.core.host.gpus import Gpu, Inventory
 from compose_sim.core.plan.gpus.request import eligible_gpus, label, named_gpus
-from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
+
+if TYPE_CHECKING:  # the model of a request takes longer to import than a command that only reads a run needs
+    from compose_sim.core.request.spec import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from compose_sim.core.host.gpus import Gpu, Inventory
 from compose_sim.core.host.host import Host
@@ -20,8 +21,10 @@ from compose_sim.core.plan.gpus.binding import (
 )
 from compose_sim.core.plan.gpus.request import label
 from compose_sim.core.plan.gpus.sharing import CONTEXT_BYTES, MPS, OWN, Sharing, crowds_cpus, decide_sharing
-from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.units import format_bytes
+
+if TYPE_CHECKING:  # the model of a request takes longer to import than a command that only reads a run needs
+    from compose_sim.core.request.spec import ClusterSpec
 
 MPS_NAME = "mps"  # of the service, and of the node in the events
 
