@@ -68,9 +68,8 @@ def build_command(plan: Plan) -> str:
 
 
 def _ensure_node_image(plan: Plan, progress: Progress) -> str:
-    from compose_sim.core.plan.defaults import (
-        default_image,
-    )  # imports pydantic, which commands that read a run do not need
+    # Here, as it imports pydantic, which commands that read a run do not need.
+    from compose_sim.core.plan.defaults import default_image
 
     tag = plan.image
     if not image_id(tag):
