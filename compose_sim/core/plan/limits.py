@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network, ip_network
+from zlib import crc32
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.network.links import check_links
@@ -98,8 +99,12 @@ def choose_network(spec: ClusterSpec, *, contained: bool, isolates: bool) -> Cho
     return Choice(what="network", value="isolated", why=why)
 
 
-def choose_subnet(spec: ClusterSpec, host: Host) -> str:
-    """Return the requested subnet, or a free one that is large enough for the nodes, the master and the gateway."""
+def choose_subnet(spec: ClusterSpec, host: Host, *, run: str) -> str:
+    """
+    Return the requested subnet, or a free one that is large enough for the nodes, the master and the gateway.
+
+    The search begins where the name of the run puts it: runs that start at the same time see the same subnets as free.
+    """
     needed = len(spec.node_specs) + 4  # network, gateway, broadcast, master
     taken = [IPv4Network(text) for text in (*host.docker.used_subnets, *host.host_subnets)]
     if spec.subnet:
@@ -114,7 +119,9 @@ def choose_subnet(spec: ClusterSpec, host: Host) -> str:
             raise SpecError(f"subnet '{wanted}' has {wanted.num_addresses} addresses; this run needs {needed}")
         return str(wanted)
     prefix = min(24, 32 - (needed - 1).bit_length())
-    for candidate in _SUBNETS.subnets(new_prefix=prefix):
+    candidates = list(_SUBNETS.subnets(new_prefix=prefix))
+    first = crc32(run.encode()) % len(candidates)
+    for candidate in candidates[first:] + candidates[:first]:
         if not any(network.overlaps(candidate) for network in taken):
             return str(ip_network(candidate))
     raise SpecError(

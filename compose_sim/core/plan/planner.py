@@ -118,7 +118,7 @@ def make_plan(
     return replace(
         plan,
         # A rendered document leaves the subnet to the engine that will run it.
-        subnet=spec.subnet if portable else choose_subnet(spec, host) if runtime.contained else None,
+        subnet=spec.subnet if portable else choose_subnet(spec, host, run=run) if runtime.contained else None,
         default_cpus=host.docker.cpus if is_limited else None,
         default_memory_bytes=default_memory_bytes(host) if is_limited else None,
         is_rootless=is_limited and host.docker.rootless,

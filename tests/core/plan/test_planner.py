@@ -166,14 +166,26 @@ def test_a_disk_in_memory_must_fit_into_memory() -> None:
     assert "COMPOSESIM_SCRATCH" not in a_plan().environment
 
 
-def test_a_free_subnet_is_chosen_beside_taken_ones() -> None:
-    docker = DockerFacts(available=True, reason="yes", used_subnets=("10.210.0.0/24", "10.210.1.0/24"))
+def subnet_beside(*taken: str, **plan: Any) -> str | None:
+    return a_plan(a_host(docker=DockerFacts(available=True, reason="yes", used_subnets=taken)), **plan).subnet
 
-    assert a_plan(a_host(docker=docker)).subnet == "10.210.2.0/24"
+
+def test_a_free_subnet_is_chosen_beside_taken_ones() -> None:
+    all_but_two = [f"10.{210 + number // 256}.{number % 256}.0/24" for number in range(512) if number not in (0, 7)]
+
+    assert subnet_beside(*all_but_two) in ("10.210.0.0/24", "10.210.7.0/24")
+    assert subnet_beside(*all_but_two, "10.210.7.0/24") == "10.210.0.0/24"
+
+
+def test_runs_that_start_together_choose_other_subnets() -> None:
+    subnets = {subnet_beside(run=f"train-{number}") for number in range(8)}
+
+    assert len(subnets) == 8
+    assert subnet_beside(run="train-3") in subnets
 
 
 def test_a_large_cluster_gets_a_large_subnet() -> None:
-    assert a_plan(nodes=1000).subnet == "10.210.0.0/22"
+    assert str(a_plan(nodes=1000).subnet).endswith("/22")
 
 
 def test_a_taken_subnet_is_refused_with_the_network_that_has_it() -> None:
