@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import site
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ...shared import roles
 
 _CHUNK = 65536
+_LIBRARIES = "LIBRARY_ROOTS"  # debugpy's name
 _ports: dict[int, int] = {}  # by process, because processes that the script forks have their own
 
 
@@ -65,12 +70,27 @@ def _refusal() -> str:
         import debugpy
 
         debugpy.configure(subProcess=False)  # otherwise it puts itself into every process that the script starts
-        _ports[process] = debugpy.listen(("127.0.0.1", 0))[1]
+        with _as_libraries(Path(__file__).parents[2]):
+            _ports[process] = debugpy.listen(("127.0.0.1", 0))[1]
     except ImportError:
         return f"{sys.executable} has no debugpy"
     except RuntimeError as error:  # the script uses debugpy itself
         return " ".join(str(error).split())
     return ""
+
+
+@contextlib.contextmanager
+def _as_libraries(*folders: Path) -> Iterator[None]:
+    """Have debugpy, which starts in this context, treat these folders as it does Python's own: "justMyCode" hides both."""
+    before = os.environ.get(_LIBRARIES)
+    own = [sysconfig.get_path("stdlib"), *site.getsitepackages(), site.getusersitepackages()]
+    os.environ[_LIBRARIES] = os.pathsep.join([before or os.pathsep.join(own), *map(str, folders)])
+    try:
+        yield
+    finally:
+        del os.environ[_LIBRARIES]
+        if before:
+            os.environ[_LIBRARIES] = before
 
 
 def _wait_for_end(relay: subprocess.Popen[bytes], wait_for_client: Any, on_end: Callable[[], object]) -> None:
