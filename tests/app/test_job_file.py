@@ -43,6 +43,9 @@ def test_flags_win_over_the_file(project: Path) -> None:
 
     assert (made.spec.nodes, made.spec.memory, made.spec.args, made.spec.nproc_per_node) == (4, 1 << 30, (), 2)
     assert "memory" not in made.scalable
+    assert made.job_file is not None
+    ignored = {note.text.partition(" ")[0] for note in made.job_file.notes if note.verdict == "ignored"}
+    assert ignored == {"nodes", "memory", "script", "args"}
 
 
 def test_a_script_that_the_project_lacks_is_named_with_its_line(project: Path) -> None:

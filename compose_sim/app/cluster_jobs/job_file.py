@@ -20,12 +20,26 @@ def read_job(text: str, source: str, variables: Mapping[str, str], given: Mappin
     job = read_job_file(text, source, variables, has_program=has_program)
     if problem := first_problem(job.values):
         raise job.error(str(next(iter(problem.path), "script")), problem.with_key, hint=problem.hint)
+    job = _with_flags(job, given, has_program=has_program)
     if has_program:
         own = {key: value for key, value in job.values.items() if (key, value) != ("recipe", "exec")}
         return replace(job, values=own)
     if "script" not in job.values and "module" not in job.values:
         raise job.error("nodes", f"a {job.kind} names no script", hint=f"composesim up -f {source} train.py")
     return job if job.values.get("recipe") == "exec" or "module" in job.values else _with_script(job, folder)
+
+
+def _with_flags(job: JobFile, given: Mapping[str, Any], *, has_program: bool) -> JobFile:
+    """Return the job with a note that it does not count for each value that a flag replaces."""
+    replaced = {key for key, value in given.items() if value is not None and key != "env"}
+    replaced |= {"script", "module", "args"} if has_program else set()
+    notes = (
+        replace(note, verdict="ignored", text=f"{note.text}: the command line counts")
+        if note.verdict == "taken" and note.text.partition(" ")[0] in replaced
+        else note
+        for note in job.notes
+    )
+    return replace(job, notes=tuple(notes))
 
 
 def _with_script(job: JobFile, folder: Path) -> JobFile:

@@ -24,13 +24,10 @@ def read_mpijob(job: Object, others: Sequence[YamlText]) -> None:
     nodes = job.number(*roles, "Worker", "replicas") or 1
     job.take("nodes", nodes, *roles, "Worker", "replicas")
     slots = job.number("spec", "slotsPerWorker", least=1) or 1
-    job.used.update((*roles, role, "restartPolicy") for role in ("Launcher", "Worker"))
-    job.used.update(
-        {(*roles, "Launcher", "replicas"), ("spec", "launcherCreationPolicy"), ("spec", "sshAuthMountPath")}
-    )
-    job.used.update({("spec", "runPolicy", "cleanPodPolicy"), ("spec", "mpiImplementation")})
     _take_policy_of_driver(job, "spec", "runPolicy")
     worker = read_pod(job, (*roles, "Worker", *_POD))
+    if worker.words:
+        job.note("ignored", "the launcher's command names the script", *worker.command)
     launcher = read_pod(job, (*roles, "Launcher", *_POD), with_resources=False)
     worker.calls, worker.command, worker.words = launcher.calls, launcher.command, launcher.words
     finish(job, worker, Cluster(nodes=nodes, gpus=worker.gpus, ranks=slots))
@@ -43,7 +40,6 @@ def read_mpijob(job: Object, others: Sequence[YamlText]) -> None:
 def read_rayjob(job: Object, others: Sequence[YamlText]) -> None:
     """Take a RayJob: the workers are nodes, and the entry point is the script that drives them."""
     _read_ray_cluster(job, "spec", "rayClusterSpec")
-    job.used.update(("spec", key) for key in ("shutdownAfterJobFinishes", "submissionMode"))
     _take_policy_of_driver(job, "spec")
     try:
         words = shlex.split(job.text("spec", "entrypoint"))
@@ -68,7 +64,7 @@ def _read_ray_cluster(job: Object, *path: str) -> None:
     groups = [(*path, "workerGroupSpecs", index) for index in job.keys(*path, "workerGroupSpecs")]
     head = (*path, "headGroupSpec")
     if not groups and job.has(*head):
-        job.change("the head runs the tasks: one node here", *head, "rayStartParams")
+        job.note("changed", "the head runs the tasks: one node here", *head, "rayStartParams")
         groups = [head]
     if not groups:
         raise job.error(path, "this Ray cluster has neither a headGroupSpec nor workerGroupSpecs")
@@ -78,21 +74,19 @@ def _read_ray_cluster(job: Object, *path: str) -> None:
         nodes += count
         least += job.number(*at, "minReplicas") or count
         most += job.number(*at, "maxReplicas") or count
-        job.used.update({(*at, "groupName"), (*at, "rayStartParams")})
     job.take("nodes", nodes, *groups[0], "replicas")
     if job.text(*path, "enableInTreeAutoscaling") == "true" and least < most:
         job.take("elastic", f"{max(1, least)}:{most}", *groups[0], "minReplicas")
-    job.used.update({(*path, "rayVersion"), (*path, "authOptions"), (*head, "rayStartParams")})
     own = read_pod(job, (*groups[0], *_POD), "ray-worker")
     image, here = job.peek(*head, *_POD, "containers", 0, "image"), job.draft.values.get("image")
     if groups == [head]:
         pass
     elif image and image != here:
-        job.change(f"the head runs '{here}', like the nodes", *head)
+        job.note("changed", f"the head runs '{here}', like the nodes", *head)
     else:
-        job.ignore("the head is the master of the run, which has no limits", *head)
+        job.note("ignored", "the head is the master of the run, which has no limits", *head)
     for at in groups[1:]:
-        job.change(f"nodes are equal here: like {dotted(groups[0])}", *at, *_POD)
+        job.note("changed", f"nodes are equal here: like {dotted(groups[0])}", *at, *_POD)
     take_gpus(job.draft, own.gpus, dotted(own.gpus_at), job.line(*own.gpus_at))
 
 
@@ -100,4 +94,4 @@ def _take_policy_of_driver(job: Object, *path: str) -> None:
     take_run_policy(job, *path)
     if job.draft.values.pop("max_restarts", None):
         job.draft.notes = [note for note in job.draft.notes if not note.text.startswith("max_restarts")]
-        job.ignore("the framework handles retries, or the script does", *path, "backoffLimit")
+        job.note("ignored", "the framework handles retries, or the script does", *path, "backoffLimit")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -68,7 +68,7 @@ class Draft:
     def take(self, field_of_spec: str, value: Any, key: str, line: int, *, said: str = "", changed: str = "") -> None:
         """Set a value of the spec. `said` replaces the value in the note; `changed` says how it differs from the file."""
         if self.values.get(field_of_spec, value) != value:
-            self._overrule(field_of_spec, line)
+            self.overrule(field_of_spec, line)
         self.values[field_of_spec] = value
         self.lines[field_of_spec] = line
         shown = said or (f"{field_of_spec} {value}" if isinstance(value, str | int | float) else field_of_spec)
@@ -78,10 +78,15 @@ class Draft:
         """Record what became of a value."""
         self.notes.append(Note(verdict=verdict, key=key, line=line, text=text))
 
-    def _overrule(self, field_of_spec: str, line: int) -> None:
-        """Record that what was taken for a field does not count, because another line has another value."""
+    def settle(self, key: str, line: int, *, is_read: bool, reason: str = "") -> None:
+        """Record a value that no other note is about: taken if it was read, else ignored."""
+        text = "decides other values" if is_read else reason or "has no counterpart here"
+        self.note("taken" if is_read else "ignored", key, line, text)
+
+    def overrule(self, said: str, line: int) -> None:
+        """Record that what was taken for a field, or for `env NAME`, does not count, because another line has another value."""
         for index, note in enumerate(self.notes):
-            if note.verdict == "taken" and note.line != line and note.text.partition(" ")[0] == field_of_spec:
+            if note.verdict == "taken" and note.line != line and f"{note.text} ".startswith(f"{said} "):
                 self.notes[index] = replace(note, verdict="ignored", text=f"{note.text}: line {line} counts")
 
     def error(self, line: int, problem: str, *, hint: str = "") -> SpecError:
@@ -96,14 +101,14 @@ class Draft:
 
 @dataclass(slots=True)
 class Object:
-    """A YAML document that records which of its values were used, so that the others can be listed."""
+    """A YAML document that records which of its values were read, so that every value ends in a note."""
 
     read: YamlText
     draft: Draft
-    used: set[KeyPath] = field(default_factory=set)
+    used: set[KeyPath] = field(default_factory=set)  # what was read, with all below it
 
     def peek(self, *path: str | int) -> Any:
-        """Return the value at this path, or None, without counting it as used."""
+        """Return the value at this path, or None, without counting it as read."""
         return self._at(path)
 
     def has(self, *path: str | int) -> bool:
@@ -111,7 +116,7 @@ class Object:
         return self._at(path) is not None
 
     def get(self, *path: str | int) -> Any:
-        """Return the value at this path, or None, and count it and all below it as used."""
+        """Return the value at this path, or None, and count it and all below it as read."""
         self.used.add(path)
         return self._at(path)
 
@@ -158,25 +163,22 @@ class Object:
         """Set a value of the spec that comes from this path."""
         self.draft.take(field_of_spec, value, dotted(path), self.line(*path), said=said, changed=changed)
 
-    def change(self, text: str, *path: str | int) -> None:
-        """Record that the value at this path means something else here."""
-        self.used.add(path)
-        self.draft.note("changed", dotted(path), self.line(*path), text)
-
-    def ignore(self, text: str, *path: str | int) -> None:
-        """Record that the value at this path has no effect, and why."""
-        self.used.add(path)
-        self.draft.note("ignored", dotted(path), self.line(*path), text)
+    def note(self, verdict: Verdict, text: str, *path: str | int) -> None:
+        """Record what became of the value at this path: changed or ignored values include all below them."""
+        self.draft.note(verdict, dotted(path), self.line(*path), text)
 
     def error(self, path: Sequence[str | int], problem: str, *, hint: str = "") -> SpecError:
         """Return a SpecError with the line of this path."""
         return self.draft.error(self.line(*path), problem, hint=hint)
 
-    def ignore_rest(self, reasons: Mapping[str, str]) -> None:
-        """List everything that was not used, with the reason for its key."""
-        for path in self._unused((), self.read.values):
-            key = next((part for part in reversed(path) if part in reasons), "")
-            self.ignore(reasons.get(str(key), "has no counterpart here"), *path)
+    def settle(self, reasons: Mapping[str, str]) -> None:
+        """Note every value that no note is about: taken if it was read, else ignored with the reason for its key."""
+        own = [note for note in self.draft.notes if self.line() <= note.line <= self.read.last_line]
+        said = {note.key: note.verdict for note in own}
+        said |= {note.key: note.verdict for note in own if note.verdict != "taken"}
+        for path, is_read in _unsaid((), self.read.values, said, self.used, reasons, is_read=False):
+            key = next((str(part) for part in reversed(path) if part in reasons), "")
+            self.draft.settle(dotted(path), self.line(*path), is_read=is_read, reason=reasons.get(key, ""))
 
     def _at(self, path: KeyPath) -> Any:
         value: Any = self.read.values
@@ -189,10 +191,25 @@ class Object:
                 return None
         return value
 
-    def _unused(self, path: KeyPath, value: Any) -> list[KeyPath]:
-        if path in self.used:
-            return []
-        if any(other[: len(path)] == path for other in self.used) or not path:
-            inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-            return [found for key, each in inner for found in self._unused((*path, key), each)]
-        return [path]
+
+def _unsaid(
+    path: KeyPath,
+    value: Any,
+    said: Mapping[str, Verdict],
+    used: Collection[KeyPath],
+    reasons: Mapping[str, str],
+    *,
+    is_read: bool,
+) -> list[tuple[KeyPath, bool]]:
+    """Return the outermost paths in a value that no note is about, and whether they were read."""
+    is_read = is_read or path in used
+    verdict = said.get(dotted(path))
+    inner = [*value.items()] if isinstance(value, Mapping) else [*enumerate(value)] if isinstance(value, list) else []
+    if verdict in ("changed", "ignored") or (verdict and (is_read or not inner)):
+        return []
+    found = [each for key, part in inner for each in _unsaid((*path, key), part, said, used, reasons, is_read=is_read)]
+    alike = path and not verdict and len({read for _, read in found}) < 2
+    has_one_reason = any(part in reasons for part in path) or not any(key in reasons for key, _ in inner)
+    if alike and has_one_reason and [each for each, _ in found] == [(*path, key) for key, _ in inner]:
+        return [(path, found[0][1] if found else is_read)]
+    return found

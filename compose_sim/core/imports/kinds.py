@@ -60,10 +60,10 @@ def read_job_file(text: str, source: str, variables: Mapping[str, str], *, has_p
     reader = _reader_of(job)
     assert reader is not None
     read = Object(job, draft)
-    read.used.update({("apiVersion",), ("kind",), ("metadata",), ("status",)} if "kind" in job.values else ())
+    read.used.update({("apiVersion",), ("kind",)})
     others = [document for document in documents if document is not job]
     reader(read, others)
-    read.ignore_rest(REASONS)
+    read.settle(REASONS)
     for other in others:
         if other.values.get("kind") not in kubernetes.RUNTIME_KINDS:
             draft.note("ignored", _kind(other), other.line_of(()), "create it on the cluster; nothing here reads it")

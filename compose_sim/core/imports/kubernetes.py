@@ -11,14 +11,16 @@ from compose_sim.core.imports.program import Cluster, take_gpus, take_program
 from compose_sim.core.request.yaml_source import KeyPath, YamlText, dotted
 
 _POD = ("template", "spec")
+_OVERRIDDEN = "overridden by the TrainJob"
 RUNTIME_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
 # Runtimes that Kubeflow Trainer installs -> what they run the script with.
 _WELL_KNOWN = {"torch-distributed": "torch", "deepspeed-distributed": "mpi"}
 
 
-def finish(job: Object, pod: Pod, cluster: Cluster) -> None:
-    """Take the program of a pod, and then its GPUs, which may be as many as its ranks."""
-    take_program(job.draft, pod.calls, cluster, key=dotted(pod.command), line=job.line(*pod.command), whole=pod.words)
+def finish(job: Object, pod: Pod, cluster: Cluster, *, program: tuple[Object, Pod] | None = None) -> None:
+    """Take the program of a pod, or that of another, and then the pod's GPUs, which may be as many as its ranks."""
+    file, own = program or (job, pod)
+    take_program(job.draft, own.calls, cluster, key=dotted(own.command), line=file.line(*own.command), whole=own.words)
     take_gpus(job.draft, cluster.gpus, dotted(pod.gpus_at), job.line(*pod.gpus_at))
 
 
@@ -44,13 +46,13 @@ def take_run_policy(
 
 
 def take_same_pods(job: Object, paths: Sequence[KeyPath]) -> None:
-    """Count pods that are like the first as used, and say which are not: all nodes are equal here."""
+    """Say which pods are like the first, and which are not: all nodes are equal here."""
     first = job.peek(*paths[0])
     for path in paths[1:]:
-        if job.peek(*path) == first:
-            job.used.add(path)
+        if job.get(*path) == first:
+            job.note("taken", f"like {dotted(paths[0])}", *path)
         else:
-            job.change(f"nodes are equal here: like {dotted(paths[0])}", *path)
+            job.note("changed", f"nodes are equal here: like {dotted(paths[0])}", *path)
 
 
 def read_jobset(job: Object, others: Sequence[YamlText]) -> None:
@@ -58,19 +60,15 @@ def read_jobset(job: Object, others: Sequence[YamlText]) -> None:
     jobs: list[KeyPath] = [("spec", "replicatedJobs", index) for index in job.keys("spec", "replicatedJobs")]
     if not jobs:
         raise job.error(("spec",), "this JobSet has no replicatedJobs")
-    job.used.update({("spec", "network", "enableDNSHostnames"), ("spec", "network", "publishNotReadyAddresses")})
     counts = []
     for at in jobs:
         inner = (*at, *_POD)
         pods = job.number(*inner, "parallelism") or job.number(*inner, "completions") or 1
         counts.append(pods * (job.number(*at, "replicas", least=0) or 1))
-        job.used.update({(*at, "name"), (*inner, "completionMode"), (*inner, "backoffLimit")})
     first = counts.index(max(counts))
     pod_of = [job.peek(*at, *_POD, *_POD) for at in jobs]
     same = [n for n, pod in enumerate(pod_of) if pod == pod_of[first]]
-    for number in same:
-        if number != first:
-            job.used.add((*jobs[number], *_POD, *_POD))
+    take_same_pods(job, [(*jobs[number], *_POD, *_POD) for number in dict.fromkeys((first, *same))])
     nodes = sum(counts[number] for number in same)
     at = (*jobs[first], *_POD, "parallelism")
     job.take("nodes", nodes, *at)
@@ -83,11 +81,12 @@ def read_jobset(job: Object, others: Sequence[YamlText]) -> None:
 def read_trainjob(job: Object, others: Sequence[YamlText]) -> None:
     """Take a TrainJob and its runtime: one in the same file, or one that Kubeflow installs."""
     runtime = _runtime_of(job, others)
+    given = job.text("spec", "trainer", "numProcPerNode")
     at: KeyPath = ("spec", "trainer")
     nodes = job.number(*at, "numNodes", least=1)
     if nodes:
         job.take("nodes", nodes, *at, "numNodes")
-    nodes, nproc, pod = _read_runtime(runtime, nodes) if runtime else (nodes or 1, None, None)
+    nodes, nproc, pod = _read_runtime(runtime, nodes, given) if runtime else (nodes or 1, given, None)
     job.draft.values.setdefault("nodes", nodes)
     own = read_container(job, at)
     own.gpus, own.gpus_at = read_resources(job, (*at, "resourcesPerNode"))
@@ -95,18 +94,19 @@ def read_trainjob(job: Object, others: Sequence[YamlText]) -> None:
     take_run_policy(job, "spec")
     if pod and not own.gpus and not job.has(*at, "resourcesPerNode"):
         own.gpus = pod.gpus
-    text = job.text(*at, "numProcPerNode") or nproc or ""
-    ranks = int(text) if text.isdecimal() else max(1, own.gpus)
+    ranks = int(nproc) if nproc.isdecimal() else max(1, own.gpus)
     tasks = ranks if _WELL_KNOWN.get(job.text("spec", "runtimeRef", "name")) == "mpi" else 1
-    if not own.calls and pod and pod.calls and runtime:
-        own.calls, own.words = pod.calls, pod.words
-    finish(job, own, Cluster(nodes=nodes, gpus=own.gpus, ranks=ranks, tasks=tasks))
+    program = (runtime, pod) if not own.calls and pod and pod.calls and runtime else None
+    if runtime and pod and pod.calls and not program:
+        runtime.note("ignored", _OVERRIDDEN, *pod.command)
+    finish(job, own, Cluster(nodes=nodes, gpus=own.gpus, ranks=ranks, tasks=tasks), program=program)
+    if runtime:
+        runtime.settle({**REASONS, "numNodes": _OVERRIDDEN, "numProcPerNode": _OVERRIDDEN})
 
 
 def _runtime_of(job: Object, others: Sequence[YamlText]) -> Object | None:
     """Return the runtime in the same file; None for one that Kubeflow installs. Raise SpecError for an unknown one."""
     name = job.text("spec", "runtimeRef", "name") or "torch-distributed"
-    job.used.update({("spec", "runtimeRef", "kind"), ("spec", "runtimeRef", "apiGroup")})
     for other in others:
         if other.values.get("kind") in RUNTIME_KINDS and other.values.get("metadata", {}).get("name") == name:
             return Object(other, job.draft)
@@ -120,24 +120,20 @@ def _runtime_of(job: Object, others: Sequence[YamlText]) -> Object | None:
     return None
 
 
-def _read_runtime(runtime: Object, nodes: int | None) -> tuple[int, str | None, Pod | None]:
-    """Take what a runtime says where the TrainJob says nothing."""
-    runtime.used.update({("apiVersion",), ("kind",), ("metadata",)})
+def _read_runtime(runtime: Object, nodes: int | None, nproc: str) -> tuple[int, str, Pod | None]:
+    """Take what a runtime says where the TrainJob, with its nodes and ranks per node, says nothing."""
+    runtime.used.update({("apiVersion",), ("kind",), ("metadata", "name")})
     policy = ("spec", "mlPolicy")
-    of_runtime = runtime.number(*policy, "numNodes", least=1)
-    if nodes:
-        runtime.used.discard((*policy, "numNodes"))
-    elif of_runtime:
+    of_runtime = None if nodes else runtime.number(*policy, "numNodes", least=1)
+    if of_runtime:
         runtime.take("nodes", of_runtime, *policy, "numNodes")
-    nproc = runtime.text(*policy, "torch", "numProcPerNode") or None
-    runtime.used.add((*policy, "torch"))
+    nproc = nproc or runtime.text(*policy, "torch", "numProcPerNode")
     jobs = ("spec", "template", "spec", "replicatedJobs")
     index = next((n for n in runtime.keys(*jobs) if runtime.peek(*jobs, n, "name") == "node"), None)
     pod = None
     if index is not None:
-        runtime.used.update({(*jobs, index, "name"), (*jobs, index, "template", "metadata")})
+        runtime.used.add((*jobs, index, "name"))
         pod = read_pod(runtime, (*jobs, index, *_POD, *_POD), "node", "trainer")
-    runtime.ignore_rest({**REASONS, "numNodes": "overridden by the TrainJob"})
     return nodes or of_runtime or 1, nproc, pod
 
 
@@ -145,12 +141,9 @@ def _take_patches(job: Object) -> None:
     """Take the size of /dev/shm from the patches of the runtime."""
     for patch in job.keys("spec", "runtimePatches"):
         jobs = ("spec", "runtimePatches", patch, "trainingRuntimeSpec", "template", "spec", "replicatedJobs")
-        job.used.add(("spec", "runtimePatches", patch, "manager"))
         for index in job.keys(*jobs):
             pod = (*jobs, index, *_POD, *_POD)
-            job.used.add((*jobs, index, "name"))
             for container in job.keys(*pod, "containers"):
-                job.used.add((*pod, "containers", container, "name"))
                 read_shared_memory(job, pod, (*pod, "containers", container))
 
 
@@ -163,19 +156,13 @@ def read_pytorchjob(job: Object, others: Sequence[YamlText]) -> None:
     replicas = {role: job.number(*at, role, "replicas", least=0) for role in roles}
     nodes = sum(1 if count is None else count for count in replicas.values())
     job.take("nodes", nodes, *at, roles[-1], "replicas")
-    for role in roles:
-        job.used.add((*at, role, "restartPolicy"))
     elastic = ("spec", "elasticPolicy")
     if job.has(*elastic):
         least, most = job.number(*elastic, "minReplicas"), job.number(*elastic, "maxReplicas")
         if most and (least or 1) < most:
             job.take("elastic", f"{least or 1}:{most}", *elastic)
-        job.used.update(
-            (*elastic, key) for key in ("rdzvBackend", "rdzvPort", "rdzvHost", "rdzvId", "rdzvConf", "standalone")
-        )
         if restarts := job.number(*elastic, "maxRestarts"):
             job.take("max_restarts", restarts, *elastic, "maxRestarts")
-    job.used.add(("spec", "runPolicy", "cleanPodPolicy"))
     take_run_policy(job, "spec", "runPolicy")
     take_same_pods(job, [(*at, role, *_POD) for role in roles])
     pod = read_pod(job, (*at, roles[0], *_POD), "pytorch")
@@ -192,13 +179,10 @@ def read_volcano(job: Object, others: Sequence[YamlText]) -> None:
     counts = []
     for at in tasks:
         counts.append(job.number(*at, "replicas", least=0) or 1)
-        job.used.update({(*at, "name"), (*at, "policies")})
-    job.used.update(("spec", key) for key in ("schedulerName", "minAvailable", "policies"))
     for index, word in enumerate(job.words("spec", "plugins", "pytorch")):
         name, _, port = word.partition("=")
         if name == "--port" and port.isdecimal() and int(port) != STORE_PORT:
             job.take("master_port", int(port), "spec", "plugins", "pytorch", index)
-    job.used.update({("spec", "plugins", "svc"), ("spec", "plugins", "env")})
     take_run_policy(job, "spec")
     take_same_pods(job, [(*at, *_POD) for at in tasks])
     pod = read_pod(job, (*tasks[0], *_POD), "trainer")

@@ -69,6 +69,7 @@ class Launched:
     options: dict[str, str] = field(
         default_factory=dict
     )  # nodes, nproc, ranks, restarts and port, as they were written
+    written: dict[str, str] = field(default_factory=dict)  # what of `options` -> the option: `--nproc-per-node`
     left_out: tuple[str, ...] = ()  # other options of the launcher
     wrapper: tuple[str, ...] = ()  # what starts the launcher, such as `apptainer exec image.sif`
 
@@ -91,7 +92,7 @@ def inner_script(words: Sequence[str]) -> tuple[str, list[str]] | None:
 
 def read_launch(words: Sequence[str]) -> Launched | None:
     """Return what a command starts on the ranks: the first launcher in it, else Python, else None."""
-    ranks = _ranks_of_mpi(words)
+    by_mpi = _launch_of_mpi(words)
     if not words or words[0] in _NO_LAUNCHERS:
         return None
     for index, word in enumerate(words):
@@ -103,34 +104,38 @@ def read_launch(words: Sequence[str]) -> Launched | None:
         elif (name, *rest[:1]) in (("accelerate", "launch"), ("fabric", "run")):
             launched = _of_launcher(name, rest[1:])
         elif _PYTHON.fullmatch(name):
-            launched = _of_python(rest, ranks)
+            launched = _of_python(word, rest)
         elif word.endswith(".py") and index == 0:
             launched = Launched(launcher="python", program=tuple(words))
         else:
             continue
-        return launched and replace(launched, wrapper=() if ranks else tuple(words[:index]))
+        if launched and by_mpi and launched.launcher == "python":
+            return replace(by_mpi, program=launched.program, is_module=launched.is_module, wrapper=launched.wrapper)
+        return launched and replace(launched, wrapper=(*words[:index], *launched.wrapper))
     return None
 
 
-def _of_python(words: Sequence[str], ranks: str) -> Launched | None:
-    launcher, options = ("mpirun", {"ranks": ranks}) if ranks else ("python", {})
+def _of_python(python: str, words: Sequence[str]) -> Launched | None:
     rest = [*words]
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
         rest = rest[2:] if rest[0] in ("-W", "-X") else rest[1:]
+    own = tuple(words[: len(words) - len(rest)])  # options of Python
+    wrapper = (python, *own) if own else ()
     if rest[:1] == ["-m"] and len(rest) > 1:
         if rest[1] in _MODULES:
-            return _of_launcher(_MODULES[rest[1]], rest[2:])
+            launched = _of_launcher(_MODULES[rest[1]], rest[2:])
+            return launched and replace(launched, wrapper=wrapper)
         if rest[1] in _NOT_TRAINING:
             return None
-        return Launched(launcher=launcher, program=tuple(rest[1:]), is_module=True, options=options)
+        return Launched(launcher="python", program=tuple(rest[1:]), is_module=True, wrapper=wrapper)
     if not rest or rest[0] in ("-m", "-c", "-"):
         return None
-    return Launched(launcher=launcher, program=tuple(rest), options=options)
+    return Launched(launcher="python", program=tuple(rest), wrapper=wrapper)
 
 
 def _of_launcher(launcher: str, words: Sequence[str]) -> Launched | None:
     """Separate the options of a launcher from the program behind them."""
-    known, options, left_out, rest = _NAMES[launcher], {}, [], [*words]
+    known, options, written_as, left_out, rest = _NAMES[launcher], dict[str, str](), dict[str, str](), [], [*words]
     is_module = False
     while rest and rest[0].startswith("-"):
         written, equals, value = rest.pop(0).partition("=")
@@ -146,6 +151,7 @@ def _of_launcher(launcher: str, words: Sequence[str]) -> Launched | None:
             value = rest.pop(0)
         if name in known:
             options[known[name]] = value
+            written_as[known[name]] = name
         else:
             left_out.append(written)
     if launcher == "deepspeed":
@@ -155,15 +161,28 @@ def _of_launcher(launcher: str, words: Sequence[str]) -> Launched | None:
     if "--no-python" in left_out or "--no_python" in left_out:
         return Launched(launcher="command", program=tuple(rest))
     return Launched(
-        launcher=launcher, program=tuple(rest), is_module=is_module, options=options, left_out=tuple(left_out)
+        launcher=launcher,
+        program=tuple(rest),
+        is_module=is_module,
+        options=options,
+        written=written_as,
+        left_out=tuple(left_out),
     )
 
 
-def _ranks_of_mpi(words: Sequence[str]) -> str:
-    """Return the number of ranks that mpirun or horovodrun starts, as it was written; "" for another program."""
+def _launch_of_mpi(words: Sequence[str]) -> Launched | None:
+    """Return how mpirun or horovodrun starts Python, without the program; None for another command."""
     programs = [PurePosixPath(word).name for word in words]
     start = next((n for n, name in enumerate(programs) if name in ("mpirun", "mpiexec", "horovodrun")), None)
-    if start is None:
-        return ""
-    pairs = zip(words[start:], words[start + 1 :], strict=False)
-    return next((value for option, value in pairs if option in ("-np", "-n", "--np", "-c")), "1")
+    end = next((n for n, name in enumerate(programs) if _PYTHON.fullmatch(name)), None)
+    if start is None or end is None:
+        return None
+    own = words[start + 1 : end]
+    option = next((word for word in own[:-1] if word in ("-np", "-n", "--np", "-c")), "")
+    return Launched(
+        launcher="mpirun",
+        program=(),
+        options={"ranks": own[own.index(option) + 1] if option else "1"},
+        written={"ranks": option} if option else {},
+        left_out=tuple(word for word in own if word.startswith("-") and word != option),
+    )

@@ -10,12 +10,13 @@ from compose_sim.core.export.pods import GPU, SHARED_MEMORY
 from compose_sim.core.export.quantities import parse_quantity
 from compose_sim.core.imports.job_file import Object
 from compose_sim.core.imports.launch import inner_script, read_launch
-from compose_sim.core.imports.program import calls_of_words, take_variables
+from compose_sim.core.imports.program import calls_of_words, take_variable, take_variables
 from compose_sim.core.imports.shell import UNKNOWN, Call, Shell
-from compose_sim.core.request.yaml_source import KeyPath
+from compose_sim.core.request.yaml_source import KeyPath, dotted
 
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
 _FEWEST_BYTES = 1 << 20
+NAMED_HERE = "the run is named after the script: --name"
 # Keys of pods and jobs that have no effect here -> why.
 REASONS = {
     "volumes": "mount a folder of this machine: --mount SRC:DST",
@@ -32,8 +33,27 @@ REASONS = {
     "affinity": "there is one machine",
     "tolerations": "there is one machine",
     "securityContext": "nodes have no privileges",
-    "cleanPodPolicy": "nodes are removed at the end: --keep",
-    "ttlSecondsAfterFinished": "nodes are removed at the end: --keep",
+    **dict.fromkeys(
+        ("cleanPodPolicy", "ttlSecondsAfterFinished", "shutdownAfterJobFinishes"),
+        "nodes are removed at the end: --keep",
+    ),
+    **dict.fromkeys(
+        ("restartPolicy", "restart_policy", "backoffLimit", "policies"), "a failed rank ends the run: --max-restarts"
+    ),
+    "metadata": NAMED_HERE,
+    "status": "the cluster writes it",
+    "setup": "install what it installs in your environment or image",
+    "file_mounts": "mount a folder of this machine: --mount SRC:DST",
+    "workdir": "nodes mount your project",
+    **dict.fromkeys(("schedulerName", "minAvailable"), "all nodes start together"),
+    **dict.fromkeys(
+        ("network", "networks", "endpoint_mode", "svc"), "nodes have a network and host names of their own"
+    ),
+    **dict.fromkeys(("mpiImplementation", "sshAuthMountPath", "launcherCreationPolicy"), "composesim starts the ranks"),
+    **dict.fromkeys(("rayVersion", "rayStartParams", "authOptions"), "composesim starts Ray, with a token"),
+    **dict.fromkeys(("rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf"), "composesim is the rendezvous"),
+    "medium": "/dev/shm is always memory",
+    "completionMode": "nodes are always numbered",
 }
 
 
@@ -51,13 +71,13 @@ class Pod:
 
 def read_pod(job: Object, path: KeyPath, *names: str, with_resources: bool = True) -> Pod:
     """Take what a pod's spec says, from the container with the first of these names that exists, else from the first container."""
-    job.used.update((*path, key) for key in ("restartPolicy", "schedulerName"))
     indexes = job.keys(*path, "containers")
     if not indexes:
         raise job.error(path, "this pod has no containers")
-    known = {job.text(*path, "containers", index, "name"): index for index in indexes}
+    known = {str(job.peek(*path, "containers", index, "name")): index for index in indexes}
     index = next((known[name] for name in names if name in known), indexes[0])
     own = (*path, "containers", index)
+    job.used.add((*own, "name"))
     pod = read_container(job, own)
     if with_resources:
         pod.gpus, pod.gpus_at = read_resources(job, (*own, "resources"))
@@ -69,7 +89,6 @@ def read_container(job: Object, path: KeyPath, *, env: str = "env") -> Pod:
     """Take the image, the variables and the command of a container."""
     if job.has(*path, "image"):
         job.take("image", job.text(*path, "image"), *path, "image")
-    job.used.update((*path, key) for key in ("stdin", "tty", "terminationMessagePolicy"))
     variables = _read_variables(job, (*path, env))
     words = [*job.words(*path, "command"), *job.words(*path, "args")]
     at = (*path, "command" if job.has(*path, "command") else "args")
@@ -96,11 +115,11 @@ def _read_variables(job: Object, path: KeyPath) -> dict[str, str]:
             source = next(iter(job.keys(*path, index, "valueFrom")), "")
             is_reference = source in ("secretKeyRef", "configMapKeyRef")
             text = f"its value is in another object: --env {name}" if is_reference else "the cluster sets it"
-            job.ignore(f"{name}: {text}", *path, index)
+            job.note("ignored", f"env {name}: {text}", *path, index)
             continue
         text = job.text(*path, index, "value")
         found[name] = _REFERENCE.sub(lambda match: _value(match, found), text)
-        take_variables(job.draft, {name: (found[name], job.line(*path, index))}, key=str(path[-1]))
+        take_variable(job.draft, name, found[name], key=dotted((*path, index)), line=job.line(*path, index))
     return found
 
 
@@ -117,8 +136,9 @@ def read_resources(job: Object, path: KeyPath) -> tuple[int, KeyPath]:
             at = (*path, part, str(name))
             if str(name).endswith("/gpu") or str(name).startswith(GPU):
                 gpus, gpus_at = max(gpus, job.number(*at) or 0), at
-            elif name in ("cpu", "memory"):
-                job.used.add(at)
+            elif name in ("cpu", "memory") and at not in (cpu_at, memory_at):
+                counts = cpu_at if name == "cpu" else memory_at
+                job.note("ignored", f"line {job.line(*counts)} counts", *at)
     if job.has(*memory_at):
         job.take("memory", _bytes(job, memory_at), *memory_at, said=f"memory {job.text(*memory_at)}")
     if cpu_at != path:
@@ -131,11 +151,12 @@ def read_shared_memory(job: Object, path: KeyPath, container: KeyPath) -> None:
     mounts = [(*container, "volumeMounts", index) for index in job.keys(*container, "volumeMounts")]
     mounted = [at for at in mounts if job.peek(*at, "mountPath") == SHARED_MEMORY]
     for mount in mounted:
-        name = job.get(*mount)["name"]
+        name = job.text(*mount, "name")
+        job.used.add((*mount, "mountPath"))
         for index in job.keys(*path, "volumes"):
             volume = (*path, "volumes", index)
             if job.peek(*volume, "name") == name:
-                job.used.add(volume)
+                job.used.add((*volume, "name"))
                 if job.has(*volume, "emptyDir", "sizeLimit"):
                     at = (*volume, "emptyDir", "sizeLimit")
                     job.take("shm_size", _bytes(job, at), *at, said=f"shm_size {job.text(*at)}")

@@ -147,28 +147,38 @@ def _take_words(draft: Draft, launched: Launched, line: int, key: str) -> None:
 
 def _take_options(draft: Draft, launched: Launched, cluster: Cluster, line: int) -> None:
     options, name = launched.options, launched.launcher
-    nodes = options.get("nodes", "")
+    keys = {what: f"{name} {option}" for what, option in launched.written.items()}
+    least, _, most = options.get("nodes", "").partition(":")
+    nodes = least if least == most else options.get("nodes", "")
     if re.fullmatch(r"[0-9]+:[0-9]+", nodes) and len(set(nodes.split(":"))) == 2:
-        draft.take("elastic", nodes, f"{name} --nnodes", line)
+        draft.take("elastic", nodes, keys["nodes"], line)
     elif nodes.isdecimal() and int(nodes) not in (0, cluster.nodes):
         text = f"the job has {format_count(cluster.nodes, 'node')}, and {name} starts on {nodes}: its number counts"
-        draft.take("nodes", int(nodes), f"{name} --nnodes", line, changed=text)
+        draft.take("nodes", int(nodes), keys["nodes"], line, changed=text)
     nodes_here = draft.values.get("nodes", cluster.nodes)
-    ranks = _ranks(draft, options, cluster, nodes_here, name, line)
+    key = keys.get("nproc") or keys.get("ranks") or name
+    ranks = _ranks(draft, options, cluster, nodes_here, name, key=key, line=line)
     if ranks and launched.launcher != "command":
-        draft.take("nproc_per_node", ranks, f"{name} --nproc-per-node" if "nproc" in options else name, line)
+        draft.take("nproc_per_node", ranks, key, line)
     if options.get("restarts", "").isdecimal():
-        draft.take("max_restarts", int(options["restarts"]), f"{name} --max-restarts", line)
+        draft.take("max_restarts", int(options["restarts"]), keys["restarts"], line)
     port = options.get("port", "")
     if port.isdecimal() and int(port) != STORE_PORT and 1024 <= int(port) <= 65535:
-        draft.take("master_port", int(port), f"{name} --master-port", line)
+        draft.take("master_port", int(port), keys["port"], line)
+    said = {note.key for note in draft.notes}
+    for what, key in keys.items():
+        if key not in said:
+            reason = f"'{without_marks(options[what]):.40}' has a value on the cluster only"
+            draft.settle(key, line, is_read=options[what].replace(":", "").isdecimal(), reason=reason)
     for option in launched.left_out:
         known = any(part in option.replace("_", "-") for part in _RENDEZVOUS)
         text = "composesim is the rendezvous, and numbers the nodes" if known else "has no counterpart here"
         draft.note("ignored", f"{name} {option}", line, text)
 
 
-def _ranks(draft: Draft, options: Mapping[str, str], cluster: Cluster, nodes: int, name: str, line: int) -> int | None:
+def _ranks(
+    draft: Draft, options: Mapping[str, str], cluster: Cluster, nodes: int, name: str, *, key: str, line: int
+) -> int | None:
     """Return the ranks per node: those that the command names, else one per GPU if it asks for that, else the file's."""
     if name in ("python", "command"):
         return cluster.tasks
@@ -183,27 +193,35 @@ def _ranks(draft: Draft, options: Mapping[str, str], cluster: Cluster, nodes: in
         given = f"'{nproc:.40}' is" if nproc else "the default is"
         if cluster.gpus or nproc in ("cpu", "auto", "gpu"):
             return cluster.ranks or max(1, cluster.gpus)
-        draft.note("changed", f"{name} --nproc-per-node", line, f"{given} known on the cluster only: 1 rank per node")
+        draft.note("changed", key, line, f"{given} known on the cluster only: 1 rank per node")
     return cluster.ranks
 
 
 def take_variables(draft: Draft, variables: Mapping[str, tuple[str, int]], *, key: str = "env") -> None:
-    """Add variables, given as (value, line), to those of the nodes; leave out those that mean something on the cluster only."""
+    """Add the variables of a command or a script, given as (value, line)."""
     for name, (value, line) in variables.items():
-        own = f"{key} {name}"
-        try:
-            check_environment({} if name.startswith("COMPOSESIM_") else {name: value})
-        except ValueError as error:
-            raise draft.error(line, f"{key}: {error}") from None
-        reason = next((text for pattern, text in _NOT_HERE if pattern.fullmatch(name)), "")
-        if reason:
-            draft.note("ignored", own, line, reason)
-        elif UNKNOWN in value:
-            draft.note("ignored", own, line, "has a value on the cluster only: set it here with --env")
-        else:
-            draft.values.setdefault("env", {})[name] = value
-            draft.lines.setdefault("env", line)
-            draft.note("taken", own, line, f"env {name}")
+        take_variable(draft, name, value, key=f"{key} {name}", line=line)
+
+
+def take_variable(draft: Draft, name: str, value: str, *, key: str, line: int) -> None:
+    """Add a variable to those of the nodes; leave out one that means something on the cluster only."""
+    try:
+        check_environment({} if name.startswith("COMPOSESIM_") else {name: value})
+    except ValueError as error:
+        raise draft.error(line, f"{key}: {error}") from None
+    own = f"env {name}"
+    reason = next((text for pattern, text in _NOT_HERE if pattern.fullmatch(name)), "")
+    if not reason and UNKNOWN in value:
+        reason = f"has a value on the cluster only: --env {name}=VALUE"
+    if reason:
+        draft.note("ignored", key, line, f"{own}: {reason}")
+        return
+    variables = draft.values.setdefault("env", {})
+    if variables.get(name, value) != value:
+        draft.overrule(own, line)
+    variables[name] = value
+    draft.lines.setdefault("env", line)
+    draft.note("taken", key, line, own)
 
 
 _NOT_HERE = (

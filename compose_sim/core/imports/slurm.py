@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from compose_sim.core.imports.job_file import Draft, JobFile, template_hint
+from compose_sim.core.imports.pods import NAMED_HERE
 from compose_sim.core.imports.program import Cluster, calls_of_call, take_gpus, take_program, take_variables
 from compose_sim.core.imports.shell import Call, Shell
 
@@ -34,10 +36,40 @@ def directives_of(text: str) -> list[re.Match[str]]:
     return [*_DIRECTIVE.finditer(text, 0, header.end() if header else 0)]
 
 
+@dataclass(slots=True)
+class _Options:
+    """The options of all directives, which records those that were read."""
+
+    written: list[tuple[str, str, int]] = field(default_factory=list)  # name, value and line; the last one counts
+    used: set[str] = field(default_factory=set)
+
+    def has(self, name: str) -> bool:
+        """Return whether an option is given."""
+        return any(name == each for each, _, _ in self.written)
+
+    def peek(self, name: str) -> tuple[str, int]:
+        """Return the value and the line of an option, or nothing and line 1, without counting it as read."""
+        return next(((value, line) for each, value, line in reversed(self.written) if each == name), ("", 1))
+
+    def get(self, name: str) -> tuple[str, int]:
+        """Return the value and the line of an option, or nothing and line 1."""
+        self.used.add(name)
+        return self.peek(name)
+
+    def settle(self, draft: Draft) -> None:
+        """Note every option that no note is about."""
+        said = {note.key for note in draft.notes}
+        for name, _, line in self.written:
+            if line != (counts := self.peek(name)[1]):
+                draft.note("ignored", f"--{name}", line, f"line {counts} counts")
+            elif f"--{name}" not in said:
+                draft.settle(f"--{name}", line, is_read=name in self.used, reason=_REASONS.get(name, ""))
+
+
 def read_sbatch(draft: Draft, variables: Mapping[str, str]) -> JobFile:
     """Return what a script for sbatch asks for; raise SpecError, with the line, for what cannot be honored."""
     text = draft.text
-    given: dict[str, tuple[str, int]] = {}
+    given = _Options()
     for match in directives_of(text):
         if match[1].split()[:1] in (["hetjob"], ["packjob"]):
             line = text.count("\n", 0, match.start()) + 1
@@ -48,8 +80,8 @@ def read_sbatch(draft: Draft, variables: Mapping[str, str]) -> JobFile:
         **{"SLURM_NNODES": str(nodes), "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_NTASKS": str(nodes * tasks)},
         **{"SLURM_NPROCS": str(nodes * tasks), "SLURM_NTASKS_PER_NODE": str(tasks)},
         **({"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_GPUS_PER_NODE": str(gpus)} if gpus else {}),
-        **({"SLURM_CPUS_PER_TASK": given["cpus-per-task"][0]} if "cpus-per-task" in given else {}),
-        **({"SLURM_JOB_NAME": given["job-name"][0]} if "job-name" in given else {}),
+        **({"SLURM_CPUS_PER_TASK": given.peek("cpus-per-task")[0]} if given.has("cpus-per-task") else {}),
+        **({"SLURM_JOB_NAME": given.peek("job-name")[0]} if given.has("job-name") else {}),
     }
     shell = Shell(variables={**variables, **known}, positional=["sbatch"], has_arguments=True)
     started = [*shell.calls(text)]
@@ -60,20 +92,22 @@ def read_sbatch(draft: Draft, variables: Mapping[str, str]) -> JobFile:
     if launched.launcher == "python" and draft.values.get("nproc_per_node", 1) > 1:
         draft.note("changed", "srun", 1, "composesim sets RANK and WORLD_SIZE, and no SLURM_PROCID")
     take_variables(draft, shell.exported, key="export")
-    if "exclusive" in given and not gpus_line and launched.launcher != "command":
-        line = given["exclusive"][1]
+    if given.has("exclusive") and not gpus_line and launched.launcher != "command":
+        _, line = given.get("exclusive")
         draft.note(
             "taken", "--exclusive", line, "the GPUs of whole nodes, whose number is not in the file: one per rank"
         )
     else:
-        take_gpus(draft, gpus, "GPUs", gpus_line or 1)
+        option = next((f"--{name}" for name in _GPU_OPTIONS if name in given.used), "GPUs")
+        take_gpus(draft, gpus, option, gpus_line or 1)
     for call in started:
         if call.words[0] == "for" and (retries := _RETRIES.fullmatch(call.words[-1])):
             draft.take("max_restarts", int(retries[1]), " ".join(call.words), call.line)
+    given.settle(draft)
     return draft.finished("sbatch script")
 
 
-def _read_options(draft: Draft, text: str, line: int, given: dict[str, tuple[str, int]]) -> None:
+def _read_options(draft: Draft, text: str, line: int, given: _Options) -> None:
     """Add the options of one directive."""
     try:
         words = shlex.split(text, comments=True)
@@ -87,44 +121,41 @@ def _read_options(draft: Draft, text: str, line: int, given: dict[str, tuple[str
             name, equals, value = _SHORT.get(word[1:2], word[1:2]), word[2:], word[2:].removeprefix("=")
         if not equals and words and not words[0].startswith("-"):
             value = words.pop(0)
-        given[name] = (value, line)
+        given.written.append((name, value, line))
 
 
-def _layout(draft: Draft, given: Mapping[str, tuple[str, int]]) -> tuple[int, int, int, int]:
+def _layout(draft: Draft, given: _Options) -> tuple[int, int, int, int]:
     """Take nodes and limits; return nodes, tasks per node and GPUs per node with their line."""
 
     def number(name: str) -> int:
-        value, line = given.get(name, ("0", 1))
-        if not value.isdecimal() or len(value) > 6:
+        value, line = given.get(name)
+        if given.has(name) and (not value.isdecimal() or len(value) > 6):
             raise draft.error(line, f"--{name}: '{value:.40}' is not a whole number")
-        return int(value)
+        return int(value or 0)
 
-    least, _, most = given.get("nodes", ("1", 1))[0].partition("-")
-    if not least.isdecimal() or not int(least):
-        problem = f"--nodes: '{least:.40}' is not a number of nodes"
-        raise draft.error(given["nodes"][1], problem, hint=template_hint(least))
-    nodes = int(least)
+    text, nodes_line = given.get("nodes")
+    least, _, most = text.partition("-")
+    if given.has("nodes") and not (least.isdecimal() and int(least) > 0):
+        raise draft.error(nodes_line, f"--nodes: '{least:.40}' is not a number of nodes", hint=template_hint(least))
+    nodes = int(least or 1)
     tasks = number("ntasks-per-node")
     if not tasks and (total := number("ntasks")):
-        nodes = nodes if "nodes" in given else total
+        nodes = nodes if given.has("nodes") else total
         tasks = -(-total // nodes)
     tasks = tasks or 1
-    draft.take("nodes", nodes, "--nodes", given.get("nodes", ("", 1))[1])
+    draft.take("nodes", nodes, "--nodes", nodes_line)
     if most.isdecimal() and int(most) > nodes:
-        draft.note("changed", "--nodes", given["nodes"][1], f"{nodes} nodes, the least of the range")
+        draft.note("changed", "--nodes", nodes_line, f"{nodes} nodes, the least of the range")
     cpus = number("cpus-per-task")
     if cpus:
-        draft.take("cpus", cpus * tasks, "--cpus-per-task", given["cpus-per-task"][1])
+        draft.take("cpus", cpus * tasks, "--cpus-per-task", given.peek("cpus-per-task")[1])
     gpus, gpus_line = _gpus(draft, given, nodes, tasks)
     _take_memory(draft, given, cpus * tasks, gpus)
-    if "time" in given and not _TIME.fullmatch(given["time"][0]):
-        raise draft.error(given["time"][1], f"--time: '{given['time'][0]:.40}' is not a time such as 1-12:00:00")
-    if "time" in given and (seconds := _seconds(given["time"][0])):
-        draft.take("timeout", seconds, "--time", given["time"][1], said=f"timeout {seconds}s")
-    used = ("nodes", "ntasks-per-node", "ntasks", "cpus-per-task", "time", "mem", "mem-per-cpu", "mem-per-gpu")
-    for name, (_, line) in given.items():
-        if name not in (*used, *_GPU_OPTIONS):
-            draft.note("ignored", f"--{name}", line, _REASONS.get(name, "has no counterpart here"))
+    time, time_line = given.get("time")
+    if given.has("time") and not _TIME.fullmatch(time):
+        raise draft.error(time_line, f"--time: '{time:.40}' is not a time such as 1-12:00:00")
+    if seconds := _seconds(time):
+        draft.take("timeout", seconds, "--time", time_line, said=f"timeout {seconds}s")
     return nodes, tasks, gpus, gpus_line
 
 
@@ -134,16 +165,16 @@ _REASONS = {
     **dict.fromkeys(
         ("partition", "account", "qos", "constraint", "nodelist", "exclude", "reservation"), "there is one machine"
     ),
-    "job-name": "the run is named after the script: --name",
+    "job-name": NAMED_HERE,
     "exclusive": "nodes share this machine",
     "requeue": "a failed run is not submitted again: --max-restarts",
 }
 
 
-def _gpus(draft: Draft, given: Mapping[str, tuple[str, int]], nodes: int, tasks: int) -> tuple[int, int]:
+def _gpus(draft: Draft, given: _Options, nodes: int, tasks: int) -> tuple[int, int]:
     """Return the GPUs per node, and the line of the option; 0 if there is none."""
     for name in _GPU_OPTIONS:
-        value, line = given.get(name, ("", 1))
+        value, line = given.peek(name)
         entries = [
             entry.removeprefix("gpu").removeprefix(":")
             for entry in value.split(",")
@@ -151,6 +182,7 @@ def _gpus(draft: Draft, given: Mapping[str, tuple[str, int]], nodes: int, tasks:
         ]
         if not value or not entries:
             continue
+        given.get(name)
         count = entries[0].rpartition(":")[2].partition("(")[0]
         number = int(count) if count.isdecimal() else 1
         if name == "gpus-per-task":
@@ -161,9 +193,9 @@ def _gpus(draft: Draft, given: Mapping[str, tuple[str, int]], nodes: int, tasks:
     return 0, 0
 
 
-def _take_memory(draft: Draft, given: Mapping[str, tuple[str, int]], cpus: int, gpus: int) -> None:
+def _take_memory(draft: Draft, given: _Options, cpus: int, gpus: int) -> None:
     for name, factor in (("mem", 1), ("mem-per-cpu", max(1, cpus)), ("mem-per-gpu", max(1, gpus))):
-        value, line = given.get(name, ("", 1))
+        value, line = given.get(name)
         if not value:
             continue
         match = _MEMORY.fullmatch(value)
@@ -211,6 +243,9 @@ def _without_srun(draft: Draft, call: Call, nodes: int, tasks: int) -> Call:
         if option == "--container-image" and not value.startswith(("/", ".")):
             image = value.removeprefix("docker://").replace("#", "/")
             draft.take("image", image, "srun --container-image", call.line)
+    for name in counts:
+        if name in ("nodes", "ntasks", "ntasks-per-node"):
+            draft.settle(f"srun --{name}", call.line, is_read=bool(counts[name]), reason="is not a number")
     if options:
         draft.note("ignored", f"srun {' '.join(options)}", call.line, "ranks start without srun")
     if "nodelist" not in counts:  # else each of several steps runs on a part of the nodes

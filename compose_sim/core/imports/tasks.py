@@ -9,7 +9,15 @@ from typing import Any
 
 from compose_sim.core.export.pods import SHARED_MEMORY
 from compose_sim.core.imports.job_file import Object
-from compose_sim.core.imports.program import Cluster, calls_of_words, take_gpus, take_program, take_variables
+from compose_sim.core.imports.pods import NAMED_HERE
+from compose_sim.core.imports.program import (
+    Cluster,
+    calls_of_words,
+    take_gpus,
+    take_program,
+    take_variable,
+    take_variables,
+)
 from compose_sim.core.imports.shell import UNKNOWN, Shell
 from compose_sim.core.request.yaml_source import KeyPath, YamlText, dotted
 from compose_sim.core.units import parse_bytes
@@ -32,16 +40,12 @@ def read_swarm(job: Object, others: Sequence[YamlText]) -> None:
     for group in groups.values():
         if group is not chosen:
             for at in group:
-                job.ignore("only the services that train run here", *at)
+                job.note("ignored", "only the services that train run here", *at)
     for at in chosen[1:]:
+        job.note("taken", f"like {dotted(chosen[0])}", *at)
         job.used.add(at)
     own, nodes = chosen[0], nodes_of[id(chosen)]
     job.draft.take("nodes", nodes, dotted(own), job.line(*own))
-    job.used.update({(*own, "networks"), (*own, "deploy", "endpoint_mode")})
-    restarts = (*own, "deploy", "restart_policy")
-    if job.text(*restarts, "condition") != "none" and job.has(*restarts):
-        job.ignore("a failed rank ends the run: --max-restarts", *restarts)
-    job.used.update({("networks",), ("version",), (*own, "deploy", "mode")})
     if job.has(*own, "image"):
         job.take("image", job.text(*own, "image"), *own, "image")
     variables = _variables(job, (*own, "environment"), filled=True)
@@ -82,12 +86,13 @@ def _variables(job: Object, path: KeyPath, *, filled: bool) -> dict[str, str]:
         pairs[name] = (text if equals else None, (*path, index))
     texts = {name: _filled(str(text)) if filled else str(text) for name, (text, _) in pairs.items()}
     found = {name: (texts[name], job.line(*at)) for name, (text, at) in pairs.items() if text is not None}
-    take_variables(job.draft, found, key=str(path[-1]))
+    for name, (text, line) in found.items():
+        take_variable(job.draft, name, text, key=dotted(pairs[name][1]), line=line)
     unset = {name: (*path, name) for name in job.declared(*path) if not isinstance(value, list)}
     unset |= {name: at for name, (_, at) in pairs.items()}
     for name, at in unset.items():
         if name not in found:
-            job.ignore(f"{name}: its value is not in this file: --env {name}", *at)
+            job.note("ignored", f"env {name}: its value is not in this file: --env {name}", *at)
     return {name: text for name, (text, _) in found.items()}
 
 
@@ -103,7 +108,7 @@ def _resources_of_service(job: Object, own: KeyPath) -> tuple[int, KeyPath]:
         volume = (*own, "volumes", index)
         if job.peek(*volume, "target") == SHARED_MEMORY and job.has(*volume, "tmpfs", "size"):
             job.take("shm_size", _size(job, (*volume, "tmpfs", "size")), *volume, "tmpfs", "size")
-            job.used.add(volume)
+            job.used.update({(*volume, "target"), (*volume, "type")})
     if job.has(*own, "shm_size"):
         job.take("shm_size", _size(job, (*own, "shm_size")), *own, "shm_size")
     gpus, gpus_at = 0, reservations
@@ -111,13 +116,13 @@ def _resources_of_service(job: Object, own: KeyPath) -> tuple[int, KeyPath]:
         at = (*reservations, "generic_resources", index, "discrete_resource_spec")
         if "gpu" in str(job.peek(*at, "kind")).lower():
             gpus, gpus_at = job.number(*at, "value") or 0, at
-            job.used.add(at)
+            job.used.add((*at, "kind"))
     for index in job.keys(*reservations, "devices"):
         at = (*reservations, "devices", index)
-        if "gpu" in str(job.get(*at, "capabilities")):
+        if "gpu" in str(job.peek(*at, "capabilities")):
             count = job.text(*at, "count")
             gpus, gpus_at = int(count) if count.isdecimal() else 1, at
-            job.used.add((*at, "driver"))
+            job.used.update({(*at, "driver"), (*at, "capabilities")})
     return gpus, gpus_at
 
 
@@ -132,6 +137,8 @@ def read_skypilot(job: Object, others: Sequence[YamlText]) -> None:
     """Take a SkyPilot task: what its `run` starts on every node."""
     if not job.has("run"):
         raise job.error((), "this SkyPilot task has no run")
+    if job.has("name"):
+        job.note("ignored", NAMED_HERE, "name")
     nodes = job.number("num_nodes", least=1) or 1
     job.take("nodes", nodes, "num_nodes")
     gpus, gpus_at = _accelerators(job)
@@ -143,8 +150,7 @@ def read_skypilot(job: Object, others: Sequence[YamlText]) -> None:
         job.take("image", image.removeprefix("docker:"), "resources", "image_id")
     envs = _variables(job, ("envs",), filled=False)
     for name in job.declared("secrets"):
-        job.ignore(f"{name}: its value is not in this file: --env {name}", "secrets", name)
-    job.used.update({("name",), ("workdir",), ("secrets",)})
+        job.note("ignored", f"env {name}: its value is not in this file: --env {name}", "secrets", name)
     known = {"SKYPILOT_NUM_NODES": str(nodes), "SKYPILOT_NUM_GPUS_PER_NODE": str(gpus)}
     shell = Shell(variables={**envs, **known})
     whole = ("bash", "-c", job.text("run"))
@@ -170,11 +176,11 @@ def _accelerators(job: Object) -> tuple[int, KeyPath]:
     for choices in ("any_of", "ordered"):
         if not job.has(*at) and job.has("resources", choices):
             at = ("resources", choices, 0, "accelerators")
-    value = job.get(*at)
-    if isinstance(value, list):
-        value = next(iter(value), None)
-    if isinstance(value, Mapping):
-        name, count = next(iter(value.items()), ("", "0"))
-        value = f"{name}:{count or 1}"
+    value = job.peek(*at)
+    first = next(iter(job.keys(*at)), None)  # of several choices
+    if first is not None:
+        at, value = (*at, first), value[first]
+        value = f"{first}:{value or 1}" if isinstance(first, str) else value
+    job.used.add(at)
     name, _, count = str(value or "").partition(":")
     return (int(float(count)) if re.fullmatch(r"[0-9]{1,4}(\.[0-9]+)?", count) else int(bool(name))), at

@@ -35,6 +35,7 @@ class YamlText:
     values: dict[str, Any]
     lines: Mapping[KeyPath, int]
     text: str = field(repr=False, default="")
+    last_line: int = 0
 
     def line_of(self, path: KeyPath) -> int:
         """Return the line of a value, or of the innermost value around it that has one."""
@@ -73,7 +74,7 @@ def read_documents(text: str, source: str) -> list[YamlText]:
     for root in _compose(text, source, yaml.SafeLoader):
         if isinstance(root, yaml.MappingNode):
             reader = _Reader(source=source, text=text, variables=None, lines={(): root.start_mark.line + 1})
-            found.append(YamlText(source, reader.mapping(root, ()), reader.lines, text))
+            found.append(YamlText(source, reader.mapping(root, ()), reader.lines, text, root.end_mark.line + 1))
     return found
 
 

@@ -55,11 +55,10 @@ print(json.dumps([error.message for error in found]))
 """
 
 
-def problems(python: Path, program: str, values: Any) -> list[str]:
+def problems(python: Path, program: str, values: Any) -> Any:
     """Return what a program in another environment says about these values."""
     done = subprocess.run([python, "-c", program], input=json.dumps(values), capture_output=True, text=True, check=True)
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def pods_in(value: Any) -> list[Any]:
