@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Make an image of the distribution's Prometheus that starts like the official one, because no registry may be reachable.
 #
-#   scripts/prometheus_image.sh    make composesim-test-prometheus:1 if it does not exist (seconds, as root), and print its name
+#   scripts/prometheus_image.sh    make composesim-test-prometheus:2 if it does not exist (seconds, as root), and print its name
 set -euo pipefail
 
-TAG=composesim-test-prometheus:1
+TAG=composesim-test-prometheus:2
 
 if docker image inspect "$TAG" >/dev/null 2>&1; then
     echo "$TAG"
@@ -14,7 +14,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 chmod 755 "$folder" # apt downloads as a user of its own
 cd "$folder"
-mkdir -p package root/bin root/tmp root/usr/share
+mkdir -p package root/bin root/usr/share
+mkdir -m 1777 root/tmp # runc gives this mode to what is mounted there
 {
     flock 9 # other scripts may be installing packages
     apt-get download -q prometheus </dev/null >&2 || { apt-get update -q </dev/null >&2 && apt-get download -q prometheus </dev/null >&2; }

@@ -28,13 +28,13 @@ def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> 
     files.replace("docker-compose.yml", text, mode=0o600)
     files.replace(".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
     if is_run_folder(path):
-        files.share_folder(EMPTY, plan.user_ids)
+        files.share_folder(EMPTY, plan.owner_ids)
     for folder, own_files in (
         (IDENTITY_FILES, render_identity(plan)),
         (SERVICE_FILES, render_service_files(plan, loader=loader)),
     ):
         if own_files:
-            files.share_folder(folder, plan.user_ids)
+            files.share_folder(folder, plan.owner_ids)
         for name, content in own_files.items():
             files.replace(f"{folder}/{name}", content)
     return text

@@ -52,7 +52,7 @@ def run_function(
         )
     call = f"call-{secrets.token_hex(4)}"  # a new name: an earlier run of the same name may have left values
     session = Session(_request(request, name, call))
-    if session.plan.user_ids[0] != os.geteuid():
+    if session.plan.owner_ids[0] != os.geteuid():
         raise SpecError(
             f"nodes run as the user '{session.plan.user_name}', and root would load what {name} returns there",
             evidence="loading a value can execute code",
@@ -62,7 +62,7 @@ def run_function(
     files = SafeFolder(shared.path / call)
     try:
         _write_call(files, function, args, kwargs, name=name)
-        files.make_folder("values", session.plan.user_ids)  # where ranks write
+        files.make_folder("values", session.plan.owner_ids)  # where ranks write
         report = session.run(listener)
         if session.was_interrupted:
             raise KeyboardInterrupt

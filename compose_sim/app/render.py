@@ -44,7 +44,7 @@ def render(session: Session, *, force: bool) -> int:
     image = HOST_IMAGE if plan.image == "host" else plan.image
     text = write_documents(plan, folder, image=image, dotenv=request.dotenv)
     check_document(text, json.loads((assets.root() / "templates" / "schema" / "compose-spec.json").read_text()))
-    lay_out(folder, *plan.user_ids, token=plan.has_token, containers=plan.writers)
+    lay_out(folder, *plan.owner_ids, token=plan.has_token, containers=plan.writers)
     size = _copy_code(code, root, SafeFolder(folder))
     if plan.image == "host" and docker_facts().available:
         ensure_host_image()

@@ -94,7 +94,7 @@ class Session:
             return str(source)
         mount = Mount(source=str(source), target=f"{CONTAINER_FOLDER}/{name}", read_only=read_only)
         self._mounts += (mount,)
-        self.plan = replace(self.plan, mounts=(*self.plan.mounts, mount))
+        self.plan = self.plan.with_mounts(mount)
         return mount.target
 
     @resource_errors()
@@ -141,8 +141,8 @@ class Session:
         plan, self.host = self.request.plan(run=self.name, run_folder=self._folder, portable=self._portable)
         location = None if self._portable else location_choice(self.request.folder)
         choices = (*plan.choices, location) if location else plan.choices
-        environment, mounts = {**plan.environment, **self._environment}, (*plan.mounts, *self._mounts)
-        self.plan = replace(plan, environment=environment, mounts=mounts, choices=choices)
+        environment = {**plan.environment, **self._environment}
+        self.plan = replace(plan, environment=environment, choices=choices).with_mounts(*self._mounts)
 
     def _lay_out(self) -> None:
         if self.engine.statuses(self.name):
@@ -150,7 +150,7 @@ class Session:
                 f"a run named '{self.name}' already has nodes",
                 hint=f"choose another --name, or remove them: composesim down --run {self.name}",
             )
-        self.folder.clear(*self.plan.user_ids, token=self.plan.has_token, containers=self.plan.writers)
+        self.folder.clear(*self.plan.owner_ids, token=self.plan.has_token, containers=self.plan.writers)
         self.folder.write_plan(self.plan)
         if self.request.command:
             self.folder.write_command(self.request.command)

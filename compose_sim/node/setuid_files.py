@@ -32,12 +32,16 @@ _CALLS: dict[int, dict[int, tuple[int, ...]]] = {
     # AArch64: openat, mknodat, fchmod, fchmodat
     0xC00000B7: {56: (3, 2), 33: (2,), 52: (1,), 53: (2,), _FCHMODAT2: (2,)},
 }
+_GROUPS_OF_ROOT = (
+    0,
+    2_000_000_000,
+)  # in a container, and STAND_IN of core/plan/model.py, whose files are root's on the disk
 _MACHINES = ("x86_64", "aarch64")  # on others, the filter would refuse every call
 
 
 def _forbidden_bits() -> int:
     """Return the bits that a mode must not have; folders of shared groups need set-group-ID, so it is left to all other groups."""
-    return stat.S_ISUID | (0 if os.getegid() else stat.S_ISGID)
+    return stat.S_ISUID | (stat.S_ISGID if os.getegid() in _GROUPS_OF_ROOT else 0)
 
 
 def forbid_setuid_files() -> None:

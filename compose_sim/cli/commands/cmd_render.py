@@ -45,6 +45,10 @@ def command(
         say("It runs this machine's own Python, so it is bound to this machine; --image TAG makes one that travels.")
     if any(node.gpus and node.gpus.uuids for node in plan.nodes):
         say("It names this machine's GPUs by UUID; --gpus emulated or --gpus none makes one without them.")
+    if plan.user_ids[0] == 0 and not plan.is_rootless:
+        say(
+            "Its nodes run as root, because files of root can be mapped only by composesim up; --user NAME names another user."
+        )
     for line in link_lines(plan, token=session.folder.read_token()):
         say(line)
     say(f"Try: cd {folder} && docker compose up")

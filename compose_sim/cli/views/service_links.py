@@ -20,7 +20,7 @@ def link_lines(plan: Plan, *, token: str) -> list[str]:
     for port in plan.published:
         credentials = login(port, token=token)
         lines.append(f"  {port.name:<{width}}  {link(port, token=token)}{f'  ({credentials})' if credentials else ''}")
-        command = tunnel(port, user=plan.user_name, host=platform.node())
+        command = tunnel(port, user=plan.login, host=platform.node())
         lines.append(f"  {'':<{width}}  from another machine: {command}")
     return lines
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 
@@ -46,7 +47,7 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
     environment.filters |= {
         "quote": quote,
         "quote_list": quote_list,
-        "bind": bind,
+        "bind": lambda mount: bind(replace(mount, source=plan.source_of(mount))),
         "comment": comment,
         "project": project_name,
         "published": published,

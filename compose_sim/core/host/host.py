@@ -59,6 +59,7 @@ class Host:
     user_id: int  # nodes run as the caller, or as the owner of the folder if the caller is root
     group_id: int
     user_name: str
+    cannot_map: str = ""  # in a project of root: why its files cannot appear as those of another user in the nodes
     python: PythonFacts | None
     docker: DockerFacts
     gpus: Inventory = NO_GPUS

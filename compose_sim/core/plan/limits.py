@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from ipaddress import IPv4Network, ip_network
 from zlib import crc32
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.network.links import check_links
-from compose_sim.core.plan.model import REQUESTED, Choice
+from compose_sim.core.plan.model import NOBODY, REQUESTED, STAND_IN, Choice, Plan
 from compose_sim.core.request.spec import MAX_NODES_ON_A_BRIDGE, ClusterSpec
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import EnvironmentMissingError, SpecError
@@ -75,10 +77,29 @@ def _check_links(spec: ClusterSpec, *, portable: bool) -> None:
         raise SpecError(f"--link: {error}", hint="composesim up --nodes N --link …") from None
 
 
-def choose_user(spec: ClusterSpec, host: Host) -> Choice | None:
-    """Return the user that nodes run as, if one was requested."""
-    why = f"{REQUESTED}; nodes write to $COMPOSESIM_SHARED, and to the project if its permissions allow it"
-    return Choice(what="user", value=f"{host.user_name} ({host.user_id})", why=why) if spec.user else None
+def with_user_of_nodes(host: Host, *, mapped: Collection[str], hosted: bool) -> Host:
+    """Return the host with the user that nodes run as instead of root, if files of root are mapped, or if nodes need an sshd."""
+    if host.user_id or not (mapped or hosted):
+        return host
+    user = STAND_IN if mapped else NOBODY  # an sshd of root needs capabilities that nodes do not have
+    return replace(host, user_id=user, group_id=user, user_name="node")
+
+
+def choose_user(spec: ClusterSpec, host: Host, plan: Plan, *, portable: bool) -> Choice | None:
+    """Return the user that nodes in containers run as, if one was requested, or if the project belongs to root."""
+    user = f"{plan.user_name} ({plan.user_ids[0]})"
+    if spec.user:
+        why = f"{REQUESTED}; nodes write to $COMPOSESIM_SHARED, and to the project if its permissions allow it"
+        return Choice(what="user", value=user, why=why)
+    if plan.engine != "docker" or host.user_id:
+        return None
+    if plan.mapped:
+        return Choice(what="user", value=user, why="nodes see files of root as theirs; for root itself: --user root")
+    if plan.user_ids[0] or plan.is_rootless:
+        return None
+    without = "docker compose makes no such mounts" if portable else "not for nodes with GPUs"
+    why = f"files of root cannot be mapped to another user: {host.cannot_map or without}"
+    return Choice(what="user", value=user, why=why)
 
 
 def choose_network(spec: ClusterSpec, *, contained: bool, isolates: bool) -> Choice | None:

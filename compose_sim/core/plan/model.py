@@ -20,7 +20,11 @@ KINDS = ("events", "logs", "observations", "debug")  # of files that a node writ
 TOKEN = "secrets/token"  # in the run's folder, if the run has a token; only the nodes' user can read it
 HOSTED = "hosted"  # the launcher of nodes on which another program starts the ranks, by ssh
 NOBODY = 65534
+STAND_IN = (
+    2_000_000_000  # the user and the group that nodes run as if files of root appear as theirs; below 2^31, for Docker
+)
 REQUESTED = "requested"  # the reason of a choice that the user made
+MAPPED = "/run/composesim"  # on this machine: folders in which the stand-in owns what root owns, `RUN/NUMBER`
 WORKSPACE = "/workspace"  # the copied code of a rendered document
 
 
@@ -31,6 +35,11 @@ def short_folder(run: str) -> str:
     The local engine removes it with the run.
     """
     return f"/tmp/composesim-{sha256(run.encode()).hexdigest()[:8]}"
+
+
+def mapped_folder(run: str) -> str:
+    """Return the folder on this machine with the mapped mounts of a run."""
+    return f"{MAPPED}/{run}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +184,9 @@ class Plan:
     nodes: tuple[PlannedNode, ...]
     environment: Mapping[str, str]  # of all nodes
     mounts: tuple[Mount, ...]
+    mapped: tuple[
+        str, ...
+    ] = ()  # where nodes, as STAND_IN, own what root owns: the run's folder, and sources of mounts
     choices: tuple[Choice, ...] = ()
     submit: tuple[str, ...] = ()  # options of `sbatch`, with the slurm engine
 
@@ -199,6 +211,31 @@ class Plan:
         """Return the user and the group that nodes run as."""
         user, _, group = self.user.partition(":")
         return int(user), int(group)
+
+    @property
+    def owner_ids(self) -> tuple[int, int]:
+        """Return the user and the group to whom files of the nodes belong on the disk."""
+        return (0, 0) if self.mapped else self.user_ids
+
+    @property
+    def login(self) -> str:
+        """Return the name of the user who may open services of the run."""
+        return "root" if self.mapped else self.user_name
+
+    def with_mounts(self, *mounts: Mount) -> Plan:
+        """Return the plan with further mounts of files of the user."""
+        mapped = (*self.mapped, *(mount.source for mount in mounts)) if self.mapped else ()
+        return replace(self, mounts=(*self.mounts, *mounts), mapped=mapped)
+
+    def source_of(self, mount: Mount) -> str:
+        """Return what containers mount: the source, or the place where root's files in it are mapped."""
+        if self.mapped and mount.source.startswith("./"):
+            return f"{mapped_folder(self.run)}/0/{mount.source[2:]}"
+        return (
+            f"{mapped_folder(self.run)}/{self.mapped.index(mount.source)}"
+            if mount.source in self.mapped
+            else mount.source
+        )
 
     @property
     def brings_users(self) -> bool:

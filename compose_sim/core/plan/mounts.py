@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 
 from compose_sim.core.host.host import Host
@@ -56,6 +56,14 @@ def node_mounts(spec: ClusterSpec, host: Host, program: Program, *, image: str) 
         source = str(PurePosixPath(host.folder) / source)
         mounts.append(Mount(source=source, target=target, read_only=mode == ["ro"]))
     return tuple(mounts)
+
+
+def mapped_sources(spec: ClusterSpec, host: Host, mounts: Iterable[Mount], *, run_folder: str) -> tuple[str, ...]:
+    """Return where nodes shall own what root owns, in a project of root: the run's folder, and all mounts but the system's."""
+    if spec.user or host.user_id or host.cannot_map or host.docker.rootless:
+        return ()
+    sources = (mount.source for mount in mounts if mount.source not in host.system_paths)
+    return tuple(dict.fromkeys([run_folder, *sources]))
 
 
 def driver_mounts(gpus: GpuPlan | None) -> tuple[Mount, ...]:

@@ -23,11 +23,10 @@ from compose_sim.core.plan.defaults import (
 )
 from compose_sim.core.plan.environment import common_environment, gpu_environment, stall_seconds, with_dotenv
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME, GpuPlan, plan_gpus
-from compose_sim.core.plan.limits import check_limits, choose_network, choose_subnet, choose_user
+from compose_sim.core.plan.limits import check_limits, choose_network, choose_subnet, choose_user, with_user_of_nodes
 from compose_sim.core.plan.model import (
     CONTAINER_FOLDER,
     HOSTED,
-    NOBODY,
     Choice,
     Mount,
     Plan,
@@ -36,7 +35,7 @@ from compose_sim.core.plan.model import (
     PlannedNode,
     Program,
 )
-from compose_sim.core.plan.mounts import driver_mounts, node_mounts, private_project
+from compose_sim.core.plan.mounts import driver_mounts, mapped_sources, node_mounts, private_project
 from compose_sim.core.plan.node_roles import role_command
 from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
 from compose_sim.core.plan.recipes.options import check_options
@@ -62,6 +61,7 @@ class _Runtime:
     mounts: tuple[Mount, ...] = ()
     gpus: Choice
     gpu_plan: GpuPlan | None = None  # None if nodes see no GPU of this machine
+    mapped: tuple[str, ...] = ()  # see Plan
     backend: Choice
     scarce: tuple[Choice, ...] = ()  # resources of this machine
 
@@ -114,7 +114,7 @@ def make_plan(
     is_isolated = network is not None and network.value == "isolated"
     is_limited = runtime.contained and not portable
     common = with_dotenv(plan.environment, dotenv or {}, contained=runtime.contained)
-    requested = filter(None, (choose_user(spec, host), project, network))
+    requested = filter(None, (choose_user(spec, host, plan, portable=portable), project, network))
     return replace(
         plan,
         # A rendered document leaves the subnet to the engine that will run it.
@@ -150,8 +150,6 @@ def _choose_runtime(
         )
     check_limits(spec, host, engine=engine.value, portable=portable)
     contained = engine.value == "docker"
-    if contained and launcher == HOSTED and host.user_id == 0:  # sshd of root needs capabilities that nodes do not have
-        host = replace(host, user_id=NOBODY, group_id=NOBODY, user_name="node")
     folder = CONTAINER_FOLDER if contained else run_folder
     mounts = node_mounts(spec, host, program, image=image.value) if contained else ()
     cuda, framework = cuda_of_nodes(host, image=image.value, packages=recipe.PACKAGES)
@@ -167,6 +165,9 @@ def _choose_runtime(
             visible=[mount.target for mount in mounts if mount.source == mount.target],
         )
         shown = Choice(what="gpus", value=gpu_plan.value, why=gpu_plan.why)
+    may_map = contained and gpu_plan is None and not portable
+    mapped = mapped_sources(spec, host, mounts, run_folder=run_folder) if may_map else ()
+    host = with_user_of_nodes(host, mapped=mapped, hosted=contained and launcher == HOSTED)
     on_all = gpu_plan is None or all(node.bound.uuids for node in gpu_plan.nodes)
     backend = choose_backend(spec, host, gpus=hidden.value if hidden else None, all_nodes=on_all)
     needs = {"engine": engine.value, "launcher": launcher, "backend": backend.value}
@@ -179,6 +180,7 @@ def _choose_runtime(
         mounts=mounts,
         gpus=shown,
         gpu_plan=gpu_plan,
+        mapped=mapped,
         backend=backend,
         scarce=() if portable else check_capacity(spec, host, **needs),
     )
@@ -245,6 +247,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
             **recipe.environment(layout),
         },
         mounts=(*runtime.mounts, *driver_mounts(gpu_plan)),
+        mapped=runtime.mapped,
         submit=submit,
         choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus, *job, *runtime.scarce),
     )

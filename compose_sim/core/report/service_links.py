@@ -43,7 +43,7 @@ def published_services(plan: Plan, *, host: str) -> tuple[PublishedService, ...]
             name=port.name,
             port=port.host_port,
             url=link(port, token=""),
-            tunnel=tunnel(port, user=plan.user_name, host=host),
+            tunnel=tunnel(port, user=plan.login, host=host),
         )
         for port in plan.published
     )

@@ -186,7 +186,7 @@ class ClusterSpec(BaseModel):
         Flag("cluster", "NAME|UID", unset="you, or the owner of the project if you are root", needs_docker=True),
     ] = Field(
         None,
-        description="User of the nodes. Only root can choose one, in a project of root.",
+        description="User of the nodes. Only root can choose one, in a project of root: root, or one who does not own its files.",
         examples=["nobody"],
     )
     network: Annotated[

@@ -16,7 +16,7 @@ from compose_sim.core.compose.names import container_name
 from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan
-from compose_sim.engine.docker import actions, daemon, firewall, images
+from compose_sim.engine.docker import actions, daemon, firewall, images, mapped_folders
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.subprocesses import (
@@ -60,6 +60,8 @@ class DockerEngine:
         """Close this machine to the nodes, and run `docker compose up` for everything that the run begins with, at once."""
         if still_open := firewall.close_host(plan, live=_runs_with_networks() if plan.closes_host else ()):
             folder.append_event("note", message=still_open)
+        for problem in mapped_folders.mount_folders(plan, folder):
+            folder.append_event("note", message=problem)
         self._started_at = time.time()
         nodes = [node.name for node in plan.initial_nodes]
         names = ("master", *nodes, *(service.name for service in plan.services))
@@ -141,7 +143,8 @@ class DockerEngine:
             _remove_if_any(["stop", "--time", "6"], [each for each, role in roles.items() if role == MPS_NAME])
             _remove_if_any(["rm", "--force", "--volumes"], list(roles))
             networks = dict(line.split() for line in listed.result().splitlines())  # the id, and whether it is isolated
-        if "false" in networks.values() or (roles and not networks):  # somebody may have removed the network
+        was_there = mapped_folders.unmount_folders(run) or bool(roles)
+        if "false" in networks.values() or (was_there and not networks):  # somebody may have removed the network
             firewall.open_host(run)
         _remove_if_any(["network", "rm"], list(networks))
 
@@ -158,7 +161,7 @@ class DockerEngine:
         return try_output_of(["docker", "logs", "--tail", str(lines), container_name(run, node)])[1]
 
     def remaining_runs(self) -> Mapping[str, str]:
-        """Return the runs that still have a container or a network."""
+        """Return the runs that still have a container, a network or a mount."""
         form = f'{{{{.Label "{_RUN_LABEL}"}}}} {{{{.Label "{_FOLDER_LABEL}"}}}}'
         query = ["--filter", f"label={_RUN_LABEL}", "--format", form]
         with ThreadPoolExecutor(max_workers=2) as pool:
@@ -169,11 +172,15 @@ class DockerEngine:
         folders: dict[str, str] = {}
         for run, _, folder in labels:
             folders[run] = folder or folders.get(run, "")  # a helper in a node's network has no folder
+        folders = mapped_folders.runs_with_mounts() | folders
         return dict(sorted(folders.items()))
 
     def forget_absent_runs(self) -> None:
-        """Remove the firewall rules of runs whose networks somebody has removed."""
-        firewall.open_host(live=_runs_with_networks())
+        """Remove the firewall rules and the mounts of runs whose networks somebody has removed."""
+        live = _runs_with_networks()
+        firewall.open_host(live=live)
+        for run in mapped_folders.unmount_absent(live):
+            firewall.open_host(run)  # its rules may be too new for the above
 
     def problem(self) -> str:
         """Return that the daemon does not respond, if so."""

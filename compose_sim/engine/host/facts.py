@@ -18,7 +18,9 @@ from pathlib import Path
 from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
 from compose_sim.engine.host.capacity import available_memory, free_process_ids, most_neighbors
 from compose_sim.engine.host.docker_facts import docker_facts
+from compose_sim.engine.host.docker_socket import daemon_ids
 from compose_sim.engine.host.gpus import inspect_gpus
+from compose_sim.engine.host.mapped_mount import why_unmappable
 from compose_sim.engine.host.ports import listening_ports
 from compose_sim.engine.project_owner import Owner, owner_of, user_of_nodes
 from compose_sim.engine.subprocesses import output_of, try_output_of
@@ -95,6 +97,7 @@ def inspect_host(
             user_id=nodes.user,
             group_id=nodes.group,
             user_name=nodes.name,
+            cannot_map=_why_unmappable(folder) if with_docker and not (user or nodes.user) else "",
             gpus=gpus.result(),
             python=python_facts,
             docker=docker.result() if docker else DockerFacts(available=False, reason="Docker was not checked"),
@@ -187,6 +190,19 @@ def _cuda_of(torch: str) -> str | None:
         return None
     match = re.search(r"^cuda\b[^=\n]*=\s*(?:'([^']*)'|None)", text, re.MULTILINE)
     return (match[1] or "") if match else None
+
+
+def _why_unmappable(folder: Path) -> str:
+    """Return why nodes cannot see root's files in a project of root as those of another user; "" if they can."""
+    try:
+        number = daemon_ids()[0]
+        # systemd may have opened the socket for the daemon
+        daemon = Path("/proc", Path("/run/docker.pid").read_text().strip() if number == 1 else str(number))
+        if (daemon / "comm").read_text() != "dockerd\n" or not (daemon / "ns" / "mnt").samefile("/proc/self/ns/mnt"):
+            return "containers are not started from the mounts of this process"
+    except OSError:
+        return "the process of the Docker daemon is not to be seen"
+    return why_unmappable(folder)
 
 
 def _host_subnets() -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def test_nodes_run_as_an_ordinary_user_whom_they_know_by_name() -> None:
     """The sshd of root would need capabilities, and ssh looks up user names in any image."""
     roots = make_plan(
         ClusterSpec.model_validate({"recipe": "horovod", "image": "lab/horovod:1"}),
-        a_host(user_id=0, group_id=0, user_name="root"),
+        a_host(user_id=0, group_id=0, user_name="root", cannot_map="Invalid argument"),
         run="demo",
         run_folder="/runs/demo",
         program=SCRIPT,
