@@ -11,6 +11,7 @@ from compose_sim.app.request import Request
 from compose_sim.core.export.job import Change, changes_of, job_of
 from compose_sim.core.export.targets import TARGETS, Target, own_changes
 from compose_sim.core.plan.model import Program, copied_name
+from compose_sim.core.plan.slurm import check_exported_options
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.errors import SpecError
@@ -30,6 +31,8 @@ def export(request: Request, target_name: str, *, accelerator: str) -> Exported:
     """Return the document; raise SpecError if the spec cannot be met on this kind of cluster."""
     spec, target = request.spec, TARGETS[target_name]
     _check_recipe(spec, target_name, target)
+    if target_name == "slurm":
+        check_exported_options(spec.sbatch or "")
     if target.needs_image and spec.image in ("auto", "host"):
         raise SpecError(
             f"the image '{spec.image}' exists on this machine only, and a {target_name} pulls its image from a registry",

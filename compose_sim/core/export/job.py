@@ -76,6 +76,13 @@ LEFT_OUT = {
     "memory": "no memory is requested",
     **dict.fromkeys(SLURM_KEYS, "only Slurm has such an option"),
     "shm_size": "/dev/shm has the size that the cluster gives it",
+    "image": "the environment that is active there runs the script",
+    "name": "whoever submits the job names it",
+    "gpus_per_node": "torchrun uses the GPUs that each host has",
+    "nproc_per_node": "Ray starts tasks, not ranks",
+    "node_timeout": "the cluster decides when a node is lost",
+    **dict.fromkeys(("engine", "force", "keep", "keep_runs", "keep_runs_size"), "is about runs on this machine"),
+    "check": "composesim does not check the run: composesim check does, here",
 }
 
 
@@ -144,6 +151,9 @@ def changes_of(spec: ClusterSpec, job: Job, *, keeps: Collection[str], needs_ima
     if job.gpus and spec.gpus in ("auto", "emulated"):
         gpus = f"each node requests {format_count(job.gpus, 'real GPU')}; --gpus none exports a job without GPUs"
         found.append(Change(what="gpus", text=gpus))
+    elif job.gpus and spec.gpus != "all":
+        gpus = f"the cluster chooses {format_count(job.gpus, 'GPU')} per node: '{spec.gpus}' names some of this machine"
+        found.append(Change(what="gpus", text=gpus))
     if "time" in keeps and job.timeout_s and "time" in job.slurm:
         found.append(Change(what="timeout", text=f"--time {job.slurm['time']} is the limit of the job"))
     if needs_image:
@@ -161,10 +171,14 @@ def changes_of(spec: ClusterSpec, job: Job, *, keeps: Collection[str], needs_ima
 def _unequal_nodes(spec: ClusterSpec, job: Job, keeps: Collection[str]) -> list[Change]:
     nodes, found = spec.node_specs[: spec.initial_node_count], []
     largest = {"cpus": f"{job.cpus:g}" if job.cpus else "", "memory": format_bytes(job.memory_bytes or 0)}
-    for key in [key for key in largest if key in keeps]:
+    for key in largest:
         if len({getattr(node, key) or getattr(spec, key) for node in nodes}) > 1:
-            found.append(Change(what=f"nodes.{key}", text=f"nodes are equal there: each gets {largest[key]}"))
+            text = f"nodes are equal there: each gets {largest[key]}" if key in keeps else LEFT_OUT[key]
+            found.append(Change(what=f"nodes.{key}", text=text))
     for number, node in enumerate(nodes):
+        if node.gpus:
+            gpus = f"nodes are equal there: each gets {format_count(job.gpus, 'GPU')}"
+            found.append(Change(what=f"nodes.{number}.gpus", text=gpus))
         if node.env:
             found.append(Change(what=f"nodes.{number}.env", text=f"nodes are equal there: no {', '.join(node.env)}"))
     return found

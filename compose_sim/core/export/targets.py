@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from compose_sim.core.export import drivers, kubernetes, scripts, tasks
 from compose_sim.core.export.job import SLURM_KEYS, Change, Job
 
-_POD = frozenset({"cpus", "memory", "shm_size"})
+_JOB = frozenset({"gpus_per_node", "name", "nproc_per_node"})
+_POD = _JOB | {"cpus", "image", "memory", "shm_size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +25,12 @@ class Target:
 
 
 def _kubernetes(write: Callable[[Job], str], *keeps: str, recipe: str = "ddp", **changes: str) -> Target:
-    return Target(write=write, recipe=recipe, keeps=_POD.union(keeps), submit="kubectl create -f FILE", changes=changes)
+    kept = _POD.union(keeps) - ({"nproc_per_node"} if recipe == "ray" else set())
+    return Target(write=write, recipe=recipe, keeps=kept, submit="kubectl create -f FILE", changes=changes)
 
 
 _SSHD = "mpirun reaches the workers by ssh: the image must contain sshd, mpirun and Horovod"
+_NO_SCRIPT = "the document names no script and no arguments: submit them with ray job submit -- python SCRIPT"
 _OVERLAY = "every node is one task on any machine of the swarm: set constraints if they must not share one"
 
 # What users may type for a target
@@ -47,7 +50,7 @@ TARGETS: Mapping[str, Target] = {
     "torchrun": Target(
         write=scripts.torchrun_lines,
         recipe="ddp",
-        keeps=frozenset({"master_port"}),
+        keeps=frozenset({"master_port", "nproc_per_node"}),
         submit="run each line on its host",
         changes={"hosts": "the project and its environment must be at the same path on every host"},
         needs_image=False,
@@ -55,7 +58,7 @@ TARGETS: Mapping[str, Target] = {
     "slurm": Target(
         write=scripts.slurm,
         recipe="ddp",
-        keeps=frozenset({"cpus", "memory", "max_restarts", "timeout", *SLURM_KEYS}),
+        keeps=_JOB | {"cpus", "memory", "max_restarts", "timeout", *SLURM_KEYS},
         submit="sbatch FILE",
         changes={"folder": "submit it in a folder that all nodes see, with the environment of your script activated"},
         needs_image=False,
@@ -68,18 +71,18 @@ TARGETS: Mapping[str, Target] = {
     "volcano": _kubernetes(kubernetes.volcano, "master_port", "max_restarts"),
     "mpijob": _kubernetes(drivers.mpijob, "max_restarts", "timeout", recipe="horovod", sshd=_SSHD),
     "rayjob": _kubernetes(drivers.rayjob, "max_restarts", "timeout", "elastic", recipe="ray"),
-    "raycluster": _kubernetes(drivers.raycluster, "elastic", recipe="ray"),
+    "raycluster": _kubernetes(drivers.raycluster, "elastic", recipe="ray", script=_NO_SCRIPT),
     "swarm": Target(
         write=tasks.swarm,
         recipe="ddp",
-        keeps=_POD | {"master_port"},
+        keeps=(_POD | {"master_port"}) - {"name"},
         submit="docker stack deploy -c FILE NAME",
         changes={"nodes": _OVERLAY},
     ),
     "skypilot": Target(
         write=tasks.skypilot,
         recipe="ddp",
-        keeps=frozenset({"cpus", "master_port", "memory"}),
+        keeps=_JOB | {"cpus", "image", "master_port", "memory"},
         submit="sky launch FILE",
         changes={"workdir": "SkyPilot copies the current folder to each node, where `setup` must install torch"},
         needs_image=False,

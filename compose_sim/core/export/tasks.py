@@ -61,6 +61,8 @@ def skypilot(job: Job) -> str:
         **({"cpus": f"{job.cpus:g}+"} if job.cpus else {}),
         **({"memory": f"{-(-job.memory_bytes // (1 << 30))}+"} if job.memory_bytes else {}),
     }
+    if job.image not in ("auto", "host"):
+        resources["image_id"] = f"docker:{job.image}"
     command = torchrun(job, node_rank="$SKYPILOT_NODE_RANK", master="$head", port=str(job.port))
     run = f'head=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n{" ".join(command)} \\\n  {shlex.join(job.program)}\n'
     return as_yaml(

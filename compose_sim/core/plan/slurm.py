@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Collection
 
 from compose_sim.core.plan.model import REQUESTED, Choice
 from compose_sim.core.request.spec import ClusterSpec
@@ -25,7 +26,28 @@ _REFUSED = {
     "--wrap": _OWN_SCRIPT,
     **dict.fromkeys(("--test-only", "--help", "--usage", "--version", "-h", "-V"), _NO_JOB),
 }
-_SHORT = {"-a": "--array", "-W": "--wait"}
+# Options of sbatch that composesim sets -> the option to use instead.
+_SIZES = {
+    "--nodes": "--nodes",
+    "--ntasks": "--nproc-per-node",
+    "--ntasks-per-node": "--nproc-per-node",
+    "--cpus-per-task": "--cpus",
+    "--mem": "--memory",
+    "--gpus": "--gpus-per-node",
+    "--gpus-per-node": "--gpus-per-node",
+}
+_IN_THE_RUN_FOLDER = "composesim keeps the output of a run in its folder, and composesim logs prints it"
+_OWN = {
+    **_SIZES,
+    "--job-name": "--name",
+    **dict.fromkeys(("--output", "--error"), _IN_THE_RUN_FOLDER),
+    "--input": _OWN_SCRIPT,
+    "--chdir": "nodes start in your project: cd PROJECT, and start composesim there",
+}
+_SHORT = {
+    **{"-a": "--array", "-W": "--wait", "-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus"},
+    **{"-J": "--job-name", "-o": "--output", "-e": "--error", "-i": "--input", "-D": "--chdir"},
+}
 
 
 def check_slurm(spec: ClusterSpec) -> None:
@@ -67,7 +89,7 @@ def submit_options(spec: ClusterSpec) -> tuple[str, ...]:
 
 
 def _more_options(text: str) -> list[str]:
-    """Return the options in `--sbatch`; raise SpecError for one that would take the job away from composesim."""
+    """Return the options in `--sbatch`; raise SpecError for one that contradicts composesim's, or would take the job away."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -75,22 +97,44 @@ def _more_options(text: str) -> list[str]:
     takes_value = False
     for word in words:
         is_option = word.startswith("-")
-        why = _why_refused(word) if is_option else "" if takes_value else _OWN_SCRIPT
-        if why:
-            raise SpecError(f"--sbatch '{word}': {why}", hint="leave it out; sbatch --help lists the options")
+        if is_option:
+            _refuse_own(word)
+        elif not takes_value:
+            raise SpecError(f"--sbatch '{word}': {_OWN_SCRIPT}", hint="leave it out; sbatch --help lists the options")
         takes_value = is_option and "=" not in word
     return words
 
 
-def _why_refused(option: str) -> str:
-    """Return why an option is refused, "" if it is not. sbatch accepts long options that are cut short, and short ones with a value."""
-    name = option.partition("=")[0]
+def check_exported_options(text: str) -> None:
+    """Raise SpecError for an option in `--sbatch` that contradicts the rest of an exported script."""
+    for word in text.split():
+        if word.startswith("-") and (known := _known(word, _SIZES)):
+            raise _contradicts(word, _SIZES[known])
+
+
+def _refuse_own(word: str) -> None:
+    """Raise SpecError for an option of sbatch that composesim sets, or cannot work with."""
+    if known := _known(word, _REFUSED):
+        raise SpecError(f"--sbatch '{word}': {_REFUSED[known]}", hint="leave it out; sbatch --help lists the options")
+    if known := _known(word, _OWN):
+        raise _contradicts(word, _OWN[known])
+
+
+def _contradicts(word: str, instead: str) -> SpecError:
+    if not instead.startswith("--"):
+        return SpecError(f"--sbatch '{word}': {instead}", hint="leave it out")
+    return SpecError(f"--sbatch '{word}': composesim sets this option itself", hint=f"composesim up {instead} …")
+
+
+def _known(word: str, options: Collection[str]) -> str:
+    """Return which of these options a word is, or "". sbatch accepts long options cut short, and short ones with a value."""
+    name = word.partition("=")[0]
     if not name.startswith("--"):
         name = _SHORT.get(name[:2], name[:2])
+    if name in options:
+        return name
     is_long_enough = len(name) >= len("--ar")  # sbatch itself refuses what is shorter, as ambiguous
-    return next(
-        (why for known, why in _REFUSED.items() if known == name or (is_long_enough and known.startswith(name))), ""
-    )
+    return next((known for known in options if is_long_enough and known.startswith(name)), "")
 
 
 def choose_slurm_gpus(spec: ClusterSpec) -> tuple[Choice, Choice]:

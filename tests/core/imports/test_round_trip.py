@@ -86,7 +86,7 @@ def test_an_import_undoes_an_export(target: str, data: st.DataObject) -> None:
     imported = read_job_file(text, "job", {})
 
     assert is_job_file(text)
-    image = {} if cluster.needs_image else {"image": "auto"}
+    image = {} if "image" in cluster.keeps else {"image": "auto"}
     assert plan_of(dict(imported.values)) == plan_of(
         {key: each for key, each in values.items() if key not in lost - {"gpus"}} | image
     )

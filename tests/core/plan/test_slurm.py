@@ -42,6 +42,23 @@ def test_options_that_would_take_the_job_away_are_refused(options: str) -> None:
         submit_options(ClusterSpec(sbatch=options))
 
 
+@pytest.mark.parametrize(
+    ("options", "instead"),
+    [
+        *[(each, "--nodes") for each in ("--nodes=3", "-N3", "-N 3", "--nod 3")],
+        *[(each, "--nproc-per-node") for each in ("--ntasks=3", "-n3", "--ntasks-per-node 2")],
+        *[(each, "--name") for each in ("--job-name=x", "-J x", "--job x")],
+        *[("-c 4", "--cpus"), ("--mem=4G", "--memory"), ("-G 2", "--gpus-per-node")],
+        *[(each, "leave it out") for each in ("--output=x", "-o x", "--error x", "--chdir=/", "--input x")],
+    ],
+)
+def test_options_that_composesim_sets_name_the_one_to_use(options: str, instead: str) -> None:
+    with pytest.raises(SpecError, match=f"--sbatch '{options.split()[0]}'") as caught:
+        submit_options(ClusterSpec(sbatch=options))
+
+    assert caught.value.hint in (f"composesim up {instead} …", instead)
+
+
 def test_other_options_come_last_and_win() -> None:
     options = "-w node-1 --qos high --exclusive --time=5:00 --export-file=a --use-min-nodes --wait-all-nodes=1"
 
