@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from compose_sim.core.plan.model import NOBODY
 from tests.builders import PATIENCE_S, ROOT
 from tests.scenarios.conftest import BARE, Project, project_in, wait_for_line
 
@@ -25,6 +27,7 @@ def answer(host, port):
         end.settimeout(5)
         return end.connect_ex((host, port))
 gateway = socket.gethostbyname("node-0").rpartition(".")[0] + ".1"
+store = socket.create_server(("", 29500))
 print("answers", answer(gateway, int(os.environ["PORT"])), answer("169.254.169.254", 80), flush=True)
 while True:
     signal.pause()
@@ -123,3 +126,13 @@ def test_the_page_answers_each_rule() -> None:
 
 def test_an_open_network_leads_neither_to_this_machine_nor_to_the_metadata_of_a_cloud(answers: str) -> None:
     assert answers.split() == ["answers", str(REFUSED), str(REFUSED)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_only_root_reaches_the_ports_of_nodes_from_this_machine(containers: dict[str, dict[str, Any]]) -> None:
+    (network,) = containers["node-0"]["NetworkSettings"]["Networks"].values()
+    opens = ["bash", "-c", f"echo > /dev/tcp/{network['IPAddress']}/29500"]
+
+    assert subprocess.run(opens).returncode == 0
+    others = subprocess.run(opens, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True)
+    assert (others.returncode, "Connection refused" in others.stderr) == (1, True)

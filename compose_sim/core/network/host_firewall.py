@@ -1,7 +1,8 @@
-"""Render the script that closes this machine to the nodes of a run, or opens it again.
+"""Render the script that closes this machine to the nodes of a run, and the nodes to its users, or opens both again.
 
-Docker leaves both to the firewall of the machine: a bridge leads to every service that listens on all addresses, and to the metadata
+Docker leaves this to the firewall of the machine: a bridge leads to every service that listens on all addresses, and to the metadata
 address of a cloud, which hands out credentials. Nodes have no NET_RAW, so they cannot send from an address outside their subnet.
+In the other direction, every user could reach the store of torch, which accepts everybody.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 import shlex
 from collections.abc import Collection
 
+_NEW = "-m conntrack --ctstate NEW"
 # Link-local addresses, which all clouds use, and those that Alibaba and Azure use as well.
 _METADATA = ("169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32")
 
@@ -70,9 +72,8 @@ def render_firewall(run: str, closed_to: str | None, *, now: float, live: Collec
 def _rules(subnet: str, comment: str) -> list[str]:
     matches = [f"DOCKER-USER 1 -s {subnet} -d {address}" for address in _METADATA]
     # Answers to connections that this machine opened, such as to a published port, must arrive.
-    matches += [f"INPUT 1 -s {subnet} ! -i lo -m conntrack --ctstate NEW"]
-    return [
-        f"-I {match} -p {protocol} ! --dport 53 -m comment --comment {comment} -j REJECT"
-        for match in matches
-        for protocol in ("tcp", "udp")
-    ]
+    matches += [f"INPUT 1 -s {subnet} ! -i lo {_NEW}"]
+    to_machine = [f"{match} -p {protocol} ! --dport 53" for match in matches for protocol in ("tcp", "udp")]
+    # What root opens goes on, such as Docker's proxy for a published port, and what the kernel forwards to such a port.
+    to_nodes = [f"OUTPUT 1 -d {subnet} ! -o lo {_NEW} -m conntrack ! --ctstate DNAT -m owner ! --uid-owner 0"]
+    return [f"-I {match} -m comment --comment {comment} -j REJECT" for match in (*to_machine, *to_nodes)]

@@ -51,7 +51,7 @@ def test_closing_twice_replaces_the_rules() -> None:
     moved = shown_after(closed("demo"), closed("demo", "10.211.0.0/24"))
 
     assert moved == shown_after(closed("demo", "10.211.0.0/24"))
-    assert sum("composesim:demo" in rule for rule in moved) == 8
+    assert sum("composesim:demo" in rule for rule in moved) == 9
 
 
 def test_what_runs_without_a_network_have_left_is_removed_unless_they_are_about_to_begin() -> None:
