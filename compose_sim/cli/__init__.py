@@ -42,7 +42,7 @@ VERBS = {
     "heal": "Undo faults.",
     "link": "Change the bandwidth, delay and loss of links during a run.",
     "scale": "Change the number of nodes in an elastic run.",
-    "down": "End a run and remove its nodes and network.",
+    "down": "End a run and remove its nodes.",
     "prune": "Remove what crashed runs left behind.",
     "report": "Show the report of a run.",
     "view": "Show a run as a page in the browser, live or finished.",

@@ -65,7 +65,7 @@ def test_down_and_exec_leave_another_projects_run_alone(live: Live, tmp_path_fac
 
     assert live.folder.is_dir()
     assert live.project.run("exec", "0", "--", "true").returncode == 0
-    assert live.project.run("down").stderr == f"removed {live.run}: its nodes and network on local\n"
+    assert live.project.run("down").stderr == f"removed {live.run} from local\n"
 
 
 def test_down_all_and_prune_leave_other_projects_alone_and_down_all_asks(
@@ -88,7 +88,7 @@ def test_down_all_and_prune_leave_other_projects_alone_and_down_all_asks(
         assert left.poll() is None
 
         removed = live.project.run("down", "--all", "--yes").stderr.splitlines()
-        assert {f"removed {name}: its nodes and network on local" for name in (live.run, crashed)} == set(removed)
+        assert {f"removed {name} from local" for name in (live.run, crashed)} == set(removed)
         assert left.wait(PATIENCE_S) != 0
     finally:
         left.kill()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import PATIENCE_S
+from tests.builders import PATIENCE_S, ROOT
 from tests.scenarios.conftest import (
     BARE,
     FOREVER,
@@ -156,6 +156,27 @@ def test_an_absent_image_is_an_environment_error(project: Project) -> None:
 
     assert outcome.status == 4
     assert "'composesim-test/no-such-image:1' is not on this machine" in outcome.stderr
+
+
+def test_an_image_without_python_or_torch_is_named_before_anything_starts(project: Project) -> None:
+    empty, run = f"composesim-test-{secrets.token_hex(4)}:1", project.named("bare")
+    without_torch = subprocess.run([ROOT / "scripts" / "base_image.sh"], capture_output=True, text=True, check=True)
+    script = project.write("ok.py", "print('ok')\n")
+    subprocess.run(["docker", "import", "-", empty], input=b"\0" * 1024, capture_output=True, check=True)
+    try:
+        found = {
+            words: project.run("up", "--engine", "docker", "--image", image, "--name", run, script)
+            for image, words in ((empty, "no 'python3'"), (without_torch.stdout.strip(), "'python3' without torch"))
+        }
+    finally:
+        subprocess.run(["docker", "image", "rm", empty], check=True, capture_output=True)
+
+    for words, outcome in found.items():
+        assert outcome.status == 4, outcome.stderr
+        assert words in outcome.stderr
+        assert "--image host" in outcome.stderr.rpartition("Try:")[2]
+    assert containers_of(run) == []
+    assert not (project.folder / ".composesim" / "runs" / run).exists()
 
 
 def test_awkward_values_reach_the_script_unchanged(project: Project) -> None:

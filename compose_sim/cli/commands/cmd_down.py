@@ -33,7 +33,7 @@ _END_WITHIN_S = 15.0  # how long the process of a run may take to write the repo
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before --all stops or deletes anything.")
 @click.option("--purge", is_flag=True, help="Also delete the folder of the run: logs, report, shared files.")
 def command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, purge: bool) -> None:
-    """Stop a run and remove its nodes and network (default: the only run of this project)."""
+    """Stop a run and remove its nodes (default: the only run of this project)."""
     if everywhere and not all_runs:
         raise click.UsageError("--everywhere is for --all: composesim down --all --everywhere")
     project = Path.cwd()
@@ -88,7 +88,7 @@ def _end(left: FoundRun, *, purge: bool) -> bool:
             interrupt(folder, left.engine)
     else:
         left.engine.remove(left.run)
-    say(f"removed {left.run}: its nodes and network on {left.engine.name}")
+    say(f"removed {left.run} from {left.engine.name}")
     if not over:
         _still_there(left.run)
     elif folder and purge:

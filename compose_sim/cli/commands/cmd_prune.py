@@ -35,7 +35,7 @@ def command(finished: bool, everywhere: bool, as_json: bool) -> None:
         left.engine.remove(left.run)
         removed.append({"run": left.run, "engine": left.engine.name})
         if not as_json:
-            say(f"removed {left.run}: its nodes and network on {left.engine.name}")
+            say(f"removed {left.run} from {left.engine.name}")
     forget_absent_runs()
     live = {left.run for left in found if left.state != "crashed"}
     deleted = delete_finished(project, live=live) if finished else ()

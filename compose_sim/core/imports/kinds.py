@@ -95,5 +95,5 @@ def _unknown_kind(documents: Sequence[YamlText], text: str, source: str) -> Spec
     versions = [each for each, name in _BY_KIND if name == kind]
     if versions:
         problem = f"apiVersion '{version}' of {kind} is unknown: composesim reads {' or '.join(versions)}"
-        return document.error(("apiVersion",), problem)
+        return document.error(("apiVersion",), problem, hint=f"apiVersion: {versions[0]}")
     return document.error(("kind",), f"kind '{kind}' is not a training job that composesim knows", hint=hint)

@@ -11,6 +11,7 @@ from compose_sim.engine.subprocesses import output_of, stream_lines, try_output_
 from compose_sim.errors import EnvironmentMissingError
 
 HOST_IMAGE = "composesim-host:2"  # contains only mount points for the programs of this machine
+_NOT_FOUND = 127  # exit status of `docker run` without the program
 _ISOLATED = [
     "docker",
     "run",
@@ -33,6 +34,7 @@ for name in sys.argv[1:]:
     except importlib.metadata.PackageNotFoundError:
         print("missing", name)
 """
+_FIND_TORCH = "import importlib.util; print('torch' if importlib.util.find_spec('torch') else 'no torch')"
 
 
 def image_id(tag: str) -> str:
@@ -81,7 +83,27 @@ def _ensure_node_image(plan: Plan, progress: Progress) -> str:
             )
         hint = "composesim image build, or run this machine's own Python: composesim up --image host …"
         _pull(tag, progress, hint=hint)
+    if tag != default_image(plan.recipe):
+        _check_python(plan, tag)
     return tag
+
+
+def _check_python(plan: Plan, tag: str) -> None:
+    """Raise EnvironmentMissingError if an image has no Python, or no torch for ranks of torch: its nodes could not say so."""
+    if "/" in plan.python or "PYTHONPATH" in plan.environment or len(plan.mounts) > 1:
+        return  # either may come from a folder that is mounted
+    status, output = try_output_of([*_ISOLATED, "--entrypoint", plan.python, tag, "-c", _FIND_TORCH])
+    if status == _NOT_FOUND:
+        problem, evidence = f"has no '{plan.python}'", output.strip().splitlines()[:1]
+    elif plan.recipe == "ddp" and output.splitlines()[-1:] == ["no torch"]:
+        problem, evidence = f"has a '{plan.python}' without torch", []
+    else:
+        return
+    raise EnvironmentMissingError(
+        f"the image '{tag}' {problem}, which starts the ranks",
+        evidence="\n".join(evidence),
+        hint="composesim up --python PATH-IN-THE-IMAGE …, or run this machine's own Python: composesim up --image host …",
+    )
 
 
 def _pull(tag: str, progress: Progress, *, hint: str) -> None:

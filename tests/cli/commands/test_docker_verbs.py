@@ -40,7 +40,7 @@ def test_containers_are_listed_entered_and_removed(project: Project, run: str) -
     assert (entered.returncode, entered.stdout) == (5, "node-1\n")
 
     down = project.run("down", "--run", run)
-    assert (down.returncode, down.stderr) == (0, f"removed {run}: its nodes and network on docker\n")
+    assert (down.returncode, down.stderr) == (0, f"removed {run} from docker\n")
     assert docker("ps", "--all", "--quiet", "--filter", f"label=composesim.run={run}") == []
     assert docker("network", "ls", "--quiet", "--filter", f"label=composesim.run={run}") == []
     assert project.run("wait", "--run", run).returncode == 130

@@ -96,7 +96,7 @@ def test_down_interrupts_it_and_leaves_its_report(live: Live) -> None:
     done = live.project.run("down", "--run", live.run)
     wait = live.project.run("wait", "--run", live.run)
 
-    assert (done.returncode, done.stderr) == (0, f"removed {live.run}: its nodes and network on local\n")
+    assert (done.returncode, done.stderr) == (0, f"removed {live.run} from local\n")
     assert wait.returncode == 130
     assert wait.stderr.startswith("✘ interrupted")
     assert live.run not in live.project.run("ps").stdout
@@ -119,7 +119,7 @@ def test_prune_removes_what_has_no_composesim_any_more_and_nothing_else(live: Li
     done = live.project.run("prune")
 
     assert left.wait(PATIENCE_S) != 0
-    assert f"removed {crashed}: its nodes and network on local" in done.stderr.splitlines()
+    assert f"removed {crashed} from local" in done.stderr.splitlines()
     assert live.run not in done.stderr
     assert live.run in live.project.run("ps").stdout
 

@@ -338,3 +338,10 @@ def test_a_template_is_to_be_filled_in_first() -> None:
         read(PYTORCHJOB.replace("replicas: 2", "replicas: $WORKERS"))
 
     assert "envsubst" in caught.value.hint
+
+
+def test_another_version_of_a_kind_names_the_one_that_is_read() -> None:
+    with pytest.raises(SpecError) as caught:
+        read(PYTORCHJOB.replace("kubeflow.org/v1", "kubeflow.org/v2"))
+
+    assert caught.value.hint == "apiVersion: kubeflow.org/v1"
