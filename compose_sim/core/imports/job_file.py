@@ -91,6 +91,7 @@ class Draft:
 
     def error(self, line: int, problem: str, *, hint: str = "") -> SpecError:
         """Return a SpecError with this line of the file."""
+        hint = hint or f"correct line {line}, then: composesim plan -f {self.source}"
         return error_at(self.source, self.text, line, problem, hint=hint)
 
     def finished(self, kind: str) -> JobFile:

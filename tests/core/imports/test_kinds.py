@@ -210,6 +210,7 @@ def test_what_cannot_be_honored_is_an_error_with_its_line(text: str, line: int, 
 
     assert caught.value.message.startswith(f"job, line {line}: ")
     assert said in caught.value.message
+    assert caught.value.hint or "YAML" in said
 
 
 @pytest.mark.parametrize("text", ["nodes: 2\nscript: train.py\n", "", "# run: x\nname: demo\n", "env: {run: x}\n"])
