@@ -2,11 +2,14 @@
 
 import gc
 import os
+import signal
 import sys
 
 
 def main() -> None:
-    """Import the command line and run it; Ctrl-C prints no traceback, even during the import."""
+    """Import the command line and run it; Ctrl-C and SIGTERM print no traceback, even during the import."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run may have begun before it handles them
     _open_standard_streams()
     gc.disable()  # it finds nothing to free while modules load, and takes a tenth of the time; cli.Verbs enables it
     try:

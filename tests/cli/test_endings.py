@@ -20,6 +20,7 @@ from compose_sim.engine.protocol import Progress
 from compose_sim.engine.run_folder.folder import runs_of
 from compose_sim.engine.run_folder.record import finished_runs
 from compose_sim.errors import EnvironmentMissingError
+from tests.builders import PATIENCE_S
 from tests.cli.conftest import COMMAND, UP, WAITING, Project
 
 
@@ -43,6 +44,17 @@ def test_an_interrupt_during_the_start_is_in_the_report(project: Project) -> Non
     assert session.was_interrupted
     assert project.run("report", "--run", session.name).stdout.splitlines()[-1].startswith("✘ interrupted")
     assert project.run("wait", "--run", session.name).returncode == 130
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_a_signal_during_the_inspection_interrupts_too(project: Project, name: str) -> None:
+    project.write("train.py", "print(1)\n")
+    python = project.folder / project.write("python", f"#!/bin/sh\nkill -{name} $PPID\nexec sleep 3\n")
+    python.chmod(0o755)
+
+    done = project.run(*UP, "--python", str(python), "train.py")
+
+    assert (done.returncode, done.stderr.strip()) == (130, "Interrupted.")
 
 
 def test_an_interrupt_before_the_start_leaves_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
