@@ -30,6 +30,7 @@ MARKS: dict[str, tuple[str, str | None]] = {
 }
 
 
+_COLOR, _PLAIN = re.compile(r"\x1b\[([0-9;]*)m"), "\x1b[0m"
 # What JSON may contain unescaped, and `printable` removes.
 _UNESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
@@ -107,6 +108,12 @@ def node_prefix(node: str, rank: int | None, width: int) -> str:
     number = node.rpartition("-")[2]
     color = _NODE_COLORS[int(number) % len(_NODE_COLORS)] if number.isdecimal() else "white"
     return click.style(f"{label:<{width}} | ", fg=color)
+
+
+def line_of_node(node: str, rank: int | None, width: int, line: str) -> str:
+    """Return a line that a node printed after the node's prefix. A color that it leaves open ends with it."""
+    colors = _COLOR.findall(line)
+    return node_prefix(node, rank, width) + line + (_PLAIN if colors and colors[-1].strip("0;") else "")
 
 
 def is_terminal() -> bool:

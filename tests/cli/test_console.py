@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compose_sim.cli.console import echo, echo_workflow_command, print_json, say
+from compose_sim.cli.console import echo, echo_workflow_command, line_of_node, node_prefix, print_json, say
 from compose_sim.core.report.github import workflow_commands
 from tests.audit.readers import control_characters, workflow_commands_in
 from tests.builders import a_report
@@ -51,3 +51,17 @@ def test_a_runner_executes_only_annotations(text: str) -> None:
             printed = out.getvalue().decode()
 
     assert len(workflow_commands_in(printed)) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "end"),
+    [
+        ("plain", ""),
+        ("\x1b[31mred", "\x1b[0m"),
+        ("\x1b[1;32mgreen\x1b[0m", ""),
+        ("\x1b[31mred\x1b[m", ""),
+        ("\x1b[0;7m", "\x1b[0m"),
+    ],
+)
+def test_a_color_that_a_line_leaves_open_ends_with_it(line: str, end: str) -> None:
+    assert line_of_node("node-0", None, 6, line) == node_prefix("node-0", None, 6) + line + end

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import click
 
-from compose_sim.cli.console import echo, node_prefix
+from compose_sim.cli.console import echo, line_of_node
 from compose_sim.cli.run_lookup import run_option, select_live
 from compose_sim.core.plan.selectors import node_name
 from compose_sim.engine.protocol import Engine
@@ -47,8 +47,7 @@ def _execute_on_all(engine: Engine, run: str, nodes: list[str], argv: Sequence[s
     width = max(map(len, nodes))
 
     def execute(node: str) -> int:
-        prefix = node_prefix(node, None, width)
-        return engine.execute(run, node, argv, lambda line: echo(prefix + line))
+        return engine.execute(run, node, argv, lambda line: echo(line_of_node(node, None, width, line)))
 
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         return max(pool.map(execute, nodes))

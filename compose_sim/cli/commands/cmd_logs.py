@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from compose_sim.cli.console import echo, node_prefix, to_json_text
+from compose_sim.cli.console import echo, line_of_node, to_json_text
 from compose_sim.cli.run_lookup import run_option, select_folder
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
@@ -100,4 +100,4 @@ class _Writer:
         node, line = event.node or "", str(event.data["line"])
         if self._as_json:
             return to_json_text({"node": node, "rank": event.rank, "line": line}) + "\n"
-        return node_prefix(node, event.rank if node in self._several else None, self._width) + line + "\n"
+        return line_of_node(node, event.rank if node in self._several else None, self._width, line) + "\n"

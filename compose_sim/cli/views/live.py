@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from compose_sim.app.listener import Listener, QuietListener
-from compose_sim.cli.console import echo, is_terminal, node_prefix, say
+from compose_sim.cli.console import echo, is_terminal, line_of_node, say
 from compose_sim.cli.views.faults import event_line, waiting_line
 from compose_sim.cli.views.service_links import links_of, service_line
 from compose_sim.cli.views.waiting import Waiting
@@ -142,7 +142,7 @@ class PlainListener:
 
     def _log_line(self, event: Event) -> str:
         node = event.node or ""
-        return node_prefix(node, event.rank if node in self._many else None, self._width) + str(event.data["line"])
+        return line_of_node(node, event.rank if node in self._many else None, self._width, str(event.data["line"]))
 
 
 class LiveListener(PlainListener):
