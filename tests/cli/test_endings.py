@@ -20,7 +20,6 @@ from compose_sim.engine.protocol import Progress
 from compose_sim.engine.run_folder.folder import runs_of
 from compose_sim.engine.run_folder.record import finished_runs
 from compose_sim.errors import EnvironmentMissingError
-from tests.builders import PATIENCE_S
 from tests.cli.conftest import COMMAND, UP, WAITING, Project
 
 
