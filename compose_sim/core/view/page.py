@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from compose_sim.core.events.events import Event
@@ -39,6 +40,8 @@ class PageFold:
         self._shares: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._lives: dict[int, list[list[Any]]] = defaultdict(list)
         self._stalls: dict[int, list[list[Any]]] = defaultdict(list)
+        self._open: dict[int, Span] = {}  # the collective that a rank stands still in
+        self._unfinished: list[Span] = []  # collectives that ranks were in when they were stopped
         self.writers: dict[tuple[str, int], int] = {}  # host name, process id -> rank
         self._hosts: dict[str | None, str] = {}
         self._texts: dict[str, int] = {"": 0}
@@ -78,14 +81,38 @@ class PageFold:
             self.writers[self._hosts.get(event.node, ""), int(event.data.get("pid") or 0)] = rank
             _close(self._lives[rank], t)
             self._lives[rank].append([t, None, event.node])
+            self._open.pop(rank, None)
         elif event.kind == "rank-exited":
             _close(self._lives[rank], t)
             _close(self._stalls[rank], t)
+            self._end_wait(rank, event.t, is_recorded=event.data.get("signal") is None)
         elif event.kind == "stalled":
             _close(self._stalls[rank], t)
-            self._stalls[rank].append([max(0.0, t - float(event.data.get("since_s") or 0.0)), None])
+            since = float(event.data.get("since_s") or 0.0)
+            self._stalls[rank].append([max(0.0, t - since), None])
+            if what := str(event.data.get("waiting_in") or ""):
+                known = self.state.ranks.get(rank)
+                step = known.step or 0 if known else 0
+                self._open[rank] = Span(rank, "collective", event.t - since, 0.0, step, what)
         elif event.kind == "resumed":
             _close(self._stalls[rank], t)
+            self._open.pop(rank, None)  # the rank records it
+
+    def _end_wait(self, rank: int, t: float, *, is_recorded: bool) -> None:
+        """Keep the collective that a rank was in to its end; a rank that ends by itself records that."""
+        span = self._open.pop(rank, None)
+        if span and not is_recorded:
+            self._unfinished.append(replace(span, lasted=max(0.0, t - span.began)))
+
+    def _add_unfinished(self) -> None:
+        """Add the collectives that never ended, in which ranks waited for the cause of a hang."""
+        for rank in list(self._open):
+            self._end_wait(rank, self.state.last_t, is_recorded=False)
+        late = diagnose(found, folder="").rank if self._unfinished and (found := standings_of(self.state)) else None
+        self.add_spans(
+            span if late in (None, span.rank) else replace(span, kind="waiting", late=late) for span in self._unfinished
+        )
+        self._unfinished.clear()
 
     def _node_ended(self, name: str | None, t: float) -> None:
         """A node that is killed reports no end of its ranks."""
@@ -109,6 +136,8 @@ class PageFold:
 
     def take(self, *, report: Report | None, is_over: bool, **more: Any) -> Message:
         """Return what is new, with the state of the run: `report` is that of a run that is over."""
+        if is_over:
+            self._add_unfinished()
         message = {"now": {**self._now(report, is_over=is_over), **more}, **self._new}
         self._begin()
         return message

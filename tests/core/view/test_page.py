@@ -58,6 +58,32 @@ def test_a_rank_lives_on_one_node_per_round_and_stalls_until_it_goes_on() -> Non
     assert now["stalls"] == {1: [[24.0, 40.0]]}
 
 
+def test_a_collective_that_never_ended_lasts_until_its_rank_was_stopped() -> None:
+    fold = PageFold(a_plan(nodes=3))
+    story = Story(a_plan(nodes=3)).starts(1.0, 0, 1, 2).round(2.0, 0, 1, 2)
+    story.events[0] = Event(t=0.0, kind="started")
+    for rank in range(3):
+        story.tell(2.0, "rank-started", rank, pid=5 + rank)
+    story.tell(20.0, "stalled", 0, since_s=15.0, doing="waiting", waiting_in="all_reduce #3", frames=[["a.py", 3, "f"]])
+    story.tell(
+        20.0, "stalled", 1, since_s=15.0, doing="sleeping", place=["a.py", 9, "g", ""], frames=[["a.py", 9, "g"]]
+    )
+    story.tell(20.0, "stalled", 2, since_s=15.0, doing="waiting", waiting_in="all_reduce #3", frames=[["a.py", 3, "f"]])
+    story.tell(21.0, "stalled", 2, since_s=16.0, doing="waiting", waiting_in="all_reduce #3", frames=[["a.py", 3, "f"]])
+    fold.add_events(story.events)
+    assert fold.take(report=None, is_over=False)["spans"] == []
+    fold.add_events(story.tell(30.0, "rank-exited", 0, exit_code=None, signal=15).events[-1:])
+    fold.add_events([an_event("stopping", 40.0, reason="hang")])
+    message = fold.take(report=a_report(verdict="hung"), is_over=True)
+
+    waiting = KINDS.index("waiting")
+    assert [[*span[:4], span[6]] for span in message["spans"]] == [
+        [0, waiting, 5_000_000, 25_000_000, 1],
+        [2, waiting, 5_000_000, 35_000_000, 1],
+    ]
+    assert message["texts"] == ["all_reduce #3"]
+
+
 def test_a_hang_has_the_stacks_of_all_ranks_with_that_of_the_culprit_first() -> None:
     fold = PageFold(a_plan(nodes=2))
     story = Story(a_plan(nodes=2)).starts(1.0, 0, 1).round(2.0, 0, 1)
