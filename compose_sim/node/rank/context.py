@@ -21,6 +21,7 @@ from .step_times import Times
 _SHORTEST_WAIT_S = 0.1
 _LONGER_BY = 1.1  # than the longest wait so far: a few events per run, not one per collective
 _SECONDS_BETWEEN_STEPS = 0.2  # with an event
+IN_CHECKPOINT = "checkpoints.in_checkpoint"  # in the memory: what is saved now is already timed, or no checkpoint
 
 
 @dataclass

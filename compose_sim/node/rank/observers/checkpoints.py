@@ -11,11 +11,11 @@ from typing import Any
 
 from ...records.precautions import LoadedElsewhere, LoadedState
 from ...shared.import_hooks import after_import, wrap
-from ..context import RankContext, here, place
+from ..context import IN_CHECKPOINT, RankContext, here, place
 
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
 _MOST_NAMES, _MOST_NOTED, _DEPTH = 5, 20, 3
-_NOTED, _IN_CHECKPOINT = "checkpoints.noted", "checkpoints.in_checkpoint"
+_NOTED = "checkpoints.noted"
 _TIMED = {
     "torch.serialization": ("save",),  # not load, with which data sets read samples
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
@@ -37,13 +37,13 @@ def _time(module: ModuleType) -> None:
         def timed(original: Any, *arguments: Any, **options: Any) -> Any:
             context = here()
             in_memory = isinstance(options.get("f", arguments[1] if len(arguments) > 1 else None), io.BytesIO)
-            if context is None or in_memory or context.memory.get(_IN_CHECKPOINT):
+            if context is None or in_memory or context.memory.get(IN_CHECKPOINT):
                 return original(*arguments, **options)
-            context.memory[_IN_CHECKPOINT], began = True, time.monotonic()
+            context.memory[IN_CHECKPOINT], began = True, time.monotonic()
             try:
                 return original(*arguments, **options)
             finally:
-                context.memory[_IN_CHECKPOINT] = False
+                context.memory[IN_CHECKPOINT] = False
                 context.times.work("checkpoint", began)
 
 

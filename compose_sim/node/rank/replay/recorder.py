@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...records.replays import RecordedStep, RecordingStopped, StopReason
-from ..context import RankContext
+from ..context import IN_CHECKPOINT, RankContext
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
@@ -64,7 +64,7 @@ class Recorder:
     def keep_randomness(self) -> None:
         """Save rank 0's random states before the script runs: the replay starts from them if the script sets no seed."""
         if self.rank == 0:
-            torch.save({"torch": torch.get_rng_state(), "random": random.getstate()}, self.folder / "randomness.pt")
+            self._save({"torch": torch.get_rng_state(), "random": random.getstate()}, "randomness.pt")
 
     # Batches
 
@@ -115,7 +115,7 @@ class Recorder:
             return ""
         file = f"{self.rank}.{passage.loader}.{passage.number}.{passage.batches}.pt"
         try:
-            torch.save(batches.compact(batch), self.folder / file)
+            self._save(batches.compact(batch), file)
         except (pickle.PicklingError, TypeError, AttributeError, RuntimeError, OSError) as error:
             self._stop("unsaved", f"a batch of type {type(batch).__name__} cannot be saved: {error}")
             return ""
@@ -186,7 +186,7 @@ class Recorder:
                 self._stop("room", "gradients take more than the space for them")
                 return
             self._room_for_steps -= weight
-            torch.save({**pending, "after": after}, self.folder / shards.file_of(f"step.{self.steps}", self.rank))
+            self._save({**pending, "after": after}, shards.file_of(f"step.{self.steps}", self.rank))
         known = {key: pending[key] for key in ("optimizer", "fetched", "inputs", "rows", "held")}
         self._write(**known, step=self.steps)
         self.clipped.clear()
@@ -208,7 +208,15 @@ class Recorder:
             self._flat |= shards.flat_parts(models_of("torch.distributed.fsdp", "FullyShardedDataParallel"))
             wanted = self.rank == 0 or any(shards.is_sharded(each, self._flat) for each in parameters_of(optimizer))
             if wanted and index not in self._seen:
-                torch.save(self._copies(optimizer), self.folder / shards.file_of(f"initial.{index}", self.rank))
+                self._save(self._copies(optimizer), shards.file_of(f"initial.{index}", self.rank))
+
+    def _save(self, value: Any, file: str) -> None:
+        """Save a part of the recording, which is no checkpoint of the script."""
+        self.context.memory[IN_CHECKPOINT] = True
+        try:
+            torch.save(value, self.folder / file)
+        finally:
+            self.context.memory[IN_CHECKPOINT] = False
 
     def _copies(self, optimizer: Any) -> list[Any]:
         return [shards.copied(each, self._flat.get(id(each))) for each in parameters_of(optimizer)]

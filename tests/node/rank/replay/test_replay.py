@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from compose_sim.node.rank.replay import batch_ids, batches, gradients, shards  # noqa: E402 - torch may be missing
 from compose_sim.node.rank.replay.rng_usage import RngUsage, notice_generators  # noqa: E402 - as above
 from compose_sim.node.records.replays import ReplayedStep  # noqa: E402 - as above
+from compose_sim.node.records.timings import StepTimes  # noqa: E402 - as above
 from tests.node.harness import Cluster  # noqa: E402 - it stands with the others
 
 pytestmark = pytest.mark.train
@@ -198,6 +199,9 @@ def test_one_rank_repeats_the_steps_of_two(cluster: Callable[..., Cluster], tmp_
     (many.folder / "observations").mkdir()
     many.environment |= {**record, "COMPOSESIM_CHECK": "record"}
     assert set(many.start(1).exit_codes().values()) == {0}
+    work = {each.kind for rank in (0, 1) for times in many.observed(rank).of(StepTimes) for each in times.work}
+    assert "optimizer" in work
+    assert "checkpoint" not in work, "the recording is none of the script"
 
     one = cluster(SCRIPT)
     (one.folder / "observations").mkdir()
