@@ -44,8 +44,13 @@ class Swarm:
             self.docker("swarm", "join", "--token", token, "10.213.7.1:2377", daemon=number)
 
     def tasks(self, stack: str) -> dict[str, str]:
-        """Return the state of each task: `{"demo_node-0.1": "Complete"}`."""
-        lines = self.docker("stack", "ps", stack, "--format", "json").splitlines()
+        """Return the state of each task, `{"demo_node-0.1": "Complete"}`; none until the swarm has made them."""
+        try:
+            lines = self.docker("stack", "ps", stack, "--format", "json").splitlines()
+        except subprocess.CalledProcessError as error:
+            if "nothing found in stack" not in error.stderr:
+                raise
+            return {}
         return {task["Name"]: task["CurrentState"].split()[0] for task in map(json.loads, lines)}
 
     def output_of(self, service: str) -> list[str]:
