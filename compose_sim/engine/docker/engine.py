@@ -5,10 +5,9 @@ A run is found by the labels of containers and network, so every command works f
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,20 +16,18 @@ from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.docker import actions, daemon, firewall, images, mapped_folders
+from compose_sim.engine.docker.exits import ROLE_LABEL, RUN_LABEL, Exits
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.subprocesses import (
     output_of,
     run_on_lines,
     run_on_terminal,
-    stream_lines,
     through_shell,
     try_output_of,
 )
-from compose_sim.errors import EngineError
 
-_RUN_LABEL, _FOLDER_LABEL = "composesim.run", "composesim.folder"
-_ROLE_LABEL, _SERVICE_LABEL = "composesim.role", "composesim.service"
+_FOLDER_LABEL = "composesim.folder"
 _CLUSTER_ROLES = ("master", "node")  # helpers and services are not part of the cluster
 _ALREADY_GONE = ("no such", "not found", "already in progress")
 
@@ -69,49 +66,11 @@ class DockerEngine:
 
     def exits(self, plan: Plan) -> Iterator[NodeStatus]:
         """Follow the daemon's event stream from the start of the run, so that no exit is missed."""
-        running = {"master", *(node.name for node in plan.initial_nodes)}
-        events, lines = stream_lines(_events_command(plan.run, since=self._started_at))
-        with daemon.ended_if_silent(events):
-            # The daemon replays only the last 256 events: a large cluster may have lost nodes before these.
-            statuses = self.statuses(plan.run)
-            listed_at = time.time()  # after the listing: an exit in between would otherwise be yielded twice
-            listed = {status.node: status for status in statuses if status.exit_code is not None}
-            running -= listed.keys()
-            yield from listed.values()
-            if running:
-                yield from self._exits_in(lines, plan, running, listed=listed.keys(), listed_at=listed_at)
-
-    def _exits_in(
-        self, lines: Iterator[str], plan: Plan, running: set[str], *, listed: Collection[str], listed_at: float
-    ) -> Iterator[NodeStatus]:
-        """Yield exits of nodes, the master and services until none is running; skip those that were `listed` before."""
-        names = {"master", *(node.name for node in plan.nodes)}
-        services = {service.name for service in plan.services}
-        out_of_memory: set[str] = set()
-        for line in lines:
-            event = _parse_event(line)
-            attributes, action = event["Actor"]["Attributes"], event["Action"]
-            if (service := attributes.get(_SERVICE_LABEL)) in services and action == "die":
-                yield _exit(plan, str(service), attributes, out_of_memory)
-            name = attributes.get("composesim.node") or attributes.get(_ROLE_LABEL, "")
-            if name not in names:
-                continue
-            if action == "start":
-                running.add(name)
-                out_of_memory.discard(name)
-            elif action == "oom":
-                out_of_memory.add(name)
-            elif action == "die":
-                running.discard(name)
-                if name not in listed or event["timeNano"] / 1e9 > listed_at:
-                    yield _exit(plan, name, attributes, out_of_memory)
-            if not running:
-                return
-        raise EngineError(daemon.away())
+        return Exits(plan, lambda: self.statuses(plan.run), since=self._started_at).follow()
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """Return what `docker inspect` prints about each labeled container, the master first, then by node number."""
-        wanted = f"label={_RUN_LABEL}={run}" if run else f"label={_RUN_LABEL}"
+        wanted = f"label={RUN_LABEL}={run}" if run else f"label={RUN_LABEL}"
         ids = output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", wanted]).split()
         statuses = [_status(container) for container in actions.inspect(ids)]
         statuses = [status for status in statuses if status.role in _CLUSTER_ROLES]
@@ -135,7 +94,7 @@ class DockerEngine:
     def remove(self, run: str) -> None:
         """Remove containers first, in parallel, then the network that they hold."""
         form = "{{.ID}} {{.Internal}}"
-        query = ["docker", "network", "ls", "--format", form, "--filter", f"label={_RUN_LABEL}={run}"]
+        query = ["docker", "network", "ls", "--format", form, "--filter", f"label={RUN_LABEL}={run}"]
         with ThreadPoolExecutor(max_workers=1) as pool:
             listed = pool.submit(output_of, query)
             roles = _roles(run)
@@ -162,8 +121,8 @@ class DockerEngine:
 
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a container, a network or a mount."""
-        form = f'{{{{.Label "{_RUN_LABEL}"}}}} {{{{.Label "{_FOLDER_LABEL}"}}}}'
-        query = ["--filter", f"label={_RUN_LABEL}", "--format", form]
+        form = f'{{{{.Label "{RUN_LABEL}"}}}} {{{{.Label "{_FOLDER_LABEL}"}}}}'
+        query = ["--filter", f"label={RUN_LABEL}", "--format", form]
         with ThreadPoolExecutor(max_workers=2) as pool:
             listings = pool.map(
                 lambda words: output_of(["docker", *words, *query]), (["network", "ls"], ["ps", "--all"])
@@ -187,42 +146,25 @@ class DockerEngine:
         return "" if daemon.responds() else daemon.away()
 
 
-def _events_command(run: str, *, since: float) -> list[str]:
-    names = ("start", "die", "died", "oom", "destroy")  # Podman filters by `died`, although it prints `die`
-    filters = [f"label={_RUN_LABEL}={run}", *(f"event={name}" for name in names)]
-    argv = ["docker", "events", "--since", f"{since:.3f}", "--format", "{{json .}}"]
-    return [*argv, *(word for each in filters for word in ("--filter", each))]
-
-
-def _parse_event(line: str) -> dict[str, Any]:
-    try:
-        event = json.loads(line)
-    except json.JSONDecodeError:
-        event = None
-    if not isinstance(event, dict) or "Actor" not in event:
-        raise EngineError(daemon.away(), evidence=f"'docker events' printed '{line.strip()}'")
-    return event
-
-
 def _runs_with_networks() -> list[str]:
-    form = f'{{{{.Label "{_RUN_LABEL}"}}}}'
-    return output_of(["docker", "network", "ls", "--filter", f"label={_RUN_LABEL}", "--format", form]).split()
+    form = f'{{{{.Label "{RUN_LABEL}"}}}}'
+    return output_of(["docker", "network", "ls", "--filter", f"label={RUN_LABEL}", "--format", form]).split()
 
 
 def _roles(run: str) -> dict[str, str]:
     """Return the role of each container of a run, by container id."""
-    form = f'{{{{.ID}}}} {{{{.Label "{_ROLE_LABEL}"}}}}'
-    argv = ["docker", "ps", "--all", "--no-trunc", "--format", form, "--filter", f"label={_RUN_LABEL}={run}"]
+    form = f'{{{{.ID}}}} {{{{.Label "{ROLE_LABEL}"}}}}'
+    argv = ["docker", "ps", "--all", "--no-trunc", "--format", form, "--filter", f"label={RUN_LABEL}={run}"]
     lines = (line.partition(" ") for line in output_of(argv).splitlines())
     return {container: role for container, _, role in lines}
 
 
 def _status(container: dict[str, Any]) -> NodeStatus:
     labels, state = container["Config"]["Labels"], container["State"]
-    role = labels.get(_ROLE_LABEL, "")
+    role = labels.get(ROLE_LABEL, "")
     running = bool(state["Running"])
     return NodeStatus(
-        run=labels[_RUN_LABEL],
+        run=labels[RUN_LABEL],
         node=labels.get("composesim.node", role),
         role=role,
         running=running,
@@ -233,17 +175,6 @@ def _status(container: dict[str, Any]) -> NodeStatus:
         folder=labels.get(_FOLDER_LABEL, ""),
         since=state.get("StartedAt", ""),
         handle=container["Id"],
-    )
-
-
-def _exit(plan: Plan, name: str, attributes: dict[str, str], out_of_memory: set[str]) -> NodeStatus:
-    return NodeStatus(
-        run=plan.run,
-        node=name,
-        role=attributes.get(_ROLE_LABEL, "node"),
-        running=False,
-        exit_code=int(attributes.get("exitCode", "0")),
-        oom_killed=name in out_of_memory,
     )
 
 
