@@ -61,6 +61,8 @@ def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
     known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
     meant = _MEANT.get(error.option_name, "")
     near = meant if meant in known else nearest(error.option_name, known)
+    if error.ctx and isinstance(error.ctx.command, click.Group) and error.option_name[2:] in error.ctx.command.commands:
+        near = f"{error.ctx.command_path} {error.option_name[2:]}"
     suggestion = f" Did you mean '{near}'?" if near else ""
     if error.option_name[1:].isdecimal():
         suggestion = " A number must be at least 1."
