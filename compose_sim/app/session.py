@@ -216,6 +216,7 @@ class Session:
         """Start the nodes; plan again if another run has taken the subnet or a published port since the plan was made."""
         from compose_sim.app.documents import write_documents
         from compose_sim.engine.host.ports import port_in_use, port_in_use_error
+        from compose_sim.engine.run_folder.node_files import OWN_EVENTS
 
         facts = self._facts(image)
         for attempts_left in (2, 1, 0):
@@ -228,6 +229,8 @@ class Session:
             except ComposesimError as error:
                 port = port_in_use(error.evidence)
                 if not (attempts_left and (port or any(text in error.evidence for text in _SUBNET_TAKEN))):
+                    if isinstance(error, SpecError):  # refused as a whole: there is no run to report on
+                        self.folder.files.remove(OWN_EVENTS)
                     raise
                 self.engine.remove(self.name)
                 self._make_plan()

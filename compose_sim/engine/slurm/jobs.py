@@ -103,7 +103,7 @@ def submit(plan: Plan, folder: Path, environment: Mapping[str, str]) -> str:
         return ask(argv, stdin=_ONCE + _script(plan, folder), env=environment).strip().partition(";")[0]
     except CommandError as error:
         raise SpecError(
-            "the Slurm cluster rejected the job",
+            f"the Slurm cluster rejected a job with '{shlex.join(plan.submit)}'",
             evidence=error.output.strip(),
             hint="sinfo shows the partitions and their limits; sacctmgr show associations user=$USER",
         ) from None

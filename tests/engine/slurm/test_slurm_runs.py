@@ -407,8 +407,10 @@ def test_bad_input_is_refused_with_what_slurm_says(
 
     assert process.returncode == exit_code, output
     assert words in output
+    assert any(word in output.partition("Error:")[2].partition("Try:")[0] for word in arguments)
     assert "Try:" in output
     assert jobs_of("refused") == []
+    assert not (tmp_path / ".composesim" / "runs" / "refused").exists()
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
