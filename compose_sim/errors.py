@@ -66,6 +66,7 @@ _RESOURCES = {
     errno.EROFS: ("the file system is read-only", "findmnt -T {path}; composesim --runs-dir FOLDER …"),
     errno.EMFILE: ("this process can open no more files", "ulimit -n 4096"),
     errno.ENFILE: ("this machine can open no more files", "sysctl fs.file-nr fs.file-max"),
+    errno.EAGAIN: ("this user can start no more processes or threads", "ulimit -u; ulimit -v"),
     errno.ENOMEM: ("there is no memory left", "free -h; ulimit -v"),
 }
 
@@ -73,10 +74,14 @@ _RESOURCES = {
 def resource_error(error: BaseException) -> ResourceError | None:
     """Return the ResourceError that an exception stands for; None if it means something else."""
     number, text = getattr(error, "errno", None), str(error)
-    if isinstance(error, MemoryError) or text == "can't start new thread":
+    if isinstance(error, MemoryError):
         number = errno.ENOMEM
+    elif text == "can't start new thread":
+        number = errno.EAGAIN
     elif number is None and isinstance(error, OSError | ImportError):  # such as shutil.Error, which lists many errors
         number = next((each for each in _RESOURCES if os.strerror(each).lower() in text.lower()), None)
+    if text == "Could not determine home directory.":
+        return ResourceError("this user has no home folder", evidence=text, hint="HOME=/tmp composesim …")
     if number not in _RESOURCES:
         return None
     what, hint = _RESOURCES[number]

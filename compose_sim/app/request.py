@@ -6,6 +6,7 @@ import os
 import pwd
 import stat
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,7 +190,9 @@ def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> st
         raise SpecError(f"the source '{source}' of mount '{mount}' does not exist", hint=f"mkdir -p {source}")
     real = os.path.realpath(source)
     homes = {user.pw_dir for user in pwd.getpwall() if user.pw_uid == 0 or user.pw_uid >= _FIRST_PERSON}
-    danger = why_dangerous(real, homes={str(Path.home()), *homes})
+    with suppress(RuntimeError):  # this user has no home
+        homes.add(str(Path.home()))
+    danger = why_dangerous(real, homes=homes)
     if danger and real not in {os.path.realpath(folder / Path(path).expanduser()) for path in allowed}:
         raise SpecError(
             f"'{source}' of mount '{mount}' {danger}",

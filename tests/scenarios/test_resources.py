@@ -109,6 +109,8 @@ def test_output_that_cannot_be_written_is_reported_on_stderr(project: Project) -
         (OSError(28, "No space left on device", "/a/b"), True),
         (MemoryError(), True),
         (RuntimeError("can't start new thread"), True),
+        (BlockingIOError(11, "Resource temporarily unavailable"), True),  # fork, if the user has too many processes
+        (RuntimeError("Could not determine home directory."), True),
         (RuntimeError("another"), False),
         (FileNotFoundError(2, "No such file or directory", "/a"), False),
     ],

@@ -15,6 +15,7 @@ from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.run_lookup import find_statuses, json_option
 from compose_sim.cli.views.service_links import links_of, published_by
 from compose_sim.core.state.node_phase import wished
+from compose_sim.engine.host.answers import home_folder
 from compose_sim.engine.lifetime.orphans import state_of
 from compose_sim.engine.protocol import NodeStatus
 from compose_sim.engine.run_folder.clock import began_at
@@ -160,7 +161,7 @@ def _facts(path: Path | None) -> dict[str, Any]:
 def _facts_shown(run: dict[str, Any]) -> tuple[str, ...]:
     script, project = run["script"] or "", run["project"] or ""
     short = script if len(script) <= _LONGEST_SCRIPT else script[: _LONGEST_SCRIPT - 1] + "…"
-    home = f"{Path.home()}/"
+    home = home_folder("")
     age = "" if run["started_at"] is None else _age(time.time() - run["started_at"])
     return age, run["owner"] or "", short, f"~/{project.removeprefix(home)}" if project.startswith(home) else project
 
