@@ -60,7 +60,8 @@ def read_job_file(text: str, source: str, variables: Mapping[str, str], *, has_p
     reader = _reader_of(job)
     assert reader is not None
     read = Object(job, draft)
-    read.used.update({("apiVersion",), ("kind",)})
+    for key in [key for key in ("apiVersion", "kind") if read.has(key)]:
+        read.note("taken", f"read as {_kind(job)}", key)
     others = [document for document in documents if document is not job]
     reader(read, others)
     read.settle(REASONS)
