@@ -6,8 +6,10 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,7 @@ from compose_sim.node.shared.process import shell_status
 _LOOK_S, _SILENT_S = 2.0, 10.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
+_MOST_MEMORY_KIB = 8 << 20  # addresses, not memory in use: a Python takes few
 
 
 def output_of(argv: Sequence[str], *, stdin: bytes | None = None) -> str:
@@ -60,6 +63,39 @@ def try_output_of(
     with child:
         output, _ = _outputs(child, argv)
     return child.returncode, output
+
+
+def bounded_output_of(
+    argv: Sequence[str], *, owner: Owner | None, timeout_s: float, most_bytes: int
+) -> tuple[int, str]:
+    """
+    Return the exit status and the output of a program that a project may have replaced. It runs as `owner`, if given.
+
+    The program, and what it starts, is killed if it runs longer or prints more; its memory is limited too.
+    """
+    limited = ["sh", "-c", f'ulimit -v {_MOST_MEMORY_KIB}; exec "$@"', "sh", *argv]
+    with subprocess.Popen(
+        limited,
+        env=owner.environment(os.environ) if owner else None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        **as_user(owner),
+    ) as child:
+        assert child.stdout is not None
+        timer = threading.Timer(timeout_s, _kill_group, [child])
+        timer.start()
+        try:
+            output = child.stdout.read(most_bytes)
+            if len(output) == most_bytes:
+                _kill_group(child)
+        except BaseException:
+            _kill_group(child)
+            raise
+        finally:
+            timer.cancel()
+    return child.returncode, output.decode("utf-8", "replace")
 
 
 def run_bound(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
@@ -175,6 +211,11 @@ def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> s
         start_new_session=True,
         preexec_fn=_die_with_parent,
     )
+
+
+def _kill_group(leader: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 def _die_with_parent() -> None:

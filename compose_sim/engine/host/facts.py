@@ -23,7 +23,7 @@ from compose_sim.engine.host.gpus import inspect_gpus
 from compose_sim.engine.host.mapped_mount import why_unmappable
 from compose_sim.engine.host.ports import listening_ports
 from compose_sim.engine.project_owner import Owner, owner_of, user_of_nodes
-from compose_sim.engine.subprocesses import output_of, try_output_of
+from compose_sim.engine.subprocesses import bounded_output_of, output_of
 from compose_sim.errors import EnvironmentMissingError
 
 # What a program from /usr needs from outside /usr: the linker's cache, certificates, the time zone, name lookup.
@@ -40,6 +40,7 @@ _SYSTEM_PATHS = (
     "/etc/ssl/openssl.cnf",
 )
 _OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # another distribution of the same module
+_PROBE_S, _MOST_OF_PROBE = 60.0, 1 << 20
 # Python is isolated (-I), so that it imports nothing from the folder that it is started in. Nothing more is imported once the path
 # contains what isolation leaves out, and `find_spec` does not execute the package that it finds.
 _PROBE = """
@@ -149,7 +150,9 @@ def _probe(executable: str, names: tuple[str, ...], owner: Owner | None) -> Pyth
         prefix, base, path = sys.prefix, sys.base_prefix, [entry for entry in sys.path if entry]
         has_pip = importlib.util.find_spec("pip") is not None
     else:
-        status, output = try_output_of([executable, "-I", "-c", _PROBE, *names], owner=owner)
+        status, output = bounded_output_of(
+            [executable, "-I", "-c", _PROBE, *names], owner=owner, timeout_s=_PROBE_S, most_bytes=_MOST_OF_PROBE
+        )
         answer = output.splitlines()[-1:]
         if status or not (answer and answer[0].startswith("[")):
             return None

@@ -5,7 +5,11 @@ from __future__ import annotations
 import venv
 from pathlib import Path
 
+import pytest
+
+from compose_sim.engine.host import facts
 from compose_sim.engine.host.facts import find_python
+from compose_sim.errors import EnvironmentMissingError
 
 
 def test_the_cache_that_packages_are_links_into_belongs_to_the_python(tmp_path: Path) -> None:
@@ -24,3 +28,14 @@ def test_the_cache_that_packages_are_links_into_belongs_to_the_python(tmp_path: 
     assert python
     assert python.packages["torch"] == "2.13.0"
     assert python.prefixes[-1] == str(archives)
+
+
+@pytest.mark.parametrize("does", ["sleep 600 & wait", "yes"])
+def test_an_interpreter_of_a_project_has_limits(does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "_PROBE_S", 5.0)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{does}\n")
+    python.chmod(0o755)
+
+    with pytest.raises(EnvironmentMissingError, match="did not run as a Python interpreter"):
+        find_python(str(python))
