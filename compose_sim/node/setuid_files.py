@@ -32,10 +32,8 @@ _CALLS: dict[int, dict[int, tuple[int, ...]]] = {
     # AArch64: openat, mknodat, fchmod, fchmodat
     0xC00000B7: {56: (3, 2), 33: (2,), 52: (1,), 53: (2,), _FCHMODAT2: (2,)},
 }
-_GROUPS_OF_ROOT = (
-    0,
-    2_000_000_000,
-)  # in a container, and STAND_IN of core/plan/model.py, whose files are root's on the disk
+# In a container, and STAND_IN of core/plan/model.py, whose files are root's on the disk.
+_GROUPS_OF_ROOT = (0, 2_000_000_000)
 _MACHINES = ("x86_64", "aarch64")  # on others, the filter would refuse every call
 
 
