@@ -30,13 +30,14 @@ def variables_of(name: str, folder: str, inputs: dict[str, str]) -> dict[str, st
         key: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: given[match[1]], text)
         for key, text in STEPS[name].get("env", {}).items()
     }
-    return {**variables, "GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": f"{folder}/summary.md"}
+    files = {"GITHUB_STEP_SUMMARY": f"{folder}/summary.md", "GITHUB_OUTPUT": f"{folder}/output"}
+    return {**variables, "GITHUB_ACTIONS": "true", **files}
 
 
-def run_step(name: str, folder: Path, inputs: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_step(name: str, folder: Path, inputs: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
     """Run a step on this machine, with this environment's composesim."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, **variables_of(name, str(folder), inputs)}
+    environment = {**os.environ, "PATH": path, **variables_of(name, str(folder), inputs), **more}
     return subprocess.run([*BASH, STEPS[name]["run"]], cwd=folder, env=environment, capture_output=True, text=True)
 
 
@@ -57,6 +58,24 @@ def test_the_action_keeps_junit_and_page_and_has_the_status_of_the_run(
     assert {path.name for path in kept.iterdir()} == {"junit.xml", "run.html", "report.txt"}
     assert verdict in (kept / "run.html").read_text()
     assert "<testsuite" in (kept / "junit.xml").read_text()
+
+
+def test_the_action_caches_what_pip_downloads_for_these_dependencies(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+
+    def named() -> dict[str, str]:
+        (tmp_path / "output").unlink(missing_ok=True)
+        done = run_step("Name the cache", tmp_path, {}, GITHUB_ACTION_PATH=str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        return dict(line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines())
+
+    before = named()
+    (tmp_path / "pyproject.toml").write_text("another")
+
+    pip = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True)
+    assert before["path"] == pip.stdout.strip()
+    assert named()["key"] != before["key"]
+    assert re.findall(r"steps\.cache\.outputs\.(\w+)", str(STEPS["Restore the cache"]["with"])) == ["key", "path"]
 
 
 @pytest.mark.docker
