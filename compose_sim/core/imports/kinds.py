@@ -88,13 +88,14 @@ def _kind(document: YamlText) -> str:
 
 def _unknown_kind(documents: Sequence[YamlText], text: str, source: str) -> SpecError:
     known = ", ".join(sorted(kind for _, kind in _BY_KIND))
-    hint = f"composesim reads {known}, sbatch scripts, stacks, SkyPilot tasks and composesim.yaml"
+    reads = f"composesim reads {known}, sbatch scripts, stacks, SkyPilot tasks and composesim.yaml"
+    hint = "composesim up --nodes N SCRIPT"
     document = next((each for each in documents if "kind" in each.values), None)
     if document is None:
-        return error_at(source, text, 1, "composesim does not know this kind of job", hint=hint)
+        return error_at(source, text, 1, f"this is no job that composesim knows: {reads}", hint=hint)
     version, kind = str(document.values.get("apiVersion", "")), str(document.values["kind"])
     versions = [each for each, name in _BY_KIND if name == kind]
     if versions:
         problem = f"apiVersion '{version}' of {kind} is unknown: composesim reads {' or '.join(versions)}"
         return document.error(("apiVersion",), problem, hint=f"apiVersion: {versions[0]}")
-    return document.error(("kind",), f"kind '{kind}' is not a training job that composesim knows", hint=hint)
+    return document.error(("kind",), f"kind '{kind}' is no job that composesim knows: {reads}", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +10,16 @@ from compose_sim.errors import CommandError, EngineSilentError, EnvironmentMissi
 
 ANSWERS_WITHIN_S = 60.0
 _NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "Zero Bytes were")
+
+
+def require_commands() -> None:
+    """Raise EnvironmentMissingError if a command that the engine uses is not installed."""
+    for command in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
+        if not shutil.which(command):
+            raise EnvironmentMissingError(
+                f"'{command}' was not found: this machine is not a login node of a Slurm cluster",
+                hint=f"module load slurm, or which {command}",
+            )
 
 
 def ask(argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None, within_s: float = 0) -> str:
@@ -23,10 +34,8 @@ def ask(argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None =
             argv, input=stdin, env=env, capture_output=True, text=True, errors="replace", timeout=within_s, check=False
         )
     except FileNotFoundError:
-        raise EnvironmentMissingError(
-            f"'{argv[0]}' was not found: this machine is not a login node of a Slurm cluster",
-            hint=f"module load slurm, or which {argv[0]}",
-        ) from None
+        require_commands()
+        raise
     except subprocess.TimeoutExpired:
         raise EngineSilentError(
             f"the controller of the Slurm cluster has not answered '{argv[0]}' for {within_s:.0f} s",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, try_read_plan
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.slurm import jobs
-from compose_sim.engine.slurm.commands import ask
+from compose_sim.engine.slurm.commands import ask, require_commands
 from compose_sim.engine.slurm.jobs import find_jobs, job_fields
 from compose_sim.engine.slurm.records import MASTER, exited, read_nodes, read_records, status_of
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
@@ -29,7 +28,6 @@ from compose_sim.errors import (
     ComposesimError,
     EngineError,
     EngineSilentError,
-    EnvironmentMissingError,
     SpecError,
 )
 
@@ -64,12 +62,7 @@ class SlurmEngine:
     def prepare(self, plan: Plan, progress: Progress) -> str:
         """Check that the commands of Slurm are there, and that the controller responds."""
         self._progress = progress
-        for command in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
-            if not shutil.which(command):
-                raise EnvironmentMissingError(
-                    f"'{command}' was not found: this machine is not a login node of a Slurm cluster",
-                    hint=f"module load slurm, or which {command}",
-                )
+        require_commands()
         return plan.image
 
     def image_digest(self, image: str) -> str:

@@ -504,7 +504,7 @@ def test_without_slurm_on_this_machine(tmp_path: Path, monkeypatch: pytest.Monke
     output, _ = process.communicate()
 
     assert process.returncode == 4, output
-    assert "login node" in output
+    assert "'sbatch' was not found" in output
 
 
 # --- Exports ---
