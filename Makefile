@@ -66,7 +66,7 @@ gpu: ## On a machine with NVIDIA GPUs: test that nodes get them, and compare the
 	@scripts/gpu_test.sh $(ARGS)
 
 fast: setup ## Run the tests that start neither a training nor an engine
-	$(BIN)/python -m pytest -m 'not train and not docker and not gpu and not slurm' $(ARGS)
+	$(BIN)/python -m pytest -m 'not train and not docker and not gpu and not slurm and not recipes' $(ARGS)
 
 audit: setup ## Attack composesim with hostile scripts, projects and inputs, and check that nothing is harmed
 	$(BIN)/python -m pytest --timeout 120 tests/audit tests/fuzz tests/scenarios/test_daemon_restarts.py $(ARGS)

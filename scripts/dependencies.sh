@@ -12,7 +12,6 @@ LOCK=requirements-dev.txt
 TOOLS=(uv==0.13.* cyclonedx-bom==7.* twine==6.*)
 PURE=(tests/core tests/templates tests/test_architecture.py tests/engine/run_folder tests/cli/test_console.py tests/cli/views)
 NOT_PURE=(
-    --ignore tests/core/export/test_validators.py # needs .venv-recipes
     --deselect tests/core/scenarios/test_scenario_file.py::test_the_published_schema_is_that_of_the_code # that of the locked pydantic
     --deselect tests/engine/run_folder/test_safe_files.py::test_up_ends_with_an_error_and_a_hint_in_a_linked_run_folder # needs torch
     --deselect tests/cli/views/test_phases.py::test_the_phases_end_where_the_command_ends # needs torch
@@ -44,7 +43,7 @@ lock() {
 lowest() {
     uv venv --quiet --clear --python .venv/bin/python "$WORK/lowest"
     VIRTUAL_ENV=$WORK/lowest uv pip install --quiet --resolution lowest-direct --editable . --group test
-    "$WORK/lowest/bin/python" -m pytest -q --timeout 120 -m 'not train and not docker and not gpu' "${PURE[@]}" "${NOT_PURE[@]}"
+    "$WORK/lowest/bin/python" -m pytest -q --timeout 120 -m 'not train and not docker and not gpu and not recipes' "${PURE[@]}" "${NOT_PURE[@]}"
 }
 
 sbom() {

@@ -86,16 +86,12 @@ def with_user_of_nodes(host: Host, *, mapped: Collection[str], hosted: bool) -> 
 
 
 def choose_user(spec: ClusterSpec, host: Host, plan: Plan, *, portable: bool) -> Choice | None:
-    """Return the user that nodes in containers run as, if one was requested, or if the project belongs to root."""
+    """Return the user that nodes in containers run as, if one was requested, or if the nodes must run as root."""
     user = f"{plan.user_name} ({plan.user_ids[0]})"
     if spec.user:
         why = f"{REQUESTED}; nodes write to $COMPOSESIM_SHARED, and to the project if its permissions allow it"
         return Choice(what="user", value=user, why=why)
-    if plan.engine != "docker" or host.user_id:
-        return None
-    if plan.mapped:
-        return Choice(what="user", value=user, why="nodes see files of root as theirs; for root itself: --user root")
-    if plan.user_ids[0] or plan.is_rootless:
+    if plan.engine != "docker" or plan.user_ids[0] or plan.is_rootless:
         return None
     without = "docker compose makes no such mounts" if portable else "not for nodes with GPUs"
     why = f"files of root cannot be mapped to another user: {host.cannot_map or without}"

@@ -24,6 +24,7 @@ total = torch.tensor([dist.get_rank() + 1])
 dist.all_reduce(total)
 assert sys.argv[1:] == [{NOTE!r}], sys.argv
 print("sum", total.item(), os.environ["MODE"], flush=True)
+dist.destroy_process_group()
 """
 ENDED = {"Complete", "Failed", "Rejected", "Shutdown", "Orphaned"}
 
@@ -69,10 +70,10 @@ def test_a_stack_trains_on_three_machines_of_a_swarm(tmp_path: Path) -> None:
         until(lambda: len(swarm.tasks("demo")) == 3 and set(swarm.tasks("demo").values()) <= ENDED)
         machines = swarm.docker("stack", "ps", "demo", "--format", "{{.ID}} {{.Node}}").split()
         logs = {number: swarm.output_of(f"demo_node-{number}") for number in range(3)}
-        states = swarm.tasks("demo")
+        ended = swarm.docker("stack", "ps", "demo", "--no-trunc", "--format", "{{.Name}} {{.CurrentState}} {{.Error}}")
 
     assert all("sum 6 a$b" in lines for lines in logs.values()), logs
-    assert set(states.values()) == {"Complete"}
+    assert [line.split()[1] for line in ended.splitlines()] == ["Complete"] * 3, (ended, logs)
     assert len(machines) == 6
     assert not folder.exists()
     assert str(folder) not in Path("/proc/mounts").read_text()

@@ -64,7 +64,7 @@ def test_nodes_of_root_run_as_another_user_who_owns_all_but_the_system() -> None
         *("/run/composesim/demo/1", "/etc/ssl", "/run/composesim/demo/2", "/usr"),
     ]
     assert plan.source_of(Mount(source="./shared", target="/s")) == "/run/composesim/demo/0/shared"
-    assert user_of(plan) == ["node (2000000000): nodes see files of root as theirs; for root itself: --user root"]
+    assert user_of(plan) == []
     assert plan.with_mounts(Mount(source="/data", target="/d")).mapped == (*plan.mapped, "/data")
 
 
