@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -57,7 +58,7 @@ def check_request(request: Request) -> Request:
 def check(session: Session, listener: Listener) -> Report:
     """Run a session, replay the first steps if a chosen check needs that, and return the report with all chosen checks."""
     settings, request = session.request.spec.check, session.request
-    sources = read_sources(request.folder, str(request.spec.script or ""))
+    sources = read_sources(request.folder, str(request.spec.script or ""), _search_path(session))
     hints = tuple(find_hints(sources))
     for hint in hints:
         listener.progress(f"note: {hint}")
@@ -101,6 +102,12 @@ def check(session: Session, listener: Listener) -> Report:
         return replace(report, verdict="interrupted", exit_code=EXIT_CODES["interrupted"]) if interrupted else report
 
     return session.run(listener, conclude=conclude)
+
+
+def _search_path(session: Session) -> list[str]:
+    """Return PYTHONPATH as ranks have it; only processes on this machine inherit it."""
+    inherited = os.environ if session.plan.engine == "local" else {}
+    return {**inherited, **session.plan.environment}.get("PYTHONPATH", "").split(os.pathsep)
 
 
 def _with_replays(case: Case, session: Session, listener: Listener, report: Report) -> Case:

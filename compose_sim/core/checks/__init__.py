@@ -43,7 +43,9 @@ class Case:
     alone: Mapping[int, Observed] = field(default_factory=dict)  # the replay of one rank's batches alone, by rank
     why_no_single: str = ""  # why there is no replay, if that is known
     tolerance: float = 1e-3
-    sources: Mapping[str, str] = field(default_factory=dict)  # the text of the script's files, by path below its folder
+    sources: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the text of the user's files, by path below the project or absolute
     why_not: str = ""  # why no check applies: the script does not use torch.distributed
 
     @property
