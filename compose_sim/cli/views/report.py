@@ -21,7 +21,7 @@ from compose_sim.core.units import format_bytes, format_count, format_seconds
 
 _MOST_NODES = 16
 _MOST_METRICS = 6
-_LONGEST_CAUSE = 160
+_LONGEST_CAUSE = 240  # characters; the sentence about a hang, with its source line, fits
 _MOST_TRACEBACK_LINES = 30
 _FIRST_METRICS = ("loss", "accuracy")
 _LAST_METRICS = ("epoch", "step")

@@ -38,7 +38,7 @@ def a_cause(**changes: Any) -> Cause:
         (a_cause(message="rank 3 was killed: node-1 ran out of memory"), "rank 3 was killed: node-1 ran out of memory"),
         (a_cause(rank=None, message="node-1 exited with status 1"), "node-1 exited with status 1"),
         (a_cause(rank=None, node=None, message="not done after 10 s"), "not done after 10 s"),
-        (a_cause(message="x" * 500), "rank 3 on node-1: " + "x" * 159 + "…"),
+        (a_cause(message="x" * 500), "rank 3 on node-1: " + "x" * 239 + "…"),
         (
             a_cause(message="no rank makes progress: rank 3 on node-1 sleeps"),
             "no rank makes progress: rank 3 on node-1 sleeps",
