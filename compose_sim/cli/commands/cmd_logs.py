@@ -47,7 +47,7 @@ def command(
 
 def _batches(folder: RunFolder, plan: Plan, *, follow: bool) -> Iterator[list[Event]]:
     """Yield batches of log events, empty when there is nothing new; with `follow`, until the run is over."""
-    tail = EventTail(folder.path, plan)
+    tail = EventTail(folder.path, plan, numbers=False)
     over = end_of(folder) if follow else None
     while True:
         looked = time.monotonic()

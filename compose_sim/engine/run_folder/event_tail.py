@@ -98,10 +98,17 @@ class EventTail:
     """
 
     def __init__(
-        self, folder: Path, plan: Plan | None, *, logs: bool = True, own: Callable[[], list[Event]] | None = None
+        self,
+        folder: Path,
+        plan: Plan | None,
+        *,
+        logs: bool = True,
+        numbers: bool = True,
+        own: Callable[[], list[Event]] | None = None,
     ) -> None:
         """
-        Follow the files of the nodes and ranks of a plan; of any, if there is no plan.
+        Follow the files of the nodes and ranks of a plan; of any, if there is no plan. Without `logs`, no output is read; without
+        `numbers`, it is not searched for them, which takes longer than reading it.
 
         The process that runs the run takes its own events from `own`, as nodes of the local engine could write to their file. There
         it reads only that another process interrupts the run.
@@ -110,7 +117,7 @@ class EventTail:
         self._found = NodeFiles(self._files, plan)
         self._has_noted = False
         self._clock = read_clock(self._files)
-        self._logs, self._own = logs, own
+        self._logs, self._numbers, self._own = logs, numbers, own
         self._event_tails: dict[str, FileTail] = {}
         self._log_tails: dict[str, FileTail] = {}
         self._finishing = False
@@ -173,7 +180,11 @@ class EventTail:
             )
             events.append(Event(t=events[-1].t, kind="note", data={"message": note}))
         for stem, lines in printed:
-            events += _log_events(stem, lines, self._rounds.get(stem, []), self._sizes.get(stem) or deque(), now)
+            found = _log_events(stem, lines, self._rounds.get(stem, []), self._sizes.get(stem) or deque(), now)
+            for event in found:
+                events.append(event)
+                if self._numbers and (numbers := _numbers_in(event)):
+                    events.append(numbers)
         events.sort(key=lambda event: (event.t, event.node != "master"))
         return events
 
@@ -229,7 +240,7 @@ def _log_events(
     stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int, int]], sizes: _Sizes, now: float
 ) -> Iterator[Event]:
     """
-    Yield the events in the log of a rank; `node-0.3` is rank 3 on node-0.
+    Yield the lines in the log of a rank; `node-0.3` is rank 3 on node-0.
 
     `node-0` alone is the log of the node's agent, which is not the script's output. The driver's log has a number but no rank.
     """
@@ -242,8 +253,14 @@ def _log_events(
         # If two rounds begin at the same offset, nothing was printed in the earlier one.
         generation = next((each for first, each in reversed(rounds) if first <= begins_at), None)
         yield Event(t=t, kind="log", node=node, rank=rank, generation=generation, data={"line": line})
-        if metric := parse_metric(line):
-            yield Event(t=t, kind="metric", node=node, rank=rank, generation=generation, data=metric)
-        elif numbers := printed_numbers(line):
-            data = {"step": numbers[0], "values": numbers[1]}
-            yield Event(t=t, kind="numbers", node=node, rank=rank, generation=generation, data=data)
+
+
+def _numbers_in(log: Event) -> Event | None:
+    """Return the metric or the other numbers on the line of a `log` event."""
+    line = log.data["line"]
+    kind, data = "metric", parse_metric(line)
+    if not data and (numbers := printed_numbers(line)):
+        kind, data = "numbers", {"step": numbers[0], "values": numbers[1]}
+    return (
+        Event(t=log.t, kind=kind, node=log.node, rank=log.rank, generation=log.generation, data=data) if data else None
+    )

@@ -75,6 +75,18 @@ def test_a_log_of_which_no_node_says_where_rounds_begin_is_of_no_round(tmp_path:
     assert [(event.kind, event.generation) for event in events] == [("log", None), ("metric", None)]
 
 
+def test_lines_are_searched_for_numbers_only_if_asked(tmp_path: Path) -> None:
+    rank_prints(tmp_path, '{"step": 3}\nstep 4: loss=0.5\n')
+
+    kinds = {}
+    for numbers in (True, False):
+        tail = EventTail(tmp_path, None, numbers=numbers)
+        kinds[numbers] = [event.kind for event in chain.from_iterable(tail.finish())]
+        tail.close()
+
+    assert kinds == {True: ["log", "metric", "log", "numbers"], False: ["log", "log"]}
+
+
 def test_much_output_comes_in_batches(tmp_path: Path) -> None:
     """Each line becomes an object, so that all lines of a long run would fill the memory."""
     lines = [f"line {number} {'-' * 80}" for number in range(120_000)]
