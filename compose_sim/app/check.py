@@ -27,7 +27,7 @@ DEFAULTS = {  # of the cluster, as flags take them
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
 }
 _NEED_A_REPLAY = ("loss-scale", "matches-single")
-_NEED_GRADIENTS = ("gradient-mean", "params-in-sync")
+_NEED_GRADIENTS = ("gradient-mean", "params-in-sync", "sampler-overlap")
 _RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 

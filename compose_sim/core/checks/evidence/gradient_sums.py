@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import isfinite, sqrt
+from math import isfinite, prod, sqrt
 
-from compose_sim.core.events.observations import Observed
+from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
+from compose_sim.node.records.process_groups import Collective, UntrackedWait
 
 _EQUAL = 1e-5  # relative: ranks get a reduced gradient with the same bits, or nearly
 _FITS = 0.02  # relative: rounding of 16-bit gradients stays below
 _FITS_CLOSELY = 1e-3
+_LEAST = 3  # steps with the same gradients: the first samples may be the same on purpose
+_SHARING = ("broadcast", "scatter", "gather", "all_to_all")  # in the names of collectives
 
 Vector = Sequence[float]
 Ranks = tuple[int, ...]
@@ -98,6 +101,84 @@ def _reduction(nth: int, ranks: Ranks, rows: Sequence[int], steps: Mapping[int, 
         weights=_weights(used, owns),
         step=steps[ranks[0]],
     )
+
+
+def same_gradients(observed: Observed) -> SketchedStep | None:
+    """
+    Return the last sketched step if all ranks hold the same replica and computed equal gradients from the first step on.
+
+    None as well if nothing reduces these gradients, or if ranks give each other tensors that are no weights: then samples may be
+    the same on purpose.
+    """
+    found = optimizers(observed)
+    size = observed.world_size
+    for each in found:
+        everywhere = all(len(by_rank) == size for by_rank in each.steps.values())
+        if not everywhere or len(each.steps) < _LEAST or not _computed_the_same(each) or _has_one_gradient(each):
+            return None
+    if not found or _share_samples(observed, found) or not all(_is_reduced(observed, each) for each in found):
+        return None
+    steps = found[0].steps
+    return steps[max(steps)][0]
+
+
+def _has_one_gradient(optimizer: Optimizer) -> bool:
+    """Return whether the gradient does not depend on samples: it never changes."""
+    return len({by_rank[0].own for by_rank in optimizer.steps.values()}) == 1
+
+
+def _is_reduced(observed: Observed, optimizer: Optimizer) -> bool:
+    if all(row.model is not None for row in optimizer.rows):
+        return True  # by DDP
+    # By the script: as many numbers as the gradients have.
+    numbers = sum(prod(shape) for shape in _reduced_shapes(observed))
+    return 2 * numbers >= len(optimizer.steps) * sum(prod(row.shape) for row in optimizer.rows)
+
+
+def _reduced_shapes(observed: Observed) -> list[tuple[int, ...]]:
+    """Return the shapes of what the first rank reduces with all ranks."""
+    everyone = tuple(sorted(observed.ranks))
+    own = (each for each in observed.ranks[0].of(Collective) if each.op == "all_reduce" and each.group == everyone)
+    return [shape for each in own if "float" in str(each.dtype) for shape in each.shapes]
+
+
+def _share_samples(observed: Observed, found: list[Optimizer]) -> bool:
+    """Return whether ranks exchange tensors of more than one number; weights, which they exchange before the first step, do not count."""
+    if any("send" in each.how or "recv" in each.how for each in observed.of(UntrackedWait)):
+        return True
+    weights = {row.shape for each in found for row in each.rows}
+    return any(_shares(rank, weights) for rank in observed)
+
+
+def _shares(rank: RankObserved, weights: set[tuple[int, ...]]) -> bool:
+    for each in rank.of(Collective, SketchedStep):
+        if isinstance(each, SketchedStep):
+            weights = set()
+        elif any(word in each.op for word in _SHARING) and (
+            not each.shapes or any(prod(shape) > 1 and shape not in weights for shape in each.shapes)
+        ):
+            return True
+    return False
+
+
+def _computed_the_same(optimizer: Optimizer) -> bool:
+    """
+    Return whether all ranks hold equal parameters, computed equal gradients at every step, and used a multiple of them.
+
+    Ranks that hold parts of a model have different parameters.
+    """
+    return bool(optimizer.rows) and all(
+        len(by_rank) > 1 and _are_twins(by_rank, len(optimizer.rows)) for by_rank in optimizer.steps.values()
+    )
+
+
+def _are_twins(steps: Mapping[int, SketchedStep], count: int) -> bool:
+    if not all(is_known(step, row) for step in steps.values() for row in range(count)):
+        return False
+    first, *others = ((joined(s.before, range(count)), joined(s.own, range(count))) for s in steps.values())
+    if not norm(first[1]) or factor(joined(next(iter(steps.values())).used, range(count)), first[1]) is None:
+        return False
+    return all(are_equal(mine, its) for other in others for mine, its in zip(first, other, strict=True))
 
 
 def joined(sketches: Sequence[Sketch], rows: Iterable[int]) -> Vector:

@@ -12,12 +12,14 @@ from compose_sim.core.checks.evidence.epochs import (
     pairs_text,
     training_loaders,
 )
+from compose_sim.core.checks.evidence.gradient_sums import same_gradients
 from compose_sim.core.checks.evidence.replica_diff import exchanges_parts
 from compose_sim.core.checks.evidence.same_samples import CommonSamples, compare_all, overlap
 from compose_sim.core.checks.evidence.sample_identity import Mismatch, find_mismatch
 from compose_sim.core.checks.evidence.sampler_settings import wrong_setting
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import TrainingForward
+from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import DdpModel
 from compose_sim.node.records.replays import RecordedModels
 from compose_sim.node.records.script import ScriptEnd
@@ -38,7 +40,10 @@ _FIX_TWICE = (
 _FIX_TWINS = (
     "Divide by RANK (dist.get_rank()) and WORLD_SIZE (dist.get_world_size()): LOCAL_RANK starts at 0 on every node."
 )
-_FIX_BY_HAND = "Give each rank its own part of the data: data[rank::world_size]."
+_FIX_BY_HAND = (
+    "Give each rank its own part of the data: data[rank::world_size]. Seed what makes samples, such as environments, by rank: "
+    "`seed + dist.get_rank()`."
+)
 _WITHOUT_DDP = (
     "{pairs} train on the same samples; without DistributedDataParallel that may be intended, as in tensor parallelism"
 )
@@ -51,7 +56,7 @@ def judge(case: Case) -> Result:
         return not_applicable("there is only one rank")
     training = training_loaders(case)
     if not training:
-        return _judge_by_hand(case, pairs(case))
+        return _judge_by_hand(case, pairs(case), same_gradients(case.observed))
     if not case.observed.first(DdpModel) and not _synchronizes(case):
         return not_applicable(
             "the ranks do not train together: there is no DDP model, and there are hardly any collectives"
@@ -148,13 +153,20 @@ def _other_samples(mismatch: Mismatch, by_rank: dict[int, Loader]) -> Result:
     )
 
 
-def _judge_by_hand(case: Case, together: list[Pair]) -> Result:
-    """Without a loader, compare the rows that the DDP models are given."""
+def _judge_by_hand(case: Case, together: list[Pair], same: SketchedStep | None) -> Result:
+    """Without a loader, compare the rows that the DDP models are given, and the gradients that ranks compute."""
     rows = {rank.rank: _given(rank) for rank in case.observed}
     known = [pair for pair in together if rows.get(pair[0]) and rows.get(pair[1])]
+    overlapping = [pair for pair in known if overlap(rows[pair[0]], rows[pair[1]])[0] >= 2]
+    if same and not overlapping:
+        return warned(
+            f"all {case.observed.world_size} ranks computed the same gradients from equal weights at each of {same.nth} steps, "
+            "and reduced them: they train on the same samples, as if their environments or generators had the same seed",
+            fix=_FIX_BY_HAND,
+            at=same.at,
+        )
     if not known:
         return not_applicable("the script trains from no DataLoader, and gives no stored samples to a DDP model")
-    overlapping = [pair for pair in known if overlap(rows[pair[0]], rows[pair[1]])[0] >= 2]
     if not overlapping:
         return passed("no two ranks gave their DDP model the same rows")
     left, right = (set(rows[rank]) for rank in overlapping[0])
@@ -174,4 +186,4 @@ def _given(rank: RankObserved) -> list[int]:
     drawn = sum(bool(each.loop_drew) for each in forwards[1:])
     if len(set(batches)) < 3 or 2 * drawn >= len(forwards) - 1 or any(len(set(rows)) < len(rows) for rows in batches):
         return []
-    return [row for rows in batches for row in rows]
+    return [row for rows in batches[1:] for row in rows]  # the first may be a warm-up that all ranks make
