@@ -143,7 +143,7 @@ def _reduced_shapes(observed: Observed) -> list[tuple[int, ...]]:
 
 
 def _share_samples(observed: Observed, found: list[Optimizer]) -> bool:
-    """Return whether ranks exchange tensors of more than one number; weights, which they exchange before the first step, do not count."""
+    """Return whether ranks exchange tensors of more than one number, besides weights before the first step."""
     if any("send" in each.how or "recv" in each.how for each in observed.of(UntrackedWait)):
         return True
     weights = {row.shape for each in found for row in each.rows}
