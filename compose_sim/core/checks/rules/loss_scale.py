@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import sqrt
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.global_counts import divided_losses
@@ -21,6 +22,8 @@ from compose_sim.core.checks.evidence.replay_diff import (
     why_not_joined,
 )
 from compose_sim.core.checks.rules.matches_single import why_not
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.replays import RecordedModels, ReplayedStep, Settings
 
 QUESTION = "Is the gradient the mean over all samples, and the learning rate scaled once?"
@@ -110,10 +113,32 @@ def _wrong_factor(factor: Factor, case: Case) -> Result:
     if factor.value > 1:
         why = "the loss is a sum over samples, or is divided by the world size although DDP already takes the mean"
         fix = 'Take the mean over the samples of the rank (reduction="mean"), and leave the mean over ranks to DDP.'
+        if abs(factor.value / sqrt(world_size) - 1) < _NEAR and (given := _summed_copies(case)):
+            why = (
+                f"that is the square root of {world_size}, and {len(given)} times all ranks gave the same number to an all_reduce "
+                f"({given[0]:.3g}, then {given[1]:.3g}), as if gradients were clipped by a norm that counts the copy of each rank"
+            )
+            fix = "Sum squares over ranks only for what is sharded: every rank has the whole of a gradient that was reduced."
     else:
         why = "the loss is multiplied by the world size, or gradients are summed over ranks but not divided"
         fix = "Divide summed gradients by the world size, and do not multiply the loss."
     return failed(f"{text}: {why}", fix=fix, at=step_place(case))
+
+
+def _summed_copies(case: Case) -> list[float]:
+    """Return the numbers that each rank gave alike to an all_reduce over all ranks; none if there are fewer than steps."""
+    size = case.observed.world_size
+    given = [
+        [
+            each.values
+            for each in rank.of(Collective)
+            if each.op == "all_reduce" and len(each.values) == 1 and len(each.group) == size
+        ]
+        for rank in case.observed
+    ]
+    steps = min(sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed)
+    same = [values[0][0] for values in zip(*given, strict=False) if len(set(values)) == 1 and values[0][0] > 0]
+    return same if steps <= len(same) and len(set(same)) > _SETTLED else []
 
 
 def _rate_scaled_twice(steps: Sequence[ReplayedStep], world_size: int) -> str:

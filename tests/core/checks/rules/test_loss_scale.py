@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.loss_scale import judge
+from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.replays import RecordedModels
@@ -26,6 +30,34 @@ def test_a_constant_factor_fails(ratio: float, words: str) -> None:
     result = judge(case(*(step(number, ratio=ratio, difference=0.75) for number in range(4))))
     assert result.status == FAILED
     assert words in result.detail
+
+
+@pytest.mark.parametrize(
+    ("ratio", "given", "counts_copies"),
+    [
+        (2.0, lambda rank, nth: 0.5 + nth, True),
+        (2.0, lambda rank, nth: 0.5 + nth + rank, False),  # the squares of shards
+        (2.0, lambda rank, nth: 1.0, False),  # a count
+        (4.0, lambda rank, nth: 0.5 + nth, False),
+    ],
+)
+def test_a_factor_of_the_root_is_a_norm_of_copies(
+    ratio: float, given: Callable[[int, int], float], counts_copies: bool
+) -> None:
+    seen = {
+        rank: replace(
+            each,
+            records=(
+                *each.records,
+                *(collective("all_reduce", group=WORLD, values=(given(rank, nth),)) for nth in range(5)),
+            ),
+        )
+        for rank, each in recorded().ranks.items()
+    }
+    steps = [step(number, ratio=ratio, difference=0.75) for number in range(4)]
+    result = judge(case(*steps, observed=Observed(ranks=seen)))
+    assert result.status == FAILED
+    assert ("the square root of 4" in result.detail) == counts_copies
 
 
 def test_a_factor_that_changes_is_none() -> None:
