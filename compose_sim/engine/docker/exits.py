@@ -11,6 +11,7 @@ from typing import Any
 
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.docker import daemon
+from compose_sim.engine.host.docker_socket import daemon_ids
 from compose_sim.engine.protocol import NodeStatus
 from compose_sim.engine.subprocesses import stream_lines
 from compose_sim.errors import EngineError
@@ -30,6 +31,7 @@ class Exits:
         self._out_of_memory: set[str] = set()
         self._listed_at: dict[str, float] = {}  # when an exit was found by inspection; events tell of it too
         self._since_ns = int(since * 1e9)
+        self._daemon = _process_of_daemon()
 
     def follow(self) -> Iterator[NodeStatus]:
         """Yield exits until no node is running. If somebody kills the docker command, another one goes on from the last event."""
@@ -45,8 +47,15 @@ class Exits:
                 yield from listed.values()
                 if self._running:
                     yield from self._in_lines(lines)
-                if self._running and not (_was_killed(events) and daemon.responds()):
+                if self._running and not self._goes_on(events):
                     raise EngineError(daemon.away())
+
+    def _goes_on(self, command: subprocess.Popen[str]) -> bool:
+        """Return whether only the docker command ended: by a signal, for which its status may also be 0, or beside the same daemon."""
+        is_same = (
+            self._daemon > 1 and _process_of_daemon() == self._daemon
+        )  # 1: systemd opened the socket for any daemon
+        return daemon.responds() and (_was_killed(command) or is_same)
 
     def _in_lines(self, lines: Iterator[str]) -> Iterator[NodeStatus]:
         """Yield exits until none is running, or the lines end; skip those that were found before."""
@@ -84,6 +93,14 @@ class Exits:
             exit_code=int(attributes.get("exitCode", "0")),
             oom_killed=name in self._out_of_memory,
         )
+
+
+def _process_of_daemon() -> int:
+    """Return the daemon's process; 0 if nobody accepts connections."""
+    try:
+        return daemon_ids()[0]
+    except OSError:
+        return 0
 
 
 def _was_killed(command: subprocess.Popen[str]) -> bool:
