@@ -115,8 +115,10 @@ def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
 
 def _on_node_exited(state: ClusterState, event: Event) -> ClusterState:
     node = state.nodes.get(event.node or "")
+    if not node or (node.gone_at is not None and event.t <= node.gone_at):  # it may be read after its stop is reported
+        return state
     # The node itself reports the end; it is "exited" only when the engine reports that a moment later.
-    return state.with_node(replace(node, phase="ended", exit_code=event.data.get("exit_code"))) if node else state
+    return state.with_node(replace(node, phase="ended", exit_code=event.data.get("exit_code")))
 
 
 def _on_node_stopped(state: ClusterState, event: Event) -> ClusterState:

@@ -13,9 +13,8 @@ from compose_sim.core.verdict.root_cause import blame_fault, first_cause, master
 
 NODES_MUST_COME_WITHIN_S = 60.0  # the user may be about to heal a fault
 _PEERS_MUST_END_WITHIN_S = 5.0
-_DONE_NODES_END_WITHIN_S = (
-    30.0  # on a busy machine, the end of the master is sometimes reported long before that of the nodes
-)
+# After the master and each other: a busy machine may take long to end many nodes.
+_DONE_NODES_END_WITHIN_S = 30.0
 _MOST_NAMES = 4
 
 
@@ -85,8 +84,12 @@ def _failed_peers(state: ClusterState, plan: Plan, *, now: float) -> StopReason 
         failures = [failure for failure in failures if not is_excused(state, failure)]
     if failures and now - failures[0].t > _PEERS_MUST_END_WITHIN_S:
         return StopReason(reason="failure")
-    patience = _DONE_NODES_END_WITHIN_S if state.outcome else _PEERS_MUST_END_WITHIN_S
-    if state.master_stopped_at is not None and now - state.master_stopped_at > patience:
+    if state.master_stopped_at is None:
+        return None
+    patience, since = _PEERS_MUST_END_WITHIN_S, state.master_stopped_at
+    if state.outcome:
+        patience, since = _DONE_NODES_END_WITHIN_S, max(since, *(node.gone_at or 0.0 for node in state.nodes.values()))
+    if now - since > patience:
         return StopReason(reason="engine", cause=master_failure(state))
     return None
 

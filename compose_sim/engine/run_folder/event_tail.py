@@ -159,7 +159,8 @@ class EventTail:
         most = min(_CHUNK, max(_ALL_CHUNKS // max(len(self._log_tails), 1), _LEAST_CHUNK))
         printed = [(tail.stem, tail.finish() if final else tail.read(most)) for tail in self._log_tails.values()]
         now = self._clock.now()
-        events: list[Event] = []
+        # Then that a node has stopped: what it wrote before is in the files by now.
+        events = self._own() if self._own else []
         self._open(self._event_tails, self._found.event_files)
         # The master last: whatever a node does in a round, the round has then been read.
         for tail in sorted(self._event_tails.values(), key=lambda tail: tail.stem == "master"):
@@ -170,7 +171,6 @@ class EventTail:
                     break
                 told += sum(len(line) + _BYTES_OF_LINE for _, line in lines)
                 events += [event for event in _parsed(tail.stem, lines) if not self._is_own(tail.stem, event)]
-        events += self._own() if self._own else []
         self._note_rounds(events)
         self._note_sizes(events)
         if events and self._found.strays and not self._has_noted:

@@ -26,6 +26,14 @@ def test_what_happens_after_the_verdict_does_not_prolong_the_run() -> None:
     assert fold_all(a_plan(), [*events[:1], an_event("usage", 4.0), *events[1:]]).last_t == 4.0
 
 
+def test_a_node_that_has_stopped_stays_so_when_its_own_report_is_read_late() -> None:
+    stopped, reported = (
+        an_event(kind, t, node="node-0", exit_code=0) for kind, t in (("node-stopped", 6.0), ("node-exited", 5.0))
+    )
+
+    assert fold_all(a_plan(), [an_event("started", 0.0), stopped, reported]).nodes["node-0"].phase == "exited"
+
+
 def test_the_steps_of_a_node_are_those_of_all_rounds_together() -> None:
     story = Story(a_plan(nodes=2)).starts(0.0, 0, 1).round(1.0, 0, 1)
     story.tell(2.0, "step", 0, step=7).tell(2.0, "step", 1, step=6).round(3.0, 0, 1).tell(4.0, "step", 0, step=5)

@@ -264,10 +264,10 @@ def test_where_nobody_else_failed_the_master_is_the_cause() -> None:
 def test_nodes_that_are_done_may_end_long_after_the_master() -> None:
     said = Event(t=5.0, kind="ended", node="master", data={"passed": True, "reason": "all nodes are done"})
     gone = an_event("node-stopped", 6.0, node="master", exit_code=0)
-    state = fold_all(PLAN, [*started(), said, gone, *ended({0: 0, 1: 0})])
+    state = fold_all(PLAN, [*started(), said, gone, *ended({0: 0}, t=20.0), *ended({1: 0}, t=45.0)])
 
-    assert reason_to_stop(state, PLAN, now=30.0) is None
-    assert reason_to_stop(state, PLAN, now=60.0) is not None
+    assert reason_to_stop(state, PLAN, now=70.0) is None
+    assert reason_to_stop(state, PLAN, now=80.0) is not None
 
 
 def test_what_the_master_said_last_is_quoted() -> None:

@@ -190,3 +190,17 @@ def test_lines_of_several_ranks_are_merged_by_the_time_at_which_they_were_printe
     tail.close()
 
     assert lines == [(10.0, "a"), (11.0, "c"), (12.0, "d"), (14.0, "b"), (14.0, "last words"), (91.0, "anew")]
+
+
+def test_what_a_node_wrote_is_not_read_after_its_stop(tmp_path: Path) -> None:
+    """On a busy machine, a node ends while its file is being read."""
+
+    def stopped() -> list[Event]:
+        tell_round(tmp_path, 0, {})
+        return [Event(t=9.0, kind="node-stopped", node="node-0")]
+
+    tail = EventTail(tmp_path, None, own=stopped)
+    events = tail.poll()
+    tail.close()
+
+    assert [event.kind for event in events] == ["rendezvous", "node-stopped"]
