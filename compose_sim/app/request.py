@@ -183,7 +183,7 @@ def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
 
 
 def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> str:
-    """Return the mount with an absolute source; raise SpecError if the source does not exist or has to be allowed."""
+    """Return the mount with an absolute source without links; raise SpecError if the source does not exist or has to be allowed."""
     named, *rest = mount.split(":")
     source = folder / Path(named).expanduser()
     if not source.exists():
@@ -198,7 +198,7 @@ def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> st
             f"'{source}' of mount '{mount}' {danger}",
             hint=f"mount only the folder that nodes need, or allow it: --allow-mount {source}",
         )
-    return ":".join([os.path.abspath(source), *rest])
+    return ":".join([real, *rest])  # whatever a link leads to later
 
 
 def _parse_dotenv(text: str, name: str) -> dict[str, str]:

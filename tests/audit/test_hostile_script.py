@@ -33,6 +33,19 @@ assert isinstance(_TABLE, ast.Dict)
 _ATTACKS = [ast.literal_eval(key) for key in _TABLE.keys if key]
 _OPEN_FILES = (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])  # as on most machines
 IN_CONTAINERS = ("root", "setuid")
+REPLACE_RUNS = """
+import contextlib, os
+from pathlib import Path
+project = Path("/all/group/project")
+for folder in (project.parent.parent, project):
+    (folder / "trained").touch()
+with contextlib.suppress(OSError):
+    (project / ".composesim" / "planted").touch()
+for folder in (project, project.parent):
+    with contextlib.suppress(OSError):
+        folder.rename(folder.with_name("moved"))
+        (project / ".composesim").mkdir(parents=True)
+"""
 
 
 def composesim(
@@ -154,6 +167,23 @@ def test_a_container_cannot_write_what_another_one_reports(tmp_path: Path) -> No
     assert (cause["node"], cause["rank"], cause["kind"]) == ("node-0", 0, "exit")
     assert "forged" not in done.stdout + composesim(tmp_path, "logs", "--run", run, check=0).stdout
     assert {path.parts[-3] for path in folder.glob("nodes/*/*/*") if b"forged" in path.read_bytes()} == {"node-0"}
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("source", ["above", "link"])
+def test_a_mount_that_contains_the_project_lets_no_node_replace_its_runs(source: str, tmp_path: Path) -> None:
+    project = tmp_path / "above" / "group" / "project"
+    project.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "above")
+    (project / "train.py").write_text(REPLACE_RUNS)
+    mount = f"{tmp_path / source}:/all"
+
+    composesim(project, "up", "--engine", "docker", "--launcher", "env", "--nodes", "1", "--mount", mount, "train.py")
+
+    assert (tmp_path / "above" / "trained").is_file()
+    assert (project / "trained").is_file()
+    assert [path.parent for path in tmp_path.glob("**/.composesim")] == [project]
+    assert not (project / ".composesim" / "planted").exists()
 
 
 @pytest.mark.parametrize("attack", ["print-escapes", "raise-escapes", "raise-surrogate"])

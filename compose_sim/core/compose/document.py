@@ -118,14 +118,25 @@ def _own_folders(node: str, *, is_driven: bool) -> list[Mount]:
 
 
 def _covers(mounts: Iterable[Mount], *, folder: str) -> list[Mount]:
-    """Cover the folder of all runs in the project where these mounts show it: nodes must not replace what composesim reads there."""
-    runs = PurePosixPath(folder).parents[1:2]  # of PROJECT/.composesim/runs/RUN
-    return [
-        Mount(source=f"./{EMPTY}", target=f"{mount.target}/{path.relative_to(mount.source)}", read_only=True)
-        for path in runs
-        for mount in mounts
-        if path.name == HIDDEN and path.is_relative_to(mount.source)
-    ]
+    """
+    Cover the folder of all runs in the project where these mounts show it: nodes must not replace what composesim reads there.
+
+    The folders that lead to it are mounted on themselves, because nodes could rename them otherwise.
+    """
+    covers = []
+    for runs in PurePosixPath(folder).parents[1:2]:  # of PROJECT/.composesim/runs/RUN
+        for mount in mounts:
+            source = PurePosixPath(mount.source)
+            if runs.name == HIDDEN and runs.is_relative_to(source):
+                between = [path for path in reversed(runs.parents) if source in path.parents and not mount.read_only]
+                covers += [replace(mount, source=str(path), target=_within(mount, path)) for path in between]
+                covers.append(Mount(source=f"./{EMPTY}", target=_within(mount, runs), read_only=True))
+    return covers
+
+
+def _within(mount: Mount, path: PurePosixPath) -> str:
+    """Return where containers see a path below the source of a mount."""
+    return f"{mount.target}/{path.relative_to(mount.source)}"
 
 
 def quote(value: object) -> str:

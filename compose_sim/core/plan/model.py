@@ -229,13 +229,15 @@ class Plan:
 
     def source_of(self, mount: Mount) -> str:
         """Return what containers mount: the source, or the place where root's files in it are mapped."""
+        place, source = mapped_folder(self.run), PurePosixPath(mount.source)
         if self.mapped and mount.source.startswith("./"):
-            return f"{mapped_folder(self.run)}/0/{mount.source[2:]}"
-        return (
-            f"{mapped_folder(self.run)}/{self.mapped.index(mount.source)}"
-            if mount.source in self.mapped
-            else mount.source
-        )
+            return f"{place}/0/{source}"
+        for number, folder in enumerate(self.mapped):
+            if mount.source == folder:
+                return f"{place}/{number}"
+            if not mount.read_only and source.is_relative_to(folder):  # so it is not a folder of the system
+                return f"{place}/{number}/{source.relative_to(folder)}"
+        return mount.source
 
     @property
     def brings_users(self) -> bool:

@@ -33,7 +33,7 @@ def location_choice(project: Path) -> Choice | None:
 
 def _home(project: Path) -> Path:
     if chosen := os.environ.get(VARIABLE):
-        return Path(os.path.abspath(chosen))
+        return Path(os.path.realpath(chosen))  # as nodes see it, which must not write there
     if not project.exists() or any(os.access(path, os.W_OK) for path in (project, project / HIDDEN / "runs")):
         return project
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
