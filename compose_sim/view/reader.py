@@ -16,10 +16,12 @@ from compose_sim.core.report.report import Report
 from compose_sim.core.state.rank_places import is_on
 from compose_sim.core.state.timeline import Message as Sent
 from compose_sim.core.state.timeline import Timeline
+from compose_sim.core.view.current import current_waits
 from compose_sim.core.view.page import Message, PageFold
 from compose_sim.core.view.samples import sample_strips
 from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.check_inputs import read_observed
+from compose_sim.engine.run_folder.clock import read_clock
 from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.file_owner import acting_as
@@ -27,6 +29,7 @@ from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import NodeFiles
 from compose_sim.engine.run_folder.record import report_of
 from compose_sim.view.scalars import ScalarFiles
+from compose_sim.view.waits import RankWaits
 
 _AROUND = 4  # lines of source before and after the one that a check names
 _LARGEST_SOURCE = 1 << 20
@@ -44,6 +47,8 @@ class PageReader:
         self._timeline = Timeline()
         self._events = EventTail(folder.path, plan)
         self._records: dict[str, FileTail] = {}
+        self._waits = RankWaits(folder.files, self._found)
+        self._clock = read_clock(folder.files)
         self._scalars = ScalarFiles(Path(plan.working_directory)), ScalarFiles(folder.path / "shared")
         self._last = 0.0
         self.is_over = False
@@ -61,7 +66,7 @@ class PageReader:
             self._read_records(name)
         self._read_scalars()
         if not self.is_over:
-            return self._fold.take(report=None, is_over=False, **self._rank_times())
+            return self._fold.take(report=None, is_over=False, current=self._current(), **self._rank_times())
         self._fold.add_spans(self._timeline.finish())
         self.close()
         report = report_of(self.folder)
@@ -69,6 +74,14 @@ class PageReader:
         with acting_as(owner_of(self.folder.path)):  # who wrote the plan, if this process is root
             sources = read_sources(report, self._fold.plan.working_directory)
         return self._fold.take(report=report, is_over=True, samples=samples, sources=sources, **self._rank_times())
+
+    def _current(self) -> dict[int, list[Any]]:
+        """Return what ranks wait in at this moment, unless they run on other machines, whose memory this one does not see."""
+        if self._fold.plan.engine == "slurm":
+            return {}
+        state = self._fold.state
+        waits = self._waits.read(state)
+        return current_waits(state, waits, self._timeline.members, now=self._clock.now())
 
     def _rank_times(self) -> dict[str, Any]:
         times = rank_times(self._timeline.tallies)
@@ -80,6 +93,7 @@ class PageReader:
     def close(self) -> None:
         """Close the files."""
         self._events.close()
+        self._waits.close()
         for tail in self._records.values():
             tail.close()
         self._records.clear()

@@ -82,7 +82,7 @@ def test_the_cluster_follows_the_timeline_and_keys_zoom(tab: Tab, tmp_path: Path
     tab.wait_for("document.querySelector('footer')")
     tab.run("setCursor(3.04)")
 
-    assert "3 ranks wait for rank 2 in barrier #1" in tab.run("document.querySelector('#picture').textContent")
+    assert "Ranks 0, 1 and 3 wait for rank 2 in barrier #1" in tab.run("document.querySelector('#picture').textContent")
     tab.run("setCursor(4.04)")
     assert tab.run("document.querySelector('.node.held') !== null")
     assert tab.run("document.querySelector('#waits button').textContent").startswith("rank ")

@@ -71,6 +71,7 @@ class Timeline:
         self._collectives: dict[_Key, _Collective] = {}
         self.tallies: dict[int, RankTally] = {}
         self.messages: list[Message] = []
+        self.members: dict[tuple[int, str], set[int]] = {}  # of a group in a round, as far as ranks have recorded waits
 
     def add(self, rank: int, generation: int, lines: Iterable[str]) -> list[Span]:
         """Take further lines of a rank's observations, and return what is known now."""
@@ -103,6 +104,8 @@ class Timeline:
             return [Span(rank, "collective", began, lasted, record.step, wait.what)]
         sender, is_message, _ = wait.group.partition(_BETWEEN)
         operation = "" if is_message else wait.what.partition(" ")[0]
+        if not is_message:
+            self.members.setdefault((generation, wait.group), set()).add(rank)
         key = (generation, wait.group, operation, wait.sequence)
         made = _Collective(wait.size, sender if is_message else "")
         collective = self._collectives.setdefault(key, made)

@@ -14,7 +14,7 @@ from ..records.record import Place, Record
 from ..records.script import ObserverFailed
 from ..shared.event_log import EventLog
 from ..shared.frames import is_user_code
-from ..shared.progress_page import ProgressPage
+from ..shared.progress_page import ProgressPage, WaitIn
 from .observations import Observations
 from .step_times import Times
 
@@ -99,12 +99,13 @@ class RankContext:
 
         `group` is the name of the process group, and `size` the number of its ranks, if they are known.
         """
-        self.progress.wait_in(what)
         now = time.monotonic()
         seconds, waited_in = now - self._waits_since, self._waits_in
         if waited_in:
             self.times.wait(waited_in, self._waits_since, now, *self._waits_with)
         self._waits_in, self._waits_since, self._waits_with = what, now, (group, size)
+        since = self.times.unix_micros(now) if self.times.waits_not_before <= now else 0
+        self.progress.wait_in(WaitIn(what, since, group, size, self.times.following(group)) if what else None)
         if waited_in and seconds > max(_SHORTEST_WAIT_S, _LONGER_BY * self.longest_wait):
             self.longest_wait = seconds
             self.events.emit("waited", what=waited_in, seconds=round(seconds, 3))

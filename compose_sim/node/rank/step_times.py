@@ -31,10 +31,18 @@ class Times:
             self._work.append((kind, began, ended or time.monotonic()))
             self._write_if_long()
 
+    def following(self, group: str) -> int:
+        """Return the number that the next wait within a group will get."""
+        return self._sequences.get(group, 0) + 1
+
     def count(self, group: str) -> int:
-        """Return the number of the next wait within a group."""
-        number = self._sequences[group] = self._sequences.get(group, 0) + 1
+        """Return the number of the next wait within a group, and count it."""
+        number = self._sequences[group] = self.following(group)
         return number
+
+    def unix_micros(self, moment: float) -> int:
+        """Return a moment as Unix microseconds."""
+        return round((self._ahead + moment) * 1e6)
 
     def wait(self, what: str, began: float, ended: float, group: str, size: int, number: int = 0) -> None:
         """Record that the rank was in something that it can finish only with the other ranks of a group."""

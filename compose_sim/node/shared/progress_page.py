@@ -12,7 +12,7 @@ import os
 import signal
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # Both are handled by rank/stack_signal.py: the first makes a rank write its stacks, the second wakes its helper thread.
 STACKS_SIGNAL, WAKE_SIGNAL = signal.SIGRTMAX - 3, signal.SIGRTMAX - 5
@@ -28,19 +28,30 @@ _OF_DEVICE = (  # set by rank/flight_recorder.py when the agent asks, except the
     "leaving",  # 1: the rank destroys a process group, or its script has ended
 )
 _OF_PROFILES = ("profile_first", "profile_steps")  # the steps to profile, set by the agent; no steps once it is over
+_OF_WAITS = ("waiting_since", "waiting_size", "waiting_number")  # see WaitIn
 _SIZE = 4096
-_WAITING_AT = 64
-_WAITING_BYTES = 1024
+_WAITING_AT, _WAITING_BYTES = 64, 1024
+_GROUP_AT, _GROUP_BYTES = 1152, 512
 _STACKS_AT = 2048
 _OFFSETS = {
     **{name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)},
     **{
         name: _STACKS_AT + 8 * index
-        for index, name in enumerate(_OF_STACKS + _OF_LIBRARIES + _OF_DEVICE + _OF_PROFILES)
+        for index, name in enumerate(_OF_STACKS + _OF_LIBRARIES + _OF_DEVICE + _OF_PROFILES + _OF_WAITS)
     },
 }
 _counter = struct.Struct("=Q")
 _length = struct.Struct("=H")
+
+
+class WaitIn(NamedTuple):
+    """What a rank waits for other ranks in."""
+
+    what: str  # such as `all_reduce #12 (train.py, line 40)`
+    since: int = 0  # Unix microseconds; 0: it still computes, as in the backward pass of DDP
+    group: str = ""  # as in `records/timings.py`, and so are the next two
+    size: int = 0
+    number: int = 0
 
 
 class ProgressPage:
@@ -92,22 +103,44 @@ class ProgressPage:
     @staticmethod
     def steps_in(page: bytes) -> int:
         """Return the steps in a page that was read from its file; raises ValueError if it is not a page."""
-        if len(page) != _SIZE:
-            raise ValueError("not a page")
+        _check(page)
         steps: int = _counter.unpack_from(page, _OFFSETS["steps"])[0]
         return steps
 
-    def wait_in(self, what: str) -> None:
-        """Set what the rank waits for other ranks in, such as `all_reduce #12 (train.py, line 40)`, or ""."""
-        text = what.encode()[:_WAITING_BYTES]
+    @staticmethod
+    def wait_in_page(page: bytes) -> WaitIn | None:
+        """Return what the rank of a page that was read from its file waits in; raises ValueError if it is not a page."""
+        _check(page)
+        what = _text(page, _WAITING_AT, _WAITING_BYTES)
+        since, size, number = (_counter.unpack_from(page, _OFFSETS[name])[0] for name in _OF_WAITS)
+        return WaitIn(what, since, _text(page, _GROUP_AT, _GROUP_BYTES), size, number) if what else None
+
+    def wait_in(self, wait: WaitIn | None) -> None:
+        """Set what the rank waits for other ranks in."""
         _length.pack_into(self._page, _WAITING_AT, 0)  # never combine the old length with the new text
-        self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + len(text)] = text
-        _length.pack_into(self._page, _WAITING_AT, len(text))
+        if wait is not None:
+            for name, value in zip(_OF_WAITS, (wait.since, wait.size, wait.number)):
+                self.set(name, value)
+            self._write(_GROUP_AT, wait.group.encode()[:_GROUP_BYTES])
+            self._write(_WAITING_AT, wait.what.encode()[:_WAITING_BYTES])
 
     def waiting_in(self) -> str:
         """Return what the rank waits for other ranks in, or ""."""
-        length = _length.unpack_from(self._page, _WAITING_AT)[0]
-        return bytes(self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + length]).decode("utf-8", "replace")
+        return _text(self._page, _WAITING_AT, _WAITING_BYTES)
+
+    def _write(self, at: int, text: bytes) -> None:
+        self._page[at + 2 : at + 2 + len(text)] = text
+        _length.pack_into(self._page, at, len(text))
+
+
+def _check(page: bytes) -> None:
+    if len(page) != _SIZE:
+        raise ValueError("not a page")
+
+
+def _text(page: Any, at: int, most: int) -> str:
+    length = min(_length.unpack_from(page, at)[0], most)
+    return bytes(page[at + 2 : at + 2 + length]).decode("utf-8", "replace")
 
 
 def _map(file: int) -> Any:

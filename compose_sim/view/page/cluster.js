@@ -2,7 +2,8 @@
 
 const HELD = { pause: "paused", stop: "stopped", isolate: "isolated", partition: "partitioned" };
 const GONE = ["killed", "lost", "absent"];
-const MOST_IN_RING = 8, MOST_BOXES = 24;
+const MOST_IN_RING = 8, MOST_BOXES = 24, MOST_COLLECTIVES = 4, MOST_NAMED = 6;
+const IN_A_RING = /^(all_reduce|all_gather|reduce_scatter|DDP's gradient|horovod)/;  // data go from each rank to the next one
 
 function drawCluster() {
   const place = document.getElementById("picture");
@@ -33,16 +34,33 @@ function stateOf(name, t) {
 
 function doing(rank, t) {
   if (t === null) {
-    const state = ofMessage(run.now).states.get(rank) || {}, cause = run.now.cause;
+    const state = ofMessage(run.now).states.get(rank) || {}, cause = run.now.cause, wait = currentOf(rank);
     if (run.now.hang) return inHang(rank, run.now.hang);
+    if (wait) return wait;
     if (cause && cause.rank === rank) return { kind: "bad", words: "failed first" };
     const stalled = (run.now.stalls[rank] || []).some(([, ended]) => ended === null);
     const ended = state.exit_code === 0 ? "done" : state.exit_code || state.signal ? "bad" : "idle";
-    return stalled ? { kind: "stalled", words: "makes no progress" } : { kind: state.stopped ? "idle" : ended, words: state.stopped ? "was stopped" : state.exit_code ? `exit code ${state.exit_code}` : state.signal ? `signal ${state.signal}` : state.phase || "" };
+    if (stalled) return { kind: "stalled", words: "makes no progress" };
+    const awaiting = ofMessage(run.now).awaited.get(rank);
+    if (awaiting) return { kind: "late", words: `awaited by ${awaiting.length > 1 ? count(awaiting.length, "rank") : `rank ${awaiting[0]}`}` };
+    return { kind: state.stopped ? "idle" : ended, words: state.stopped ? "was stopped" : state.exit_code ? `exit code ${state.exit_code}` : state.signal ? `signal ${state.signal}` : state.phase || "" };
   }
   const span = spanAt(rank, t);
   if (span) return { kind: Object.keys(KIND)[span.kind], words: NAMES[span.kind] + (span.kind === KIND.waiting ? ` for rank ${span.late}` : ""), late: span.late, what: run.texts[span.text] };
   return within(run.now.stalls[rank], t) ? (run.now.hang ? inHang(rank, run.now.hang) : { kind: "stalled", words: "makes no progress" }) : { kind: "idle", words: within(run.now.lives[rank], t) ? "other code" : "" };
+}
+
+// The collective that a rank of a running run is in now, if any; what kind it is, for how long, and who is waited for.
+function currentOf(rank) {
+  const known = run.now.current && run.now.current[rank];
+  if (!known) return null;
+  const [kind, what, began, lasted, late] = known, name = Object.keys(KIND)[kind];
+  return { kind: name, began, lasted, late: late[0], all: late, what, words: NAMES[kind] + (late.length ? ` for ${late.length > 1 ? count(late.length, "rank") : `rank ${late[0]}`}` : "") };
+}
+
+function ranksInWords(ranks) {
+  const sorted = [...ranks].sort((a, b) => a - b), last = sorted.pop();
+  return sorted.length ? `ranks ${sorted.join(", ")} and ${last}` : `rank ${last}`;
 }
 
 function inHang(rank, hang) {
@@ -75,21 +93,26 @@ function ringOf(names, t) {
     return [across / 2 + Math.cos(angle) * radius * out, below + high / 2 + Math.sin(angle) * (high / 2 - 36) * down];
   });
   const acts = new Map(ranksOf(run.now).map((rank) => [rank, doing(rank, t)]));
-  const moves = [...acts.values()].some((each) => each.kind === "moving");
+  const inRing = new Set([...acts].filter(([, act]) => act.kind === "moving" && IN_A_RING.test(act.what)).map(([rank]) => nodeOf(rank, t)));
   const links = names.length < 2 ? [] : names.map((_, index) => {
     if (names.length === 2 && index) return null;
-    const [a, b] = [at[index], at[(index + 1) % names.length]];
-    const { shape, cut } = linkBetween(names[index], names[(index + 1) % names.length], t), words = cut ? "no connection" : shape;
-    return [svg("path", { class: `ring ${cut ? "cut" : shape ? "shaped" : moves ? "moves" : ""}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, words ? svg("title", {}, words) : null),
+    const other = (index + 1) % names.length, [a, b] = [at[index], at[other]];
+    const { shape, cut } = linkBetween(names[index], names[other], t), words = cut ? "no connection" : shape, moves = inRing.has(names[index]) && inRing.has(names[other]);
+    return [svg("path", { class: `ring ${cut ? "cut" : shape ? "shaped" : ""} ${moves ? "moves" : ""}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, words ? svg("title", {}, words) : null),
       words ? svg("text", { class: "dim over", x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2 - 6, "text-anchor": "middle" }, words) : null];
   });
+  const chords = names.flatMap((one, index) => names.slice(index + 2).map((other, more) => {  // links beside the ring, if there is something to say
+    const { shape, cut } = linkBetween(one, other, t), [a, b] = [at[index], at[index + 2 + more]];
+    if ((index === 0 && index + 2 + more === names.length - 1) || !(cut || shape)) return null;
+    return svg("path", { class: `ring chord ${cut ? "cut" : "shaped"}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, svg("title", {}, cut ? `${one} and ${other}: no connection` : `${one} and ${other}: ${shape}`));
+  }));
   const awaits = [...acts].filter(([, act]) => act.kind === "waiting").map(([rank, act]) => {
     const a = at[names.indexOf(nodeOf(rank, t))], b = at[names.indexOf(nodeOf(act.late, t))];
     return a && b && a !== b ? svg("path", { class: "awaits", d: `M${a[0]} ${a[1]}Q${across / 2} ${below + high / 2} ${b[0]} ${b[1]}` }) : null;
   });
   const joined = names.map((name, index) => (isJoined(name, t) ? svg("path", { class: "joined", d: `M${across / 2} 28L${at[index][0]} ${at[index][1] - 30}` }) : null));
   return svg("svg", { viewBox: `0 0 ${across} ${below + high}`, role: "img", "aria-label": `${count(names.length, "node")}: ${names.map((each) => `${each} ${stateOf(each, t).phase}`).join(", ")}` },
-    hatched(), joined, links, awaits, names.map((name, index) => nodeBox(name, t, at[index][0], at[index][1], wide)),
+    hatched(), joined, chords, links, awaits, names.map((name, index) => nodeBox(name, t, at[index][0], at[index][1], wide)),
     svg("g", { transform: `translate(${across / 2 - 84},2)` }, svg("rect", { class: "node", width: 168, height: 26, rx: 9 }), svg("text", { x: 84, y: 17, "text-anchor": "middle" }, "master ", svg("tspan", { class: "dim" }, masterAt(t)))));
 }
 
@@ -140,11 +163,26 @@ function gridOf(names, t) {
     }));
 }
 
+// Which ranks are in which collective, those that wait longest first.
+function collectivesAt(t) {
+  const found = new Map();
+  for (const rank of ranksOf(run.now)) {
+    const act = doing(rank, t), all = act.all || (act.late === undefined || act.late === null ? [] : [act.late]);
+    if (!["waiting", "moving", "collective"].includes(act.kind)) continue;
+    const same = listIn(found, [act.kind, act.what, all].join());
+    same.push({ ...act, all, rank });
+  }
+  return [...found.values()].map((same) => ({ ...same[0], ranks: same.map((each) => each.rank), lasted: Math.max(...same.map((each) => each.lasted || 0)) })).sort((a, b) => b.lasted - a.lasted);
+}
+
 function sentenceOf(t, first) {
-  const now = run.now, waits = ranksOf(now).map((rank) => doing(rank, t)).filter((each) => each.kind === "waiting");
-  const parts = [first];
-  if (waits.length) parts.push(`${count(waits.length, "rank")} ${waits.length === 1 ? "waits" : "wait"} for rank ${waits[0].late} in ${waits[0].what}.`);
+  const now = run.now, parts = [first];
+  for (const each of collectivesAt(t).slice(0, MOST_COLLECTIVES)) {
+    const long = each.lasted >= 0.1 ? `, for ${seconds(each.lasted)}` : "", all = each.ranks.length > MOST_NAMED ? count(each.ranks.length, "rank") : ranksInWords(each.ranks);
+    const one = each.ranks.length === 1, who = `${all[0].toUpperCase()}${all.slice(1)}`, what = each.what || "a collective";
+    parts.push(each.kind === "waiting" ? `${who} ${one ? "waits" : "wait"} for ${ranksInWords(each.all)} in ${what}${long}.` : `${who} ${one ? "is" : "are"} in ${what}${each.kind === "moving" ? ": data move" : ""}.`);
+  }
   if (now.links.length) parts.push(`Links: ${now.links.join("; ")}.`);
-  if (t === null) parts.push("Move over the timeline to see who is in which collective at that moment.");
+  if (t === null && !now.current) parts.push("Move over the timeline to see who is in which collective at that moment.");
   return el("p", { class: "small dim" }, parts.join(" "));
 }

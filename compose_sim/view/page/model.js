@@ -44,7 +44,9 @@ function ofMessage(now) {
     for (const node of now.nodes) for (const rank of node.ranks) if (!places.has(rank)) places.set(rank, node.name);
     for (const each of now.ranks) places.set(each.rank, each.node);
     const known = new Set([...now.ranks.map((each) => each.rank), ...Object.keys(now.lives).map(Number)]);
-    ONCE.set(now, { places, ranks: [...known].sort((a, b) => a - b), states: new Map(now.ranks.map((each) => [each.rank, each])) });
+    const awaited = new Map();  // rank -> who waits for it now
+    for (const [rank, [, , , , late]] of Object.entries(now.current || {})) for (const each of late) listIn(awaited, each).push(Number(rank));
+    ONCE.set(now, { places, awaited, ranks: [...known].sort((a, b) => a - b), states: new Map(now.ranks.map((each) => [each.rank, each])) });
   }
   return ONCE.get(now);
 }

@@ -111,7 +111,15 @@ function hangSection(now) {
     el("div", { class: "stacks", tabindex: 0, "aria-label": "Stacks of all ranks" }, hang.ranks.slice(0, 64).map((each) => el("div", { class: `card ${each.is_culprit ? "culprit" : ""}` },
       el("h3", {}, `rank ${each.rank} `, el("span", { class: `pill ${each.is_culprit ? "bad" : ""}` }, each.is_culprit ? "the cause" : "collateral")),
       el("p", { class: "small" }, each.waits_in ? `waits in ${each.waits_in}` : each.stands),
-      each.frames.map(([file, line, name]) => el("div", { class: `frame ${file.startsWith(`${now.folder}/`) ? "mine" : "lib"}` }, `${shortPath(file).split("/site-packages/").pop()}:${line} ${name}`))))));
+      stackOf(each.frames)))));
+}
+
+// A stack from the innermost frame on; if some frames are the user's, they come first, and those of libraries only on demand.
+function stackOf(frames) {
+  const isLibrary = ([file]) => /\/(site|dist)-packages\/|\/lib\/python3|^</.test(file), mine = frames.filter((each) => !isLibrary(each));
+  const rows = (some) => some.map((each) => el("div", { class: `frame ${isLibrary(each) ? "lib" : "mine"}` }, `${shortPath(each[0]).split("/site-packages/").pop()}:${each[1]} ${each[2]}`));
+  if (!mine.length || mine.length === frames.length) return rows(frames);
+  return [rows(mine), el("details", { class: "small dim" }, el("summary", {}, `the whole stack, ${count(frames.length, "frame")}`), rows(frames))];
 }
 
 function checksSection(now) {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
 
 import pytest
 
 from tests.cli.commands.test_cmd_view import Page, served
-from tests.cli.conftest import Live
+from tests.cli.conftest import Live, Project
 from tests.view.browser import CHROMIUM, a_tab
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed (scripts/browser.sh)")
@@ -52,3 +54,40 @@ def test_a_page_whose_server_is_killed_keeps_its_data_and_says_how_to_go_on(live
             assert tab.run("run.logs.length") == 2
             tab.open(f"http://{again.place}/#token={again.token}")
             tab.wait_for("run.logs.length === 2 && !live.lost")
+
+
+LATE = """
+import os
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    open("come").read()
+dist.barrier()
+if dist.get_rank() == 0:
+    open("go").read()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.train
+def test_the_cluster_shows_who_is_awaited_in_which_collective_while_the_run_goes_on(project: Project) -> None:
+    for name in ("come", "go"):
+        os.mkfifo(project.folder / name)
+    project.write("train.py", LATE)
+    run = f"late-{secrets.token_hex(3)}"
+    project.run("up", "--engine", "local", "--nodes", "3", "--detach", "--name", run, "train.py")
+    try:
+        with served(project, run) as page, a_tab() as tab:
+            tab.open(f"http://{page.place}/#token={page.token}")
+            picture = "document.getElementById('picture').textContent"
+            tab.wait_for(f"{picture}.includes('Ranks 0 and 2 wait for rank 1 in barrier #1 (train.py, line 7)')")
+            assert tab.run("document.querySelectorAll('#picture .awaits').length") == 2
+            assert not tab.run("run.now.hang")
+            (project.folder / "come").write_text("")
+            tab.wait_for(f"{picture}.includes('Ranks 1 and 2 wait for rank 0 in barrier #2 (train.py, line 10)')")
+            (project.folder / "go").write_text("")
+            tab.wait_for("run.now.is_over && document.querySelectorAll('#picture .awaits').length === 0")
+            assert tab.errors == []
+    finally:
+        project.run("down", "--run", run)

@@ -32,13 +32,15 @@ def _before(context: RankContext, tensors: Any, _: dict[str, Any]) -> None:
     if not context.memory.get(PENDING):
         return
     times.waits_not_before = math.inf
+    context.progress.set("waiting_since", 0)
     root = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
     if getattr(root, "grad_fn", None) is None:
         return
     engine = sys.modules["torch"].autograd.Variable._execution_engine
 
     def computed() -> None:
-        times.waits_not_before = time.monotonic()
+        times.waits_not_before = now = time.monotonic()
+        context.progress.set("waiting_since", times.unix_micros(now))
 
     def begin(_: Any) -> None:
         handle.remove()
