@@ -119,6 +119,8 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
         return "there is no process group: each rank trains by itself"
     if found.nth == 0 and not _shares_data(case):
         return "each rank trains its own model, which differed from the start"
+    if found.nth == 0 and found.kind == "parameter" and _reduced_beside(case, found):
+        return f"{found} differed from the start, and its gradient is not reduced, unlike those of others"
     return ""
 
 
@@ -175,14 +177,19 @@ def _left_out(case: Case, found: Difference) -> tuple[str, str] | None:
     """Return why ranks differ in this parameter if they reduce the gradients of others by hand."""
     if found.model is not None or found.kind != "parameter" or not found.nth or _train_together(case, found):
         return None
-    own = [each for each in optimizers(case.observed) if each.index == found.optimizer]
-    reduced = {row for each in own for reduction in each.reductions for row in reduction.rows}
-    if not reduced:
+    beside = _reduced_beside(case, found)
+    if not beside:
         return None
     return (
-        f"its gradient is not reduced, unlike those of {format_count(len(reduced), 'other parameter')} of the optimizer",
+        f"its gradient is not reduced, unlike those of {format_count(beside, 'other parameter')} of the optimizer",
         "Reduce the gradients of all parameters that ranks share, or start those that each rank keeps with values of its own.",
     )
+
+
+def _reduced_beside(case: Case, found: Difference) -> int:
+    """Return how many parameters of the same optimizer ranks reduce by hand."""
+    own = [each for each in optimizers(case.observed) if each.index == found.optimizer]
+    return len({row for each in own for reduction in each.reductions for row in reduction.rows})
 
 
 def _explain(
