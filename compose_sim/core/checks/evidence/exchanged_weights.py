@@ -12,6 +12,7 @@ from compose_sim.node.records.gradients import SketchedStep
 
 _NEAR = 0.02
 _LEAST = 2  # exchanges
+_EXACTLY = 1e-3
 _FAR = 2.0  # times the mean change: above what outer momentum makes of it
 _FIX_WEIGHTS = "Divide by the number of ranks after the sum, before the weights are used."
 _FIX_CHANGES = "Divide the sum of the changes by the number of ranks before it is added to the common weights."
@@ -42,7 +43,9 @@ def added_weights(optimizer: Optimizer) -> Result | None:
             ranks=first.ranks,
         )
     least = max(_FAR, count / 2)
-    if len(found) >= _LEAST and all(each.of_changes is not None and each.of_changes > least for each in found):
+    moved = [each.of_changes for each in found if each.of_changes is not None]
+    are_sums = all(abs(each - count) < _EXACTLY * count for each in moved)
+    if _LEAST <= len(found) == len(moved) and (are_sums or min(moved) > least):
         return warned(
             f"before step {first.step.nth} {who} moved their common weights by {first.of_changes:.3g} times the mean of their "
             f"changes, and as far at each of {format_count(len(found), 'exchange')}: the changes are added, not averaged",
