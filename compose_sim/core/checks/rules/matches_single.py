@@ -173,8 +173,8 @@ def _own_loss(case: Case, bad: Sequence[ReplayedStep]) -> Result | None:
     worst = max(bad, key=lambda step: step.difference or 0.0)
     return warned(
         f"{_step_text(worst)}: one rank with the batches of all {case.observed.world_size} has another gradient ({_numbers(worst)}), "
-        "although each rank alone has the gradient that it contributed: its loss is divided by its own count, compares only its own "
-        "samples, or its gradient is clipped before the mean",
+        "although each rank alone has the gradient that it contributed: its loss is divided by its own count or padded length, "
+        "compares only its own samples, or its gradient is clipped before the mean",
         fix=_FIX_OWN,
         at=step_place(case),
     )

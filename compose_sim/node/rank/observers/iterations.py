@@ -57,6 +57,7 @@ class Iteration:
         self.loader, self.at, self.steps = loader, at, steps
         self.epoch = loader.epochs
         self.drawn: deque[list[int] | None] = deque()
+        self.taken: list[int] | None = None  # the indices of the last batch
         self.batches = self.indices = self.kept = self.order = self.forwards = self.synchronized = 0
         self.last = -1
         self.ascending, self.opaque, self.used = True, False, False

@@ -33,6 +33,12 @@ def end(context: RankContext) -> None:
         _close(context, loader)
 
 
+def indices_of(iterator: Any) -> list[int] | None:
+    """Return the indices of the batch that was taken last; None if the loader draws none."""
+    iteration: Iteration | None = iterator.__dict__.get(_NAME)
+    return iteration.taken if iteration is not None else None
+
+
 def guard(function: Callable[..., Any], context: RankContext, *arguments: Any) -> Any:
     """Call part of this observer; once it has raised, data are no longer observed."""
     return None if __name__ in context.failed else context.guard(__name__, function, *arguments)
@@ -157,7 +163,7 @@ def _fetched(context: RankContext, iteration: Iteration, batch: Any) -> None:
     loader = iteration.loader
     number = iteration.batches
     iteration.batches += 1
-    indices = iteration.drawn.popleft() if iteration.drawn else None
+    indices = iteration.taken = iteration.drawn.popleft() if iteration.drawn else None
     if indices is not None:
         _follow_order(iteration, indices)
     for function in WHEN_TAKEN:

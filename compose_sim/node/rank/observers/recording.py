@@ -11,6 +11,7 @@ from ...records.replays import RecordingStopped
 from ...shared.import_hooks import after_import
 from ..context import RankContext, here
 from . import backward, training
+from .loaders import indices_of
 
 _RECORDER, _DESCRIBED = "recording.recorder", "recording.described"
 
@@ -77,7 +78,7 @@ class _Hooks(training.Hooks):
             self.call(lambda recorder: recorder.ended(iterator))
             self.call(lambda recorder: recorder.may_draw())  # a loop that fetches ahead still trains on the last batch
             raise
-        self.call(lambda recorder: recorder.got(iterator, batch))
+        self.call(lambda recorder: recorder.got(iterator, batch, indices_of(iterator)))
         self.call(lambda recorder: recorder.may_draw())
         return batch
 

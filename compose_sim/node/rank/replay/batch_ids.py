@@ -26,6 +26,7 @@ class Passage:
     ended: bool = False
     sizes: dict[int, int] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)
+    indices: dict[int, list[int]] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -98,6 +99,8 @@ def _read_rank(lines: Iterable[dict[str, Any]]) -> RankRecord:
             if "batch" in line:
                 passage.batches, passage.last_step = line["batch"] + 1, line["step"]
                 passage.sizes[line["batch"]] = line["size"]
+                if line["indices"]:
+                    passage.indices[line["batch"]] = line["indices"]
                 if line["file"]:
                     passage.files[line["batch"]] = line["file"]
             passage.ended |= bool(line.get("ended"))

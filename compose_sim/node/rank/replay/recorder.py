@@ -77,8 +77,8 @@ class Recorder:
             self._write(loader=passage.loader, facts=self.loaders.facts(loader, _length(loader)))
         self._write(loader=passage.loader, passage=passage.number, step=self.steps)
 
-    def got(self, iterator: Any, batch: Any) -> None:
-        """Record a batch that the script has taken."""
+    def got(self, iterator: Any, batch: Any, indices: list[int] | None) -> None:
+        """Record a batch that the script has taken, and the indices of its samples."""
         passage = self._passages.get(iterator)
         if passage is None:
             return
@@ -86,7 +86,7 @@ class Recorder:
         file = self._save_batch(passage, batch)
         number = passage.batches
         line = {"loader": passage.loader, "passage": passage.number, "batch": number, "step": self.steps}
-        self._write(**line, file=file, size=batches.size(batch))
+        self._write(**line, file=file, size=batches.size(batch), indices=indices)
         passage.batches += 1
         self._fetched += 1
         self.inputs.fetched()

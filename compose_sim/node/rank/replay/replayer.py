@@ -19,6 +19,7 @@ from ...records.replays import Precision, ReplayedStep, ReplayEnd, ReplayMisalig
 from ..context import RankContext
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
+from .collating import collated
 from .gradients import (
     Clipped,
     GradientComparison,
@@ -88,9 +89,9 @@ class Replayer:
     def passage(self, loader: Any) -> Replayed:
         """Return an iterator over recorded batches, to take the place of one over this loader."""
         number, _ = self.loaders.begin(loader)
-        return Replayed(self, self.passages.get(number.key, {}))
+        return Replayed(self, loader, self.passages.get(number.key, {}))
 
-    def batch(self, passages: dict[int, Passage], number: int) -> Any:
+    def batch(self, loader: Any, passages: dict[int, Passage], number: int) -> Any:
         """Return a batch of all ranks as one. Raise StopIteration after the last one; end the replay after the recorded ones."""
         own = passages.get(self.alone or 0)
         if own is None or number >= own.batches:
@@ -105,9 +106,9 @@ class Replayer:
             if not own.files:
                 self.end("batches of an evaluation were not recorded")
             return self._load(own.files[max(own.files)])
-        return self._joined(chosen, number)
+        return self._joined(loader, chosen, number)
 
-    def _joined(self, chosen: list[Passage], number: int) -> Any:
+    def _joined(self, loader: Any, chosen: list[Passage], number: int) -> Any:
         parts = [self._load(passage.files[number]) for passage in chosen if number in passage.files]
         sizes = {passage.sizes.get(number) for passage in chosen}
         if self.alone is None and len(parts) < len(self.record):
@@ -119,8 +120,10 @@ class Replayer:
         try:
             return batches.join(parts)
         except batches.CannotJoin as error:
-            self._why_not = str(error)
-            return parts[0]
+            together = collated(loader, [passage.indices.get(number, []) for passage in chosen], parts)
+            if together is None:
+                self._why_not = str(error)
+            return parts[0] if together is None else together
 
     def _load(self, file: str) -> Any:
         return torch.load(self.folder / file, weights_only=False, map_location=_ONLY_GPU)
@@ -168,9 +171,8 @@ class Replayer:
             ours, recorded["gradients"] = only(ours, kept), only(recorded["gradients"], kept)
         precision = self._precision_of(optimizer, recorded)
         compared = self._compared(ours, recorded, precision)
-        natural = settings_of(optimizer)
         if compared is not None:
-            self._note(compared, natural, recorded, precision, in_parts=bool(kept))
+            self._note(compared, settings_of(optimizer), recorded, precision, in_parts=bool(kept))
         if kept:
             self.end("one step was repeated, since ranks hold parts of the parameters")
         self._why_not = ""
@@ -205,12 +207,10 @@ class Replayer:
         if others and len(others) < len(self.record) - 1:
             self.end("all recorded steps have been repeated")
         try:
-            gradients = [each["gradients"] for each in (first, *others)]
-            after = [each["after"] for each in (first, *others)]
             return {
                 **first,
-                "gradients": shards.joined(gradients, replicas_agree=False),
-                "after": shards.joined(after, replicas_agree=True),
+                "gradients": shards.joined([each["gradients"] for each in (first, *others)], replicas_agree=False),
+                "after": shards.joined([each["after"] for each in (first, *others)], replicas_agree=True),
             }
         except shards.NotComplete as error:
             self.end(str(error))
@@ -287,13 +287,13 @@ class Replayer:
 class Replayed:
     """The iterator over a loader in a replay."""
 
-    def __init__(self, replayer: Replayer, passages: dict[int, Passage]) -> None:
-        self._replayer, self._passages, self._next = replayer, passages, 0
+    def __init__(self, replayer: Replayer, loader: Any, passages: dict[int, Passage]) -> None:
+        self._replayer, self._loader, self._passages, self._next = replayer, loader, passages, 0
 
     def __iter__(self) -> Replayed:
         return self
 
     def __next__(self) -> Any:
-        batch = self._replayer.batch(self._passages, self._next)
+        batch = self._replayer.batch(self._loader, self._passages, self._next)
         self._next += 1
         return batch

@@ -11,7 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.utils.rnn import pad_sequence  # noqa: E402 - torch may be missing
+
 from compose_sim.node.rank.replay import batch_ids, batches, gradients, shards  # noqa: E402 - torch may be missing
+from compose_sim.node.rank.replay.collating import collated  # noqa: E402 - as above
 from compose_sim.node.rank.replay.rng_usage import RngUsage, notice_generators  # noqa: E402 - as above
 from compose_sim.node.records.replays import ReplayedStep  # noqa: E402 - as above
 from compose_sim.node.records.timings import StepTimes  # noqa: E402 - as above
@@ -50,6 +53,34 @@ def test_lists_of_samples_grow() -> None:
 
     assert [len(part) for part in batches.join([detection, detection])] == [4, 4]
     assert [label for _, label in batches.join([samples, samples])] == [1, 2, 1, 2]
+
+
+def test_samples_of_all_ranks_are_padded_together() -> None:
+    data = [torch.arange(1, length + 1) for length in (3, 1, 4, 2)]
+    loader = torch.utils.data.DataLoader(data, collate_fn=lambda rows: pad_sequence(rows, batch_first=True))
+    parts = [loader.collate_fn(data[:2]), loader.collate_fn(data[2:])]
+
+    assert collated(loader, [[0, 1], [2, 3]], parts).tolist() == [
+        [1, 2, 3, 0],
+        [1, 0, 0, 0],
+        [1, 2, 3, 4],
+        [1, 2, 0, 0],
+    ]
+
+
+def test_samples_that_are_others_when_fetched_again_are_not_joined() -> None:
+    class Augmented:
+        def __getitem__(self, _: int) -> torch.Tensor:
+            return torch.rand(2)
+
+    data = Augmented()
+    loader = torch.utils.data.DataLoader(data, collate_fn=torch.stack)
+    before = torch.get_rng_state()
+    parts = [torch.rand(1, 2), torch.rand(1, 2)]
+    torch.set_rng_state(before)
+
+    assert collated(loader, [[0], [1]], [part + 1 for part in parts]) is None
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
