@@ -44,7 +44,7 @@ _FIX_ORDER = (
 )
 _FIX_LEFT_OUT = "Reduce the gradients of all ranks with `all_reduce`, instead of sending those of one rank."
 _FIX_CLIP = "Clip after the reduction: then every rank scales the mean by the same factor."
-_FIX_GATHER = (
+FIX_GATHER = (
     "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient; if the loss does not use the result, gather "
     "`tensor.detach()`."
 )
@@ -83,7 +83,7 @@ def _lost_in_gather(case: Case) -> Result | None:
         return warned(
             f"{gathered[0].op} gathers a tensor ({shape}) that requires a gradient {len(gathered)} times, and returns none: "
             "a loss over the gathered tensors ignores how each rank's part changes the others' terms",
-            fix=_FIX_GATHER,
+            fix=FIX_GATHER,
             at=gathered[0].at,
         )
     return None

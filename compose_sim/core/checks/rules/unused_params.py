@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks.rules.gradient_mean import FIX_GATHER
 from compose_sim.core.checks.wording import names_text, ranks_text
 from compose_sim.node.records.models import DdpModel, OptimizerStep, UnusedParameters
-from compose_sim.node.records.process_groups import DdpForward
+from compose_sim.node.records.process_groups import Collective, DdpForward
 
 QUESTION = "Does every parameter under DDP get a gradient?"
 
@@ -26,12 +28,12 @@ def judge(case: Case) -> Result:
         return not_applicable("no model was wrapped in DistributedDataParallel")
     unused = list(case.observed.of(UnusedParameters))
     if unused:
-        return _unused(unused)
+        return _explained(_unused(unused), case)
     complaint = _complaint(case)
     if complaint and any(model.replaced for step in case.observed.of(OptimizerStep) for model in step.models):
         return not_applicable("DDP waits for parameters that the model no longer has: see params-after-wrap")
     if complaint:
-        return _failed(_names(complaint, models), case)
+        return _explained(_failed(_names(complaint, models), case), case)
     if not case.observed.first(DdpForward):
         return not_applicable("no DistributedDataParallel model was called to train")
     if all(each.find_unused or each.static_graph for each in models.values()):
@@ -49,6 +51,15 @@ def _unused(found: list[UnusedParameters]) -> Result:
         at=first.at,
         ranks=ranks,
     )
+
+
+def _explained(result: Result, case: Case) -> Result:
+    """Name the gather that returns no gradient, if there is one: what only it uses has none."""
+    gathered = next((each for each in case.observed.of(Collective) if each.detaches), None)
+    if gathered is None:
+        return result
+    detail = f"{result.detail}; {gathered.op} is given a tensor that requires a gradient, and returns one that has none"
+    return replace(result, detail=detail, fix=FIX_GATHER, at=gathered.at or result.at)
 
 
 def _complaint(case: Case) -> str:

@@ -6,7 +6,7 @@ from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.unused_params import judge
 from compose_sim.core.report.report import Cause
 from compose_sim.node.records.models import UnusedParameters
-from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.cluster import case, collective
 from tests.core.checks.rules.replicas import AT, ddp, forward, step
 
 COMPLAINT = (
@@ -20,6 +20,15 @@ def test_what_backward_left_out_is_named_with_its_ranks() -> None:
     result = judge(case({0: [ddp(), forward()], 1: [ddp(), forward(), unused]}))
     assert (result.status, result.ranks) == (FAILED, (1,))
     assert result.detail.endswith("rank 1: bias")
+
+
+def test_a_gather_that_returns_no_gradient_is_the_cause() -> None:
+    gathered = collective("all_gather", 8, 4, line=9, detaches=True)
+    result = judge(
+        case({0: [ddp(), forward(), gathered, UnusedParameters(0, ("bias",), 1, AT)], 1: [ddp(), forward()]})
+    )
+    assert (result.status, "all_gather" in result.detail, "nn.functional" in result.fix) == (FAILED, True, True)
+    assert result.at == gathered.at
 
 
 def test_the_places_in_the_complaint_of_ddp_become_names() -> None:
