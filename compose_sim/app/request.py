@@ -62,6 +62,7 @@ class Request:
         spec, recipe = self.spec, find_recipe(self.spec.recipe)
         host = inspect_host(
             self.folder,
+            runs=run_folder,
             python=spec.python,
             user=spec.user,
             packages={**recipe.PACKAGES, **needed_packages(spec.services)},

@@ -82,6 +82,12 @@ def test_a_name_or_path_that_cannot_be_is_refused(
     composesim(project, *words, check=code, **variables)
 
 
+def test_room_is_measured_on_the_disk_of_the_runs(project: Path) -> None:
+    refused = composesim(project, *PLAN, check=2, COMPOSESIM_RUNS="/proc/none")
+
+    assert "on the disk of the runs; this machine has 0" in refused.stdout
+
+
 def test_a_folder_that_was_deleted_is_named(project: Path) -> None:
     gone = project / "gone"
     gone.mkdir()

@@ -134,8 +134,8 @@ def _memory(machine: Machine) -> _Finding:
 def _disk(machine: Machine) -> _Finding:
     free = machine.host.free_disk_bytes
     if free is None:
-        return _passed(f"the free space on the disk of {machine.host.folder} is unknown")
-    detail = f"{format_bytes(free)} free on the disk of {machine.host.folder}"
+        return _passed("the free space on the disk of the runs is unknown")
+    detail = f"{format_bytes(free)} free on the disk of the runs"
     if free >= RUN_BYTES:
         return _passed(detail)
     return "warned", detail, "composesim prune --finished"

@@ -52,7 +52,7 @@ class Host:
     cpus: int
     memory_bytes: int
     free_memory_bytes: int | None = None  # available to new processes; this and the next two are None if unknown
-    free_disk_bytes: int | None = None  # of the folder's disk
+    free_disk_bytes: int | None = None  # on the disk of the runs
     free_process_ids: int | None = None  # for processes and threads
     most_neighbors: int | None = None  # entries in the kernel's table of neighbors; None if unknown
     folder: str  # the working directory, mounted on all nodes at the same path

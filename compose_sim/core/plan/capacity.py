@@ -110,7 +110,7 @@ def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> l
         found.append(_Shortage(needs=needs, has=f"room for {free}", nodes=_fitting(processes, free)))
     if host.free_disk_bytes is not None and _LEAST_DISK_BYTES + sum(disk) > host.free_disk_bytes:
         free = host.free_disk_bytes
-        needs = f"{format_bytes(_LEAST_DISK_BYTES + sum(disk))} on the disk of {host.folder}"
+        needs = f"{format_bytes(_LEAST_DISK_BYTES + sum(disk))} on the disk of the runs"
         found.append(
             _Shortage(needs=needs, has=f"{format_bytes(free)}", nodes=_fitting(disk, free - _LEAST_DISK_BYTES))
         )
@@ -154,5 +154,5 @@ def _warnings(spec: ClusterSpec, host: Host, ranks: list[int]) -> tuple[Choice, 
         )
         found.append(("memory", "overcommitted", why))
     if host.free_disk_bytes is not None and host.free_disk_bytes < RUN_BYTES:
-        found.append(("disk", f"{format_bytes(host.free_disk_bytes)} free", f"on the disk of {host.folder}"))
+        found.append(("disk", f"{format_bytes(host.free_disk_bytes)} free", "on the disk of the runs"))
     return tuple(Choice(what=what, value=value, why=why) for what, value, why in found)

@@ -1,8 +1,9 @@
-"""Find out how many processes, how much memory and how many neighbors this machine has room for."""
+"""Find out how many processes, how much memory, how many neighbors and how much on a disk this machine has room for."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 
@@ -31,3 +32,13 @@ def available_memory() -> int | None:
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
+
+
+def free_disk(folder: Path) -> int | None:
+    """Return the bytes that may be written to a folder, which need not exist; None if that cannot be seen."""
+    for path in (folder, *folder.parents):
+        try:
+            return shutil.disk_usage(path).free
+        except OSError:  # there is none yet, or this user may not enter it
+            continue
+    return None

@@ -16,7 +16,7 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
-from compose_sim.engine.host.capacity import available_memory, free_process_ids, most_neighbors
+from compose_sim.engine.host.capacity import available_memory, free_disk, free_process_ids, most_neighbors
 from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.host.docker_socket import daemon_ids
 from compose_sim.engine.host.gpus import inspect_gpus
@@ -61,6 +61,7 @@ print(json.dumps([sys.prefix, sys.base_prefix, sys.path, versions, torch and tor
 def inspect_host(
     folder: Path,
     *,
+    runs: Path | None = None,
     python: str | None = None,
     packages: Iterable[str] = (),
     user: str | None = None,
@@ -70,7 +71,8 @@ def inspect_host(
     """
     Inspect this machine, as seen from a working folder.
 
-    `python` and `user` are the interpreter and the user chosen for nodes, if any; `packages` are the distributions that nodes need.
+    `runs` is where runs are kept, if elsewhere. `python` and `user` are the interpreter and the user chosen for nodes, if any;
+    `packages` are the distributions that nodes need.
     `with_ports` lists the ports in use, for a plan that may publish some. Raises EnvironmentMissingError if this is not Linux.
     """
     if not Path("/proc/self").exists():
@@ -91,7 +93,7 @@ def inspect_host(
             cpus=len(os.sched_getaffinity(0)),
             memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             free_memory_bytes=available_memory(),
-            free_disk_bytes=shutil.disk_usage(folder).free,
+            free_disk_bytes=free_disk(runs or folder),
             free_process_ids=free_process_ids(),
             most_neighbors=most_neighbors(),
             folder=str(folder),

@@ -10,12 +10,13 @@ from compose_sim.core.doctor.machine_checks import Machine
 from compose_sim.core.host.host import Host
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.lifetime.orphans import find_runs
+from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.subprocesses import try_output_of
 
 
 def inspect_machine(folder: Path) -> Machine:
     """Inspect the machine, as seen from a project folder."""
-    host = inspect_host(folder)
+    host = inspect_host(folder, runs=runs_folder(folder))
     crashed = [found for found in find_runs(folder, skip_silent=True) if found.state == "crashed"]
     return Machine(
         host=host,
