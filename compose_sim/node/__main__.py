@@ -30,6 +30,7 @@ ROLES = {
     "zygote": ".starters.zygote",
     "fork-server": ".starters.fork_server",
     "torchrun": ".starters.torchrun",
+    "command": ".starters.exec_command",
     "rank": ".rank.script_runner",
     "debug-relay": ".rank.debugging.debug_adapter",
     "driver-script": ".rank.driver_script",
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> int:
     role, *rest = arguments or [""]
     if role not in ROLES:
         sys.exit(f"composesim: unknown role '{role}'. Roles: {', '.join(ROLES)}")
-    if os.getppid() <= 1:  # the first process of a container, from which all others inherit it
+    if os.getppid() <= 1:  # the first process of a container, or of `docker exec`, from which all others inherit it
         forbid_setuid_files()
     return int(import_module(ROLES[role], __package__).main(rest) or 0)
 

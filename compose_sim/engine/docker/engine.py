@@ -14,7 +14,8 @@ from typing import Any
 from compose_sim.core.compose.names import container_name
 from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
-from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.model import CONTAINER_FOLDER, Plan
+from compose_sim.core.plan.node_roles import role_command
 from compose_sim.engine.docker import actions, daemon, firewall, images, mapped_folders
 from compose_sim.engine.docker.exits import ROLE_LABEL, RUN_LABEL, Exits
 from compose_sim.engine.protocol import NodeStatus, Progress
@@ -109,7 +110,10 @@ class DockerEngine:
 
     def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
         """Run `docker exec`, with a terminal if there is one and nothing else gets the output."""
-        words = [container_name(run, node), *through_shell(node, argv)]
+        container = container_name(run, node)
+        python = output_of(["docker", "inspect", "--format", "{{index .Config.Cmd 0}}", container]).strip()
+        role = role_command(CONTAINER_FOLDER, "command", *through_shell(node, argv))
+        words = [container, python, "-I", "-S", *role]
         if write:
             return run_on_lines(["docker", "exec", *words], write)
         flags = ["--interactive", *(["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else [])]

@@ -1,4 +1,7 @@
-"""Replace a rank's process by any command, after writing a host file with the names of all nodes."""
+"""Replace a rank's process by any command, after writing a host file with the names of all nodes.
+
+The role `command` becomes the command in its arguments, of `docker exec` or of a service, which gets the filter of all containers.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,15 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as in every shell
 def execute(command: list[str]) -> NoReturn:
     """Become this command, found on the PATH; exit with 127 or 126 if it cannot be run."""
     _write_hostfile(Path(os.environ["COMPOSESIM_HOSTFILE"]))
+    _become(command)
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Become a command that no other process of composesim starts in the container."""
+    _become(arguments)
+
+
+def _become(command: list[str]) -> NoReturn:
     try:
         os.execvp(command[0], command)
     except OSError as error:

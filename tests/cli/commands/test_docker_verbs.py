@@ -46,6 +46,16 @@ def test_containers_are_listed_entered_and_removed(project: Project, run: str) -
     assert project.run("wait", "--run", run).returncode == 130
 
 
+def test_a_command_in_a_node_leaves_no_setuid_file(project: Project, run: str) -> None:
+    planted = project.folder / project.write("planted", "")
+
+    entered = project.run("exec", "--run", run, "1", "--", "chmod", "4755", str(planted))
+
+    assert "Operation not permitted" in entered.stderr
+    assert planted.stat().st_mode & 0o6000 == 0
+    assert project.run("exec", "--run", run, "1", "--", "no-such-command").returncode == 127
+
+
 def test_a_node_tells_its_network_traffic_and_memory(project: Project, run: str) -> None:
     watch = project.start("stats", "--watch", "--run", run)
     assert watch.stdout is not None

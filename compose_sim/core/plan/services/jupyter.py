@@ -18,13 +18,13 @@ def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
         PlannedService(
             name="jupyter",
             command=(
-                *(context.python, "-m", "jupyterlab", "--no-browser", "--allow-root"),
+                *context.role("command", context.python, "-m", "jupyterlab", "--no-browser", "--allow-root"),
                 *("--ServerApp.ip=0.0.0.0", f"--ServerApp.port={PORT}", "--ServerApp.port_retries=0"),
                 f"--ServerApp.root_dir={context.working_directory}",
             ),
             environment={"JUPYTER_TOKEN_FILE": f"{context.folder}/{TOKEN}"},
             mounts=(
-                *context.sees("secrets", "journal", NODES),
+                *context.sees("secrets", "node", "journal", NODES),
                 *context.sees("shared", writable=True),
                 *context.node_mounts,
             ),
