@@ -81,6 +81,7 @@ def bounded_output_of(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        preexec_fn=_die_with_parent,  # as an interrupt may come before we can kill it
         **as_user(owner),
     ) as child:
         assert child.stdout is not None

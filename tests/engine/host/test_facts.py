@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import venv
 from pathlib import Path
 
+import psutil
 import pytest
 
 from compose_sim.engine.host import facts
 from compose_sim.engine.host.facts import find_python
 from compose_sim.errors import EnvironmentMissingError
+from tests.builders import PATIENCE_S
+from tests.scenarios.conftest import eventually
 
 
 def test_the_cache_that_packages_are_links_into_belongs_to_the_python(tmp_path: Path) -> None:
@@ -39,3 +44,16 @@ def test_an_interpreter_of_a_project_has_limits(does: str, tmp_path: Path, monke
 
     with pytest.raises(EnvironmentMissingError, match="did not run as a Python interpreter"):
         find_python(str(python))
+
+
+def test_an_interpreter_of_a_project_ends_with_us(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho $$ > id.new\nmv id.new id\nexec sleep 600\n")
+    python.chmod(0o755)
+    words = [sys.executable, "-P", "-m", "compose_sim", "plan", "--engine", "local", "--python", str(python)]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        eventually((tmp_path / "id").exists, within=PATIENCE_S, what="the interpreter starts")
+        process.kill()
+
+    inspected = int((tmp_path / "id").read_text())
+    eventually(lambda: not psutil.pid_exists(inspected), within=PATIENCE_S, what="the interpreter ends")
