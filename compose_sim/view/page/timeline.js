@@ -2,7 +2,7 @@
 
 const NAMES = ["loads data", "forward", "backward", "optimizer", "saves or loads a checkpoint", "waits", "moves data", "collective"];
 const COLORS = ["--data", "--forward", "--backward", "--optimizer", "--checkpoint", "--waiting", "--moving", "--collective"];
-const AXIS = 24;
+const AXIS = 24, HATCHED = 20;  // pixels; in lower lanes nobody sees stripes, and they take half of the time of a frame
 let marksHeight = 6;  // the room for marks above the lanes
 const lanes = { from: 0, to: 1, fitted: true, cursor: null, pinned: false, canvas: null, width: 0, wanted: false, rank: null };
 
@@ -81,7 +81,7 @@ function paint() {
   pen.font = "12px system-ui, sans-serif";
   pen.textBaseline = "middle";
   const paints = COLORS.map(color);
-  paints[KIND.waiting] = hatch(pen, color("--waiting"), color("--waiting-soft"));
+  if (high >= HATCHED) paints[KIND.waiting] = hatch(pen, color("--waiting"), color("--waiting-soft"));
   const base = color("--lane"), ink = color("--ink"), dim = color("--dim"), bad = color("--bad"), card = color("--card"), accent = color("--accent"), left = labelWidth();
   ranks.forEach((rank, index) => {
     const y = AXIS + marksHeight + index * high, room = high - (high > 20 ? 6 : 2);
