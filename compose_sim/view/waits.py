@@ -26,13 +26,20 @@ class RankWaits:
 
     def read(self, state: ClusterState) -> dict[int, CurrentWait]:
         """Return what ranks wait in. All of it was true at one moment: between the first and the second time that pages are read."""
-        pages = self._pages_of(state)
-        first = {rank: self._read(name) for rank, name in pages.items()}
-        second = {rank: self._read(name) for rank, name in pages.items()}
+        names = self._pages_of(state)
+        first = {rank: _wait_in(self._read(name)) for rank, name in names.items()}
+        pages = {rank: self._read(name) for rank, name in names.items()}
         return {
-            rank: CurrentWait(printable(each.what), each.since / 1e6, printable(each.group), each.size, each.number)
+            rank: CurrentWait(
+                printable(each.what),
+                each.since / 1e6,
+                printable(each.group),
+                each.size,
+                each.number,
+                frozenset(other for other, page in pages.items() if _has_left(page, each)),
+            )
             for rank, each in first.items()
-            if each is not None and each.since and each == second[rank]
+            if each is not None and each.since and each == _wait_in(pages[rank])
         }
 
     def close(self) -> None:
@@ -51,9 +58,19 @@ class RankWaits:
                 pages[known.rank] = name
         return pages
 
-    def _read(self, name: str) -> WaitIn | None:
-        with suppress(OSError, UnsafeFileError, ValueError):
+    def _read(self, name: str) -> bytes:
+        with suppress(OSError, UnsafeFileError):
             if name not in self._opened:
                 self._opened[name] = self._files.open_file(name)
-            return ProgressPage.wait_in_page(os.pread(self._opened[name], _MOST_BYTES, 0))
-        return None
+            return os.pread(self._opened[name], _MOST_BYTES, 0)
+        return b""
+
+
+def _wait_in(page: bytes) -> WaitIn | None:
+    with suppress(ValueError):
+        return ProgressPage.wait_in_page(page)
+    return None
+
+
+def _has_left(page: bytes, wait: WaitIn) -> bool:
+    return ProgressPage.finished_in_page(page, wait.group) >= wait.number > 0

@@ -23,6 +23,7 @@ class CurrentWait:
     group: str = ""
     size: int = 0
     number: int = 0
+    left: frozenset[int] = frozenset()  # ranks that have been in it, and are no longer
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -42,17 +43,14 @@ def current_waits(
     joining = {rank: CurrentWait(_INIT, None) for rank in present if state.ranks[rank].in_init}
     waits = joining | {rank: each for rank, each in waits.items() if rank in present}
     together: dict[tuple[str, str, int], set[int]] = defaultdict(set)
-    furthest: dict[str, dict[int, int]] = defaultdict(dict)
     for rank, each in waits.items():
         together[each.key].add(rank)
-        furthest[each.group][rank] = each.number
     found = {}
     for rank, each in sorted(waits.items()):
         here = together[each.key]
         expected = _expected(each, present, members.get((state.generation or 0, each.group), set()))
-        gone_on = {other for other, number in furthest[each.group].items() if number > each.number}
         # Who waits for nobody comes first.
-        late = sorted(expected - here - gone_on, key=lambda other: (other in waits, other))
+        late = sorted(expected - here - each.left, key=lambda other: (other in waits, other))
         complete = len(here) == each.size or bool(expected)
         kind = "waiting" if late else "moving" if complete else "collective"
         began = None if each.since is None else max(0.0, round(each.since - (state.started_at or each.since), 3))

@@ -103,6 +103,7 @@ class RankContext:
         seconds, waited_in = now - self._waits_since, self._waits_in
         if waited_in:
             self.times.wait(waited_in, self._waits_since, now, *self._waits_with)
+            self.progress.finish(self._waits_with[0], self.times.following(self._waits_with[0]) - 1)
         self._waits_in, self._waits_since, self._waits_with = what, now, (group, size)
         since = self.times.unix_micros(now) if self.times.waits_not_before <= now else 0
         self.progress.wait_in(WaitIn(what, since, group, size, self.times.following(group)) if what else None)

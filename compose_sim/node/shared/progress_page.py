@@ -11,6 +11,7 @@ import mmap
 import os
 import signal
 import struct
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,10 @@ _OF_WAITS = ("waiting_since", "waiting_size", "waiting_number")  # see WaitIn
 _SIZE = 4096
 _WAITING_AT, _WAITING_BYTES = 64, 1024
 _GROUP_AT, _GROUP_BYTES = 1152, 512
+_FINISHED_AT, _FINISHED_SLOTS = (
+    1792,
+    16,
+)  # the number of the last wait of a group, below its checksum; groups may share a slot
 _STACKS_AT = 2048
 _OFFSETS = {
     **{name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)},
@@ -124,6 +129,20 @@ class ProgressPage:
             self._write(_GROUP_AT, wait.group.encode()[:_GROUP_BYTES])
             self._write(_WAITING_AT, wait.what.encode()[:_WAITING_BYTES])
 
+    def finish(self, group: str, number: int) -> None:
+        """Note that the rank has left a wait of a group."""
+        code = zlib.crc32(group.encode())
+        _counter.pack_into(self._page, _finished_at(code), code << 32 | number & 0xFFFFFFFF)
+
+    @staticmethod
+    def finished_in_page(page: bytes, group: str) -> int:
+        """Return the number of the last wait of a group that a rank has left; 0 if it is not known, or this is not a page."""
+        if len(page) != _SIZE:
+            return 0
+        code = zlib.crc32(group.encode())
+        found, number = divmod(_counter.unpack_from(page, _finished_at(code))[0], 1 << 32)
+        return number if found == code else 0
+
     def waiting_in(self) -> str:
         """Return what the rank waits for other ranks in, or ""."""
         return _text(self._page, _WAITING_AT, _WAITING_BYTES)
@@ -131,6 +150,10 @@ class ProgressPage:
     def _write(self, at: int, text: bytes) -> None:
         self._page[at + 2 : at + 2 + len(text)] = text
         _length.pack_into(self._page, at, len(text))
+
+
+def _finished_at(code: int) -> int:
+    return _FINISHED_AT + 8 * (code % _FINISHED_SLOTS)
 
 
 def _check(page: bytes) -> None:
