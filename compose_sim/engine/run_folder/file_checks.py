@@ -35,7 +35,7 @@ def refuse_kind(path: Path, status: os.stat_result, wanted: int) -> NoReturn:
     raise UnsafeFileError(f"'{path}' is {kind_of(status)}, not {_KINDS[wanted]}", hint=f"ls -ld {path}, then delete it")
 
 
-def refuse_owner(path: Path, owner: int) -> NoReturn:
+def refuse_owner(path: Path | str, owner: int) -> NoReturn:
     try:
         name = f"'{pwd.getpwuid(owner).pw_name}'"
     except KeyError:
@@ -46,7 +46,7 @@ def refuse_owner(path: Path, owner: int) -> NoReturn:
     )
 
 
-def check_owner(path: Path, folder: int, above: int, base: int, *, in_run: bool) -> None:
+def check_owner(path: str, folder: int, above: int, base: int, *, in_run: bool) -> None:
     """
     Trust the owner of the project if root acts as that user, the caller otherwise, and root.
 

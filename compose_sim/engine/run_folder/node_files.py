@@ -6,8 +6,8 @@ local engine share the folders `KIND`.
 
 from __future__ import annotations
 
+import os
 import time
-from pathlib import PurePath
 
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import NODES, Plan
@@ -38,7 +38,7 @@ class NodeFiles:
     """
 
     def __init__(self, files: SafeFolder, plan: Plan | None = None) -> None:
-        self._files = files
+        self._files, self._root = files, str(files.path)
         self._ranks = _ranks_of_writers(plan) if plan else None
         self.strays = ""  # a folder with files that do not count
         self._found: dict[tuple[str, str], tuple[int, list[str]]] = {}  # folder, suffix -> when it changed, names
@@ -52,14 +52,14 @@ class NodeFiles:
 
     def event_files(self) -> list[str]:
         """Return the names of a run's event files: that of composesim, then those that nodes and the master write."""
-        own = PurePath(OWN_EVENTS).name
-        return [OWN_EVENTS, *(name for name in self.names("events", ".jsonl") if PurePath(name).name != own)]
+        own = _file_name(OWN_EVENTS)
+        return [OWN_EVENTS, *(name for name in self.names("events", ".jsonl") if _file_name(name) != own)]
 
     def _names(self, folder: str, suffix: str = "") -> list[str]:
         """Return the names of the files with this suffix that count, or of all folders if there is no suffix."""
         try:
             # Wherever a link leads: this only saves reading a folder again.
-            changed = (self._files.path / folder).stat().st_mtime_ns
+            changed = os.stat(f"{self._root}/{folder}").st_mtime_ns  # noqa: PTH116 - a microsecond, not ten
         except OSError:
             return []
         if (folder, suffix) in self._found and self._found[folder, suffix][0] == changed:
@@ -73,7 +73,7 @@ class NodeFiles:
         return names
 
     def _counts(self, folder: str, name: str) -> bool:
-        writer, _, rank = PurePath(name).stem.partition(".")
+        writer, _, rank = name.rpartition(".")[0].partition(".")
         counts = self._ranks is None or rank in self._ranks.get(writer, ())
         self.strays = self.strays if counts else folder
         return counts
@@ -91,5 +91,9 @@ def _ranks_of_writers(plan: Plan) -> dict[str, set[str]]:
 
 def _writer(name: str) -> str:
     """Return the node that writes a file, such as `node-0.1.log`; the driver runs on the master."""
-    node = PurePath(name).name.partition(".")[0]
+    node = _file_name(name).partition(".")[0]
     return "master" if node == DRIVER else node
+
+
+def _file_name(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -42,13 +42,13 @@ class SafeFolder:
         parts = path.parts
         self._is_hidden = HIDDEN in parts
         trusted = len(parts) - 1 - parts[::-1].index(HIDDEN) if self._is_hidden else len(parts)
-        self._base, self._below = Path(*parts[:trusted]), "/".join(parts[trusted:])
-        self.path = path
+        self._base, self._below = str(Path(*parts[:trusted])), "/".join(parts[trusted:])
+        self.path, self._path = path, str(path)  # path objects would take most of the time of a poll
 
     @contextmanager
     def opened(self, name: str = "", *, create: int | None = None, as_owner: bool = True) -> Iterator[int]:
         """Open a folder, and act as the owner inside the context; make it with mode `create` if it does not exist."""
-        parts = [*_components(self._below, self.path), *_components(name, self.path / name)]
+        parts = [*_components(self._below, self._path), *_components(name, self._path, name)]
         path = self._base
         with ExitStack() as stack:
             flags = os.O_DIRECTORY | os.O_CLOEXEC | (_PATH_ONLY if parts else os.O_RDONLY)
@@ -57,7 +57,7 @@ class SafeFolder:
             except FileNotFoundError:
                 if create is None or self._is_hidden:
                     raise
-                path.mkdir(parents=True, exist_ok=True)
+                Path(path).mkdir(parents=True, exist_ok=True)
                 base = folder = os.open(path, flags)
             stack.callback(os.close, base)
             if acts := as_owner and self._acts_as_owner:
@@ -76,7 +76,7 @@ class SafeFolder:
                         os.mkdir(part, create if number == len(parts) else self._folder_mode, dir_fd=above)
                         made = True
                     folder = _open_folder(part, above, path, as_root=acts)
-                path /= part
+                path = f"{path}/{part}"
                 stack.callback(os.close, folder)
                 if self._is_hidden:
                     check_owner(path, folder, above, base, in_run=number > _RUN_DEPTH)
@@ -242,7 +242,7 @@ class SafeFolder:
         """Open the folder of a file; return it with the name of the file in it."""
         parent, _, file = name.rpartition("/")
         with self.opened(parent, create=self._folder_mode if create else None, as_owner=as_owner) as folder:
-            _components(file, self.path / name)
+            _components(file, self._path, name)
             yield folder, file
 
     def _create(self, name: str, folder: int, mode: int | None = None) -> int:
@@ -263,21 +263,21 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     SafeFolder(path.parent).replace(path.name, content, mode=mode)
 
 
-def _components(name: str, path: Path) -> list[str]:
+def _components(name: str, folder: str, below: str = "") -> list[str]:
     parts = name.split("/") if name else []
     if {"", ".", ".."}.intersection(parts):
-        raise UnsafeFileError(f"'{path}' is not a path below '{HIDDEN}'", hint="composesim ps --all")
+        raise UnsafeFileError(f"'{Path(folder, below)}' is not a path below '{HIDDEN}'", hint="composesim ps --all")
     return parts
 
 
-def _open_folder(name: str, above: int, parent: Path, *, as_root: bool) -> int:
-    path = parent / name
+def _open_folder(name: str, above: int, parent: str, *, as_root: bool) -> int:
     if as_root:
         act_as(0, os.getegid())
     try:
         with _absolute(parent):
             return os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=above)
     except OSError as error:
+        path = Path(parent, name)
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EACCES):
             raise
         status = os.stat(name, dir_fd=above, follow_symlinks=False)
@@ -289,11 +289,11 @@ def _open_folder(name: str, above: int, parent: Path, *, as_root: bool) -> int:
 
 
 @contextmanager
-def _absolute(folder: Path) -> Iterator[None]:
+def _absolute(folder: str) -> Iterator[None]:
     """Put the whole path of files into errors."""
     try:
         yield
     except OSError as error:
         if isinstance(error.filename, str | None):  # a write does not know the name
-            error.filename = str(folder / (error.filename or ""))
+            error.filename = str(Path(folder, error.filename or ""))
         raise
