@@ -81,7 +81,8 @@ class Verbs(click.Group):
         """Import the verb's module and return its command."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"compose_sim.cli.commands.cmd_{cmd_name}").command
+        with _no_pydantic_plugins():
+            command: click.Command = import_module(f"compose_sim.cli.commands.cmd_{cmd_name}").command
         gc.freeze()  # modules stay; __main__ disabled collection while they load
         gc.enable()
         return command
@@ -172,6 +173,21 @@ def _exit_with(error: ComposesimError, text: str = "") -> NoReturn:
         parts = [f"Error: {error.message}", evidence, f"Try: {error.hint}" if error.hint else ""]
         echo(text or "\n".join(filter(None, parts)), err=True)
     sys.exit(error.exit_code)
+
+
+@contextlib.contextmanager
+def _no_pydantic_plugins() -> Iterator[None]:
+    """Define models without pydantic's plugins: it would read the metadata of every installed package, and import them."""
+    name = "PYDANTIC_DISABLE_PLUGINS"
+    before = os.environ.get(name)
+    os.environ[name] = "__all__"
+    try:
+        yield
+    finally:  # ranks get the user's choice
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextlib.contextmanager
