@@ -125,6 +125,34 @@ def coalesced():
     return [tensor.item() for tensor in tensors]
 
 
+def jagged():
+    values = [torch.ones(2, 3), torch.ones(4, 3)]
+    ragged = torch.nested.nested_tensor(values, device="cuda", layout=torch.jagged)
+    layer = nn.Linear(3, 1).cuda()
+    layer(ragged).values().sum().backward()
+    padded = torch.nested.to_padded_tensor(ragged, 0.0)
+    return ragged.device.type, ragged.offsets().tolist(), layer.weight.grad.tolist(), tuple(padded.shape)
+
+
+def sharded_loss():
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    mesh = torch.distributed.init_device_mesh("cuda", (1,))
+    logits = distribute_tensor(torch.arange(8.0, device="cuda").reshape(2, 4), mesh, [Shard(1)]).requires_grad_()
+    with loss_parallel():
+        loss = nn.functional.cross_entropy(logits, torch.tensor([1, 3], device="cuda"))
+        loss.backward()
+    gradient = logits.grad.to_local()
+    return round(loss.full_tensor().item(), 3), gradient.device.type, round(gradient.abs().sum().item(), 3)
+
+
+def of_each_sample():
+    layer = nn.Linear(3, 1).cuda()
+    per_sample = torch.func.vmap(torch.func.grad(lambda w, x: torch.func.functional_call(layer, w, x).sum()), (None, 0))
+    return per_sample(dict(layer.named_parameters()), torch.ones(5, 3, device="cuda"))["weight"].shape
+
+
 def nvml():
     try:
         import pynvml
@@ -196,6 +224,27 @@ PROBES = [
     ("torch.cuda.memory._snapshot()['device_traces']", "[[]]"),
     ("coalesced()", "[2.0, 3.0]"),
     ("nvml()", "(True, True, True, True)"),
+    ("jagged()", "('cuda', [0, 2, 6], [[6.0, 6.0, 6.0]], (2, 4, 3))"),
+    ("sharded_loss()", "(1.44, 'cuda', 1.269)"),
+    ("of_each_sample()", "torch.Size([5, 1, 3])"),
+    ("torch.ones(2, 2).to_sparse().cuda().device.type, torch.eye(2, device='cuda').to_sparse_csr().values().device.type", "('cuda', 'cuda')"),
+    ("torch.linalg.svd(torch.eye(2, device='cuda')).S.device.type, torch.fft.rfft(torch.ones(4, device='cuda')).device.type", "('cuda', 'cuda')"),
+    ("torch.ones(2, device='cuda').to(torch.float8_e4m3fn).device.type, torch.ones(2, device='cuda').to(torch.complex64).device.type", "('cuda', 'cuda')"),
+    ("torch.ones(1).to(0).device.type, torch.ones(1).to('cuda:0', torch.half).dtype, torch.ones(1, device='cuda').get_device()", "('cuda', torch.float16, 0)"),
+    ("torch.ones(1, device='cuda').new_zeros(2).device.type, torch.ones(1, device='cuda').new_tensor([1]).device.type", "('cuda', 'cuda')"),
+    ("torch.ones(1, device='cuda').untyped_storage().device.type, torch.ones(1, device='cuda').untyped_storage().cpu().device.type", "('cuda', 'cpu')"),
+    ("torch.get_device_module().__name__, torch.get_device_module('cuda') is torch.cuda", "('torch.cuda', True)"),
+    ("torch.Stream(device='cuda').device.type, torch.Event(device='cuda').query()", "('cuda', True)"),
+    ("dist.get_backend(), dist.get_default_backend_for_device('cuda'), dist.is_nccl_available()", "('nccl', 'nccl', True)"),
+    ("torch.cuda.is_current_stream_capturing(), torch.cuda.get_allocator_backend(), torch.cuda.get_sync_debug_mode()", "(False, 'native', 0)"),
+    ("torch.accelerator.device_count(), torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()", "(1, True)"),
+    ("torch.cuda.get_device_name() == torch.cuda.get_device_properties('cuda').name, torch.cuda.get_device_properties(0).multi_processor_count > 0", "(True, True)"),
+    ("torch.cuda.device_memory_used() >= 0, torch.cuda.clock_rate() > 0, 'memory' in torch.cuda.memory_summary()", "(True, True, True)"),
+    ("torch.backends.cuda.flash_sdp_enabled(), torch.cuda.amp.GradScaler().is_enabled()", "(True, True)"),
+    ("torch.utils.data.default_convert({'a': torch.ones(1).cuda()})['a'].device.type, next(iter(torch.utils.data.DataLoader([1.0], pin_memory=True))).is_pinned()", "('cuda', True)"),
+    ("nn.utils.rnn.pad_sequence([torch.ones(1).cuda(), torch.ones(2).cuda()]).device.type, torch.cdist(torch.ones(1, 2).cuda(), torch.ones(1, 2).cuda()).device.type", "('cuda', 'cuda')"),
+    ("torch.ones(2, 2, device='cuda').unflatten(0, (1, 2)).device.type, [t.device.type for t in torch.ones(2, device='cuda').unbind()]", "('cuda', ['cuda', 'cuda'])"),
+    ("torch.multinomial(torch.ones(3, device='cuda'), 2).device.type, torch.distributions.Normal(torch.zeros(1, device='cuda'), 1).sample().device.type", "('cuda', 'cuda')"),
 ]  # fmt: skip
 
 

@@ -70,6 +70,7 @@ def start(count: int) -> None:
     after_import("torch.distributed.tensor._random", meshes.draw_as_on_the_cpu)
     after_import("torch.distributed.tensor", meshes.shard_attention)
     after_import("torch.distributed.tensor._dispatch", meshes.emulate_dispatch)
+    after_import("torch.distributed.tensor.parallel.loss", meshes.emulate_loss)
     after_import("torch.nn.parallel.distributed", collectives.emulate_ddp)
 
 

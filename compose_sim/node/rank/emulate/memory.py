@@ -80,7 +80,7 @@ def stats(device: Any = None) -> dict[str, Any]:
 
 def summary(device: Any = None, abbreviated: bool = False) -> str:
     index = index_of(device)
-    return f"cuda:{index} is emulated on the CPU: {allocated(index)} bytes in use, {peak(index)} at most whenever asked"
+    return f"cuda:{index} is emulated on the CPU: {allocated(index)} bytes of memory in use, {peak(index)} at most when asked"
 
 
 def free_and_total(device: Any = None) -> tuple[int, int]:

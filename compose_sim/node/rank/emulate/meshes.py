@@ -37,6 +37,15 @@ def emulate_dispatch(module: Any) -> None:
     draw_as_on_the_cpu(sys.modules.get(_RANDOM))
 
 
+def emulate_loss(module: Any) -> None:
+    """
+    Patch torch.distributed.tensor.parallel.loss once it is imported: below a cross-entropy of sharded logits, the
+    target is moved to the mesh's device.
+    """
+    handlers = module.customized_loss_ops
+    handlers.update({operation: resumed(handler) for operation, handler in handlers.items()})
+
+
 def shard_attention(module: Any) -> None:
     """Patch torch.distributed.tensor once it is imported: let attention be sharded over batches and heads.
 

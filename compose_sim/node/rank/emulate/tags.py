@@ -155,10 +155,14 @@ def _follow_subclasses() -> None:
     make_wrapper = _Tensor._make_wrapper_subclass
 
     def _make_wrapper_subclass(*arguments: Any, **options: Any) -> Any:
-        device = options.get("device")
+        at = 7  # where jagged tensors, which pass all arguments by position, have the device
+        device = arguments[at] if len(arguments) > at else options.get("device")
         if device is None or not devices.is_cuda(device):
             return make_wrapper(*arguments, **options)
-        tag = devices.index_of(device)
-        return put(make_wrapper(*arguments, **{**options, "device": "cpu"}), tag)
+        if len(arguments) > at:
+            arguments = (*arguments[:at], "cpu", *arguments[at + 1 :])
+        else:
+            options = {**options, "device": "cpu"}
+        return put(make_wrapper(*arguments, **options), devices.index_of(device))
 
     _Tensor._make_wrapper_subclass = staticmethod(_make_wrapper_subclass)
