@@ -41,6 +41,7 @@ class SketchedStep(Record):
     sum_times: float | None = None  # the same for a sum
     in_forward: int = 0  # collectives between the last step and the first backward pass
     in_backward: int = 0  # and from then on to the end of the last backward pass
+    passes: tuple[tuple[Sketch, ...], ...] = ()  # what each of several backward passes added to the first parameters
     copy_of: int | None = None  # a DDP model with gradients and the same shapes, if these parameters have none
     type: str = ""  # of the optimizer
     at: Place | None = None

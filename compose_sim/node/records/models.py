@@ -67,6 +67,7 @@ class OptimizerStep(Record):
     retained: int = 0  # of them, those that kept their graph
     rates: tuple[float, ...] = ()  # the learning rate of each group of parameters; of sampled steps only
     type: str = ""
+    within: int = 0  # backward passes of the closure that the step itself called; of sampled steps only
 
 
 class TensorRow(NamedTuple):
@@ -118,6 +119,17 @@ class EvaluatedModel(Record):
     rows: tuple[TensorRow, ...]
     hashes: tuple[str | None, ...]
     wrapped: bool = False  # whether a DistributedDataParallel model holds it
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
+class RunningStatistics(Record):
+    """A mean that an object of the script's own keeps, with a spread and a count, while it trains."""
+
+    type: str
+    number: int  # of those of the rank
+    size: int
+    mean: tuple[float, ...]  # the first few numbers
     at: Place | None = None
 
 

@@ -6,7 +6,7 @@ about how a script is parallel: ranks reduce a gradient together if they use the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import isfinite, prod, sqrt
@@ -18,6 +18,8 @@ from compose_sim.node.records.process_groups import Collective, UntrackedWait
 _EQUAL = 1e-5  # relative: ranks get a reduced gradient with the same bits, or nearly
 _FITS = 0.02  # relative: rounding of 16-bit gradients stays below
 _FITS_CLOSELY = 1e-3
+_EXACTLY = 1e-4  # gradients of 32 bits
+_SUMS = 4  # in a sketch: that of a smaller tensor fits too much
 _LEAST = 3  # steps with the same gradients: the first samples may be the same on purpose
 _SHARING = ("broadcast", "scatter", "gather", "all_to_all")  # in the names of collectives
 
@@ -34,6 +36,7 @@ class Reduction:
     rows: tuple[int, ...]  # the parameters
     factor: float | None  # used = factor × mean of the ranks' own; None if it is not proportional
     weights: tuple[float, ...]  # used = mean of weight × own of each rank; empty if it is no such combination
+    by_pass: tuple[float, ...]  # used = sum of factor × mean of each backward pass; empty if it is no such combination
     step: SketchedStep  # of the first rank
 
 
@@ -93,14 +96,46 @@ def is_known(step: SketchedStep, row: int) -> bool:
 def _reduction(nth: int, ranks: Ranks, rows: Sequence[int], steps: Mapping[int, SketchedStep]) -> Reduction:
     used = joined(steps[ranks[0]].used, rows)
     owns = [joined(steps[rank].own, rows) for rank in ranks]
+    proportional = factor(used, mean(owns))
     return Reduction(
         nth=nth,
         ranks=ranks,
         rows=tuple(rows),
-        factor=factor(used, mean(owns)),
+        factor=proportional,
         weights=_weights(used, owns),
+        by_pass=_by_pass(ranks, rows, steps) if proportional is None else (),
         step=steps[ranks[0]],
     )
+
+
+def _by_pass(ranks: Ranks, rows: Sequence[int], steps: Mapping[int, SketchedStep]) -> tuple[float, ...]:
+    """Return f if the gradient that was used is the sum of f[i] × the mean over ranks of their i-th backward passes."""
+    passes = [steps[rank].passes for rank in ranks]
+    counts = {len(each) for each in passes}
+    if len(counts) != 1 or not all(passes):
+        return ()
+    seen = [row for row in rows if row < len(passes[0][0])]
+    means = [mean([joined(sketches, seen) for sketches in each]) for each in zip(*passes, strict=True)]
+    return tuple(each / len(means) for each in _weights(joined(steps[ranks[0]].used, seen), means))
+
+
+def scaled_apart(optimizer: Optimizer) -> Iterator[tuple[SketchedStep, dict[int, float]]]:
+    """Yield the steps in which each rank used the mean of all ranks times another factor, and the factors."""
+    for _, steps in sorted(optimizer.steps.items()):
+        rows = [row for row, each in enumerate(optimizer.rows) if prod(each.shape) >= _SUMS]
+        rows = [row for row in rows if all(is_known(step, row) for step in steps.values())]
+        found: list[dict[int, float]] = []
+        for row in rows if len(steps) > 1 else ():
+            owns = {rank: step.own[row] or () for rank, step in steps.items()}
+            average = mean(list(owns.values()))
+            factors = {rank: factor(step.used[row] or (), average, _EXACTLY) for rank, step in steps.items()}
+            known = {rank: each for rank, each in factors.items() if each is not None and each > 0}
+            if len(known) == len(steps) and len(alike(owns)) > 1:
+                found.append(known)
+        if len(found) > 1 and all(
+            abs(each[rank] - found[0][rank]) <= _EXACTLY * each[rank] for each in found for rank in each
+        ):
+            yield steps[min(steps)], found[0]
 
 
 def same_gradients(observed: Observed) -> SketchedStep | None:
@@ -203,14 +238,14 @@ def are_equal(one: Vector, other: Vector) -> bool:
     return len(one) == len(other) and distance(one, other) <= _EQUAL * max(norm(one), norm(other))
 
 
-def factor(vector: Vector, base: Vector) -> float | None:
-    """Return f if vector = f × base, else None."""
+def factor(vector: Vector, base: Vector, within: float = _FITS) -> float | None:
+    """Return f if vector = f × base, up to rounding, else None."""
     square = dot(base, base)
     if not square or len(vector) != len(base):
         return None
     found = dot(vector, base) / square
     off = distance(vector, [found * each for each in base])
-    return found if off <= _FITS * norm(vector) else None
+    return found if off <= within * norm(vector) else None
 
 
 def mean(vectors: Sequence[Vector]) -> Vector:

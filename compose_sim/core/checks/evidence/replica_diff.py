@@ -20,6 +20,7 @@ from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedMode
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Shape
 
+EXCHANGED = "ranks exchange as many numbers as all parameters have by themselves, which may be gradients or weights"
 _FEW = 64  # numbers in a collective: a metric, not part of a model
 Key = tuple[str, int | None, str]  # kind, number of the DDP model, name
 Value = tuple[Shape, str | None, str | None, str | None]  # shape, type, device, hash
@@ -85,6 +86,28 @@ def step_at(observed: Observed, difference: Difference) -> OptimizerStep | None:
 def model_at(step: OptimizerStep | None, number: int | None) -> SteppedModel | None:
     """Return what a step recorded about a DDP model; None if the step was not sampled."""
     return next((each for each in (step.models if step else ()) if each.ddp == number), None)
+
+
+def maybe_parts(difference: Difference) -> str:
+    """Return why ranks that give each other tensors may differ, and what would be wrong if they should not."""
+    if not difference.nth:
+        return "they may hold different parts"
+    return "they may hold different parts; if they hold copies that began equal, such as tied weights, add up their gradients"
+
+
+def states_at_start(observed: Observed, found: Difference) -> dict[int, set[str]]:
+    """Return the names of what the optimizer held for this parameter before its first step, by rank."""
+    kept: dict[int, set[str]] = {}
+    for rank in observed:
+        for moment, (nth, values) in _samples(rank, by_join=False).items():
+            if moment.optimizer == found.optimizer and nth == 0:
+                states = (
+                    name.rpartition(": ")
+                    for kind, model, name in values
+                    if kind == "optimizer state" and model == found.model
+                )
+                kept[rank.rank] = {key for owner, _, key in states if owner == found.name}
+    return kept
 
 
 def shapes_exchanged(rank: RankObserved) -> list[Shape]:

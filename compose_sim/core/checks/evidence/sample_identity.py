@@ -1,14 +1,23 @@
-"""Find indices that stand for another sample on each rank, although a DistributedSampler divides the indices."""
+"""Find what makes a DistributedSampler divide wrongly: indices that are other samples on each rank, or its settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case
-from compose_sim.core.checks.evidence.epochs import Loader, drew_random
+from compose_sim.core.checks.evidence.epochs import Loader, drew_random, pairs
 
 _LEAST = 3
+_FIX_SHARE = (
+    "Leave out `num_replicas` and `rank`: DistributedSampler(data) takes them from the process group; or pass dist.get_world_size() "
+    "and dist.get_rank()."
+)
+_FIX_SEED = (
+    "Pass the same `seed` on every rank: a constant, or a number that rank 0 broadcasts; not one from the clock, the process id or "
+    "the rank. The sampler itself gives each rank another part."
+)
+_FIX_EPOCH = "Call `sampler.set_epoch(epoch)` with the same number on every rank."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +33,13 @@ def find_mismatch(case: Case, by_rank: Mapping[int, Loader]) -> Mismatch | None:
     """Return the first two ranks on which indices are other samples; None if there are none, or if that cannot be decided."""
     ranks = [rank for rank, loader in sorted(by_rank.items()) if _is_divided(loader)]
     rows = {rank: _rows(by_rank[rank]) for rank in ranks if drew_random(case, by_rank[rank]) is not True}
-    for place, left in enumerate(sorted(rows)):
-        for right in sorted(rows)[place + 1 :]:
-            if (by_rank[left].info.data, by_rank[left].info.length) == (
-                by_rank[right].info.data,
-                by_rank[right].info.length,
-            ):
-                found = _compare((left, right), rows[left], rows[right])
-                if found:
-                    return found
+    for left, right in pairs(case, by_rank):
+        if left in rows and right in rows:
+            ours, theirs = by_rank[left].info, by_rank[right].info
+            alike = (ours.data, ours.length) == (theirs.data, theirs.length)
+            found = _compare((left, right), rows[left], rows[right]) if alike else None
+            if found:
+                return found
     return None
 
 
@@ -73,3 +80,27 @@ def _indices(rows: Mapping[int, set[int]]) -> dict[int, int]:
         for row in contents:
             found.setdefault(row, []).append(index)
     return {row: indices[0] for row, indices in found.items() if len(indices) == 1}
+
+
+def wrong_setting(loaders: Sequence[Loader], size: int) -> tuple[str, str]:
+    """Return the evidence, to follow a sentence, and the fix, for two ranks of a group of `size`; empty without such a sampler."""
+    if any("DistributedSampler" not in loader.info.samplers for loader in loaders):
+        return "", ""
+    first, second = (loader.info.sampling for loader in loaders)
+    ranks = [loader.rank for loader in loaders]
+    if first.num_replicas is not None and first.num_replicas != size:
+        of = f"num_replicas={first.num_replicas}, but {size} ranks train together"
+        both = f" (ranks {ranks[0]} and {ranks[1]} both have rank={first.rank})" if first.rank == second.rank else ""
+        return f"; its sampler has {of}{both}", _FIX_SHARE
+    if first.rank is not None and first.rank == second.rank:
+        return f"; its sampler has rank={first.rank} on both", _FIX_SHARE
+    if first.shuffle and first.seed != second.seed:
+        return (
+            f"; its sampler has seed={first.seed} on rank {ranks[0]} and seed={second.seed} on rank {ranks[1]}",
+            _FIX_SEED,
+        )
+    marks = [{number: epoch.marks for number, epoch in loader.epochs.items()} for loader in loaders]
+    for number in sorted(marks[0].keys() & marks[1].keys()):
+        if first.shuffle and marks[0][number] != marks[1][number]:
+            return f"; set_epoch got other numbers on rank {ranks[0]} than on rank {ranks[1]}", _FIX_EPOCH
+    return "", _FIX_SHARE

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.evaluated import evaluations
+from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.wording import names_text, ranks_text
-from compose_sim.node.records.models import DdpModel, LocalBatchNorm
+from compose_sim.node.records.models import DdpModel, LocalBatchNorm, RunningStatistics
 from compose_sim.node.records.process_groups import DdpForward
 
 QUESTION = "Does BatchNorm normalize by the whole batch?"
@@ -18,11 +19,16 @@ _FIX_APART = (
     "Average the running statistics over the ranks before evaluation: `dist.all_reduce(buffer)` and divide by the number of ranks, for "
     "each running_mean and running_var; or use GroupNorm or LayerNorm."
 )
+_FIX_OWN = (
+    "Update them with the samples of all ranks: add up the count, the sum and the sum of squares with `dist.all_reduce` first. If each "
+    "rank is meant to have its own, as it may for rewards, leave them."
+)
+_NEAR = 1e-5  # relative
 
 
 def judge(case: Case) -> Result:
     """Look for BatchNorm modules in training mode in a DDP model of several ranks."""
-    apart = _apart(case)
+    apart = _apart(case) or _own_statistics(case)
     if apart:
         return apart
     models = {(each.rank, each.ddp): each for each in case.observed.of(DdpModel)}
@@ -66,5 +72,29 @@ def _apart(case: Case) -> Result | None:
             fix=_FIX_APART,
             at=each.first.at,
             ranks=sorted(each.by_rank),
+        )
+    return None
+
+
+def _own_statistics(case: Case) -> Result | None:
+    """Find statistics of the script's own that differ between ranks which train one model together."""
+    kept: dict[tuple[int, str, int], dict[int, RunningStatistics]] = {}
+    for each in case.observed.of(RunningStatistics):
+        kept.setdefault((each.number, each.type, each.size), {})[each.rank] = each
+    together = {frozenset(found.ranks) for each in optimizers(case.observed) for found in each.reductions}
+    for by_rank in kept.values():
+        ranks = next((group & by_rank.keys() for group in together if len(group & by_rank.keys()) > 1), frozenset())
+        means = [by_rank[rank].mean for rank in sorted(ranks)]
+        spread = max((max(each) - min(each) for each in zip(*means, strict=False)), default=0.0)
+        if spread <= _NEAR * max((abs(value) for mean in means for value in mean), default=0.0):
+            continue
+        first = by_rank[min(ranks)]
+        shown = ", ".join(f"{by_rank[rank].mean[0]:.3g} on rank {rank}" for rank in sorted(ranks))
+        return warned(
+            f"{ranks_text(ranks)} train one model, but each keeps a {first.type} of its own samples: its mean begins with {shown} at "
+            "the second step, so the same input is another one on each rank, and only the statistics of one are saved",
+            fix=_FIX_OWN,
+            at=first.at,
+            ranks=sorted(ranks),
         )
     return None

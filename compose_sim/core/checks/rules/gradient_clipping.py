@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks.evidence.gradient_sums import optimizers, scaled_apart
 from compose_sim.core.units import format_count
 from compose_sim.node.records.precautions import Clip, ShardScaling
 from compose_sim.node.records.record import Place
@@ -11,12 +12,13 @@ QUESTION = "Are gradients clipped by their whole norm, after they are unscaled?"
 
 _LEAST = 3  # steps that must show the same
 _SPREAD = 1.01
+_APART = 1.001  # the norms of parts may differ little
 
 
 def judge(case: Case) -> Result:
     """Look at what clipping saw, and at how each rank changed its shards between backward and the step."""
     clips = list(case.observed.of(Clip))
-    problem = _scaled(clips) or _local_norm(case)
+    problem = _scaled(clips) or _local_norm(case) or _scaled_apart(case)
     if problem:
         return problem
     if clips:
@@ -65,3 +67,25 @@ def _local_norm(case: Case) -> Result | None:
         at=at,
         ranks=sorted(different[0]),
     )
+
+
+def _scaled_apart(case: Case) -> Result | None:
+    """Find steps in which each rank multiplied the mean of the same gradients by another factor."""
+    for optimizer in optimizers(case.observed):
+        found = list(scaled_apart(optimizer))
+        different = [
+            (step, by_rank) for step, by_rank in found if max(by_rank.values()) > _APART * min(by_rank.values())
+        ]
+        if len(different) < _LEAST or 2 * len(different) < len(found):
+            continue
+        step, by_rank = different[0]
+        shown = ", ".join(f"rank {rank}: {factor:.3g}" for rank, factor in sorted(by_rank.items()))
+        return failed(
+            f"at {len(different)} of {len(optimizer.steps)} steps each rank multiplied the mean gradient by another factor "
+            f"({shown}), as if it clips by a norm that also counts gradients of its own: the copies of a parameter drift apart",
+            fix="Clip by a norm that is equal on all ranks: add up over the ranks the squares of what only one rank holds, such as an "
+            "expert or a shard, then call torch.nn.utils.clip_grads_with_norm_.",
+            at=step.at,
+            ranks=sorted(by_rank),
+        )
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from statistics import median
 
@@ -43,6 +43,7 @@ _FIX_ORDER = (
     "Reduce in the same order on every rank, such as that of `model.parameters()`; never in that of a set or of files."
 )
 _FIX_LEFT_OUT = "Reduce the gradients of all ranks with `all_reduce`, instead of sending those of one rank."
+_FIX_LAST = "Reduce once per step, after the last backward pass, and only then divide by the number of ranks."
 _FIX_CLIP = "Clip after the reduction: then every rank scales the mean by the same factor."
 FIX_GATHER = (
     "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient; if the loss does not use the result, gather "
@@ -114,6 +115,8 @@ def _why_not(found: Sequence[Optimizer]) -> str:
         return "the gradients that were used are no combination of those that the ranks computed, as if they were compressed"
     if all(len(by_rank) < 2 for each in found for by_rank in each.steps.values()):
         return "each optimizer is stepped by only one rank"
+    if any(used for step in steps for used in step.used) and not any(step.backwards for step in steps):
+        return "no backward pass before a step gave the gradients that it used: the script set them, or a closure computed them"
     if not any(is_known(step, row) for step in steps for row in range(len(step.own))):
         return "what each rank computes by itself was not seen, as if parameters were sharded"
     if not any(each.rows for each in found):
@@ -199,7 +202,7 @@ def _wrong_reduction(optimizer: Optimizer, *, joins: bool) -> Result | None:
         if not joins or len(each.ranks) == most:
             groups.setdefault(each.ranks, []).append(each)
     for _, reductions in sorted(groups.items()):
-        problem = _scaled(reductions) or _left_out(reductions) or _clipped_early(reductions)
+        problem = _scaled(reductions) or _added_again(reductions) or _left_out(reductions) or _clipped_early(reductions)
         if problem:
             return problem
     return None
@@ -226,6 +229,24 @@ def _scaled(reductions: Sequence[Reduction]) -> Result | None:
     fix = _FIX_DIVIDE if times > 1 else _FIX_ONCE
     unsure = first.type.startswith(_ADAPTIVE) or any(each.step.in_forward for each in reductions)
     return (warned if unsure else failed)(f"{text}: {why}", fix=fix, at=first.at, ranks=reductions[0].ranks)
+
+
+def _added_again(reductions: Sequence[Reduction]) -> Result | None:
+    """Find sums over ranks of gradients that earlier backward passes had summed already: each pass counts N times the next."""
+    size, known = len(reductions[0].ranks), [each for each in reductions if each.by_pass]
+    again = [
+        each for each in known if all(abs(one / size - two) < _NEAR * abs(two) for one, two in pairwise(each.by_pass))
+    ]
+    if len(again) < _LEAST or len(again) < len(known):
+        return None
+    passes = len(again[0].by_pass)
+    return failed(
+        f"at each of {len(again)} steps the gradient of the first of {passes} backward passes counts {size ** (passes - 1)} times that "
+        "of the last: each pass adds up the whole gradient over ranks again, also what was summed before",
+        fix=_FIX_LAST,
+        at=again[0].step.at,
+        ranks=again[0].ranks,
+    )
 
 
 def _times(value: float) -> str:

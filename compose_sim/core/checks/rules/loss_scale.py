@@ -22,6 +22,7 @@ from compose_sim.core.checks.evidence.replay_diff import (
     why_not_joined,
 )
 from compose_sim.core.checks.rules.matches_single import why_not
+from compose_sim.core.checks.wording import where
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.replays import RecordedModels, ReplayedStep, Settings
@@ -119,10 +120,23 @@ def _wrong_factor(factor: Factor, case: Case) -> Result:
                 f"({given[0]:.3g}, then {given[1]:.3g}), as if gradients were clipped by a norm that counts the copy of each rank"
             )
             fix = "Sum squares over ranks only for what is sharded: every rank has the whole of a gradient that was reduced."
+        elif abs(factor.value / world_size - 1) < _NEAR and (reduced := _reduced_in_forward(case)):
+            why = (
+                f"the loss depends on the all_reduce{where(reduced.at)}, whose backward pass gives each rank only its own part of the "
+                "gradient, of which DDP takes the mean again; or the loss is divided by the world size besides"
+            )
+            fix = "Use `torch.distributed.nn.functional.all_reduce` in the loss: its backward pass adds up the gradients of all ranks."
     else:
         why = "the loss is multiplied by the world size, or gradients are summed over ranks but not divided"
         fix = "Divide summed gradients by the world size, and do not multiply the loss."
     return failed(f"{text}: {why}", fix=fix, at=step_place(case))
+
+
+def _reduced_in_forward(case: Case) -> Collective | None:
+    """Return an all_reduce of a tensor that has a gradient, if there is one for nearly every step."""
+    found = [each for each in case.observed.ranks[0].of(Collective) if each.through]
+    steps = sum(1 for _ in case.observed.ranks[0].of(OptimizerStep))
+    return found[0] if found and len(found) + 1 >= steps else None
 
 
 def _summed_copies(case: Case) -> list[float]:

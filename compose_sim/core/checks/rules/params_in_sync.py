@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.copies_and_experts import left_behind, not_sharded, overwritten_experts
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
+from compose_sim.core.checks.evidence.replica_causes import begun_with_state, by_model
 from compose_sim.core.checks.evidence.replica_diff import (
+    EXCHANGED,
     Difference,
     compare,
     exchanges_parts,
     has_uneven_join,
+    maybe_parts,
     model_at,
     step_at,
 )
@@ -56,7 +59,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
             if _train_together(case, found):
                 return _failed(case, found, has_models)
         if comparison.excused:
-            reasons.append(f"{comparison.excused[0]} differs, but ranks exchange all parameters by themselves")
+            reasons.append(f"{comparison.excused[0]} differs, but {EXCHANGED}")
         for found in _without_consequences(comparison.different):
             reason = _why_not(case, found, has_models)
             if not reason:
@@ -81,10 +84,8 @@ def _never_stepped(case: Case) -> Result | None:
     reduced = {rank.rank: sum(1 for _ in rank.of(DdpForward)) for rank in case.observed}
     idle = [rank for rank, mine in steps.items() if not mine and reduced[rank] >= _LEAST]
     first = next((mine[0] for mine in steps.values() if len(mine) >= _LEAST), None)
-    sends = any(
-        sum(each.op in ("broadcast", "all_reduce", "scatter") for each in rank.of(Collective)) >= _LEAST
-        for rank in case.observed
-    )
+    operations = ("broadcast", "all_reduce", "scatter")
+    sends = any(sum(each.op in operations for each in rank.of(Collective)) >= _LEAST for rank in case.observed)
     if not idle or first is None or case.verdict != "passed" or sends or any(case.observed.of(UntrackedWait)):
         return None
     return failed(
@@ -98,8 +99,10 @@ def _never_stepped(case: Case) -> Result | None:
 
 def _without_consequences(different: Sequence[Difference]) -> list[Difference]:
     """Leave out the optimizer state of parameters that differ: it follows from them."""
-    names = {(each.model, each.name) for each in different if each.kind == "parameter"}
-    return [each for each in different if (each.model, each.name.rpartition(": ")[0]) not in names]
+    since = {(each.model, each.name): each.nth for each in different if each.kind == "parameter"}
+    return [
+        each for each in different if since.get((each.model, each.name.rpartition(": ")[0]), each.nth + 1) > each.nth
+    ]
 
 
 def _why_not(case: Case, found: Difference, has_models: bool) -> str:
@@ -110,9 +113,9 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     if _train_together(case, found):
         return ""
     if any("send" in each.how or "recv" in each.how for each in case.observed.of(UntrackedWait)):
-        return f"{found} differs, but ranks send each other messages: they may hold different parts"
+        return f"{found} differs, but ranks send each other messages: {maybe_parts(found)}"
     if exchanges_parts(case.observed):
-        return f"{found} differs, but ranks exchange tensors in every step: they may hold different parts"
+        return f"{found} differs, but ranks exchange tensors in every step: {maybe_parts(found)}"
     if has_models:
         return "" if found.nth else f"{found} is outside DistributedDataParallel, and differed from the start"
     if not all(rank.first(ProcessGroup) for rank in case.observed):
@@ -162,6 +165,7 @@ def _failed(case: Case, found: Difference, has_models: bool) -> Result:
     by_steps = _explain_by_steps(case, found) if found.nth and (has_models or together) else None
     why, fix = (
         by_steps
+        or begun_with_state(case.observed, found)
         or _left_out(case, found)
         or _explain(found, model_at(step, found.model), step, has_models, together=together)
     )
@@ -231,7 +235,7 @@ def _explain(
             "it was set on some ranks only, after DistributedDataParallel had made all ranks equal",
             "Set and load weights before wrapping, the same on every rank, and remove `init_sync=False`.",
         )
-    return _explain_by_model(found, model, step.backwards if step else 0)
+    return by_model(found, model, step.backwards if step else 0)
 
 
 def _explain_by_steps(case: Case, found: Difference) -> tuple[str, str] | None:
@@ -264,36 +268,3 @@ def _where_different(rates: Mapping[int, tuple[float, ...]]) -> dict[int, tuple[
     """Return the rates of the first group of parameters in which ranks differ, and of those after it."""
     first = next(index for index, each in enumerate(zip(*rates.values(), strict=False)) if len(set(each)) > 1)
     return {rank: each[first:] for rank, each in rates.items()}
-
-
-def _explain_by_model(found: Difference, model: SteppedModel | None, backwards: int) -> tuple[str, str]:
-    if model is not None:
-        if found.name in (*model.new, *model.replaced, *model.unfrozen):
-            return (
-                "it was added or changed after DistributedDataParallel wrapped the model",
-                "Build, replace, freeze and unfreeze before wrapping, or wrap again afterwards.",
-            )
-        if model.graded and not model.forwards:
-            return (
-                "the model was not called through its wrapper",
-                "Call the DistributedDataParallel wrapper, not the model inside it.",
-            )
-        if model.forwards and not model.reduced:
-            return (
-                "every forward pass before the step ran in no_sync(), so nothing was reduced",
-                "Leave no_sync() for the last micro-batch before each step: run its forward and backward outside.",
-            )
-        if 0 < model.reduced < model.forwards:
-            return (
-                f"only {model.reduced} of {model.forwards} forward passes before the step ran outside no_sync(), and not the last one",
-                "Leave no_sync() for the last micro-batch before each step, not for another: its backward reduces what was added up.",
-            )
-        if backwards > model.forwards:
-            return (
-                f"{backwards} backward passes followed {model.forwards} forward passes, and only one backward per forward is reduced",
-                "Add the losses and call backward once per forward pass.",
-            )
-    return (
-        "ranks change it differently after DistributedDataParallel has reduced its gradient, or its gradient is never reduced",
-        "Do the same on every rank between backward and the next step: clipping, every change of a gradient or weight.",
-    )

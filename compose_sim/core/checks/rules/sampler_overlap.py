@@ -15,8 +15,7 @@ from compose_sim.core.checks.evidence.epochs import (
 from compose_sim.core.checks.evidence.gradient_sums import same_gradients
 from compose_sim.core.checks.evidence.replica_diff import exchanges_parts
 from compose_sim.core.checks.evidence.same_samples import CommonSamples, compare_all, overlap
-from compose_sim.core.checks.evidence.sample_identity import Mismatch, find_mismatch
-from compose_sim.core.checks.evidence.sampler_settings import wrong_setting
+from compose_sim.core.checks.evidence.sample_identity import Mismatch, find_mismatch, wrong_setting
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import TrainingForward
 from compose_sim.node.records.gradients import SketchedStep
@@ -26,6 +25,7 @@ from compose_sim.node.records.script import ScriptEnd
 
 QUESTION = "Does each rank see different samples?"
 
+_LEAST_BATCHES = 3
 _FIX = "Give the loader a DistributedSampler: `DataLoader(data, sampler=DistributedSampler(data), …)`."
 _FIX_ITERABLE = (
     "Let the data set yield every world_size-th sample, starting at RANK: `islice(samples, rank, None, world_size)`."
@@ -186,4 +186,14 @@ def _given(rank: RankObserved) -> list[int]:
     drawn = sum(bool(each.loop_drew) for each in forwards[1:])
     if len(set(batches)) < 3 or 2 * drawn >= len(forwards) - 1 or any(len(set(rows)) < len(rows) for rows in batches):
         return []
-    return [row for rows in batches[1:] for row in rows]  # the first may be a warm-up that all ranks make
+    return _until_repeated(batches[1:])  # the first may be a warm-up that all ranks make
+
+
+def _until_repeated(batches: list[tuple[int, ...]]) -> list[int]:
+    """Return the rows of all batches, or of those before the first that repeats one if they are several: later epochs repeat all."""
+    rows: list[int] = []
+    for number, batch in enumerate(batches):
+        if number >= _LEAST_BATCHES and set(batch) & set(rows):
+            break
+        rows.extend(batch)
+    return rows

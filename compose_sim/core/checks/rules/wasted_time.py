@@ -85,7 +85,12 @@ def _reduces_often(observed: Observed) -> Result | None:
         count = max(counts)
         accumulates = count >= _MANY or abs(times.get(optimizer, 0.0) - 1) < _NEAR
         step = steps[0][0]
-        if len(counts) == 1 and count > 1 and accumulates and not any(each.retained for each, _ in steps):
+        if (
+            len(counts) == 1
+            and count > 1
+            and accumulates
+            and not any(each.retained or each.within > 1 for each, _ in steps)
+        ):
             return warned(
                 f"each step is preceded by {count} backward passes, and each of them reduces all gradients: {count} all-reduces of "
                 "the model per step, where one is enough",

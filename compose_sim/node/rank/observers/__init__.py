@@ -34,6 +34,7 @@ from . import (
     repeats,
     replaying,
     replicated,
+    running_statistics,
     sketches,
     timings,
 )
@@ -64,4 +65,5 @@ OBSERVERS = (
     clipping,
     repeats,
     replicated,
+    running_statistics,
 )

@@ -220,9 +220,11 @@ def _look_closer(_: RankContext, name: str, value: Callable[[str], Any]) -> dict
     torch: Any = sys.modules["torch"]
     if not isinstance(own, torch.Tensor):
         return {}
-    loses = name in _GATHERS and own.dim() > 1 and own.grad_fn is not None and torch.is_grad_enabled()
+    has_gradient = own.grad_fn is not None and torch.is_grad_enabled()
+    loses = name in _GATHERS and own.dim() > 1 and has_gradient
     values = map(float, own.detach().flatten().tolist()) if 0 < own.numel() <= _FEW and not own.is_complex() else ()
-    return {"values": tuple(values), "detaches": bool(loses), "by_fsdp": _is_called_by_fsdp()}
+    found = {"values": tuple(values), "detaches": bool(loses), "through": bool(name == "all_reduce" and has_gradient)}
+    return {**found, "by_fsdp": _is_called_by_fsdp()}
 
 
 def _is_called_by_fsdp() -> bool:

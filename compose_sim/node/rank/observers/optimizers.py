@@ -31,7 +31,8 @@ class Stepper:
     steps: int = 0
     models: dict[int, Model] = field(default_factory=dict)  # those with parameters in this optimizer, when last sampled
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # by model: the forward passes before the last step
-    backwards: tuple[int, int] = (0, 0)
+    backwards: tuple[int, int] = (0, 0)  # before this step
+    began: int = 0  # backward passes before the step was called
 
 
 def install() -> None:
@@ -80,6 +81,7 @@ def _before_step(optimizer: Any, *_: Any) -> None:
 
 def _look_before(context: RankContext, optimizer: Any) -> None:
     stepper = _stepper(context, optimizer)
+    stepper.began, _ = _backwards(context)
     if stepper.steps == 0 or sampled(context, stepper.steps):
         # Not right after the step: what the script averages or sets after a step belongs to that step.
         states.note_state(context, optimizer, stepper.index, stepper.steps)
@@ -150,6 +152,7 @@ def _look_closely(context: RankContext, optimizer: Any, stepper: Stepper) -> dic
     return {
         "models": tuple(found),
         "backwards": backwards,
+        "within": _backwards(context)[0] - stepper.began,
         "retained": retained,
         "rates": tuple(rates) if all(isinstance(rate, float) for rate in rates) else (),  # a tensor may be on a device
         "type": type(optimizer).__name__,

@@ -24,6 +24,7 @@ from .models import clean, living
 STEPS = 20  # of each optimizer
 _SUMS = 4
 _MOST_TENSORS, _MOST_ELEMENTS = 200, 1 << 16  # spread evenly
+_MOST_PASSES, _PASS_TENSORS = 8, 16  # of which the gradients of each backward pass are recorded too
 _OWN, _OPTIMIZERS, _WINDOW, _WEIGHTS = (f"sketches.{name}" for name in ("own", "optimizers", "window", "weights"))
 _REDUCTION_MEAN = 1
 _DEPTH = 8
@@ -43,6 +44,7 @@ class Own:
 
     node: Any  # keeps the hook alive
     total: Any = None  # a sketch, as a tensor
+    passes: list[Any] = field(default_factory=list)  # the terms of the total; none if something else is part of it
     backwards: int = 0
     elements: int = 0
 
@@ -97,10 +99,11 @@ def _hook(own: Own, parameter: Any) -> Any:
 def _add(context: RankContext, own: Own, parameter: Any, gradient: Any) -> None:
     held = sums_of(context, parameter.grad)
     if held is None or not bool(held.any()):  # cleared since the last backward pass
-        own.total, own.backwards = None, 0
+        own.total, own.passes, own.backwards = None, [], 0
     elif own.total is None and parameter.grad is not None:
         own.total = held  # not cleared since the last step: what was used is still part of it
     sums = sums_of(context, gradient)
+    own.passes = [*own.passes, sums] if own.total is None or own.passes else []
     own.total = sums if own.total is None or sums is None else own.total + sums
     own.backwards, own.elements = own.backwards + 1, gradient.numel()
 
@@ -126,6 +129,7 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
         ),
         "used": tuple(_plain(sums_of(context, each.grad)) for each in chosen),
         "before": tuple(_plain(sums_of(context, each)) for each in chosen),
+        "passes": _passes(mine[:_PASS_TENSORS]),
         "backwards": max((own.backwards for own in mine if own is not None), default=0),
         "mean_times": scale.times if scale is not None and scale.is_mean else None,
         "sum_times": scale.times if scale is not None and not scale.is_mean else None,
@@ -147,12 +151,21 @@ def after_step(context: RankContext, optimizer: Any, index: int, nth: int) -> No
     for each in chosen:
         own = owns.get(id(each))
         if own is not None:
-            own.total, own.backwards = None, 0
+            own.total, own.passes, own.backwards = None, [], 0
             if nth >= STEPS:
                 own.node = None
     context.memory[_WINDOW] = Window(stepped_at=issued(context))
     if nth < STEPS:
         _follow(context, optimizer)
+
+
+def _passes(mine: list[Own | None]) -> tuple[tuple[Sketch, ...], ...]:
+    """Return what each of several backward passes gave to these parameters, if all of them took part in all passes."""
+    found = [own.passes if own is not None else [] for own in mine]
+    counts = {len(each) for each in found}
+    if len(counts) != 1 or not 1 < counts.pop() <= _MOST_PASSES:
+        return ()
+    return tuple(tuple(map(_plain, each)) for each in zip(*found))
 
 
 def _begin_backward(context: RankContext, tensors: Any, _: dict[str, Any]) -> None:

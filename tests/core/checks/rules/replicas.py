@@ -30,9 +30,11 @@ def all_reduce(*shape: int, **more: Any) -> Collective:
     return Collective(**{"op": "all_reduce", "group": (0, 1), "shapes": (shape,), "dtype": "float32", "at": AT, **more})
 
 
-def step(nth: int, optimizer: int = 0, *, backwards: int = 1, retained: int = 0, **model: Any) -> OptimizerStep:
+def step(
+    nth: int, optimizer: int = 0, *, backwards: int = 1, retained: int = 0, within: int = 0, **model: Any
+) -> OptimizerStep:
     models = (SteppedModel(**{"ddp": 0, "forwards": 1, "reduced": 1, "graded": 2, **model}),)
-    return OptimizerStep(nth, optimizer, nth, AT, models, backwards, retained)
+    return OptimizerStep(nth, optimizer, nth, AT, models, backwards, retained, within=within)
 
 
 def table(*names: str, kind: str = "parameter", model: int | None = 0, optimizer: int = 0) -> TensorTable:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.batchnorm_local import judge
-from compose_sim.node.records.models import LocalBatchNorm
-from tests.core.checks.rules.cluster import case
-from tests.core.checks.rules.replicas import ddp, forward
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
+from compose_sim.node.records.models import LocalBatchNorm, RunningStatistics
+from tests.core.checks.rules.cluster import Records, case
+from tests.core.checks.rules.replicas import AT, ddp, forward
 
 NORM = LocalBatchNorm(0, ("features.1",), count=3)
 
@@ -28,3 +31,26 @@ def test_models_without_it_pass() -> None:
 
 def test_models_that_are_not_called_are_not_judged() -> None:
     assert judge(case({rank: [ddp()] for rank in range(2)})).status == NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("means", "is_reduced", "status"),
+    [
+        ((0.25, 0.5), True, WARNED),
+        ((0.25, 0.25), True, NOT_APPLICABLE),
+        ((0.25, 0.5), False, NOT_APPLICABLE),  # each rank trains its own model
+    ],
+)
+def test_ranks_that_train_together_keep_equal_statistics(
+    means: tuple[float, float], is_reduced: bool, status: str
+) -> None:
+    owns = ((1.0, 2.0, 3.0, 4.0), (2.0, -1.0, 0.0, 1.0))
+    shared = (1.5, 0.5, 1.5, 2.5)
+
+    def trained(rank: int) -> Records:
+        used = shared if is_reduced else owns[rank]
+        step = SketchedStep(0, 1, own=(owns[rank],), used=(used,), before=(shared,), after=(shared,), at=AT)
+        statistics = RunningStatistics("RunningMeanStd", 0, 2, (means[rank], 1.0), AT)
+        return [SketchedTensors(0, (SketchedTensor(None, "weight", (2, 2)),)), step, statistics]
+
+    assert judge(case({rank: trained(rank) for rank in range(2)})).status == status

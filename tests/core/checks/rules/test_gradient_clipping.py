@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.checks.rules.gradient_clipping import judge
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.precautions import Clip, ShardScaling
 from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.replicas import AT
@@ -50,3 +51,37 @@ def test_replicas_of_different_shards_may_scale_differently() -> None:
 
 def test_nothing_is_judged_if_nothing_was_clipped() -> None:
     assert judge(case({0: [], 1: []})).status == "not-applicable"
+
+
+@pytest.mark.parametrize(("factors", "status"), [((0.5, 0.49), "failed"), ((0.5, 0.5), "not-applicable")])
+def test_copies_are_clipped_by_the_same_norm(factors: tuple[float, float], status: str) -> None:
+    tensors = SketchedTensors(0, tuple(SketchedTensor(None, f"{row} of group 0", (4, 2)) for row in range(2)))
+    before = ((0.5, 0.1, -0.3, 0.9),) * 2
+
+    def own(rank: int, nth: int, row: int) -> tuple[float, ...]:
+        return tuple(float((5 * rank + 3 * nth + 7 * row + place * place) % 11 - 4) for place in range(4))
+
+    def used(rank: int, nth: int, row: int) -> tuple[float, ...]:
+        return tuple(factors[rank] * sum(each) / 2 for each in zip(own(0, nth, row), own(1, nth, row), strict=True))
+
+    notes = {
+        rank: [
+            tensors,
+            *(
+                SketchedStep(
+                    0,
+                    nth,
+                    own=tuple(own(rank, nth, row) for row in range(2)),
+                    used=tuple(used(rank, nth, row) for row in range(2)),
+                    before=before,
+                    after=before,
+                    backwards=1,
+                    at=AT,
+                )
+                for nth in range(1, 6)
+            ),
+        ]
+        for rank in range(2)
+    }
+
+    assert judge(case(notes)).status == status

@@ -202,3 +202,26 @@ def test_an_optimizer_of_another_copy_fails() -> None:
 
     assert judge(case({rank: without_gradients(0) for rank in range(2)})).status == "failed"
     assert judge(case({rank: without_gradients(None) for rank in range(2)})).status == "not-applicable"
+
+
+@pytest.mark.parametrize(("again", "status"), [(True, "failed"), (False, "passed")])
+def test_a_sum_that_is_summed_again_by_each_backward_pass_fails(again: bool, status: str) -> None:
+    def recorded(rank: int) -> list[Record]:
+        found: list[Record] = [SketchedTensors(0, ROWS)]
+        for nth in range(1, 5):
+            first, last = (
+                [tuple(own(each, nth + turn, row) for row in range(2)) for each in range(2)] for turn in (0, 50)
+            )
+            times = 2 if again else 1
+            used = [
+                tuple(times * one + two for one, two in zip(mean(a), mean(b), strict=True))
+                for a, b in zip(zip(*first, strict=True), zip(*last, strict=True), strict=True)
+            ]
+            both = [tuple(map(sum, zip(a, b, strict=True))) for a, b in zip(first[rank], last[rank], strict=True)]
+            values = {"own": tuple(both), "used": tuple(used), "before": WEIGHTS, "after": WEIGHTS, "backwards": 2}
+            found.append(SketchedStep(0, nth, passes=(first[rank], last[rank]), at=AT, **values))
+        return found
+
+    result = judge(case({rank: recorded(rank) for rank in range(2)}))
+    assert result.status == status
+    assert ("counts 2 times" in result.detail) == again

@@ -60,6 +60,18 @@ def test_a_factor_of_the_root_is_a_norm_of_copies(
     assert ("the square root of 4" in result.detail) == counts_copies
 
 
+@pytest.mark.parametrize("through", [True, False])
+def test_a_factor_of_the_world_size_may_come_from_a_reduction_in_the_loss(through: bool) -> None:
+    reduced = [collective("all_reduce", group=WORLD, through=through, at=AT) for _ in range(5)]
+    seen = {rank: replace(each, records=(*each.records, *reduced)) for rank, each in recorded().ranks.items()}
+    steps = [step(number, ratio=4.0, difference=0.75) for number in range(4)]
+
+    result = judge(case(*steps, observed=Observed(ranks=seen)))
+
+    assert result.status == FAILED
+    assert ("torch.distributed.nn.functional.all_reduce" in result.fix) == through
+
+
 def test_a_factor_that_changes_is_none() -> None:
     steps = [step(number, ratio=ratio, difference=0.5) for number, ratio in enumerate((1.1, 0.8, 1.3))]
     assert judge(case(*steps)).status == NOT_APPLICABLE

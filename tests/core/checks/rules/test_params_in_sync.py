@@ -184,3 +184,30 @@ def test_optimizer_state_that_differs_because_the_parameter_does_is_no_cause() -
         judge(case({rank: member(rank) for rank in range(2)})).detail
         == "each rank trains its own model, which differed from the start"
     )
+
+
+def test_state_that_only_one_rank_has_loaded_is_the_cause() -> None:
+    def member(rank: int) -> Records:
+        weight = TensorRow("parameter", 0, "weight", (4, 2), "float32", "cpu")
+        momentum = TensorRow("optimizer state", 0, "weight: exp_avg", (4, 2), "float32", "cpu")
+        begun = ((weight, momentum), ("a", "m")) if rank == 0 else ((weight,), ("a",))
+        notes: Records = [ddp(), TensorTable(0, 0, begun[0]), state(0, *begun[1]), forward(), step(1)]
+        return [*notes, TensorTable(0, 1, (weight,)), TensorHashes(0, 1, 1, (f"b{rank}",)), forward(), step(2)]
+
+    result = judge(case({rank: member(rank) for rank in range(2)}))
+
+    assert result.status == FAILED
+    assert "had state of it (exp_avg) on rank 0, and none on rank 1" in result.detail
+
+
+def test_gradients_that_no_backward_pass_made_are_the_cause() -> None:
+    def member(rank: int) -> Records:
+        notes: Records = [ddp(), table("weight")]
+        for nth, value in enumerate(("a", f"b{rank}", f"c{rank}")):
+            notes += [forward(), state(nth, value), step(nth + 1, backwards=0)]
+        return notes
+
+    result = judge(case({rank: member(rank) for rank in range(2)}))
+
+    assert result.status == FAILED
+    assert "torch.autograd.grad" in result.detail

@@ -74,6 +74,13 @@ def test_a_sample_with_another_index_on_each_rank_fails_with_the_fix_for_that() 
     assert "random_split" in result.fix
 
 
+def test_an_index_may_be_another_sample_on_ranks_that_train_another_model() -> None:
+    rows = {0: [10, 11, 12, 13, 14, 15, 16, 17], 1: [13, 10, 11, 12, 20, 21, 22, 23]}
+    notes = {rank: [ddp((rank,)), loader(sampling=DIVIDED), *epoch(range(8), rows=rows[rank])] for rank in rows}
+
+    assert judge(case(notes)).status == NOT_APPLICABLE
+
+
 def test_names_that_ranks_number_differently_fail_even_if_no_sample_is_shared() -> None:
     codes = {"alike": ((("classes", 1, 2),),) * 2, "apart": ((("classes", 1, 2),), (("classes", 1, 3),))}
     results = {

@@ -1,0 +1,67 @@
+"""Record, in `check`, running statistics that the script keeps by itself, such as those that normalize observations.
+
+They are found by their attributes: an object of one of the script's own classes has a mean, a spread and a count. They are looked at
+once, while a step is taken, because objects that a function made are gone when it has returned.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ...records.models import RunningStatistics
+from ...shared.frames import is_user_code
+from ..context import RankContext, here, place
+from .training import follow_steps
+
+_AT_STEP = 2  # the second: most are updated before the first
+_MEANS = ("mean", "running_mean", "_mean")
+_SPREADS = ("var", "std", "running_var", "running_std", "_var", "_std", "M2", "m2", "S")
+_COUNTS = ("count", "n", "num", "steps", "momentum", "decay", "alpha", "_count", "_n")
+_MOST_VALUES = 4
+
+
+def install() -> None:
+    follow_steps(_before_step, lambda *_: None)
+
+
+def _before_step(*_: Any) -> None:
+    context = here()
+    if context is not None and context.mode == "record" and context.steps == _AT_STEP - 1:
+        context.guard(__name__, _look)
+
+
+def _look(context: RankContext) -> None:
+    if context.memory.setdefault("running_statistics.seen", False):
+        return
+    context.memory["running_statistics.seen"] = True
+    for number, (kind, mean) in enumerate(_found()):
+        values = tuple(float(each) for each in mean[:_MOST_VALUES])
+        context.note(RunningStatistics(kind.__qualname__, number, len(mean), values, place()))
+
+
+def _found() -> Iterator[tuple[type, list[float]]]:
+    classes: dict[type, bool] = {}
+    for each in gc.get_objects():
+        kind = type(each)
+        if kind not in classes:
+            classes[kind] = _is_users(kind)
+        if classes[kind]:
+            held: dict[str, Any] = getattr(each, "__dict__", {})
+            mean: Any = next((held[name] for name in _MEANS if name in held), None)
+            if any(name in held for name in _SPREADS) and any(name in held for name in _COUNTS) and _is_plain(mean):
+                yield kind, [float(value) for value in mean.reshape(-1)[: 1 << 16].tolist()]
+
+
+def _is_users(kind: type) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return bool(file) and is_user_code(str(file))
+
+
+def _is_plain(mean: Any) -> bool:
+    """Return whether this is an array or tensor of several numbers, and no result of the model."""
+    if getattr(mean, "grad_fn", None) is not None or not (hasattr(mean, "reshape") and hasattr(mean, "tolist")):
+        return False
+    return bool((mean.numel() if hasattr(mean, "numel") else mean.size) > 1)
