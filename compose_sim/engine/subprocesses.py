@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -74,14 +74,13 @@ def bounded_output_of(
     The program, and what it starts, is killed if it runs longer or prints more; its memory is limited too.
     """
     limited = ["sh", "-c", f'ulimit -v {_MOST_MEMORY_KIB}; exec "$@"', "sh", *argv]
-    with subprocess.Popen(
+    with _start(  # it must end with us: an interrupt may come before we can kill it
         limited,
         env=owner.environment(os.environ) if owner else None,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_die_with_parent,  # as an interrupt may come before we can kill it
         **as_user(owner),
     ) as child:
         assert child.stdout is not None
@@ -145,7 +144,7 @@ def run_on_terminal(
 
 def start_on_terminal(argv: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a program on this terminal that must not outlive composesim; Ctrl-C reaches both."""
-    return subprocess.Popen(argv, preexec_fn=_die_with_parent)
+    return _start(argv)
 
 
 def run_on_lines(
@@ -201,7 +200,7 @@ def _outputs(child: subprocess.Popen[Any], argv: Sequence[str], stdin: bytes | N
 
 
 def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return _start(
         argv,
         env=env,
         stdin=subprocess.DEVNULL,
@@ -210,8 +209,33 @@ def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> s
         text=True,
         errors="replace",
         start_new_session=True,
-        preexec_fn=_die_with_parent,
     )
+
+
+def _start(argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a program that the kernel ends with the thread that called this."""
+    with _signals_delayed():
+        return subprocess.Popen(argv, preexec_fn=_die_with_parent, **options)
+
+
+@contextmanager
+def _signals_delayed() -> Iterator[None]:
+    """Delay signals until the end: Python throws away what a handler raises in the functions that it calls after a fork."""
+    if threading.current_thread() is not threading.main_thread():  # handlers run in that thread only
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    raising = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in raising:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in raising.items():
+            signal.signal(number, handler)
+        for each in came:
+            signal.raise_signal(each)
 
 
 def _kill_group(leader: subprocess.Popen[bytes]) -> None:
