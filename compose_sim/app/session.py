@@ -268,5 +268,5 @@ class Session:
 
         logs = last_output(self.folder, state) if judge(state).word == "failed" else {}
         output = {node: text or self.engine.output(self.name, node) for node, text in logs.items()}
-        self.folder.append_event("verdict", verdict=judge(state, output).word)
+        self.folder.append_event("verdict", verdict=judge(state, output).word, last_t=state.last_t)
         return build_report(self.folder, self.plan, state, output=output)

@@ -43,7 +43,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
         **{"engine": str, "driver": str, "image_digest": str},
     },
     "stopping": {"reason": str, "cause": str, "message": str, "traceback": str},
-    "verdict": {"verdict": str},
+    "verdict": {"verdict": str, "last_t": _NUMBER},
     "note": {"message": str},
     "node-started": {"pid": int, "hostname": str, "launcher": str, "python": str, "executable": str},
     "node-exited": _EXIT,

@@ -59,8 +59,8 @@ def _lines_of(event: Event) -> tuple[str, str | None, int | None, int | None] | 
 
 def fold(state: ClusterState, event: Event) -> ClusterState:
     """Return the state after one more event. Events of different nodes may arrive slightly out of order, and any may be missing."""
-    if event.kind == "verdict":  # the report was made of what came before; the master may end later
-        return replace(state, is_judged=True)
+    if event.kind == "verdict":  # the report was made of what had been read; the master may end later
+        return replace(state, is_judged=True, last_t=event.data.get("last_t") or state.last_t)
     if event.t > state.last_t and event.kind not in _OF_LINES and not state.is_judged:
         state = replace(state, last_t=event.t)
     handlers = fold_driver.HANDLERS if event.node == fold_driver.NODE else _HANDLERS

@@ -26,6 +26,15 @@ def test_what_happens_after_the_verdict_does_not_prolong_the_run() -> None:
     assert fold_all(a_plan(), [*events[:1], an_event("usage", 4.0), *events[1:]]).last_t == 4.0
 
 
+def test_what_was_not_read_before_the_verdict_does_not_prolong_the_run() -> None:
+    """A node that is killed may write its last event while the report is made of the others."""
+    read, unread = an_event("usage", 4.0), an_event("usage", 4.5)
+
+    events = [an_event("started", 0.0), read, unread, an_event("verdict", 5.0, verdict="failed", last_t=4.0)]
+
+    assert fold_all(a_plan(), events).last_t == 4.0
+
+
 def test_a_node_that_has_stopped_stays_so_when_its_own_report_is_read_late() -> None:
     stopped, reported = (
         an_event(kind, t, node="node-0", exit_code=0) for kind, t in (("node-stopped", 6.0), ("node-exited", 5.0))
