@@ -70,14 +70,17 @@ header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": 
 content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
 asked = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
 channels.send(json.dumps(asked))
-while True:
+status, is_idle = None, False  # output comes through a channel of its own, perhaps after the reply, but before "idle"
+while not (status and is_idle):
     heard = json.loads(channels.recv())
     if heard["parent_header"].get("msg_id") != header["msg_id"]:
         continue
     if heard["msg_type"] == "stream":
         print(heard["content"]["text"], end="")
     if heard["msg_type"] == "execute_reply":
-        sys.exit(heard["content"]["status"] != "ok")
+        status = heard["content"]["status"]
+    is_idle |= heard["msg_type"] == "status" and heard["content"]["execution_state"] == "idle"
+sys.exit(status != "ok")
 """
 
 
