@@ -8,6 +8,7 @@ from statistics import median
 
 import pytest
 
+from compose_sim.engine.run_folder.check_inputs import read_events
 from tests.scenarios.conftest import Project
 
 pytestmark = pytest.mark.gpu
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.gpu
 PLAY = ("play", "fault.yaml", "--engine", "local", "--nodes", "2", "--timeout", "5m", "--json")
 # Each step is timed by the GPU and printed; `steps` is so large that a fault ends the run first.
 SCRIPT = """
-import json, sys, torch, torch.distributed as dist
+import json, sys, time, torch, torch.distributed as dist
 
 torch.cuda.set_device(0)
 dist.init_process_group("nccl")
@@ -30,7 +31,7 @@ for step in range(int(sys.argv[1])):
     optimizer.step()
     torch.cuda.synchronize()
     if step > 1:
-        print(json.dumps({"step": step, "milliseconds": before.elapsed_time(began)}), flush=True)
+        print(json.dumps({"step": step, "at": time.time(), "milliseconds": before.elapsed_time(began)}), flush=True)
 dist.destroy_process_group()
 """
 # What this machine's CUDA raises for an index out of range, and for too much memory.
@@ -88,13 +89,16 @@ def test_a_slow_gpu_takes_longer_for_a_step_until_it_is_healed(project: Project)
     )
     outcome = project.run(*PLAY, "--gpus", "0", project.write("train.py", SCRIPT), "20000")
     assert outcome.status == 0, outcome.stderr
-    lines = project.log_of(outcome.report["run"], "node-1.1").splitlines()
-    steps = [json.loads(line)["milliseconds"] for line in lines if line.startswith("{")]
-    normal, healed = median(steps[:400]), median(steps[-400:])
-    slow = [milliseconds for milliseconds in steps if milliseconds > 10 * normal]
-    print(
-        f"a step: {normal:.2f} ms; {len(slow)} slow ones, median {median(slow or [0]):.2f} ms; healed {healed:.2f} ms"
+    run = outcome.report["run"]
+    lines = project.log_of(run, "node-1.1").splitlines()
+    steps = [json.loads(line) for line in lines if line.startswith("{")]
+    begun, healed = (
+        next(event.t for event in read_events(project.folder / ".composesim" / "runs" / run) if event.kind == kind)
+        for kind in ("fault", "heal")
     )
+    slow = [step["milliseconds"] for step in steps if begun < step["at"] < healed]
+    others = [step["milliseconds"] for step in steps if not begun < step["at"] < healed]
+    print(f"{len(slow)} slow steps, median {median(slow):.2f} ms; {len(others)} others, median {median(others):.2f} ms")
 
     assert len(slow) > 10
-    assert healed < 2 * normal
+    assert median(slow) > 2 * median(others)  # by 20, were it not for other tests that use this GPU
