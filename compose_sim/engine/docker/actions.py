@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -22,12 +23,12 @@ _PAUSES_WITHIN_S = 10.0
 
 
 def run_docker(*arguments: str, ignore: Sequence[str] = (), hint: str = "composesim doctor") -> None:
-    """Run a docker command; raise CommandError if it reports an error that contains none of the texts to ignore (in lower case)."""
+    """Run a docker command; raise CommandError for an error, in lower case, that matches none of the expressions in `ignore`."""
     argv = ["docker", *arguments]
     status, output = try_output_of(argv)
     lines = output.splitlines()
     errors = [line for line in lines if "error" in line.lower()] or lines
-    if status and (not errors or any(not any(text in line.lower() for text in ignore) for line in errors)):
+    if status and (not errors or any(not any(re.search(each, line.lower()) for each in ignore) for line in errors)):
         raise CommandError(argv, status, output, hint=hint)
 
 

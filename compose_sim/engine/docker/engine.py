@@ -30,7 +30,8 @@ from compose_sim.engine.subprocesses import (
 
 _FOLDER_LABEL = "composesim.folder"
 _CLUSTER_ROLES = ("master", "node")  # helpers and services are not part of the cluster
-_ALREADY_GONE = ("no such", "not found", "already in progress")
+# Not any "not found": a network that lacks a file or a rule on its way out is still there.
+_ALREADY_GONE = ("no such (container|network)", r"network (\S+ )?not found", "already in progress")
 
 
 class DockerEngine:
