@@ -64,10 +64,14 @@ def fold_metrics(state: ClusterState, events: Sequence[Event]) -> ClusterState:
     """Return the state after these metric lines, all of one rank in one round."""
     first, last = events[0], events[-1]
     rank = state.ranks.get(first.rank if first.rank is not None else -1)
-    before = rank.metric.get("step") if rank and rank.generation == first.generation else None
+    before = rank.metric.get("step") if rank and first.generation in (None, rank.generation) else None
+    lines = [before, *(event.data.get("step") for event in events)]
+    apart = [two - one for one, two in pairwise(lines) if isinstance(one, int) and isinstance(two, int) and two > one]
+    if apart and _is_now(state, first):
+        state = replace(state, metric_interval=min(apart + ([state.metric_interval] if state.metric_interval else [])))
     steps = [(step, event.t) for event in events if isinstance(step := event.data.get("step"), int)]
     if steps:
-        state = _note_steps(state, first, steps, before if isinstance(before, int) else None)
+        state = _note_steps(state, first, steps)
     return _update_rank(state.with_metrics(*(event.data for event in events)), last, metric=last.data)
 
 
@@ -83,15 +87,9 @@ def fold_numbers(state: ClusterState, events: Sequence[Event]) -> ClusterState:
     return state if rank and "step" in rank.metric else _update_rank(state, events[-1], metric=values[-1])
 
 
-def _note_steps(
-    state: ClusterState, event: Event, steps: Sequence[tuple[int, float]], before: int | None
-) -> ClusterState:
-    """Note the steps of metric lines, each with its time, and the interval between two metric lines of the rank."""
+def _note_steps(state: ClusterState, event: Event, steps: Sequence[tuple[int, float]]) -> ClusterState:
+    """Note the steps of metric lines, each with its time."""
     numbers = [step for step, _ in steps]
-    known = numbers if before is None else [before, *numbers]
-    apart = [later - earlier for earlier, later in pairwise(known) if later > earlier]
-    if apart and _is_now(state, event):
-        state = replace(state, metric_interval=min(apart + ([state.metric_interval] if state.metric_interval else [])))
 
     def seen(each: Round) -> Round:
         first = numbers if each.first_step is None else [each.first_step, *numbers]
