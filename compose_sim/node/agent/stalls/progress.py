@@ -28,10 +28,10 @@ class Work:
     other_cpu: int  # of the other threads
     child_cpu: int  # of all descendants
     moved_bytes: int  # read and written, with children
-    network_bytes: int  # with children, without connections to the store
     faults: int  # pages that the main thread had to wait for
 
 
+_NETWORK = "network_bytes"  # with children, without connections to the store
 _Limits = Mapping[str, tuple[float, float]]
 
 # For each kind of work: how much per second may be due to waiting, and how much more counts as progress. Measured per
@@ -44,12 +44,13 @@ _LIMITS: _Limits = {
     "other_cpu": (100 * _MS, 200 * _MS),
     "child_cpu": (50 * _MS, 100 * _MS),
     "moved_bytes": (1 << 10, 4 << 10),
-    "network_bytes": (0, 0),
+    _NETWORK: (0, 0),
     "faults": (0, 0),
 }
+_WORK = tuple(kind for kind in _LIMITS if kind != _NETWORK)
 # What counts if a thread of a library never sleeps.
 _OF_MAIN_THREAD: _Limits = {kind: _LIMITS[kind] for kind in ("main_cpu", "main_queued", "child_cpu", "faults")}
-_ON_DEVICE: _Limits = {**_OF_MAIN_THREAD, "network_bytes": (8 << 10, 16 << 10)}  # NCCL exchanges signs of life
+_ON_DEVICE: _Limits = {**_OF_MAIN_THREAD, _NETWORK: (8 << 10, 16 << 10)}  # NCCL exchanges signs of life
 
 
 class ProgressMeter:
@@ -64,38 +65,58 @@ class ProgressMeter:
         self._work: Work | None = None
         self._levels = dict.fromkeys(_LIMITS, 0.0)
         self._measured_at = 0.0
+        self._network_bytes: int | None = None
+        self._network_measured_at = 0.0
+        self.is_certain = (
+            True  # if the last call found no progress: whether the network was compared, or does not count
+        )
 
-    def has_progressed(self, now: float, network: Callable[[], tcp_counters.Totals]) -> bool:
+    def has_progressed(self, now: float, network: Callable[[], tcp_counters.Totals | None]) -> bool:
         """Return whether the rank has made progress since the last call; the first call returns True."""
+        self.is_certain = False
         counters, before = self._progress.counters(), self._counters
         completed, completed_before = self._progress.get("completed"), self._completed
         self._counters, self._completed = counters, completed
         self.stands_for = self.stands_for + 1 if counters == before else 0
         # The rank counts completed collectives only when it is asked, which takes until the second of these calls.
         if not self.stands_for or (self.stands_for > 2 and completed != completed_before):
-            self._work = None  # a counter has advanced, so the work does not matter
+            self.forget_work()  # a counter has advanced, so it does not matter
             return True
-        work, earlier = work_of(self._process, network()), self._work
+        work, earlier = work_of(self._process), self._work
         passed, self._measured_at = now - self._measured_at, now
         self._work = work
         if work is None or earlier is None:
             self._levels = dict.fromkeys(_LIMITS, 0.0)
             return False
-        return self._exceeds_waiting(earlier, work, passed)
+        found = [self._exceeds_waiting(kind, getattr(work, kind) - getattr(earlier, kind), passed) for kind in _WORK]
+        return any(found) or self._has_moved_bytes(now, network)
 
     def forget_work(self) -> None:
         """Do not count what the rank has done since the last call: it answered the agent."""
-        self._work = None
+        self._work = self._network_bytes = None
 
-    def _exceeds_waiting(self, earlier: Work, work: Work, passed: float) -> bool:
-        progressed = False
-        for kind, (drain, limit) in self._limits().items():
-            done = max(0, getattr(work, kind) - getattr(earlier, kind))
-            self._levels[kind] = max(0.0, self._levels[kind] + done - drain * passed)
-            if self._levels[kind] > limit:
-                self._levels[kind] = 0.0
-                progressed = True
-        return progressed
+    def _has_moved_bytes(self, now: float, network: Callable[[], tcp_counters.Totals | None]) -> bool:
+        """Return whether the rank has sent or received more than a sign of life since the last time that this was known."""
+        if _NETWORK not in self._limits():
+            self.is_certain = True
+            return False
+        totals = network()
+        if totals is None:
+            return False
+        earlier, passed = self._network_bytes, now - self._network_measured_at
+        moved = sum(tcp_counters.bytes_of(each, totals) for each in (self._process, *children_of(self._process)))
+        self._network_bytes, self._network_measured_at = moved, now
+        self.is_certain = earlier is not None
+        return earlier is not None and self._exceeds_waiting(_NETWORK, moved - earlier, passed)
+
+    def _exceeds_waiting(self, kind: str, done: int, passed: float) -> bool:
+        """Add what was done to this kind of work, and return whether it is more than waiting takes."""
+        if kind not in (limits := self._limits()):
+            return False
+        drain, limit = limits[kind]
+        level = max(0.0, self._levels[kind] + max(0, done) - drain * passed)
+        self._levels[kind] = 0.0 if level > limit else level
+        return level > limit
 
     def _limits(self) -> _Limits:
         """Return the kinds of work that count, with their limits."""
@@ -108,7 +129,7 @@ class ProgressMeter:
         return _LIMITS
 
 
-def work_of(process: int, network: tcp_counters.Totals) -> Work | None:
+def work_of(process: int) -> Work | None:
     """Return what a process has done so far, or None if it has ended."""
     try:
         fields = _stat(f"/proc/{process}")
@@ -123,7 +144,6 @@ def work_of(process: int, network: tcp_counters.Totals) -> Work | None:
             other_cpu=max(0, own * _TICK_NS - main_cpu),
             child_cpu=ended_children * _TICK_NS + sum(map(_cpu_of_child, children)),
             moved_bytes=sum(map(_bytes, (process, *children))),
-            network_bytes=sum(tcp_counters.bytes_of(each, network) for each in (process, *children)),
             faults=int(main[9]),
         )
     except (OSError, ValueError, IndexError):

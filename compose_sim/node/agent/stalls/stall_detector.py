@@ -49,6 +49,9 @@ class _WatchedRank:
             self.asked_at = awake
             _ask(self.progress, self.process)
 
+    def is_at_rest(self, now: float, seconds: float) -> bool:
+        return now - self.progressed_at >= seconds and (self.meter.is_certain or self.reported)
+
     def progressed(self, now: float) -> None:
         self.progressed_at = now
         self.diagnosis, self.continue_at = None, _NEVER
@@ -65,6 +68,7 @@ class StallDetector:
         self._seconds = seconds
         self._ranks: dict[int, _WatchedRank] = {}  # by process
         self._checked_at = time.monotonic()
+        self._network = tcp_counters.TcpCounters()
 
     @property
     def wake_at(self) -> float:
@@ -80,7 +84,7 @@ class StallDetector:
                 of_rank = events.bind(rank=rank.rank, generation=events.generation)
                 self._ranks[rank.pid] = known.get(rank.pid) or _WatchedRank(of_rank, rank.pid, now)
         self._ignore_gap(now)
-        network = lru_cache(maxsize=None)(lambda: tcp_counters.bytes_by_socket(store_port))
+        network = lru_cache(maxsize=None)(lambda: self._network.bytes_by_socket(store_port, now))
         for watched in self._ranks.values():
             if watched.diagnosis is not None:
                 watched.meter.forget_work()
@@ -89,7 +93,7 @@ class StallDetector:
             if watched.meter.stands_for:
                 watched.ask()
         starting = any(not rank.pid and not rank.ended for rank in ranks)
-        if not starting and all(now - watched.progressed_at >= self._seconds for watched in self._ranks.values()):
+        if not starting and all(watched.is_at_rest(now, self._seconds) for watched in self._ranks.values()):
             for watched in self._ranks.values():
                 if not watched.reported and watched.diagnosis is None:
                     watched.diagnosis, watched.continue_at = _diagnose(watched), now

@@ -257,6 +257,17 @@ def test_bytes_from_a_socket_are_progress(
             assert moved(2e6 + (5 if on_device else 1e6)) is counts  # a download is some bytes in each second
 
 
+def test_the_connections_of_a_machine_are_not_listed_more_often_than_it_can_afford() -> None:
+    """Two hundred nodes on two cores had no time left for their ranks."""
+    counters = tcp_counters.TcpCounters()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        inode = os.fstat(client.fileno()).st_ino
+
+        assert inode in (counters.bytes_by_socket(1, now=100.0) or ())
+        assert counters.bytes_by_socket(1, now=100.001) is None
+        assert inode in (counters.bytes_by_socket(1, now=1e6) or ())
+
+
 def test_main_thread_state() -> None:
     """A thread that waits for another one, as in a deadlock, is distinguished from one that sleeps."""
     with subprocess.Popen(["sleep", "100"]) as sleeper:
