@@ -23,6 +23,8 @@ from tests.scenarios.conftest import COMMAND, Project
         (["up", "--memory", "900t", "ok.py"], 2, ["memory limit of", "--memory"]),
         (["up", "--backend", "nccl", "--engine", "local", "ok.py"], 2, ["nccl"]),
         (["up", "--mount", "missing:/data", "ok.py"], 2, ["missing"]),
+        (["up", "--mount", ".composesim/runs:/x", "ok.py"], 2, ["keeps runs", "--allow-mount"]),
+        (["up", "--mount", "link:/x", "ok.py"], 2, ["keeps runs", "--allow-mount"]),
         (["up", "--env-file", "missing.env", "ok.py"], 2, ["missing.env"]),
         (["up", "--python", "no-such-python", "ok.py"], 4, ["no-such-python"]),
         (["up", "-f", "missing.yaml", "ok.py"], 2, ["missing.yaml"]),
@@ -35,6 +37,8 @@ from tests.scenarios.conftest import COMMAND, Project
 def test_is_refused(project: Project, argv: list[str], status: int, words: list[str]) -> None:
     project.write("ok.py", "print('ok')\n")
     project.write("broken.py", "def broken(:\n")
+    (project.folder / ".composesim" / "runs").mkdir(parents=True)
+    (project.folder / "link").symlink_to(".composesim")
     outcome = project.run(*argv)
 
     assert outcome.status == status, outcome.stderr

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.environment import CONTAINER_HOME
 from compose_sim.core.plan.gpus.gpu_plan import GpuPlan
-from compose_sim.core.plan.model import Choice, Mount, Program
+from compose_sim.core.plan.model import HIDDEN, Choice, Mount, Program
 from compose_sim.core.request.spec import ClusterSpec
 
 _SYSTEM_TREES = ("/boot", "/etc", "/proc", "/run", "/sys", "/var/lib/containerd", "/var/lib/docker")
@@ -20,6 +20,8 @@ def why_dangerous(source: str, *, homes: Collection[str]) -> str:
     """Return why code that sees this file or folder could take over the machine or an account; "" if it cannot."""
     if source.endswith("docker.sock"):
         return "gives nodes control of Docker, and of this machine"
+    if HIDDEN in PurePosixPath(source).parts:
+        return "is where composesim keeps runs, with their secrets"
     private = [f"{home}/{name}" for home in homes for name in _CREDENTIALS]
     if any(_is_below(source, tree) for tree in _SYSTEM_TREES):
         return "is a part of the system"

@@ -30,6 +30,7 @@ HOMES = {"/home/ada", "/data/people/bob"}
         ),
         *("/home", "/home/ada", "/root", "/data", "/data/people", "/data/people/bob", "/dev", "/proc", "/sys"),
         *("/home/ada/.ssh", "/home/ada/.ssh/id_ed25519", "/data/people/bob/.aws"),
+        *("/data/project/.composesim", "/data/project/.composesim/runs", "/data/.composesim/runs/x/shared"),
     ],
 )
 def test_the_system_homes_and_credentials_are_dangerous(source: str) -> None:
