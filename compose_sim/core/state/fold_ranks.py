@@ -161,9 +161,7 @@ def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failur
 
 def _why_refused(event: Event, node: str) -> str:
     refused = event.data.get("no_process_ids")
-    return (
-        f" ({node} could start no more processes or threads: the limit of the container was reached)" if refused else ""
-    )
+    return f" ({node} could start no more processes or threads: a limit was reached)" if refused else ""
 
 
 def _on_stalled(state: ClusterState, event: Event) -> ClusterState:

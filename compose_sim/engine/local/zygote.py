@@ -58,7 +58,10 @@ class Zygote:
             "output": str(self._folder / "logs" / f"{name}.out"),  # of this process; ranks have separate logs
             "program": program,
         }
-        return int(self._ask(request)["pid"])
+        answer = self._ask(request)
+        if "errno" in answer:
+            raise OSError(answer["errno"], os.strerror(answer["errno"]))
+        return int(answer["pid"])
 
     def __enter__(self) -> Self:
         return self

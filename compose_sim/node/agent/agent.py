@@ -173,7 +173,8 @@ class Agent:
             self._rank_started(packet["started"], packet["pid"])
         elif "ended" in packet:
             stopped = "its session has ended" if packet.get("stopped") else ""
-            self._rank_ended(self._ranks[packet["ended"]], ExitStatus(packet["status"]), stopped=stopped)
+            rank, refused = self._ranks[packet["ended"]], packet.get("no_process_ids", False)
+            self._rank_ended(rank, ExitStatus(packet["status"]), stopped=stopped, refused=refused)
             self._check_if_all_ended()
 
     def _rank_started(self, local_rank: int, pid: int) -> None:
@@ -186,7 +187,9 @@ class Agent:
         if self._stop_reason:  # it started while the others were being stopped
             rank.signal(signal.SIGTERM)
 
-    def _rank_ended(self, rank: RankProcess, exit_status: ExitStatus, *, reason: str = "", stopped: str = "") -> None:
+    def _rank_ended(
+        self, rank: RankProcess, exit_status: ExitStatus, *, reason: str = "", stopped: str = "", refused: bool = False
+    ) -> None:
         rank.ended = True
         rank.signal(0)
         self._logs.drain(rank.rank)
@@ -195,7 +198,7 @@ class Agent:
             "rank-exited",
             exit_code=exit_status.code,
             signal=exit_status.signal,
-            **self._limits.reached_by(exit_status.status),
+            **self._limits.reached_by(exit_status.status, refused=refused),
             stopped=bool(stopped),
             reason=stopped or reason or str(exit_status),
         )

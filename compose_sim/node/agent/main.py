@@ -87,6 +87,8 @@ def main(arguments: list[str]) -> int:
         exit_code = _run_agent(launch, environment["COMPOSESIM_MASTER"], partial(_print_and_log, log))
     except MissingSecretError as error:
         _print_and_log(log, str(error))
+    except BlockingIOError as error:  # in place of the starter; later ones are reported by the starter itself
+        _print_and_log(log, f"{events.node} can start no more processes or threads: {error.strerror}")
     finally:
         events.emit("node-exited", exit_code=exit_code)
     return exit_code

@@ -65,13 +65,17 @@ class ContainerLimits:
         self._contained = contained or os.environ.get("COMPOSESIM_ENGINE") == "slurm"
         self._kills, self._refused = self._counted()
 
-    def reached_by(self, status: int) -> dict[str, bool]:
-        """Return whether a rank that has just ended with `status` ran out of memory (`oom`), or of process ids (`no_process_ids`)."""
-        kills, refused = self._kills, self._refused
+    def reached_by(self, status: int, *, refused: bool) -> dict[str, bool]:
+        """
+        Return whether a rank that has just ended with `status` ran out of memory (`oom`), or of process ids (`no_process_ids`).
+
+        `refused` says that the rank itself could not be started for lack of a process id.
+        """
+        kills, refusals = self._kills, self._refused
         self._kills, self._refused = self._counted()
         return {
             "oom": status == -signal.SIGKILL and self._kills > kills,
-            "no_process_ids": status != 0 and self._refused > refused,
+            "no_process_ids": refused or (status != 0 and self._refused > refusals),
         }
 
     def _counted(self) -> tuple[int, int]:

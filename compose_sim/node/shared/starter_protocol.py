@@ -8,7 +8,8 @@ starter -> agent
     `{"ready": true}`: everything that ranks need is imported.
     `{"started": LOCAL_RANK, "pid": PID}`
     `{"ended": LOCAL_RANK, "status": N}`, with an exit code or minus a signal as in `subprocess`; for a hosted rank also
-    `"stopped": BOOL`, whether it was stopped because the session had ended.
+    `"stopped": BOOL`, whether it was stopped because the session had ended; for one that could not be started because no
+    process id is left, `"no_process_ids": true`.
 
 Either process exits when the other one closes the socket.
 """

@@ -117,12 +117,16 @@ class ForkServer:
     def _start(self, ranks: list[dict[str, str]], outputs: list[int]) -> dict[str, str] | None:
         server = os.getpid()
         for variables, output in zip(ranks, outputs):
-            pid = os.fork()
+            local_rank = int(variables["LOCAL_RANK"])
+            try:
+                pid = os.fork()
+            except BlockingIOError:
+                starter_protocol.send(self._link, {"ended": local_rank, "status": 1, "no_process_ids": True})
+                continue
             if pid == 0:
                 become_rank(server, output, (*outputs, *self._wakeup))
                 self._link.close()
                 return variables
-            local_rank = int(variables["LOCAL_RANK"])
             self._local_ranks[pid] = local_rank
             starter_protocol.send(self._link, {"started": local_rank, "pid": pid})
         for output in outputs:

@@ -3,7 +3,7 @@
 Arguments of the role `zygote`: none. It reads requests as JSON lines from stdin:
 
     {"import_torch": […], "folder": "…"}  ->  no answer
-    {"argv": […], "environment": {…}, "folder": "…", "output": "…", "program": […] or null}  ->  {"pid": 123}
+    {"argv": […], "environment": {…}, "folder": "…", "output": "…", "program": […] or null}  ->  {"pid": 123} or {"errno": 11}
 
 If nodes fork their ranks from a Python that has imported torch, torch is imported once, here, and the fork server of each
 node is forked from this process. Like on other engines, it must be a child of the agent: the process that becomes the
@@ -12,6 +12,7 @@ agent forks it before it executes the agent's command. `program` and `import_tor
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from ..shared.regular_files import open_regular
 
 _AGENT = "COMPOSESIM_AGENT_PID"
 _STARTER = "COMPOSESIM_STARTER"  # agent/launchers.py reads it
+_NO_PROCESS = b"0"  # a process that was forked for a node could not fork another one
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,11 @@ def serve() -> _NodeServer | None:
                 instrument.install()
                 fork_server.import_torch(request["import_torch"], request["folder"])
                 continue
-            pid, server = _start(request)
+            try:
+                pid, server = _start(request)
+            except BlockingIOError as error:
+                answers.write(json.dumps({"errno": error.errno}) + "\n")
+                continue
             if server:
                 return server
             answers.write(json.dumps({"pid": pid}) + "\n")
@@ -59,6 +65,7 @@ def serve() -> _NodeServer | None:
 
 
 def _start(request: dict[str, Any]) -> tuple[int, _NodeServer | None]:
+    """Start a node; raise BlockingIOError if it, or its fork server, would be one process too many."""
     started, starting = os.pipe()
     child = os.fork()
     if child == 0:
@@ -68,12 +75,17 @@ def _start(request: dict[str, Any]) -> tuple[int, _NodeServer | None]:
             if server:
                 os.close(starting)
                 return 0, server
+        except BlockingIOError:
+            os.write(starting, _NO_PROCESS)
         except OSError as error:  # reported as by a shell
             os.write(2, f"cannot start '{request['argv'][0]}' in '{request['folder']}': {error}\n".encode())
         os._exit(127)
     os.close(starting)
-    os.read(started, 1)  # returns when the new program is executed; from then on the process has the new labels
+    # This returns when the new program is executed. From then on, the process has the new labels.
+    answer = os.read(started, 1)
     os.close(started)
+    if answer == _NO_PROCESS:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     return child, None
 
 
