@@ -89,4 +89,6 @@ def private_daemon() -> Iterator[PrivateDaemon]:
                 daemon.start()  # only a daemon can unmount what one that was killed has mounted
             daemon.docker("rm", "--force", *daemon.docker("ps", "--all", "--quiet").stdout.split())
             daemon.end()
-            subprocess.run(["umount", Path(folder) / "data"], capture_output=True)  # the daemon mounts it on itself
+            # The daemon mounts its data on themselves, and the network of containers that use the host's.
+            for left in ("data", "exec/netns/default"):
+                subprocess.run(["umount", Path(folder) / left], capture_output=True)

@@ -92,3 +92,12 @@ def test_a_daemon_that_hangs_is_named_and_delays_no_interrupt_for_long(project: 
     log = project.folder / ".composesim" / "runs" / name / "supervisor.log"
     eventually(lambda: "nothing is left" in log.read_text(), within=PATIENCE_S, what="the supervisor is done")
     assert daemon.left(name) == []
+
+
+def test_a_private_daemon_leaves_no_folder() -> None:
+    with private_daemon() as daemon:
+        subprocess.run(["docker", "--host", daemon.endpoint, "import", "-", "empty"], input=bytes(1024), check=True)
+        done = daemon.docker("run", "--network", "host", "empty", "/missing")
+        assert "no such file" in done.stderr
+
+    assert not daemon.folder.exists()
