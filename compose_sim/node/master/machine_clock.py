@@ -11,6 +11,7 @@ from typing import Callable
 _LONGEST_STEP_SECONDS = 0.5  # the server wakes up twice as often, unless this process gets no CPU time
 _WINDOW_SECONDS = 1.0
 _IDLE_CPUS = 0.5  # with this much unused, every process that wants to run does
+_CROWD = 16  # processes that want to run, for each CPU; with more of them, nodes cannot speak in time
 _TICKS = os.sysconf("SC_CLK_TCK")
 _BUSY_SECONDS, _IDLE_SECONDS = 30.0, 5.0
 
@@ -31,11 +32,15 @@ class Patience:
 
 
 class MachineClock:
-    """A clock that stops while this process gets no CPU time: `now`, and `idle_since`, when the machine was last busy."""
+    """
+    A clock that stops while this process gets no CPU time, and is slow while too many processes want some.
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic, stat: Path = Path("/proc/stat")) -> None:
+    `now` is its time, and `idle_since` when the machine was last busy.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, proc: Path = Path("/proc")) -> None:
         """Start at 0. On a machine that does not report how much CPU time is unused, the machine counts as busy."""
-        self._monotonic, self._stat = monotonic, stat
+        self._monotonic, self._proc, self._cpus = monotonic, proc, os.cpu_count() or 1
         self._read_at = self._sampled_at = monotonic()
         self._unused = self._unused_seconds()
         self.now = self.idle_since = 0.0
@@ -43,7 +48,7 @@ class MachineClock:
     def advance(self) -> None:
         """Must be called at least every `_LONGEST_STEP_SECONDS`; time beyond that does not count."""
         read_at = self._monotonic()
-        self.now += min(read_at - self._read_at, _LONGEST_STEP_SECONDS)
+        self.now += min(read_at - self._read_at, _LONGEST_STEP_SECONDS) / max(1.0, self._crowd() / _CROWD)
         self._read_at = read_at
         passed = read_at - self._sampled_at
         if passed >= _WINDOW_SECONDS:
@@ -51,9 +56,16 @@ class MachineClock:
             if self._unused - before < _IDLE_CPUS * passed:
                 self.idle_since = self.now
 
+    def _crowd(self) -> float:
+        """Return how many processes want to run for each CPU; 0 if unknown."""
+        try:
+            return int((self._proc / "loadavg").read_text().split()[3].partition("/")[0]) / self._cpus
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
     def _unused_seconds(self) -> float:
         """Return for how long CPUs had nothing to do since the start of the machine; processes that wait for disks do not count."""
         try:
-            return int(self._stat.read_text().split(maxsplit=5)[4]) / _TICKS
+            return int((self._proc / "stat").read_text().split(maxsplit=5)[4]) / _TICKS
         except (OSError, ValueError, IndexError):
             return 0.0
