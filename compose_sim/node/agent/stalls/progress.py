@@ -67,9 +67,8 @@ class ProgressMeter:
         self._measured_at = 0.0
         self._network_bytes: int | None = None
         self._network_measured_at = 0.0
-        self.is_certain = (
-            True  # if the last call found no progress: whether the network was compared, or does not count
-        )
+        # If the last call found no progress: whether the network was compared, or does not count.
+        self.is_certain = True
 
     def has_progressed(self, now: float, network: Callable[[], tcp_counters.Totals | None]) -> bool:
         """Return whether the rank has made progress since the last call; the first call returns True."""
