@@ -92,13 +92,14 @@ def test_a_slow_gpu_takes_longer_for_a_step_until_it_is_healed(project: Project)
     run = outcome.report["run"]
     lines = project.log_of(run, "node-1.1").splitlines()
     steps = [json.loads(line) for line in lines if line.startswith("{")]
+    events = [each for each in read_events(project.folder / ".composesim" / "runs" / run) if "phase" in each.data]
     begun, healed = (
-        next(event.t for event in read_events(project.folder / ".composesim" / "runs" / run) if event.kind == kind)
-        for kind in ("fault", "heal")
+        next(each.t for each in events if (each.kind, each.data["phase"]) == wanted)
+        for wanted in (("fault", "done"), ("heal", "begun"))
     )
     slow = [step["milliseconds"] for step in steps if begun < step["at"] < healed]
     others = [step["milliseconds"] for step in steps if not begun < step["at"] < healed]
     print(f"{len(slow)} slow steps, median {median(slow):.2f} ms; {len(others)} others, median {median(others):.2f} ms")
 
     assert len(slow) > 10
-    assert median(slow) > 2 * median(others)  # by 20, were it not for other tests that use this GPU
+    assert median(slow) > 4 * median(others)  # by 20, were it not for other tests that use this GPU
