@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from compose_sim.core.state.fault_attribution import active_faults, is_due_back, is_excused
@@ -59,8 +59,9 @@ def judge(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Verd
     word = _STOPPED.get(state.stopping)
     if word:
         return Verdict(word=word, cause=state.stop_cause)
-    if state.stopping == "failure" and state.stop_cause:
-        return Verdict(word="failed", cause=state.stop_cause)
+    if state.stopping == "failure" and (cause := state.stop_cause):
+        said = (outputs or {}).get(cause.node or "", "")
+        return Verdict(word="failed", cause=replace(cause, traceback=cause.traceback or said))
     counted = [state.nodes[name] for name in _counted(state)]
     if is_over(state) and all(node.exit_code == 0 for node in counted) and not (state.elastic and not state.outcome):
         return Verdict(word="passed")

@@ -141,6 +141,16 @@ def test_a_node_that_never_came_up_is_a_failed_start_with_its_last_words() -> No
     assert "python3: not found" in cause.traceback
 
 
+def test_the_last_words_of_a_node_are_shown_also_if_the_others_were_stopped_for_want_of_it() -> None:
+    stop = an_event("stopping", 65.0, node="node-1", reason="failure", cause="start", message="2 nodes left")
+    state = fold_all(PLAN, [an_event("started", 0.0), stop, *ended({0: 143, 1: 1, 2: 143})])
+
+    cause = judge(state, {"node-1": "no process ids"}).cause
+
+    assert cause is not None
+    assert (cause.message, cause.traceback) == ("2 nodes left", "no process ids")
+
+
 def test_a_rank_stopped_because_of_others_is_no_failure() -> None:
     events = [*started(), an_event("rank-exited", 5.0, rank=0, signal=15, stopped=True)]
 
