@@ -62,20 +62,19 @@ def set_hooks(hooks: Hooks) -> None:
 
 def follow_steps(before: Callable[..., Any], after: Callable[..., Any]) -> None:
     """Call these functions before and after each step of every optimizer."""
-    handles: list[Any] = []
+    called = [before, after]
 
-    def register(disabled: Callable[..., Any]) -> None:
-        module: Any = sys.modules["torch.optim.optimizer"]
-        for handle in handles:
-            handle.remove()
-        handles[:] = [
-            module.register_optimizer_step_pre_hook(disabled(before)),
-            module.register_optimizer_step_post_hook(disabled(after)),
-        ]
+    def register(module: Any) -> None:
+        # Never registered again: a step, which iterates over the hooks, may be what imports the compiler.
+        module.register_optimizer_step_pre_hook(lambda *given: called[0](*given))
+        module.register_optimizer_step_post_hook(lambda *given: called[1](*given))
 
-    after_import("torch.optim.optimizer", lambda _: register(lambda function: function))
-    # Again: compiled code must call the hooks at every step, not the compiler once.
-    after_import("torch._dynamo", lambda _: register(sys.modules["torch"].compiler.disable))
+    def disable(_: ModuleType) -> None:
+        # Compiled code must call the functions at every step, not the compiler once.
+        called[:] = map(sys.modules["torch"].compiler.disable, (before, after))
+
+    after_import("torch.optim.optimizer", register)
+    after_import("torch._dynamo", disable)
 
 
 def _hook_loaders(module: ModuleType, hooks: Hooks) -> None:
