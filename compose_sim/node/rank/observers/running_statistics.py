@@ -17,6 +17,7 @@ from ..context import RankContext, here, place
 from .training import follow_steps
 
 _AT_STEP = 2  # the second: most are updated before the first
+_SEEN = "running_statistics.seen"
 _MEANS = ("mean", "running_mean", "_mean")
 _SPREADS = ("var", "std", "running_var", "running_std", "_var", "_std", "M2", "m2", "S")
 _COUNTS = ("count", "n", "num", "steps", "momentum", "decay", "alpha", "_count", "_n")
@@ -34,9 +35,9 @@ def _before_step(*_: Any) -> None:
 
 
 def _look(context: RankContext) -> None:
-    if context.memory.setdefault("running_statistics.seen", False):
+    if context.memory.get(_SEEN):  # another optimizer steps too
         return
-    context.memory["running_statistics.seen"] = True
+    context.memory[_SEEN] = True
     for number, (kind, mean) in enumerate(_found()):
         values = tuple(float(each) for each in mean[:_MOST_VALUES])
         context.note(RunningStatistics(kind.__qualname__, number, len(mean), values, place()))
