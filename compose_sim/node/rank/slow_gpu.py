@@ -61,7 +61,8 @@ def _sleeping(share: float) -> Callable[[], None]:
 
 def _spinning(cuda: Any, share: float) -> Callable[[], None]:
     """Return what occupies the current stream. The GPU's own clock counts, because the host runs ahead of it."""
-    cycles_per_ms = _CYCLES / _milliseconds_of(cuda, _CYCLES)
+    with cuda.stream(cuda.Stream()):  # the rank's own kernels would be timed as well
+        cycles_per_ms = _CYCLES / min(_milliseconds_of(cuda, _CYCLES) for _ in range(5))  # others may use the GPU too
     began = _time(cuda)
     steps: deque[tuple[Any, Any]] = deque()  # begin and end of those that the GPU may not have finished
     took = 0.0  # milliseconds
