@@ -68,12 +68,7 @@ wants() { [[ "$tiers" != *"not $1"* ]]; }
 # Three for two cores: many tests wait for timeouts and for Docker, a sixth of the time with two workers.
 in_parallel() { run_pytest "$1" -n 3 --dist loadfile "${@:2}"; }
 
-# A shell's background job ignores SIGINT, and so would everything that tests start and interrupt.
-run_pytest() {
-    .venv/bin/python -c 'import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-os.execv(sys.argv[1], sys.argv[1:])' "$PWD/.venv/bin/python" -m pytest --timeout "$TEST_TIMEOUT_S" --durations 15 -m "$1" "${@:2}"
-}
+run_pytest() { .venv/bin/python -m pytest --timeout "$TEST_TIMEOUT_S" --durations 15 -m "$1" "${@:2}"; }
 
 await() {
     if wait "$1"; then echo "passed: $3"; return; fi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from tests.builders import ROOT
 
 # These take minutes, the zoo most: if one of them began last, one worker would be busy when the others are done.
 LONG = ("zoo/test_zoo.py", "engine/slurm/test_slurm_runs.py", "test_pytest_plugin.py", "test_train_ddp.py")
+
+# A shell's background job ignores SIGINT, and so would everything that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test that waits for a core is not slow. Only newer versions of Hypothesis recognize a CI job and set no deadline by themselves.
 settings.register_profile("composesim", deadline=None)

@@ -26,9 +26,10 @@ def running() -> Iterator[PrivateDaemon]:
 
 
 @pytest.fixture
-def daemon(running: PrivateDaemon, monkeypatch: pytest.MonkeyPatch) -> PrivateDaemon:
+def daemon(running: PrivateDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrivateDaemon]:
     monkeypatch.setenv("DOCKER_HOST", running.endpoint)
-    return running
+    yield running
+    running.resume()
 
 
 def started(project: Project, name: str) -> subprocess.Popen[str]:
