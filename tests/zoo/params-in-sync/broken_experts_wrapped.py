@@ -21,8 +21,9 @@ class A2A(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g):
+        g = g.contiguous()
         o = torch.empty_like(g)
-        dist.all_to_all_single(o, g.contiguous())
+        dist.all_to_all_single(o, g)
         return o
 
 

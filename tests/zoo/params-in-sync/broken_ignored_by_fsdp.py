@@ -28,7 +28,7 @@ mesh = init_device_mesh("cpu", (dist.get_world_size(),))
 net = Net()
 fully_shard(net.body, mesh=mesh)
 fully_shard(net, mesh=mesh, ignored_params={net.scale})
-optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2, foreach=False)  # foreach refuses DTensors among plain tensors
 data = TensorDataset(torch.randn(128, 4), torch.randn(128, 1))
 sampler = DistributedSampler(data)
 for epoch in range(2):
