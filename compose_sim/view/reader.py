@@ -80,8 +80,8 @@ class PageReader:
         if self._fold.plan.engine == "slurm":
             return {}
         state = self._fold.state
-        waits = self._waits.read(state)
-        return current_waits(state, waits, self._timeline.members, now=self._clock.now())
+        waits, halted = self._waits.read(state)
+        return current_waits(state, waits, self._timeline.members, now=self._clock.now(), halted=halted)
 
     def _rank_times(self) -> dict[str, Any]:
         times = rank_times(self._timeline.tallies)

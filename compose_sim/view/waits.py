@@ -24,12 +24,16 @@ class RankWaits:
         self._files, self._found = files, found
         self._opened: dict[str, int] = {}
 
-    def read(self, state: ClusterState) -> dict[int, CurrentWait]:
-        """Return what ranks wait in. All of it was true at one moment: between the first and the second time that pages are read."""
+    def read(self, state: ClusterState) -> tuple[dict[int, CurrentWait], set[int]]:
+        """
+        Return what ranks wait in, and which ranks are stopped.
+
+        All of it was true at one moment: between the first and the second time that pages are read.
+        """
         names = self._pages_of(state)
         first = {rank: _wait_in(self._read(name)) for rank, name in names.items()}
         pages = {rank: self._read(name) for rank, name in names.items()}
-        return {
+        waits = {
             rank: CurrentWait(
                 printable(each.what),
                 each.since / 1e6,
@@ -41,6 +45,7 @@ class RankWaits:
             for rank, each in first.items()
             if each is not None and each.since and each == _wait_in(pages[rank])
         }
+        return waits, {rank for rank, page in pages.items() if ProgressPage.is_halted_page(page)}
 
     def close(self) -> None:
         """Close the files."""

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
+from compose_sim.core.state.node_phase import phase_of
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.state.timeline import KINDS
 
 _MOST_NAMED = 8  # ranks that a rank waits for
 _INIT = "init_process_group"
+_HOLDS = ("paused", "stopped", "isolated")  # phases of a node from which no data come
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,23 @@ class CurrentWait:
 
 
 def current_waits(
-    state: ClusterState, waits: Mapping[int, CurrentWait], members: Mapping[tuple[int, str], Set[int]], *, now: float
+    state: ClusterState,
+    waits: Mapping[int, CurrentWait],
+    members: Mapping[tuple[int, str], Set[int]],
+    *,
+    now: float,
+    halted: Set[int] = frozenset(),
 ) -> dict[int, list[Any]]:
     """
     Return, for each rank that is in a collective, its kind (an index of KINDS), what it is, when it began, how long ago, and the
-    ranks that it waits for. A rank waits for those of its group that have not reached the same collective.
+    ranks that it waits for. A rank waits for those of its group that have not reached the same collective, or that are `halted` in
+    it, as are all ranks of a paused, stopped or isolated node.
     """
     present = {rank for rank, each in state.ranks.items() if each.phase != "exited" and not each.stopped}
-    joining = {rank: CurrentWait(_INIT, None) for rank in present if state.ranks[rank].in_init}
-    waits = joining | {rank: each for rank, each in waits.items() if rank in present}
+    held = {name for name in state.nodes if phase_of(state, name) in _HOLDS}
+    active = {rank for rank in present - halted if state.ranks[rank].node not in held}
+    joining = {rank: CurrentWait(_INIT, None) for rank in active if state.ranks[rank].in_init}
+    waits = joining | {rank: each for rank, each in waits.items() if rank in active}
     together: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for rank, each in waits.items():
         together[each.key].add(rank)

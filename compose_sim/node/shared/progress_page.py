@@ -30,6 +30,7 @@ _OF_DEVICE = (  # set by rank/flight_recorder.py when the agent asks, except the
 )
 _OF_PROFILES = ("profile_first", "profile_steps")  # the steps to profile, set by the agent; no steps once it is over
 _OF_WAITS = ("waiting_since", "waiting_size", "waiting_number")  # see WaitIn
+_OF_AGENT = ("halted",)  # set by the agent: 1 while the rank is stopped, by SIGSTOP or a debugger
 _SIZE = 4096
 _WAITING_AT, _WAITING_BYTES = 64, 1024
 _GROUP_AT, _GROUP_BYTES = 1152, 512
@@ -42,7 +43,7 @@ _OFFSETS = {
     **{name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)},
     **{
         name: _STACKS_AT + 8 * index
-        for index, name in enumerate(_OF_STACKS + _OF_LIBRARIES + _OF_DEVICE + _OF_PROFILES + _OF_WAITS)
+        for index, name in enumerate(_OF_STACKS + _OF_LIBRARIES + _OF_DEVICE + _OF_PROFILES + _OF_WAITS + _OF_AGENT)
     },
 }
 _counter = struct.Struct("=Q")
@@ -119,6 +120,11 @@ class ProgressPage:
         what = _text(page, _WAITING_AT, _WAITING_BYTES)
         since, size, number = (_counter.unpack_from(page, _OFFSETS[name])[0] for name in _OF_WAITS)
         return WaitIn(what, since, _text(page, _GROUP_AT, _GROUP_BYTES), size, number) if what else None
+
+    @staticmethod
+    def is_halted_page(page: bytes) -> bool:
+        """Return whether the rank of a page that was read from its file is stopped."""
+        return len(page) == _SIZE and bool(_counter.unpack_from(page, _OFFSETS["halted"])[0])
 
     def wait_in(self, wait: WaitIn | None) -> None:
         """Set what the rank waits for other ranks in."""

@@ -60,6 +60,7 @@ LATE = """
 import os
 import torch.distributed as dist
 dist.init_process_group("gloo")
+print(os.getpid(), flush=True)
 if dist.get_rank() == 1:
     open("come").read()
 dist.barrier()
@@ -81,11 +82,16 @@ def test_the_cluster_shows_who_is_awaited_in_which_collective_while_the_run_goes
         with served(project, run) as page, a_tab() as tab:
             tab.open(f"http://{page.place}/#token={page.token}")
             picture = "document.getElementById('picture').textContent"
-            tab.wait_for(f"{picture}.includes('Ranks 0 and 2 wait for rank 1 in barrier #1 (train.py, line 7)')")
+            tab.wait_for(f"{picture}.includes('Ranks 0 and 2 wait for rank 1 in barrier #1 (train.py, line 8)')")
             assert tab.run("document.querySelectorAll('#picture .awaits').length") == 2
             assert not tab.run("run.now.hang")
+            stopped = int(tab.run("run.logs.find(([rank]) => rank === 2)[1]"))
+            os.kill(stopped, signal.SIGSTOP)  # in the barrier
+            tab.wait_for(f"{picture}.includes('Rank 0 waits for ranks 1 and 2 in barrier #1')")
             (project.folder / "come").write_text("")
-            tab.wait_for(f"{picture}.includes('Ranks 1 and 2 wait for rank 0 in barrier #2 (train.py, line 10)')")
+            tab.wait_for(f"{picture}.includes('wait for rank 2 in barrier #1')")
+            os.kill(stopped, signal.SIGCONT)
+            tab.wait_for(f"{picture}.includes('Ranks 1 and 2 wait for rank 0 in barrier #2 (train.py, line 11)')")
             (project.folder / "go").write_text("")
             tab.wait_for("run.now.is_over && document.querySelectorAll('#picture .awaits').length === 0")
             assert tab.errors == []

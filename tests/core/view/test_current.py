@@ -26,9 +26,9 @@ def a_state() -> ClusterState:
     return replace(fold_all(plan, begun(plan).trains(3.0, 1, 2).events), started_at=1.0)
 
 
-def seen(state: ClusterState, waits: dict[int, CurrentWait]) -> dict[int, tuple[str, list[int]]]:
+def seen(state: ClusterState, waits: dict[int, CurrentWait], *halted: int) -> dict[int, tuple[str, list[int]]]:
     """Return the kind of each rank's wait, and for whom it waits."""
-    found: dict[int, list[Any]] = current_waits(state, waits, PAIRS, now=12.0)
+    found: dict[int, list[Any]] = current_waits(state, waits, PAIRS, now=12.0, halted=set(halted))
     return {rank: (KINDS[kind], late) for rank, (kind, *_, late) in found.items()}
 
 
@@ -80,3 +80,14 @@ def test_ranks_that_join_wait_for_the_others_and_those_that_have_exited_for_nobo
     story.tell(4.0, "rank-exited", 3, exit_code=1)
 
     assert seen(fold_all(plan, story.events), {3: of_world(1)}) == {0: ("waiting", [2]), 1: ("waiting", [2])}
+
+
+def test_ranks_wait_for_one_that_is_stopped_in_the_collective_by_whatever_means() -> None:
+    plan, waits = a_plan(nodes=4), {rank: of_world(7) for rank in range(4)}
+    paused = begun(plan).trains(3.0, 1, 2).fault(8.0, "f", "pause", 2).state
+    expected = {rank: ("waiting", [2]) for rank in (0, 1, 3)}
+
+    assert seen(a_state(), waits, 2) == expected
+    assert seen(paused, waits) == expected
+    left = {rank: replace(each, left=frozenset({2})) for rank, each in waits.items() if rank != 2}
+    assert seen(a_state(), left, 2) == {rank: ("moving", []) for rank in (0, 1, 3)}

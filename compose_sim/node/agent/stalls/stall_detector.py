@@ -92,6 +92,8 @@ class StallDetector:
                 watched.progressed(now)
             if watched.meter.stands_for:
                 watched.ask()
+            halted = stack_dump.main_thread_state(watched.process) in ("stopped", "traced")
+            watched.progress.set("halted", int(halted))
         starting = any(not rank.pid and not rank.ended for rank in ranks)
         if not starting and all(watched.is_at_rest(now, self._seconds) for watched in self._ranks.values()):
             for watched in self._ranks.values():
