@@ -56,7 +56,7 @@ def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ())
     print_cause(report, err=err)
     echo(err=err)
     echo(look_line(report), err=err)
-    echo(final_line(report), err=err)
+    echo(final_line(report, skip=skip), err=err)
 
 
 def look_line(report: Report, *more: str) -> str:
@@ -105,8 +105,12 @@ def _may_come_from_emulation(report: Report, cause: Cause) -> bool:
     return unasked and bool(mentioned) and "emulation of CUDA, not an error of the script" not in cause.text
 
 
-def final_line(report: Report) -> str:
-    """Return `✔ passed  4 nodes, 4 ranks of train.py in 6.8 s`, or the cause on one line."""
+def final_line(report: Report, *, skip: Sequence[str] = ()) -> str:
+    """
+    Return `✔ passed  4 nodes, 4 ranks of train.py in 6.8 s`, or the cause on one line.
+
+    `up` exits with the code of the run, so a failed check leaves it `passed`; the line says both.
+    """
     if report.cause:
         return verdict_line(report.verdict, cause_line(report.cause))
     parts = [format_count(len(report.nodes), "node"), f"{_ranks(report)} of {report.program}{_duration(report)}"]
@@ -114,6 +118,9 @@ def final_line(report: Report) -> str:
         parts.append(f"after {format_count(report.restarts, 'restart')}")
     if report.faults:
         parts.append(f"{format_count(len(report.faults), 'fault')} injected")
+    failed = [each.id for each in report.checks if each.status == "failed" and not (each.follows or each.id in skip)]
+    if failed and report.verdict == "passed":
+        return verdict_line(f"passed, but {', '.join(failed)} failed", ", ".join(parts), status="warned")
     return verdict_line(report.verdict, ", ".join(parts))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -90,6 +91,18 @@ def test_the_last_line_names_the_cause() -> None:
     line = click.unstyle(final_line(report_of(codes={1: 137})))
 
     assert line == "✘ failed  node-1 was killed (SIGKILL) before its ranks started"
+
+
+def test_the_last_line_of_a_run_that_passed_names_the_checks_that_failed() -> None:
+    checks = (
+        CheckResult(id="set-epoch", status="failed", detail="d"),
+        CheckResult(id="matches-single", status="failed", detail="d", follows="set-epoch"),
+        CheckResult(id="rank-seeds", status="warned", detail="d"),
+    )
+    report = replace(report_of(), checks=checks)
+
+    assert click.unstyle(final_line(report)) == "! passed, but set-epoch failed  2 nodes, 2 ranks of train.py in 9.50 s"
+    assert click.unstyle(final_line(report, skip=("set-epoch",))).startswith("✔ passed  2 nodes")
 
 
 GAP = "no _cuda_x\nThis is a gap in composesim's emulation of CUDA, not an error of the script."
