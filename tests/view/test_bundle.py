@@ -24,6 +24,7 @@ SECRETS = (KEY, "abc123", "url-pass", "from-words", "from-shell", "in-dotenv", "
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """Return a finished run whose files are full of secrets."""
     monkeypatch.setenv("MY_TOKEN", "from-shell")
+    monkeypatch.setenv("PWD", "/home/ada")  # it is set in every shell
     folder = RunFolder(tmp_path / ".composesim" / "runs" / "demo")
     folder.claim()
     folder.clear(os.getuid(), os.getgid(), token=True)
@@ -32,7 +33,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     folder.write_command(["up", "--env", "API_KEY=x", "train.py", "--token", "from-words"])
     folder.write_report(a_report(program=f"train.py {KEY}"))
     texts = (*SECRETS, folder.read_token(), folder.files.read_text("control/secret"))
-    said = "\n".join((*texts, json.dumps(texts), json.dumps(json.dumps(texts)), repr(texts), "SHORT_KEY=q7", "fine"))
+    said = "\n".join((*texts, json.dumps(texts), json.dumps(json.dumps(texts)), repr(texts), "SHORT_KEY=q7", "/home/ada/fine"))
     folder.files.replace(".env", "SHORT_KEY=q7\nDOT_SECRET='in-dotenv'\n")
     folder.files.replace("docker-compose.yml", said.replace("$", "$$"))
     folder.files.replace("logs/node-0.0.log", said)
@@ -65,7 +66,7 @@ def test_a_bundle_holds_the_run_and_none_of_its_secrets(run: RunFolder) -> None:
         assert [name for name, text in texts.items() if secret in text] == []
     for spelling in (KEY, json.dumps(KEY)[1:-1], json.dumps(KEY, ensure_ascii=False)[1:-1], KEY.replace("$", "$$")):
         assert [name for name, text in texts.items() if spelling in text] == []
-    assert all("fine" in texts[name] for name in ("logs/node-0.0.log", "rendered/docker-compose.yml"))
+    assert all("/home/ada/fine" in texts[name] for name in ("logs/node-0.0.log", "rendered/docker-compose.yml"))
     assert json.loads(texts["command.json"])["words"] == ["up", "--env", "API_KEY=***", "train.py", "--token", "***"]
     assert json.loads(texts["report.json"])["verdict"] == "passed"
     assert json.loads(texts["events/node-0.jsonl"])["kind"] == "exception"

@@ -32,7 +32,9 @@ def _masked(value: Any) -> Any:
 
 def is_secret(name: str) -> bool:
     """Return whether the name of a variable looks like that of a secret."""
-    return bool(_SECRET_NAME.search(name)) and not name.startswith("COMPOSESIM_")
+    if name == "PWD" or name.startswith("COMPOSESIM_"):  # PWD is the folder of a shell, and part of every path below it
+        return False
+    return bool(_SECRET_NAME.search(name))
 
 
 def _variable(name: str, value: str) -> str:

@@ -25,6 +25,7 @@ def test_secrets_of_all_nodes_and_of_one_node_are_masked(name: str) -> None:
         ("AUTHOR", "ada", "ada"),
         ("NCCL_DEBUG", "WARN", "WARN"),
         ("KEYBOARD", "de", "de"),
+        ("PWD", "/home/ada", "/home/ada"),
         ("DATABASE_URL", "postgres://ada:s3cret@host/db", f"postgres://ada:{MASK}@host/db"),
         ("PROXY", "http://host:3128/", "http://host:3128/"),
     ],
