@@ -45,6 +45,7 @@ def a_page(folder: Path, report: Report, *, ranks: int = 4, steps: int = 40, sta
             begun = 3.0 + step * 0.1
             fold.add_spans([Span(rank, "backward", begun, 0.02, step)])
             fold.add_spans([Span(rank, "waiting", begun + 0.02, 0.05, step, "barrier #1", 2)] if rank != 2 else [])
+            fold.add_spans([Span(rank, "moving", begun + 0.07, 0.02, step, "all_reduce #1")])
     fold.add_events(an_event("log", 5.0, rank=line % ranks, line=f"{line} {HOSTILE}") for line in range(5000))
     fold.add_events(
         an_event("metric", 5.0, rank=rank, step=step, loss=1.0 / (step + 1)) for rank in (0, 1) for step in range(9)
@@ -91,6 +92,43 @@ def test_the_cluster_follows_the_timeline_and_keys_zoom(tab: Tab, tmp_path: Path
     tab.run("lanes.canvas.dispatchEvent(new KeyboardEvent('keydown', { key: '0' }))")
     tab.wait_for("lanes.fitted")
     assert tab.errors == []
+
+
+def test_the_ring_of_an_all_reduce_goes_through_all_nodes_of_a_larger_cluster(tab: Tab, tmp_path: Path) -> None:
+    tab.open(a_page(tmp_path, a_report(world_size=10, nodes=()), ranks=10))
+    tab.wait_for("document.querySelector('footer')")
+    moving = "document.querySelectorAll('#picture .ring.moves').length"
+
+    tab.run("setCursor(3.08)")
+    assert tab.run(moving) == 10
+    assert "10 ranks are in all_reduce #1: data move around the ring" in tab.run(
+        "document.querySelector('#picture').textContent"
+    )
+    tab.run("setCursor(3.04)")
+    assert tab.run(moving) == 0
+    assert tab.errors == []
+
+
+def test_the_words_of_a_fault_at_the_end_of_a_run_fit_in_its_node_and_beside_the_timeline(
+    tab: Tab, tmp_path: Path
+) -> None:
+    words = "node-0, node-1, node-2 and node-3 cannot reach each other"
+    nodes = tuple(f"node-{number}" for number in range(4))
+    fault = FaultReport(id="f", kind="partition", nodes=nodes, text=words, begun_s=6.5)
+    tab.open(a_page(tmp_path, a_report(faults=(fault,))))
+    tab.wait_for("document.querySelector('footer')")
+    tab.run("setCursor(6.52)")
+
+    widths = "[each.getBBox().width, each.querySelector('.node').getBBox().width]"
+    found = tab.run(f"[...document.querySelectorAll('#picture g:has(> .node.held)')].map((each) => {widths})")
+    assert len(found) == 2
+    assert all(whole <= box + 1 for whole, box in found)
+    drawn = (
+        "(() => { const pen = lanes.canvas.getContext('2d'), drawn = []; pen.fillText = (...all) => drawn.push(all); paint(); "
+        "delete pen.fillText; return drawn.filter(([text]) => text.startsWith('node-0, ')).map(([text, x]) => "
+        "x + pen.measureText(text).width <= lanes.width); })()"
+    )
+    assert tab.run(drawn) == [True]
 
 
 def test_the_stacks_of_a_hang_begin_with_the_culprit(tab: Tab, tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     folder.write_command(["up", "--env", "API_KEY=x", "train.py", "--token", "from-words"])
     folder.write_report(a_report(program=f"train.py {KEY}"))
     texts = (*SECRETS, folder.read_token(), folder.files.read_text("control/secret"))
-    said = "\n".join((*texts, json.dumps(texts), json.dumps(json.dumps(texts)), repr(texts), "SHORT_KEY=q7", "/home/ada/fine"))
+    said = "\n".join(
+        (*texts, json.dumps(texts), json.dumps(json.dumps(texts)), repr(texts), "SHORT_KEY=q7", "/home/ada/fine")
+    )
     folder.files.replace(".env", "SHORT_KEY=q7\nDOT_SECRET='in-dotenv'\n")
     folder.files.replace("docker-compose.yml", said.replace("$", "$$"))
     folder.files.replace("logs/node-0.0.log", said)

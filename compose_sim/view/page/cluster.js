@@ -71,7 +71,8 @@ function inHang(rank, hang) {
 
 function nodeBox(name, t, x, y, wide) {
   const state = stateOf(name, t), shown = state.ranks.slice(0, 8), chip = (wide - 20) / Math.max(1, shown.length) - (shown.length > 1 ? 3 : 0);
-  const single = state.ranks.length === 1 ? doing(state.ranks[0], t).words : "";
+  const single = state.ranks.length === 1 ? doing(state.ranks[0], t).words : "", fault = state.held ? state.faults[0].text : "", most = Math.floor(wide / 7);
+  const words = fault.startsWith(`${name} `) ? fault.slice(name.length + 1) : single ? `rank ${state.ranks[0]}: ${single}` : state.ranks.length ? `ranks ${state.ranks[0]}–${state.ranks[state.ranks.length - 1]}` : "";
   return svg("g", { transform: `translate(${x - wide / 2},${y - 32})` },
     svg("rect", { class: `node ${state.gone ? "gone" : state.held ? "held" : ""}`, width: wide, height: 64, rx: 9 }),
     svg("text", { x: 10, y: 18 }, `${state.gone ? "✕ " : state.held ? "! " : ""}${name}`),
@@ -81,7 +82,19 @@ function nodeBox(name, t, x, y, wide) {
       return svg("g", {}, svg("rect", { class: `chip f-${act.kind}`, x: 10 + index * (chip + 3), y: 26, width: chip, height: 14, rx: 3 }),
         svg("title", {}, `rank ${rank} ${act.words}`));
     }),
-    svg("text", { class: "dim", x: 10, y: 55 }, state.held ? state.faults[0].text.replace(`${name} `, "").slice(0, Math.floor(wide / 6)) : single ? `rank ${state.ranks[0]}: ${single}` : state.ranks.length ? `ranks ${state.ranks[0]}–${state.ranks[state.ranks.length - 1]}` : ""));
+    svg("text", { class: "dim", x: 10, y: 55 }, words.length > most ? `${words.slice(0, most - 1)}…` : words, svg("title", {}, fault || words)));
+}
+
+// The nodes around which data of a collective move, from each one to the next.
+function nodesInRing(t) {
+  return new Set(ranksOf(run.now).filter((rank) => isRingOf(doing(rank, t))).map((rank) => nodeOf(rank, t)));
+}
+
+const isRingOf = (act) => act.kind === "moving" && IN_A_RING.test(act.what);
+
+function ringLine(one, other, t, inRing, d) {
+  const { shape, cut } = linkBetween(one, other, t), words = cut ? "no connection" : shape, moves = inRing.has(one) && inRing.has(other);
+  return { words, line: svg("path", { class: `ring ${cut ? "cut" : shape ? "shaped" : ""} ${moves ? "moves" : ""}`, d }, words ? svg("title", {}, words) : null) };
 }
 
 function ringOf(names, t) {
@@ -92,14 +105,12 @@ function ringOf(names, t) {
     const angle = (index / names.length) * 2 * Math.PI - begin, radius = names.length < 2 ? 0 : across / 2 - wide / 2 - 6;
     return [across / 2 + Math.cos(angle) * radius * out, below + high / 2 + Math.sin(angle) * (high / 2 - 36) * down];
   });
-  const acts = new Map(ranksOf(run.now).map((rank) => [rank, doing(rank, t)]));
-  const inRing = new Set([...acts].filter(([, act]) => act.kind === "moving" && IN_A_RING.test(act.what)).map(([rank]) => nodeOf(rank, t)));
+  const acts = new Map(ranksOf(run.now).map((rank) => [rank, doing(rank, t)])), inRing = nodesInRing(t);
   const links = names.length < 2 ? [] : names.map((_, index) => {
     if (names.length === 2 && index) return null;
     const other = (index + 1) % names.length, [a, b] = [at[index], at[other]];
-    const { shape, cut } = linkBetween(names[index], names[other], t), words = cut ? "no connection" : shape, moves = inRing.has(names[index]) && inRing.has(names[other]);
-    return [svg("path", { class: `ring ${cut ? "cut" : shape ? "shaped" : ""} ${moves ? "moves" : ""}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, words ? svg("title", {}, words) : null),
-      words ? svg("text", { class: "dim over", x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2 - 6, "text-anchor": "middle" }, words) : null];
+    const { line, words } = ringLine(names[index], names[other], t, inRing, `M${a[0]} ${a[1]}L${b[0]} ${b[1]}`);
+    return [line, words ? svg("text", { class: "dim over", x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2 - 6, "text-anchor": "middle" }, words) : null];
   });
   const chords = names.flatMap((one, index) => names.slice(index + 2).map((other, more) => {  // links beside the ring, if there is something to say
     const { shape, cut } = linkBetween(one, other, t), [a, b] = [at[index], at[index + 2 + more]];
@@ -150,9 +161,15 @@ const sideOf = (fault, name) => fault.text.split(/ and | cannot /).findIndex((si
 function gridOf(names, t) {
   const label = { role: "img", "aria-label": count(names.length, "node") };
   if (names.length <= MOST_BOXES) {
-    const across = innerWidth < 500 ? 2 : 4, wide = 170;
-    return svg("svg", { viewBox: `0 0 ${across * (wide + 8)} ${Math.ceil(names.length / across) * 74}`, ...label }, hatched(),
-      names.map((name, index) => nodeBox(name, t, (index % across + 0.5) * (wide + 8), Math.floor(index / across) * 74 + 36, wide)));
+    const across = innerWidth < 500 ? 2 : 4, wide = 170, inRing = nodesInRing(t);
+    const at = names.map((_, index) => [14 + (index % across) * (wide + 22) + wide / 2, Math.floor(index / across) * 84 + 36]);
+    const links = names.map((name, index) => {  // to the next node: beside it, or below, between the rows; from the last one back to the first
+      const next = (index + 1) % names.length, [[x, y], [toX, toY]] = [at[index], at[next]];
+      const d = !next ? `M${x} ${y}v42H4V${toY}H${toX}` : y === toY ? `M${x} ${y}H${toX}` : `M${x} ${y}v42H${toX}V${toY}`;
+      return ringLine(name, names[next], t, inRing, d).line;
+    });
+    return svg("svg", { viewBox: `0 0 ${across * (wide + 22)} ${Math.ceil(names.length / across) * 84}`, ...label }, hatched(), links,
+      names.map((name, index) => nodeBox(name, t, ...at[index], wide)));
   }
   const columns = Math.ceil(Math.sqrt(names.length * 3)), size = Math.max(10, Math.floor(760 / columns) - 3);
   return svg("svg", { viewBox: `0 0 760 ${Math.ceil(names.length / columns) * (size + 3)}`, ...label }, hatched(),
@@ -180,7 +197,7 @@ function sentenceOf(t, first) {
   for (const each of collectivesAt(t).slice(0, MOST_COLLECTIVES)) {
     const long = each.lasted >= 0.1 ? `, for ${seconds(each.lasted)}` : "", all = each.ranks.length > MOST_NAMED ? count(each.ranks.length, "rank") : ranksInWords(each.ranks);
     const one = each.ranks.length === 1, who = `${all[0].toUpperCase()}${all.slice(1)}`, what = each.what || "a collective";
-    parts.push(each.kind === "waiting" ? `${who} ${one ? "waits" : "wait"} for ${ranksInWords(each.all)} in ${what}${long}.` : `${who} ${one ? "is" : "are"} in ${what}${each.kind === "moving" ? ": data move" : ""}.`);
+    parts.push(each.kind === "waiting" ? `${who} ${one ? "waits" : "wait"} for ${ranksInWords(each.all)} in ${what}${long}.` : `${who} ${one ? "is" : "are"} in ${what}${isRingOf(each) ? ": data move around the ring" : each.kind === "moving" ? ": data move" : ""}.`);
   }
   if (now.links.length) parts.push(`Links: ${now.links.join("; ")}.`);
   if (t === null && !now.current) parts.push("Move over the timeline to see who is in which collective at that moment.");

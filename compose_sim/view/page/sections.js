@@ -137,7 +137,7 @@ const checkList = (checks) => el("ul", { class: "checks" }, checks.map((each) =>
 function problemCard(now, check) {
   const place = check.place, source = place && (now.sources || {})[`${place.file}:${place.line}`];
   const words = el("div", {}, el("p", {}, el("span", { class: `mark ${check.status}` }, MARK[check.status]), el("b", {}, check.id)), el("p", {}, check.detail),
-    check.follows ? el("p", {}, el("b", {}, "Follows from: "), check.follows) : null, check.fix ? el("p", {}, el("b", {}, "Fix: "), check.fix) : null, check.ranks.length ? el("p", { class: "small dim" }, `ranks ${check.ranks.join(", ")}`) : null,
+    check.follows ? el("p", {}, el("b", {}, "Follows from: "), check.follows) : null, check.fix ? el("p", {}, el("b", {}, "Fix: "), check.fix) : null, check.ranks.length ? el("p", { class: "small dim" }, `${check.ranks.length > 1 ? "ranks" : "rank"} ${check.ranks.join(", ")}`) : null,
     el("p", { class: "small dim" }, el("code", {}, `composesim check --explain ${check.id}`)));
   const code = source ? el("div", {}, el("p", { class: "small dim" }, `${shortPath(place.file)}:${place.line}`), el("pre", { class: `source ${check.status}`, tabindex: 0 },
     source[1].map((line, index) => el("div", { class: source[0] + index === place.line ? "at" : "" }, el("i", {}, String(source[0] + index)), line))))

@@ -188,10 +188,10 @@ function marks(pen, width, height, left) {
     pen.globalAlpha = 1;
     pen.fillRect(from, AXIS, 1.5, mark.ended > mark.began ? marksHeight - 4 : height);
     if (mark.ended > mark.began) pen.fillRect(from, AXIS + marksHeight - 6, to - from, 3);
-    const row = taken[0] <= from ? 0 : 1;
-    if (taken[row] > from) continue;
-    taken[row] = from + 12 + pen.measureText(mark.text).width;
-    pen.fillText(mark.text, from + 5, AXIS + 7 + 15 * row, Math.max(10, width - from - 8));
+    const room = pen.measureText(mark.text).width, x = Math.max(left, Math.min(from + 5, width - room - 4)), row = taken[0] <= x ? 0 : 1;
+    if (taken[row] > x) continue;
+    taken[row] = x + room + 7;
+    pen.fillText(mark.text, x, AXIS + 7 + 15 * row, width - left);
   }
 }
 
