@@ -89,8 +89,9 @@ class PageFold:
         elif event.kind == "stalled":
             _close(self._stalls[rank], t)
             since = float(event.data.get("since_s") or 0.0)
-            self._stalls[rank].append([max(0.0, t - since), None])
-            if what := str(event.data.get("waiting_in") or ""):
+            what = str(event.data.get("waiting_in") or "")
+            self._stalls[rank].append([max(0.0, t - since), None, bool(what)])
+            if what:
                 known = self.state.ranks.get(rank)
                 step = known.step or 0 if known else 0
                 self._open[rank] = Span(rank, "collective", event.t - since, 0.0, step, what)

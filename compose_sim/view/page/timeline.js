@@ -92,8 +92,10 @@ function paint() {
     row(pen, run.spans.get(`${rank}/1`), y + upper, room - upper, paints, left, width);
     const wait = currentOf(rank);
     if (wait && wait.began !== null) { pen.fillStyle = paints[KIND[wait.kind]]; box(pen, xOf(wait.began), y + upper, xOf(Math.max(run.now.t, wait.began + wait.lasted)) - xOf(wait.began), room - upper, left); }
-    pen.fillStyle = run.now.hang && run.now.hang.rank === rank ? bad : paints[KIND.waiting];
-    for (const [began, ended] of run.now.stalls[rank] || []) box(pen, xOf(began), y + upper, xOf(ended === null ? run.now.t : ended) - xOf(began), room - upper, left);
+    for (const [began, ended, waits] of run.now.stalls[rank] || []) {
+      pen.fillStyle = (run.now.hang ? run.now.hang.rank === rank : !waits) ? bad : paints[KIND.waiting];
+      box(pen, xOf(began), y + upper, xOf(ended === null ? run.now.t : ended) - xOf(began), room - upper, left);
+    }
     pen.fillStyle = card;
     pen.fillRect(0, y - 1, left - 4, high);
     pen.fillStyle = rank === lanes.rank ? accent : ink;

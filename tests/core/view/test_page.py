@@ -46,7 +46,7 @@ def test_a_rank_lives_on_one_node_per_round_and_stalls_until_it_goes_on() -> Non
     story.events[0] = Event(t=1.0, kind="started")
     story.starts(2.0, 0, 1, 2).round(10.0, 0, 1, 2).tell(11.0, "rank-started", 1, pid=5)
     story.tell(40.0, "stalled", 1, since_s=15.0, doing="sleeping").tell(41.0, "resumed", 1)
-    story.tell(42.0, "rank-exited", 1, exit_code=0)
+    story.tell(41.5, "stalled", 1, since_s=0.2, waiting_in="barrier #1").tell(42.0, "rank-exited", 1, exit_code=0)
     story.round(42.5, 0, 2).tell(43.0, "rank-started", 2, pid=6)
     story.events.append(Event(t=44.0, kind="node-lost", node="master", data={"node": "node-2"}))
     story.round(44.5, 0, 1).tell(45.0, "rank-started", 1, pid=7)
@@ -55,7 +55,7 @@ def test_a_rank_lives_on_one_node_per_round_and_stalls_until_it_goes_on() -> Non
     now = fold.take(report=None, is_over=False)["now"]
 
     assert now["lives"] == {1: [[10.0, 41.0, "node-1"], [42.0, 43.0, "node-2"], [44.0, None, "node-1"]]}
-    assert now["stalls"] == {1: [[24.0, 40.0]]}
+    assert now["stalls"] == {1: [[24.0, 40.0, False], [40.3, 41.0, True]]}  # whether it waits for others
 
 
 def test_a_collective_that_never_ended_lasts_until_its_rank_was_stopped() -> None:
