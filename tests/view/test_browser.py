@@ -147,6 +147,7 @@ def test_64_ranks_have_a_lane_each_and_a_time_is_shown_in_lanes_cluster_and_logs
     tab.open(a_page(tmp_path, a_report(world_size=64, nodes=()), ranks=64))
     tab.wait_for("document.querySelector('footer')")
     assert tab.run("document.querySelectorAll('#picture svg > g').length") == 64
+    assert tab.run("[ranges([3, 1, 2, 6]), ranges([5]), ranges([])]") == ["1–3, 6", "5", ""]
     last = "AXIS + marksHeight + 63 * laneHeight(64) + 4"
     tab.wait_for(f"lanes.canvas.getContext('2d').getImageData(200, {last}, 900, 1).data.some((each) => each)")
 

@@ -33,6 +33,16 @@ function bytes(value) {
   return `${value >= 100 || unit === 0 ? Math.round(value) : value.toPrecision(3)} ${units[unit]}`;
 }
 
+// `0–3, 6` for 0, 1, 2, 3, 6.
+function ranges(numbers) {
+  const spans = [];
+  for (const each of [...numbers].sort((a, b) => a - b)) {
+    const last = spans[spans.length - 1];
+    if (last && last[1] === each - 1) last[1] = each; else spans.push([each, each]);
+  }
+  return spans.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
+}
+
 const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
 const number = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4))));

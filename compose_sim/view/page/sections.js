@@ -74,7 +74,7 @@ function nodesCard(now) {
   if (!now.nodes.length) return null;
   const shown = now.nodes.slice(0, 64);
   return el("div", { class: "card scroll" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "node"), el("th", {}, "ranks"), el("th", {}, "state"), el("th", { class: "n" }, "exit"), el("th", { class: "n" }, "steps"), el("th", { class: "n wide" }, "CPU time"), el("th", { class: "n" }, "peak memory"), el("th", { class: "n wide" }, "sent"))),
-    el("tbody", {}, shown.map((each) => el("tr", {}, el("td", {}, each.name), el("td", {}, each.ranks.join(", ")), el("td", {}, now.phases[each.name] === "exited" && each.exit_code === 0 ? "finished" : now.phases[each.name] || ""), el("td", { class: "n" }, each.exit_code === null ? "–" : each.exit_code),
+    el("tbody", {}, shown.map((each) => el("tr", {}, el("td", {}, each.name), el("td", {}, ranges(each.ranks)), el("td", {}, now.phases[each.name] === "exited" && each.exit_code === 0 ? "finished" : now.phases[each.name] || ""), el("td", { class: "n" }, each.exit_code === null ? "–" : each.exit_code),
       el("td", { class: "n" }, each.steps), el("td", { class: "n wide" }, seconds(each.cpu_seconds)), el("td", { class: "n" }, bytes(each.peak_memory_bytes)), el("td", { class: "n wide" }, bytes(each.sent_bytes)))))),
     now.nodes.length > shown.length ? el("p", { class: "small dim" }, `and ${now.nodes.length - shown.length} more`) : null);
 }
