@@ -47,7 +47,7 @@ def _targets(
         if arguments:
             raise SpecError(f"'{kind.name}' takes no argument, but got '{arguments[0]}'", hint=_help(kind))
         return (), None, {}
-    if not arguments:
+    if not all(text.strip(",") for text in arguments or ("",)):
         raise SpecError(f"'{kind.name}' needs an argument: {kind.usage}", hint=_help(kind))
     if kind.target == "rank":
         ranks = [rank for node in plan.nodes for rank in node.ranks]

@@ -190,7 +190,7 @@ function marks(pen, width, height, left) {
     pen.globalAlpha = 1;
     pen.fillRect(from, AXIS, 1.5, mark.ended > mark.began ? marksHeight - 4 : height);
     if (mark.ended > mark.began) pen.fillRect(from, AXIS + marksHeight - 6, to - from, 3);
-    const room = pen.measureText(mark.text).width, x = Math.max(left, Math.min(from + 5, width - room - 4)), row = taken[0] <= x ? 0 : 1;
+    const room = pen.measureText(mark.text).width, x = from + room + 9 > width ? Math.max(left, from - 5 - room) : from + 5, row = taken[0] <= x ? 0 : 1;
     if (taken[row] > x) continue;
     taken[row] = x + room + 7;
     pen.fillText(mark.text, x, AXIS + 7 + 15 * row, width - left);

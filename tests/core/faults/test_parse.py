@@ -33,6 +33,8 @@ def test_options_are_parsed_or_have_a_default() -> None:
     [
         ("kil", ["1"], {}, "unknown fault 'kil'; did you mean 'kill'?"),
         ("kill", [], {}, "'kill' needs an argument: NODE…"),
+        ("kill", [""], {}, "'kill' needs an argument: NODE…"),
+        ("partition", ["0", ","], {}, "'partition' needs an argument"),
         ("kill", ["7"], {}, "there is no node '7' in the run 'demo'"),
         ("kill", ["1"], {"limit": "1"}, "'kill' has no option 'limit'"),
         ("cpu", ["1"], {}, "'cpu' needs --limit"),
