@@ -139,6 +139,9 @@ def test_the_stacks_of_a_hang_begin_with_the_culprit(tab: Tab, tmp_path: Path) -
     assert tab.run("[...document.querySelectorAll('.stacks h3')].map((each) => each.textContent)") == [
         "rank 2 the cause", *(f"rank {rank} collateral" for rank in (0, 1, 3))
     ]  # fmt: skip
+    assert (
+        tab.run("verdictPill({ ...run.now, verdict: 'running', is_over: false }).textContent") == "● makes no progress"
+    )
     assert tab.run("document.documentElement.scrollWidth") == 390  # nothing makes a phone scroll sideways
     assert tab.errors == []
 

@@ -34,7 +34,7 @@ function render() {
   footer(now);
 }
 
-const headKey = (now) => [now.run, now.verdict, now.checks.map((each) => each.status), now.versions, now.ranks.length, now.nodes.length, live.runs];
+const headKey = (now) => [now.run, now.verdict, Boolean(now.hang), now.checks.map((each) => each.status), now.versions, now.ranks.length, now.nodes.length, live.runs];
 
 function navigation(now) {
   const problems = now.checks.filter((each) => ["failed", "warned"].includes(each.status)).length;

@@ -5,6 +5,7 @@ const VERDICTS = { passed: ["good", "✔ passed"], failed: ["bad", "✘ failed"]
 
 function verdictPill(now) {
   const checks = now.checks.some((each) => each.status === "failed");
+  if (now.hang && !now.is_over) return el("span", { class: "pill bad" }, "● makes no progress");
   const [kind, words] = VERDICTS[now.verdict] || ["bad", `✘ ${now.verdict}`];
   return now.verdict === "passed" && checks ? el("span", { class: "pill bad" }, "✘ a check failed") : el("span", { class: `pill ${kind}` }, words);
 }
