@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import sqrt
 
-from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
+from compose_sim.core.checks import FAILED, Case, Result, failed, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.global_counts import divided_losses
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replay_diff import (
@@ -51,7 +51,10 @@ def judge(case: Case) -> Result:
         factor = constant_factor(alone_steps(case), case)
     if factor is not None:
         reason = explained(factor)
-        return not_applicable(f"{reason}, which may be intentional") if reason else _wrong_factor(factor, case)
+        if reason:
+            return not_applicable(f"{reason}, which may be intentional")
+        by_all = _divided_by_all(case) if abs(factor.value / world_size - 1) < _NEAR else None
+        return by_all if by_all and by_all.status == FAILED else _wrong_factor(factor, case)
     if blurred:
         return not_applicable(f"{blurred}, so gradients cannot be compared")
     alone = alone_steps(case)

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.copies_and_experts import left_behind, not_sharded, overwritten_experts
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
-from compose_sim.core.checks.evidence.replica_causes import begun_with_state, by_model
+from compose_sim.core.checks.evidence.replica_causes import (
+    FIX_TOGETHER,
+    begun_with_state,
+    by_model,
+    left_out,
+    never_stepped,
+)
 from compose_sim.core.checks.evidence.replica_diff import (
     EXCHANGED,
     Difference,
@@ -19,15 +25,12 @@ from compose_sim.core.checks.evidence.replica_diff import (
     step_at,
 )
 from compose_sim.core.checks.rules.unused_params import UNFINISHED
-from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, UnusedParameters
-from compose_sim.node.records.process_groups import Collective, DdpForward, ProcessGroup, UntrackedWait
+from compose_sim.node.records.process_groups import ProcessGroup, UntrackedWait
 
 QUESTION = "Are parameters, buffers and optimizer state equal on all ranks?"
-
-_LEAST = 3
 
 
 def judge(case: Case) -> Result:
@@ -37,7 +40,7 @@ def judge(case: Case) -> Result:
         return not_applicable("there is only one rank")
     if not observed.first(OptimizerStep):
         return not_applicable("no optimizer stepped")
-    return _never_stepped(case) or overwritten_experts(case) or _compared(case, left_behind(case))
+    return never_stepped(case) or overwritten_experts(case) or _compared(case, left_behind(case))
 
 
 def _compared(case: Case, copy: Result | None) -> Result:
@@ -65,8 +68,9 @@ def _compared(case: Case, copy: Result | None) -> Result:
             if not reason:
                 return _failed(case, found, has_models)
             reasons.append(reason)
-    if copy:
-        return copy
+    problem = left_out(case) or copy
+    if problem:
+        return problem
     if reasons:
         return not_applicable(reasons[0])
     if not any(each.samples for each in comparisons):
@@ -76,25 +80,6 @@ def _compared(case: Case, copy: Result | None) -> Result:
         return passed(f"{tensors} compared: equal on all ranks now and then, as if ranks average them periodically")
     samples = sum(each.samples for each in comparisons)
     return passed(f"{tensors} compared: equal on all ranks after each of {samples} sampled steps")
-
-
-def _never_stepped(case: Case) -> Result | None:
-    """Find ranks that reduce the gradients of a DDP model and never step, although others do and nothing sends them the weights."""
-    steps = {rank.rank: list(rank.of(OptimizerStep)) for rank in case.observed}
-    reduced = {rank.rank: sum(1 for _ in rank.of(DdpForward)) for rank in case.observed}
-    idle = [rank for rank, mine in steps.items() if not mine and reduced[rank] >= _LEAST]
-    first = next((mine[0] for mine in steps.values() if len(mine) >= _LEAST), None)
-    operations = ("broadcast", "all_reduce", "scatter")
-    sends = any(sum(each.op in operations for each in rank.of(Collective)) >= _LEAST for rank in case.observed)
-    if not idle or first is None or case.verdict != "passed" or sends or any(case.observed.of(UntrackedWait)):
-        return None
-    return failed(
-        f"{ranks_text(idle)} reduced gradients {reduced[idle[0]]} times and never stepped, while rank {first.rank} stepped "
-        f"{len(steps[first.rank])} times: their weights stay as they were",
-        fix="Step on every rank: the reduced gradient is the same on all of them.",
-        at=first.at,
-        ranks=idle,
-    )
 
 
 def _without_consequences(different: Sequence[Difference]) -> list[Difference]:
@@ -245,7 +230,7 @@ def _explain_by_steps(case: Case, found: Difference) -> tuple[str, str] | None:
         listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
         return (
             f"ranks made different numbers of steps ({listed})",
-            "Step on every rank or on none: reduce what decides about a step, such as whether a gradient is infinite.",
+            FIX_TOGETHER,
         )
     rates: dict[int, dict[int, tuple[float, ...]]] = {}
     for each in case.observed.of(OptimizerStep):

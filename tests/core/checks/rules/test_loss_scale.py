@@ -141,3 +141,8 @@ def test_a_sum_divided_by_the_count_of_all_ranks_makes_up_for_the_mean(
 
     assert result.status == status
     assert (result.at == AT) == (status == FAILED)
+
+    if status == FAILED:  # the replay shows the factor, and not what explains it
+        steps = [step(number, ratio=4.0, difference=0.75) for number in range(4)]
+        replayed = judge(case(*steps, observed=two_nodes(records).observed))
+        assert (replayed.status, replayed.fix) == (status, result.fix)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.params_in_sync import judge
 from compose_sim.node.records.data import Join
@@ -13,7 +15,7 @@ from compose_sim.node.records.models import TensorHashes, TensorRow, TensorTable
 from compose_sim.node.records.process_groups import ProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import Records, case
-from tests.core.checks.rules.replicas import all_reduce, ddp, forward, state, step, table
+from tests.core.checks.rules.replicas import AT, all_reduce, ddp, forward, state, step, table
 
 GROUP = ProcessGroup(world_size=2, backend="gloo")
 JOIN = Join(enabled=True)
@@ -142,6 +144,39 @@ def test_ranks_that_reduce_gradients_by_hand_must_hold_equal_weights() -> None:
     assert result.status == FAILED
     assert "began with different values" in result.detail
     assert judge(case({rank: sketched(used, rank=rank, differs=False) for rank in range(2)})).status == PASSED
+
+
+@pytest.mark.parametrize(("sent_again", "status"), [(False, FAILED), (True, PASSED)])
+def test_a_step_that_one_rank_left_out_shows_although_too_few_follow_to_compare(sent_again: bool, status: str) -> None:
+    def member(rank: int) -> Records:
+        notes: Records = [
+            GROUP,
+            table("weight", model=None),
+            SketchedTensors(0, (SketchedTensor(None, "weight", (4, 2)),)),
+        ]
+        made = 0
+        for exchange in range(4):
+            notes.append(all_reduce(4, 2))
+            if rank == 1 and exchange == 2:  # its gradient was infinite
+                continue
+            made += 1
+            weight = (exchange + 1.0, 2.0, 3.0, 1.0 if sent_again or exchange < 3 else 5.0 + rank)
+            own, used = (1.0 + rank, 2.0, exchange, 1.0), (1.5, 2.0, exchange, 1.0)
+            notes += [
+                state(made - 1, f"{made}"),
+                step(made),
+                SketchedStep(0, made, (own,), (used,), (weight,), (weight,)),
+            ]
+        return notes
+
+    result = judge(case({rank: member(rank) for rank in range(2)}))
+
+    assert result.status == status
+    if status == FAILED:
+        assert result.detail.startswith(
+            "rank 1 exchanged gradients for step 3 of rank 0, but left it out (rank 0: 4, rank 1: 3"
+        )
+        assert (result.at, result.ranks) == (AT, (1,))
 
 
 def test_a_rank_that_left_out_a_step_is_named_with_the_numbers_of_steps() -> None:
