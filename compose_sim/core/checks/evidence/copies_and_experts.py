@@ -1,21 +1,25 @@
-"""Find weights that ranks hold beside the replicas: averages of some ranks, experts made equal, what FSDP leaves out."""
+"""Find weights that ranks hold beside the replicas: averages of some ranks, tied weights, experts made equal, what FSDP leaves out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from compose_sim.core.checks import Case, Result, failed, warned
 from compose_sim.core.checks.evidence.evaluated import evaluations, initial_weights
 from compose_sim.core.checks.evidence.replica_diff import Difference, step_at
 from compose_sim.core.checks.wording import names_text, ranks_text
-from compose_sim.core.events.observations import Observed
+from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.units import format_count
-from compose_sim.node.records.models import DdpModel, WeightsBeforeWrapping
+from compose_sim.node.records.models import DdpModel, OptimizerStep, TensorHashes, TensorTable, WeightsBeforeWrapping
 from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.record import Shape
 from compose_sim.node.records.replays import RecordedModels
 
 _LEAST = 3  # exchanges of samples between experts
+_FIX_TIED = (
+    "Add up the gradients of a tied weight over its ranks before each step: `dist.all_reduce(weight.grad, group=…)`."
+)
 
 
 def left_behind(case: Case) -> Result | None:
@@ -35,6 +39,57 @@ def left_behind(case: Case) -> Result | None:
             ranks=unmoved,
         )
     return None
+
+
+def untied(case: Case) -> Result | None:
+    """Find a weight that stages of a pipeline were given as the same, and that differs between them after their first steps."""
+    held = {rank.rank: _parameters(rank) for rank in case.observed}
+    for shared in _shared_before_training(case.observed):
+        stages = [held.get(rank, {}) for rank in shared.group]
+        together = sorted(set.intersection(*(set(stage) for stage in stages)))
+        if len(together) < 2 or together[0] or len({frozenset(stage[0].keys()) for stage in stages}) < len(stages):
+            continue  # ranks with the same parameters are replicas, which are compared elsewhere
+        begun = [
+            {hashed: name for (name, shape), hashed in stage[0].items() if shape in shared.shapes} for stage in stages
+        ]
+        names = [[each[same] for each in begun] for same in set.intersection(*(set(each) for each in begun))]
+        for mine in names:
+            later = [
+                {stage[nth].get((name, shared.shapes[0])) for stage, name in zip(stages, mine, strict=True)}
+                for nth in together[1:]
+            ]
+            if all(len(each) > 1 for each in later):
+                owners = ", ".join(f"{name} on rank {rank}" for rank, name in zip(shared.group, mine, strict=True))
+                return warned(
+                    f"{shared.op} gave {ranks_text(shared.group)} the same weight ({owners}), which differs between them after each "
+                    f"of {len(later)} sampled steps: if it is tied, as an embedding and the output of a pipeline are, each "
+                    "stage trains a copy with a part of the gradient",
+                    fix=_FIX_TIED,
+                    at=shared.at,
+                    ranks=shared.group,
+                )
+    return None
+
+
+def _parameters(rank: RankObserved) -> dict[int, dict[tuple[str, Shape], str | None]]:
+    """Return the hash of each parameter that an optimizer of this rank holds, by steps so far."""
+    tables = {(each.optimizer, each.table): each.rows for each in rank.of(TensorTable)}
+    found: dict[int, dict[tuple[str, Shape], str | None]] = {}
+    for each in rank.of(TensorHashes):
+        for row, hashed in zip(tables.get((each.optimizer, each.table), ()), each.hashes, strict=False):
+            if row.kind == "parameter" and not each.final:
+                found.setdefault(each.nth, {})[row.name, row.shape or ()] = hashed
+    return found
+
+
+def _shared_before_training(observed: Observed) -> Iterator[Collective]:
+    """Yield what the first rank of each group shares before it steps."""
+    for rank in observed:
+        for each in rank.of(Collective, OptimizerStep):
+            if isinstance(each, OptimizerStep):
+                break
+            if each.op in ("broadcast", "all_reduce") and len(each.shapes) == 1 and min(each.group) == rank.rank:
+                yield each
 
 
 def overwritten_experts(case: Case) -> Result | None:

@@ -42,10 +42,10 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """The first steps of one optimizer on all ranks that step it."""
+    """The first steps of one optimizer on the ranks that step it with the same parameters."""
 
     index: int
-    rows: tuple[SketchedTensor, ...]  # those that all these ranks have in common
+    rows: tuple[SketchedTensor, ...]
     steps: Mapping[int, Mapping[int, SketchedStep]]  # by number and rank
     reductions: tuple[Reduction, ...]
 
@@ -59,19 +59,21 @@ def optimizers(observed: Observed) -> list[Optimizer]:
             tables.setdefault(each.optimizer, {})[each.rank] = each.rows
         else:
             steps.setdefault(each.optimizer, {}).setdefault(each.nth, {})[each.rank] = each
-    return [_optimizer(index, tables.get(index, {}), steps[index]) for index in sorted(steps)]
+    return [each for index in sorted(steps) for each in _with_equal_rows(index, tables.get(index, {}), steps[index])]
 
 
-def _optimizer(
+def _with_equal_rows(
     index: int, tables: Mapping[int, tuple[SketchedTensor, ...]], steps: Mapping[int, Mapping[int, SketchedStep]]
-) -> Optimizer:
-    first = next(iter(tables.values()), ())
-    # Ranks are compared by position; a stage of a pipeline has other parameters at the same position.
-    common = all(rows == first for rows in tables.values())
-    reductions = [
-        found for nth, by_rank in sorted(steps.items()) if common for found in _reductions(nth, by_rank, len(first))
-    ]
-    return Optimizer(index=index, rows=first if common else (), steps=steps, reductions=tuple(reductions))
+) -> Iterator[Optimizer]:
+    """Yield an optimizer for each set of ranks with the same parameters: a stage of a pipeline has others at the same positions."""
+    for rows in dict.fromkeys(tables[rank] for by_rank in steps.values() for rank in by_rank if rank in tables):
+        mine = {
+            nth: {rank: step for rank, step in by_rank.items() if tables.get(rank) == rows}
+            for nth, by_rank in sorted(steps.items())
+        }
+        mine = {nth: by_rank for nth, by_rank in mine.items() if by_rank}
+        reductions = [found for nth, by_rank in mine.items() for found in _reductions(nth, by_rank, len(rows))]
+        yield Optimizer(index=index, rows=rows, steps=mine, reductions=tuple(reductions))
 
 
 def _reductions(nth: int, steps: Mapping[int, SketchedStep], count: int) -> list[Reduction]:

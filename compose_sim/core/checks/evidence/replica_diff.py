@@ -237,7 +237,23 @@ def _compare(optimizer: int, samples: Mapping[int, Samples], groups: Groups) -> 
 def _differences(
     here: Mapping[int, Values], groups: Groups
 ) -> Iterator[tuple[Key, tuple[int, ...], tuple[tuple[int, ...], ...]]]:
-    """Yield each tensor at one moment, with the ranks of its DDP model (or all) and those of them that agree."""
+    """Yield each tensor at one moment, with the ranks that hold it and those of them that agree."""
+    found = list(_among_peers(here, groups))
+    if found:
+        yield from found
+        return
+    alike: dict[frozenset[tuple[Key, Shape]], dict[int, Values]] = {}  # the stages of pipelines, by their parameters
+    for rank, values in here.items():
+        held = frozenset((key, value[0]) for key, value in values.items() if key[0] == "parameter")
+        alike.setdefault(held, {})[rank] = values
+    for stage in alike.values():
+        yield from _among_peers(stage, groups)
+
+
+def _among_peers(
+    here: Mapping[int, Values], groups: Groups
+) -> Iterator[tuple[Key, tuple[int, ...], tuple[tuple[int, ...], ...]]]:
+    """Yield each tensor that all ranks of a DDP model (or all ranks) have."""
     for peers in sorted(
         {_peers(rank, model, groups, here) for rank in here for model in {key[1] for key in here[rank]}}
     ):

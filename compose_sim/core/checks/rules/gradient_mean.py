@@ -114,13 +114,11 @@ def _why_not(found: Sequence[Optimizer]) -> str:
     if any(each.reductions for each in found):
         return "the gradients that were used are no combination of those that the ranks computed, as if they were compressed"
     if all(len(by_rank) < 2 for each in found for by_rank in each.steps.values()):
-        return "each optimizer is stepped by only one rank"
+        return "ranks train different parameters, or each optimizer is stepped by only one rank"
     if any(used for step in steps for used in step.used) and not any(step.backwards for step in steps):
         return "no backward pass before a step gave the gradients that it used: the script set them, or a closure computed them"
     if not any(is_known(step, row) for step in steps for row in range(len(step.own))):
         return "what each rank computes by itself was not seen, as if parameters were sharded"
-    if not any(each.rows for each in found):
-        return "ranks train different parameters"
     if all(_computed_alone(step) for step in steps):
         return "each rank steps with its own gradient, or all computed the same"
     return "no gradient was reduced over ranks that computed different ones"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.evidence.copies_and_experts import left_behind, not_sharded, overwritten_experts
+from compose_sim.core.checks.evidence.copies_and_experts import left_behind, not_sharded, overwritten_experts, untied
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replica_causes import (
     FIX_TOGETHER,
@@ -40,7 +40,7 @@ def judge(case: Case) -> Result:
         return not_applicable("there is only one rank")
     if not observed.first(OptimizerStep):
         return not_applicable("no optimizer stepped")
-    return never_stepped(case) or overwritten_experts(case) or _compared(case, left_behind(case))
+    return never_stepped(case) or overwritten_experts(case) or _compared(case, left_behind(case) or untied(case))
 
 
 def _compared(case: Case, copy: Result | None) -> Result:

@@ -13,6 +13,7 @@ from compose_sim.node.records.models import (
     EvaluatedModel,
     TensorHashes,
     TensorRow,
+    TensorTable,
     WeightsBeforeWrapping,
 )
 from compose_sim.node.records.record import Record
@@ -31,6 +32,40 @@ def trained(evaluated: str, statistics: str = "s") -> list[Record]:
         TensorHashes(0, 1, 0, ("b",)),
         EvaluatedModel("Net", 1, ROWS, (evaluated, statistics), at=AT),
     ]
+
+
+@pytest.mark.parametrize(
+    ("drifts", "given", "status"),
+    [
+        (True, True, "warned"),
+        (False, True, "passed"),
+        (True, False, "passed"),  # equal from the start because of a seed
+    ],
+)
+def test_a_tied_weight_of_two_stages_stays_equal(drifts: bool, given: bool, status: str) -> None:
+    def stage(rank: int) -> list[Record]:
+        replica, first = rank // 2, rank % 2 == 0
+        pair = (2 * replica, 2 * replica + 1)
+        rows = [TensorRow("parameter", None, name, shape) for name, shape in (("0", (6, 2)), ("1", (3, 3)))]
+        tied = 0 if first else 1
+        rows = rows if first else [rows[1]._replace(name="0"), rows[0]._replace(name="1")]
+        records: list[Record] = [all_reduce(6, 2, op="broadcast", group=pair)] if given else []
+        records.append(TensorTable(0, 0, tuple(rows)))
+        for nth in range(3):
+            own = f"{nth}{rank % 2}"
+            hashes = [own, own]
+            hashes[tied] = own if drifts and nth else f"{nth}tied"
+            records += [TensorHashes(0, nth, 0, tuple(hashes)), step(nth + 1)]
+        return records
+
+    result = params_in_sync.judge(case({rank: stage(rank) for rank in range(4)}))
+
+    assert result.status == status
+    if status == "warned":
+        assert (result.at, result.ranks) == (AT, (0, 1))
+        assert "(0 on rank 0, 1 on rank 1)" in result.detail
+    else:  # the replicas of each stage are compared
+        assert result.detail.startswith("2 tensors compared")
 
 
 @pytest.mark.parametrize(
