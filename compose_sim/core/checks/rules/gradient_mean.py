@@ -49,7 +49,7 @@ FIX_GATHER = (
     "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient; if the loss does not use the result, gather "
     "`tensor.detach()`."
 )
-_ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # whose steps do not depend on a constant factor
+ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # whose steps do not depend on a constant factor
 
 
 def judge(case: Case) -> Result:
@@ -225,7 +225,7 @@ def _scaled(reductions: Sequence[Reduction]) -> Result | None:
     text = f"at each of {len(factors)} steps the gradient that was used is {_times(times)} the mean of those that {who} computed"
     why = "gradients are added but not divided" if times > 1 else "gradients are divided by the number of ranks twice"
     fix = _FIX_DIVIDE if times > 1 else _FIX_ONCE
-    unsure = first.type.startswith(_ADAPTIVE) or any(each.step.in_forward for each in reductions)
+    unsure = first.type.startswith(ADAPTIVE) or any(each.step.in_forward for each in reductions)
     return (warned if unsure else failed)(f"{text}: {why}", fix=fix, at=first.at, ranks=reductions[0].ranks)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import sqrt
 
 from compose_sim.core.checks import FAILED, Case, Result, failed, not_applicable, passed, warned
+from compose_sim.core.checks.evidence.epochs import loaders, training_loaders
 from compose_sim.core.checks.evidence.global_counts import divided_losses
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
 from compose_sim.core.checks.evidence.replay_diff import (
@@ -21,11 +23,13 @@ from compose_sim.core.checks.evidence.replay_diff import (
     steps_of,
     why_not_joined,
 )
+from compose_sim.core.checks.rules.gradient_mean import ADAPTIVE
 from compose_sim.core.checks.rules.matches_single import why_not
 from compose_sim.core.checks.wording import where
+from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective
-from compose_sim.node.records.replays import RecordedModels, ReplayedStep, Settings
+from compose_sim.node.records.replays import RecordedModels, RecordedStep, ReplayedStep, Settings
 
 QUESTION = "Is the gradient the mean over all samples, and the learning rate scaled once?"
 _SLACK = 1.05  # above the world size, for learning rates that were rounded
@@ -38,7 +42,7 @@ def judge(case: Case) -> Result:
     """Compare gradients and learning rates of all ranks with those of one rank with the same batches."""
     why = why_not(case)
     if why:
-        return _accumulated(case) or _divided_by_all(case) or not_applicable(why)
+        return _accumulated(case) or _never_divided(case) or _divided_by_all(case) or not_applicable(why)
     world_size = case.observed.world_size
     rate = _rate_scaled_twice(steps_of(case.single), world_size)
     if rate:
@@ -63,7 +67,7 @@ def judge(case: Case) -> Result:
     if not steps or beyond_tolerance(steps, case):
         return not_applicable("the loss is not a mean over samples, so it has no scale to compare")
     scales = [1 / (step.ratio or 1.0) for step in steps]
-    return passed(
+    return _never_divided(case) or passed(
         f"gradients of {world_size} ranks are {min(scales):.3f} to {max(scales):.3f} times those of one rank with the same batches"
     )
 
@@ -71,14 +75,8 @@ def judge(case: Case) -> Result:
 def _accumulated(case: Case) -> Result | None:
     """Find backward passes of a step that add up to the mean divided by the number of ranks, which reduction divides by again."""
     world_size = case.observed.world_size
-    for each in optimizers(case.observed):
-        reductions = [found for found in each.reductions if len(found.ranks) == world_size]
-        totals = {round((found.step.mean_times or 0.0) * found.step.backwards, 6) for found in reductions}
-        step = reductions[0].step if reductions else None
-        if step is None or step.backwards < 2 or len(totals) > 1 or len(reductions) < _SETTLED:
-            continue
-        is_mean = all(found.factor is not None and abs(found.factor - 1) < _NEAR for found in reductions)
-        if is_mean and abs(totals.pop() * world_size - 1) < _NEAR:
+    for step, total in _added_up(case):
+        if abs(total * world_size - 1) < _NEAR:
             return warned(
                 f"each step adds up {step.backwards} backward passes of a loss divided by {1 / (step.mean_times or 1.0):.4g}: together "
                 f"1/{world_size} of the mean, and reduction takes the mean over {world_size} ranks as well",
@@ -86,6 +84,36 @@ def _accumulated(case: Case) -> Result | None:
                 at=step.at,
             )
     return None
+
+
+def _never_divided(case: Case) -> Result | None:
+    """Find backward passes of a step, each of the mean over a batch of one loader, that nothing divides by their number."""
+    if len(training_loaders(case) or loaders(case)) != 1:
+        return None  # such as one for each domain, whose losses are added
+    steps = [each for each in case.observed.of(RecordedStep) if each.rank == 0]
+    for step, total in _added_up(case):
+        own = [each.fetched for each in steps if each.optimizer == step.optimizer]
+        batches = {later - earlier for earlier, later in pairwise(own)}
+        is_adaptive = step.type.startswith(ADAPTIVE)  # which undoes a factor
+        if abs(total - step.backwards) < _NEAR and batches == {step.backwards} and not is_adaptive:
+            return warned(
+                f"each step adds up {step.backwards} backward passes, each of the mean over a batch, and nothing divides by "
+                f"{step.backwards}: its gradient is {step.backwards} times the mean over all samples of the step",
+                fix=f"Divide the loss of each batch: `(loss / {step.backwards}).backward()`. If the learning rate is meant for the "
+                "sum, nothing is wrong.",
+                at=step.at,
+            )
+    return None
+
+
+def _added_up(case: Case) -> Iterator[tuple[SketchedStep, float]]:
+    """Yield steps that used the mean over ranks of several backward passes of mean losses, and the sum of what multiplies these."""
+    for each in optimizers(case.observed):
+        reductions = [found for found in each.reductions if len(found.ranks) == case.observed.world_size]
+        totals = {round((found.step.mean_times or 0.0) * found.step.backwards, 6) for found in reductions}
+        is_mean = all(found.factor is not None and abs(found.factor - 1) < _NEAR for found in reductions)
+        if is_mean and len(totals) == 1 and len(reductions) >= _SETTLED and reductions[0].step.backwards > 1:
+            yield reductions[0].step, totals.pop()
 
 
 def _divided_by_all(case: Case) -> Result | None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.loss_scale import judge
 from compose_sim.core.events.observations import Observed
-from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.data import LoaderInfo
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.record import Record
-from compose_sim.node.records.replays import RecordedModels
+from compose_sim.node.records.replays import RecordedModels, RecordedStep
 from tests.core.checks.rules.cluster import WORLD, collective, two_nodes
 from tests.core.checks.rules.replays import AT, case, recorded, step
 
@@ -146,3 +147,35 @@ def test_a_sum_divided_by_the_count_of_all_ranks_makes_up_for_the_mean(
         steps = [step(number, ratio=4.0, difference=0.75) for number in range(4)]
         replayed = judge(case(*steps, observed=two_nodes(records).observed))
         assert (replayed.status, replayed.fix) == (status, result.fix)
+
+
+@pytest.mark.parametrize(
+    ("times", "used", "batches", "others", "status"),
+    [
+        (1.0, 1.0, 2, [], WARNED),
+        (0.5, 1.0, 2, [], PASSED),
+        (1.0, 0.5, 2, [], PASSED),  # gradients are divided after the last pass
+        (1.0, 1.0, 1, [], PASSED),  # two losses of one batch
+        (1.0, 1.0, 2, [LoaderInfo(1, "Target")], PASSED),  # one loss for each of two loaders
+    ],
+)
+def test_accumulated_batches_are_divided_by_their_number(
+    times: float, used: float, batches: int, others: list[Record], status: str
+) -> None:
+    def records(rank: int) -> list[Record]:
+        rows = (SketchedTensor(0, "weight", (4, 2)),)
+        found: list[Record] = [LoaderInfo(0, "Source"), *others, SketchedTensors(0, rows)]
+        for nth in range(1, 5):
+            own, mean = ((scale * 1.0, 2.0, nth, 1.0) for scale in (rank, 1.5))
+            found += [
+                RecordedStep(nth - 1, 0, fetched=nth * batches),
+                SketchedStep(
+                    0, nth, (own,), (tuple(used * each for each in mean),), ((),), ((),), 2, times, type="SGD", at=AT
+                ),
+            ]
+        return found
+
+    result = judge(case(step(0), step(1), observed=two_nodes(records).observed))
+
+    assert result.status == status
+    assert (result.at == AT) == (status == WARNED)
