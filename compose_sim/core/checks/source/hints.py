@@ -131,6 +131,8 @@ def _on_one_rank(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def _chooses_one_rank(test: ast.expr) -> bool:
     nodes = [*ast.walk(test)]
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and len(nodes) < _MOST_NODES:
+        return any(map(_chooses_one_rank, test.values))
     names = [_name(node).lower() for node in nodes if isinstance(node, (ast.Name, ast.Attribute))]
     compares = isinstance(test, ast.Compare) and any(isinstance(each, ast.Constant) for each in test.comparators)
     is_flag = isinstance(test, (ast.Name, ast.Attribute, ast.Call))

@@ -15,6 +15,8 @@ from tests.builders import ROOT
         ("DataLoader(data, shuffle=True)\nDataLoader(data, shuffle=True, sampler=None)", []),
         ("if dist.get_rank() == 0:\n    dist.all_reduce(loss)", [2]),
         ("if accelerator.is_main_process:\n    dist.barrier()", [2]),
+        ("if rank == 0 and step % 10 == 0:\n    dist.barrier()", [2]),
+        ("if rank == 0 or step % 10 == 0:\n    dist.barrier()", []),
         ("if rank == 0:\n    dist.broadcast(a, 0)\nelse:\n    dist.broadcast(b, 0)", []),
         ("if rank == 0:\n    dist.send(a, 1)\n    dist.all_reduce(a, group=first)", []),
         ("if local_rank != 0:\n    dist.barrier()\nload()\nif local_rank == 0:\n    dist.barrier()", []),
