@@ -98,7 +98,9 @@ def _too_few_nodes(state: ClusterState, *, now: float) -> StopReason | None:
     """Return a reason if fewer nodes are left than a round needs, and no lost node is expected back."""
     gone = missing_nodes(state)
     since = max((last_hope(state, node.name) for node in gone), default=now)
-    if now - since <= NODES_MUST_COME_WITHIN_S or any(is_promised(state, node.name) for node in gone):
+    somebody_may_help = state.elastic or state.faults  # else nobody has made the node end, and nobody starts it again
+    patience = NODES_MUST_COME_WITHIN_S if somebody_may_help else _PEERS_MUST_END_WITHIN_S
+    if now - since <= patience or any(is_promised(state, node.name) for node in gone):
         return None
     first = blame_fault(state, first_cause(state))
     why = f": {first.message}" if first else ""

@@ -205,7 +205,8 @@ def test_a_node_whose_fault_brings_nobody_back_is_not_waited_for_for_ever() -> N
 def test_a_node_that_died_by_itself_is_not_waited_for_for_ever() -> None:
     """With restarts left the others would wait for it; nobody starts it again."""
     story = running(PATIENT).lost(5.1, 1).stopped(5.2, {1: 137})
-    stop = reason_to_stop(story.state, PATIENT, now=66.0)
+    assert reason_to_stop(story.state, PATIENT, now=9.0) is None
+    stop = reason_to_stop(story.state, PATIENT, now=11.0)
 
     assert stop is not None
     assert stop.cause is not None
