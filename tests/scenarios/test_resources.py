@@ -98,7 +98,7 @@ def test_too_few_process_ids_are_named(limit: int, status: int) -> None:
         user = str(70_000 + secrets.randbelow(100_000))
         reads_our_python = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
         as_user = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups", *reads_our_python)
-        words = ("up", "--engine", "local", "--nproc-per-node", "3", "--python", "/usr/bin/python3")
+        words = ("up", "--engine", "local", "--nproc-per-node", "3", "--python", "/usr/bin/python3", "--force")
         done = subprocess.run(
             [*as_user, "prlimit", f"--nproc={limit}", *COMMAND, *words, "--recipe", "exec", "--", "true"],
             cwd=name,

@@ -54,6 +54,8 @@ class Host:
     free_memory_bytes: int | None = None  # available to new processes; this and the next two are None if unknown
     free_disk_bytes: int | None = None  # on the disk of the runs
     free_process_ids: int | None = None  # for processes and threads
+    own_free_memory_bytes: int | None = None  # what limits of the caller leave plain processes; None if there are none
+    own_free_process_ids: int | None = None
     most_neighbors: int | None = None  # entries in the kernel's table of neighbors; None if unknown
     folder: str  # the working directory, mounted on all nodes at the same path
     user_id: int  # nodes run as the caller, or as the owner of the folder if the caller is root

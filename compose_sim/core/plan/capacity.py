@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import isqrt
 
@@ -25,7 +25,8 @@ _LEAST_RANK_BYTES = {"warm": 35 * _MIB, "command": 8 * _MIB}
 _IMPORT_BYTES = 140 * _MIB
 _LEAST_NODE_BYTES = {"docker": 100 * _MIB, "local": 20 * _MIB}
 _LEAST_DISK_BYTES, _DISK_BYTES_PER_NODE = 8 * _MIB, 64 << 10
-_RANK_PROCESSES = 5
+_RANK_PROCESSES = {"command": 1}  # a program that may start no thread; one with torch starts some
+_TORCH_PROCESSES = 5
 _NODE_PROCESSES = {"docker": 20, "local": 2}  # Docker runs a program for each container
 _MOST_RESERVED_BYTES = 1 << 30
 
@@ -52,6 +53,8 @@ def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str,
     Raises SpecError if the nodes cannot all run on this machine, with the largest number that can, unless the spec has `force`.
     """
     ranks = [node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs][: spec.initial_node_count]
+    if engine == "local":
+        host = _within_own_limits(host)
     if engine == "docker" and launcher == "warm" and not spec.force:
         _refuse_small_limits(spec)
     found = _shortages(ranks, host, engine=engine, launcher=launcher)
@@ -67,6 +70,17 @@ def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str,
     fewer = f"composesim up --nodes {worst.nodes} … is the largest number that fits" if worst.nodes else "free some"
     hints = [worst.fix, fewer, "--force starts them nevertheless", "composesim doctor"]
     raise SpecError(problem, hint="; ".join(filter(None, hints)))
+
+
+def _within_own_limits(host: Host) -> Host:
+    """Return the host as plain processes see it, for which the limits of the caller hold."""
+    memory = (host.free_memory_bytes, host.own_free_memory_bytes)
+    processes = (host.free_process_ids, host.own_free_process_ids)
+    return replace(host, free_memory_bytes=_least(memory), free_process_ids=_least(processes))
+
+
+def _least(numbers: Iterable[int | None]) -> int | None:
+    return min((number for number in numbers if number is not None), default=None)
 
 
 def _refuse_small_limits(spec: ClusterSpec) -> None:
@@ -97,7 +111,8 @@ def default_memory_bytes(host: Host) -> int | None:
 def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> list[_Shortage]:
     rank_bytes = _LEAST_RANK_BYTES.get(launcher, _IMPORT_BYTES)
     memory = [_LEAST_NODE_BYTES[engine] + rank_bytes * count for count in ranks]
-    processes = [_NODE_PROCESSES[engine] + _RANK_PROCESSES * count for count in ranks]
+    rank_processes = _RANK_PROCESSES.get(launcher, _TORCH_PROCESSES)
+    processes = [_NODE_PROCESSES[engine] + rank_processes * count for count in ranks]
     disk = [_DISK_BYTES_PER_NODE] * len(ranks)
     found = []
     if host.free_memory_bytes is not None and sum(memory) > host.free_memory_bytes:

@@ -16,7 +16,14 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
-from compose_sim.engine.host.capacity import available_memory, free_disk, free_process_ids, most_neighbors
+from compose_sim.engine.host.capacity import (
+    available_memory,
+    free_disk,
+    free_process_ids,
+    most_neighbors,
+    own_free_memory,
+    own_free_process_ids,
+)
 from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.host.docker_socket import daemon_ids
 from compose_sim.engine.host.gpus import inspect_gpus
@@ -95,6 +102,8 @@ def inspect_host(
             free_memory_bytes=available_memory(),
             free_disk_bytes=free_disk(runs or folder),
             free_process_ids=free_process_ids(),
+            own_free_memory_bytes=own_free_memory(),
+            own_free_process_ids=own_free_process_ids(),
             most_neighbors=most_neighbors(),
             folder=str(folder),
             user_id=nodes.user,
