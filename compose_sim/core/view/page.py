@@ -23,6 +23,7 @@ from compose_sim.core.state.rank_places import speaks_for_another
 from compose_sim.core.state.state import ClusterState, RankState, initial_state
 from compose_sim.core.state.timeline import KINDS, Span
 from compose_sim.core.verdict.hang import diagnose, standings_of
+from compose_sim.core.view.holds import divided_at_holds, holds_of
 
 Message = dict[str, Any]
 _END_OF_NODE = ("node-lost", "node-stopped")
@@ -123,10 +124,13 @@ class PageFold:
 
     def add_spans(self, spans: Iterable[Span]) -> None:
         """Take further spans of the timeline."""
-        start = self.state.started_at or 0.0
-        for span in spans:
+        start, holds = self.state.started_at or 0.0, holds_of(self.state)
+        for span in (each for whole in spans for each in divided_at_holds(whole, holds)):
+            if span.late == span.rank:
+                self._stalls[span.rank].append([self._since(span.began), self._since(span.began + span.lasted), False])
+                continue
             self._shares[span.rank][span.kind] += span.lasted
-            if span.late is not None and span.late != span.rank:
+            if span.late is not None:
                 self._shares[span.late]["caused"] += span.lasted
             text = self._texts.get(span.what)
             if text is None:

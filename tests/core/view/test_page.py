@@ -112,3 +112,25 @@ def test_a_long_run_is_thinned_and_the_page_says_so() -> None:
     assert len(message["metrics"]) == 10
     assert len(message["logs"]) == 10
     assert len(message["now"]["left_out"]) == 2
+
+
+def test_a_collective_that_only_the_end_of_a_fault_let_go_on_was_a_wait_for_the_rank_that_it_held() -> None:
+    plan = a_plan(nodes=2)
+    fold = PageFold(plan)
+    story = Story(plan)
+    story.events[0] = Event(t=1.0, kind="started")
+    story.starts(1.0, 0, 1).round(2.0, 0, 1).fault(4.0, "f", "pause", 1).heals(6.0, "f")
+    fold.add_events(story.events)
+    ended_before = Span(0, "moving", 3.0, 2.0, 6, "all_reduce #1")
+    fold.add_spans([ended_before, *(Span(rank, "moving", 3.0, 4.0, 7, "all_reduce #2") for rank in (0, 1))])
+    message = fold.take(report=None, is_over=False)
+
+    assert [(rank, KINDS[kind], began, lasted, late) for rank, kind, began, lasted, _, _, late in message["spans"]] == [
+        (0, "moving", 2_000_000, 2_000_000, None),
+        (0, "moving", 2_000_000, 1_050_000, None),
+        (0, "waiting", 3_050_000, 1_950_000, 1),
+        (0, "moving", 5_000_000, 1_000_000, None),
+        (1, "moving", 2_000_000, 1_050_000, None),
+        (1, "moving", 5_000_000, 1_000_000, None),
+    ]
+    assert message["now"]["stalls"] == {1: [[3.05, 5.0, False]]}
