@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import log2
+
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.gradient_sums import optimizers, scaled_apart
 from compose_sim.core.units import format_count
@@ -13,6 +15,16 @@ QUESTION = "Are gradients clipped by their whole norm, after they are unscaled?"
 _LEAST = 3  # steps that must show the same
 _SPREAD = 1.01
 _APART = 1.001  # the norms of parts may differ little
+_EXACTLY = 1e-4
+_OWN_NORM = (
+    "clips by a norm that also counts gradients of its own",
+    "Clip by a norm that is equal on all ranks: add up over the ranks the squares of what only one rank holds, such as an expert or a "
+    "shard, then call torch.nn.utils.clip_grads_with_norm_.",
+)
+_OWN_SCALE = (
+    "divides by a loss scale of its own",
+    "Give all ranks the same loss scale: reduce whether a gradient is infinite (`op=dist.ReduceOp.MAX`) before the scale changes.",
+)
 
 
 def judge(case: Case) -> Result:
@@ -80,11 +92,13 @@ def _scaled_apart(case: Case) -> Result | None:
             continue
         step, by_rank = different[0]
         shown = ", ".join(f"rank {rank}: {factor:.3g}" for rank, factor in sorted(by_rank.items()))
+        # Loss scales are doubled and halved.
+        has_scales = all(abs(log2(factor) - round(log2(factor))) < _EXACTLY for factor in by_rank.values())
+        why, fix = _OWN_SCALE if has_scales else _OWN_NORM
         return failed(
             f"at {len(different)} of {len(optimizer.steps)} steps each rank multiplied the mean gradient by another factor "
-            f"({shown}), as if it clips by a norm that also counts gradients of its own: the copies of a parameter drift apart",
-            fix="Clip by a norm that is equal on all ranks: add up over the ranks the squares of what only one rank holds, such as an "
-            "expert or a shard, then call torch.nn.utils.clip_grads_with_norm_.",
+            f"({shown}), as if it {why}: the copies of a parameter drift apart",
+            fix=fix,
             at=step.at,
             ranks=sorted(by_rank),
         )

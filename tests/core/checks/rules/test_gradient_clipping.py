@@ -53,8 +53,15 @@ def test_nothing_is_judged_if_nothing_was_clipped() -> None:
     assert judge(case({0: [], 1: []})).status == "not-applicable"
 
 
-@pytest.mark.parametrize(("factors", "status"), [((0.5, 0.49), "failed"), ((0.5, 0.5), "not-applicable")])
-def test_copies_are_clipped_by_the_same_norm(factors: tuple[float, float], status: str) -> None:
+@pytest.mark.parametrize(
+    ("factors", "status", "cause"),
+    [
+        ((0.5, 0.49), "failed", "clips by a norm"),
+        ((0.5, 0.25), "failed", "divides by a loss scale of its own"),
+        ((0.5, 0.5), "not-applicable", ""),
+    ],
+)
+def test_copies_are_clipped_by_the_same_norm(factors: tuple[float, float], status: str, cause: str) -> None:
     tensors = SketchedTensors(0, tuple(SketchedTensor(None, f"{row} of group 0", (4, 2)) for row in range(2)))
     before = ((0.5, 0.1, -0.3, 0.9),) * 2
 
@@ -84,4 +91,6 @@ def test_copies_are_clipped_by_the_same_norm(factors: tuple[float, float], statu
         for rank in range(2)
     }
 
-    assert judge(case(notes)).status == status
+    result = judge(case(notes))
+    assert result.status == status
+    assert cause in result.detail
