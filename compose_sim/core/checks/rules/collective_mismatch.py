@@ -69,7 +69,11 @@ def _differ(case: Case, group: IssuingGroup) -> Result | None:
             if what and _is_uneven(case, group, first, other):
                 return _left_to_uneven_inputs(group)
             if what or (finished and first.forwards != other.forwards):
-                return _say_difference(group, index, together, what or _POSITION)
+                found = _say_difference(group, index, together, what or _POSITION)
+                gone = departure(case) if what == "collective" and case.verdict == "hung" else None
+                if gone:
+                    return failed(f"{gone.text}; {found.detail}", fix=FIX, at=gone.at, ranks=gone.left)
+                return found
         if _shapes_differ([each.seen for each in together]):
             return _say_difference(group, index, together, "shape")
     return None

@@ -36,7 +36,12 @@ def departure(case: Case) -> Departure | None:
     """Return how some ranks left the loop in which others wait; None if the sources do not show it."""
     places = {rank.rank: _places(case, rank) for rank in case.observed}
     steps = {rank.rank: sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed}
-    for file, line in sorted({place for mine in places.values() for place in mine[:1]}):
+    seen = sorted({place for mine in places.values() for place in mine[:1]})
+    if all(
+        len(mine) != 1 for mine in places.values()
+    ):  # of all ranks that still run, it is known who called what waits
+        seen += sorted({place for mine in places.values() for place in mine[1:]} - set(seen))
+    for file, line in seen:
         tree = parsed(source_of(case, file))
         for loop in _loops(tree, line) if tree else ():
             inside = [
@@ -44,7 +49,8 @@ def departure(case: Case) -> Departure | None:
             ]
             left = [rank for rank in places if rank not in inside]
             if inside and left:
-                return _departure(file, loop, line, left, inside, steps)
+                waiting = next((at[1] for rank in inside for at in places[rank] if at[0] == file), line)
+                return _departure(file, loop, waiting, left, inside, steps)
     return None
 
 
