@@ -9,10 +9,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from compose_sim.engine.lifetime.interrupts import interrupts_delayed
 from compose_sim.engine.project_owner import Owner, as_user
 from compose_sim.errors import CommandError, EngineSilentError
 from compose_sim.node.shared.process import shell_status
@@ -214,28 +215,8 @@ def _start_bound(argv: Sequence[str], env: Mapping[str, str] | None = None) -> s
 
 def _start(argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a program that the kernel ends with the thread that called this."""
-    with _signals_delayed():
+    with interrupts_delayed():  # Python throws away what a handler raises in the functions that it calls after a fork
         return subprocess.Popen(argv, preexec_fn=_die_with_parent, **options)
-
-
-@contextmanager
-def _signals_delayed() -> Iterator[None]:
-    """Delay signals until the end: Python throws away what a handler raises in the functions that it calls after a fork."""
-    if threading.current_thread() is not threading.main_thread():  # handlers run in that thread only
-        yield
-        return
-    came: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    raising = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in raising:
-        signal.signal(number, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in raising.items():
-            signal.signal(number, handler)
-        for each in came:
-            signal.raise_signal(each)
 
 
 def _kill_group(leader: subprocess.Popen[bytes]) -> None:

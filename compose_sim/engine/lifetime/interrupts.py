@@ -1,4 +1,4 @@
-"""Turn Ctrl-C, SIGTERM and SIGHUP into an exception while a run waits for the engine, and into a queue entry while its loop runs.
+"""Handle Ctrl-C, SIGTERM and SIGHUP: raise an exception while a run waits for the engine, and queue an entry while its loop runs.
 
 An exception in the middle of that loop would lose the events that were just read. It also corrupts objects of `threading`:
 an interrupted wait on an Event can leave the lock held, and the run would hang when it should end.
@@ -41,7 +41,7 @@ class WakeUps:
 def interrupts_raise() -> Iterator[None]:
     """Raise KeyboardInterrupt for these signals inside the context."""
 
-    def interrupt() -> None:
+    def interrupt(_: int) -> None:
         raise KeyboardInterrupt
 
     with _handled(interrupt):
@@ -51,8 +51,20 @@ def interrupts_raise() -> Iterator[None]:
 @contextmanager
 def interrupts_wake(wake_ups: WakeUps) -> Iterator[None]:
     """Queue these signals inside the context."""
-    with _handled(lambda: wake_ups.wake(interrupt=True)):
+    with _handled(lambda _: wake_ups.wake(interrupt=True)):
         yield
+
+
+@contextmanager
+def interrupts_delayed() -> Iterator[None]:
+    """Delay these signals until the end of the context."""
+    came: list[int] = []
+    try:
+        with _handled(came.append):
+            yield
+    finally:
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _leave(terminals: Sequence[int]) -> None:
@@ -66,7 +78,8 @@ def _leave(terminals: Sequence[int]) -> None:
 
 
 @contextmanager
-def _handled(handle: Callable[[], None]) -> Iterator[None]:
+def _handled(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call `handle` with the number of each of these signals inside the context."""
     if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers in that thread only
         yield
         return
@@ -74,9 +87,9 @@ def _handled(handle: Callable[[], None]) -> Iterator[None]:
     numbers = [number for number in _NUMBERS if (number, signal.getsignal(number)) != (signal.SIGINT, signal.SIG_IGN)]
     terminals = [number for number in (1, 2) if os.isatty(number)]
 
-    def handle_signal(*_: object) -> None:
+    def handle_signal(number: int, _: object) -> None:
         _leave(terminals)
-        handle()
+        handle(number)
 
     before = {number: signal.signal(number, handle_signal) for number in numbers}
     try:
