@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, interrupts_wake
+from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_delayed, interrupts_raise, interrupts_wake
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -19,6 +19,15 @@ def test_a_signal_is_told_or_raised_as_asked(number: signal.Signals) -> None:
         assert wake_ups.wait(60)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
+
+
+def test_a_delayed_signal_comes_when_the_context_ends() -> None:
+    done = []
+    with interrupts_raise(), pytest.raises(KeyboardInterrupt), interrupts_delayed():
+        signal.raise_signal(signal.SIGTERM)
+        done.append("the rest of the context")
+
+    assert done
 
 
 def test_news_that_end_nothing_are_no_wish_to_end() -> None:
