@@ -23,10 +23,14 @@ def test_a_signal_is_told_or_raised_as_asked(number: signal.Signals) -> None:
 
 def test_a_delayed_signal_comes_when_the_context_ends() -> None:
     done = []
-    with interrupts_raise(), pytest.raises(KeyboardInterrupt), interrupts_delayed():
-        signal.raise_signal(signal.SIGTERM)
-        done.append("the rest of the context")
 
+    def interrupted() -> None:
+        with interrupts_delayed():
+            signal.raise_signal(signal.SIGTERM)
+            done.append("the rest of the context")
+
+    with interrupts_raise(), pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert done
 
 
