@@ -48,7 +48,8 @@ def current_waits(
     it, as are all ranks of a paused, stopped or isolated node.
     """
     present = {rank for rank, each in state.ranks.items() if each.phase != "exited" and not each.stopped}
-    held = {name for name in state.nodes if phase_of(state, name) in _HOLDS}
+    phases = {name: phase_of(state, name) for name in state.nodes}
+    held = {name for name, phase in phases.items() if phase in _HOLDS}
     active = {rank for rank in present - halted if state.ranks[rank].node not in held}
     joining = {rank: CurrentWait(_INIT, None) for rank in active if state.ranks[rank].in_init}
     waits = joining | {rank: each for rank, each in waits.items() if rank in active}
@@ -61,7 +62,8 @@ def current_waits(
         expected = _expected(each, present, members.get((state.generation or 0, each.group), set()))
         # Who waits for nobody comes first.
         late = sorted(expected - here - each.left, key=lambda other: (other in waits, other))
-        complete = len(here) == each.size or bool(expected)
+        is_cut = any(phases[state.ranks[other].node] == "partitioned" for other in here)
+        complete = (len(here) == each.size or bool(expected)) and not is_cut
         kind = "waiting" if late else "moving" if complete else "collective"
         began = None if each.since is None else max(0.0, round(each.since - (state.started_at or each.since), 3))
         lasted = None if each.since is None else max(0.0, round(now - each.since, 1))

@@ -84,10 +84,11 @@ def test_ranks_that_join_wait_for_the_others_and_those_that_have_exited_for_nobo
 
 def test_ranks_wait_for_one_that_is_stopped_in_the_collective_by_whatever_means() -> None:
     plan, waits = a_plan(nodes=4), {rank: of_world(7) for rank in range(4)}
-    paused = begun(plan).trains(3.0, 1, 2).fault(8.0, "f", "pause", 2).state
+    paused, parted = (begun(plan).trains(3.0, 1, 2).fault(8.0, "f", kind, 2).state for kind in ("pause", "partition"))
     expected = {rank: ("waiting", [2]) for rank in (0, 1, 3)}
 
     assert seen(a_state(), waits, 2) == expected
     assert seen(paused, waits) == expected
+    assert seen(parted, waits) == dict.fromkeys(range(4), ("collective", []))
     left = {rank: replace(each, left=frozenset({2})) for rank, each in waits.items() if rank != 2}
     assert seen(a_state(), left, 2) == {rank: ("moving", []) for rank in (0, 1, 3)}
