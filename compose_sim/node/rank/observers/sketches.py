@@ -168,14 +168,17 @@ def _passes(mine: list[Own | None]) -> tuple[tuple[Sketch, ...], ...]:
     return tuple(tuple(map(_plain, each)) for each in zip(*found))
 
 
-def _begin_backward(context: RankContext, tensors: Any, _: dict[str, Any]) -> None:
+def _begin_backward(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
     if context.mode != "record":
         return
     window: Window = context.memory.setdefault(_WINDOW, Window())
     if window.began_at is None:
         window.began_at = issued(context)
     root = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
-    window.scales.add(scale_of(getattr(root, "grad_fn", None)))
+    is_loss = (
+        options.get("grad_tensors") is None
+    )  # else the output of a pipeline's stage, which is no mean over samples
+    window.scales.add(scale_of(getattr(root, "grad_fn", None)) if is_loss else None)
 
 
 def _end_backward(context: RankContext, _: bool) -> None:
