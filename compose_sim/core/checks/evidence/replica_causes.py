@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from math import isfinite
 
@@ -151,10 +152,16 @@ def _is_equal_again(optimizer: Optimizer, stepped: Mapping[int, list[int]], exch
 
 
 def _exchanges_before_steps(rank: RankObserved, optimizer: int) -> list[int]:
-    found, exchanges = [], 0
+    """Return how often a rank had done what it did last before its first step, at each step: no barrier or metric counts as one."""
+    found: list[int] = []
+    issued = Counter[object]()
+    last: object = None
+    exchange: object = None
     for each in rank.of(Collective, DdpForward, OptimizerStep):
         if not isinstance(each, OptimizerStep):
-            exchanges += 1
+            last = (each.op, each.shapes) if isinstance(each, Collective) else each.ddp
+            issued[last] += 1
         elif each.optimizer == optimizer:
-            found.append(exchanges)
+            exchange = exchange if found else last
+            found.append(issued[exchange])
     return found

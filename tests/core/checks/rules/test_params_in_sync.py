@@ -179,6 +179,27 @@ def test_a_step_that_one_rank_left_out_shows_although_too_few_follow_to_compare(
         assert (result.at, result.ranks) == (AT, (1,))
 
 
+def test_a_rank_may_go_on_alone_after_the_others_waited_for_it() -> None:
+    def member(rank: int) -> Records:
+        notes: Records = [
+            GROUP,
+            table("weight", model=None),
+            SketchedTensors(0, (SketchedTensor(None, "weight", (4, 2)),)),
+        ]
+        for made in range(1, 5 if rank == 0 else 4):
+            notes.append(all_reduce(4, 2) if made < 4 else all_reduce(op="barrier"))
+            weight, used = (made + 1.0, 2.0, 3.0, made / 2), (1.5, 2.0, made, 1.0)
+            own = (1.0 + rank, *used[1:])
+            notes += [
+                state(made - 1, f"{made}"),
+                step(made),
+                SketchedStep(0, made, (own,), (used,), (weight,), (weight,)),
+            ]
+        return notes if rank == 0 else [*notes, all_reduce(op="barrier")]
+
+    assert judge(case({rank: member(rank) for rank in range(2)})).status == PASSED
+
+
 def test_a_rank_that_left_out_a_step_is_named_with_the_numbers_of_steps() -> None:
     used = [(1.0, 2.0, 3.0, 4.0), (2.0, 5.0, 1.0, 7.0), (4.0, 4.0, 3.0, 1.0)]
     ranks = {rank: sketched(used[: 3 - rank], rank=rank, differs=False) for rank in range(2)}
