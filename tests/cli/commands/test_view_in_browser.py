@@ -97,3 +97,35 @@ def test_the_cluster_shows_who_is_awaited_in_which_collective_while_the_run_goes
             assert tab.errors == []
     finally:
         project.run("down", "--run", run)
+
+
+STUCK = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 1:
+    open("never").read()
+dist.barrier()
+"""
+
+
+@pytest.mark.train
+def test_a_page_that_follows_a_run_into_a_hang_shows_the_stack_of_the_cause_first(project: Project) -> None:
+    os.mkfifo(project.folder / "never")
+    project.write("train.py", STUCK)
+    run = f"stuck-{secrets.token_hex(3)}"
+    shape = ("--engine", "local", "--nodes", "3", "--hang-timeout", "3s")
+    project.run("up", *shape, "--detach", "--name", run, "train.py")
+    try:
+        with served(project, run) as page, a_tab() as tab:
+            tab.open(f"http://{page.place}/#token={page.token}")
+            picture = "document.getElementById('picture').textContent"
+            tab.wait_for(f"{picture}.includes('Ranks 0 and 2 wait for rank 1 in barrier #2 (train.py, line 7)')")
+            tab.wait_for("run.now.is_over && document.querySelectorAll('.stacks h3').length === 3")
+            titles = tab.run("[...document.querySelectorAll('.stacks h3')].map((each) => each.textContent)")
+            assert titles == ["rank 1 the cause", "rank 0 collateral", "rank 2 collateral"]
+            assert tab.run("document.querySelector('.stacks .frame.mine').textContent") == "train.py:6 <module>"
+            assert tab.run("document.querySelector('.pill').textContent") == "✘ hung"
+            assert tab.errors == []
+    finally:
+        project.run("down", "--run", run)
