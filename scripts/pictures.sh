@@ -53,6 +53,7 @@ picture hang hang '' up --engine local --nodes 3 --hang-timeout 2s hang.py
 picture check samples '' check --engine local train.py
 picture elastic timeline $timeline play loss.yaml train_ddp.py --epochs 20
 picture faults timeline $timeline play pause.yaml train_ddp.py --epochs 3
+picture scenarios timeline $timeline play node-0-loss --engine local train_ddp.py --epochs 20
 picture links cluster '' up --nodes 4 --link ethernet-10g --link node-0,node-1:node-2,node-3=1gbit train_ddp.py --epochs 1
 (
     cd "$work"

@@ -26,7 +26,21 @@ def test_the_picture_of_the_page_was_made_from_the_present_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["check", "elastic", "emulation", "faults", "gpu-sharing", "hangs", "launchers", "links", "nodes", "view"]
+    "page",
+    [
+        "check",
+        "elastic",
+        "emulation",
+        "faults",
+        "gpu-sharing",
+        "hangs",
+        "launchers",
+        "links",
+        "nodes",
+        "recipes",
+        "scenarios",
+        "view",
+    ],
 )
 def test_a_page_about_a_concept_has_a_picture(page: str) -> None:
     assert re.search(r"!\[[^]]+\]\(pictures/[a-z-]+\.(png|svg)\)", (ROOT / "docs" / f"{page}.md").read_text())

@@ -137,7 +137,8 @@ def _of_the_run(message: PageMessage, pids: dict[str, int]) -> _Events:
     """Return rounds as instants, faults as asynchronous events, since they overlap, and samples of usage as counters."""
     now = message["now"]
     events: _Events = [
-        _instant(f"round {each['generation']}: {each['world_size']} ranks", each["began_s"]) for each in now["rounds"]
+        _instant(f"round {each['generation'] + 1}: {each['world_size']} ranks", each["began_s"])
+        for each in now["rounds"]
     ]
     if now["cause"]:
         events.append(_instant(f"{now['verdict']}: {now['cause']['message'].partition(chr(10))[0]}", now["t"]))

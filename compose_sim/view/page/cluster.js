@@ -134,7 +134,7 @@ const hatched = () => svg("defs", {}, svg("pattern", { id: "hatch", width: 5, he
 function masterAt(t) {
   const now = run.now, begun = now.rounds.filter((each) => t === null || each.began_s <= t), last = begun[begun.length - 1];
   if (now.master_ended_s !== null && (t === null || t >= now.master_ended_s)) return "has ended";
-  return last ? `round ${last.generation}, ${count(last.world_size, "rank")}` : "waits for nodes";
+  return last ? `round ${last.generation + 1}, ${count(last.world_size, "rank")}` : "waits for nodes";
 }
 
 function isJoined(name, t) {

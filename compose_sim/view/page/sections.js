@@ -62,7 +62,7 @@ function causeCard(now) {
 function historyCard(now) {
   const rows = [
     ...now.faults.map((each) => ["fault", each.begun_s, each.text, [each.healed_s !== null ? `healed at ${seconds(each.healed_s)}` : "not healed", each.recovered_s !== null ? `training went on after ${seconds(each.recovered_s)}` : "", each.steps_lost ? `${count(each.steps_lost, "step")} repeated` : ""]]),
-    ...now.rounds.slice(1).map((each) => ["round", each.began_s, `round ${each.generation} with ${count(each.world_size, "rank")}`, [each.nodes.join(", ")]]),
+    ...now.rounds.slice(1).map((each) => ["round", each.began_s, `round ${each.generation + 1} with ${count(each.world_size, "rank")}`, [each.nodes.join(", ")]]),
   ].sort((a, b) => a[1] - b[1]);
   const notes = [...now.notes, ...now.hints.map((each) => `${each.place.file}, line ${each.place.line}: ${each.text}`), now.bottleneck && now.is_over && !now.cause ? `Most likely limited by ${now.bottleneck.what}: ${now.bottleneck.why}` : ""].filter(Boolean);
   if (!rows.length && !notes.length) return null;

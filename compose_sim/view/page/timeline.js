@@ -198,7 +198,7 @@ function marks(pen, width, height, left) {
 }
 
 function marksOf(now) {
-  const found = now.rounds.slice(1).map((each) => ({ began: each.began_s, ended: each.began_s, color: "--accent", text: `round ${each.generation}: ${count(each.world_size, "rank")}` }));
+  const found = now.rounds.slice(1).map((each) => ({ began: each.began_s, ended: each.began_s, color: "--accent", text: `round ${each.generation + 1}: ${count(each.world_size, "rank")}` }));
   for (const fault of now.faults) {
     found.push({ began: fault.begun_s, ended: fault.healed_s === null ? Math.max(now.t, fault.begun_s) : fault.healed_s, color: "--warn", text: fault.text });
   }

@@ -30,7 +30,7 @@ def test_a_trace_has_nodes_ranks_collectives_and_faults() -> None:
     assert (waiting["name"], waiting["args"]["waits for rank"]) == ("all_reduce: waiting", 0)
     assert backward["tid"] != waiting["tid"]
     assert [(event["ph"], event["ts"]) for event in events if event.get("cat") == "fault"] == [("b", 2e6), ("e", 4e6)]
-    assert [event["name"] for event in events if event["ph"] == "i"] == ["round 0: 2 ranks"]
+    assert [event["name"] for event in events if event["ph"] == "i"] == ["round 1: 2 ranks"]
 
 
 def test_arrows_lead_from_send_to_receive_and_each_node_is_a_file_of_its_own() -> None:
