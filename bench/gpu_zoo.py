@@ -28,7 +28,7 @@ The columns are of different days, and so of different commits; a check without 
 
 - What the CPU misses in the same shape too needs four ranks, two nodes, or a node with more than one rank.
 - broken_experts_wrapped, broken_ignored_by_fsdp: these scripts failed with NCCL and CUDA (a tensor that is not contiguous; `foreach`
-  with DTensors among plain tensors). They have been changed since, and were not run again on a GPU.
+  with DTensors among plain tensors). They have been changed since, and both were found on one H100.
 - broken_deltas_of_two: on_cuda.py copied what `+=` should have changed. Mended, and found on one H100 since.
 - broken_chunked_by_hand, broken_sum_of_sliced_batch, broken_scale_of_own_slice: under on_cuda.py the run with one rank makes other
   batches on a real GPU; why is not known. The second, written for CUDA by hand, fails as it should (one H100, 2026-11-26).

@@ -69,7 +69,8 @@ class NodeRemoval:
                 return True
             except (ComposesimError, OSError) as error:
                 if not problem:
-                    problem = self._engine.problem() or str(error)
+                    evidence = error.evidence if isinstance(error, ComposesimError) else ""
+                    problem = self._engine.problem() or "\n".join(filter(None, (str(error), evidence)))
                     listener.progress(
                         f"{problem}\nWaiting to remove the nodes. Ctrl-C leaves that to a background process."
                     )

@@ -20,6 +20,7 @@ SETTLED_S = 600  # rules are installed before the network of their run exists; n
 # Docker may use either kind of tables: those that have the chain DOCKER-USER. One transaction replaces all rules of the run, and
 # removes those of runs that are gone: somebody may have removed their network by hand. A comment is `composesim:RUN@SECONDS`.
 # A transaction fails as a whole if another run removed one of these rules since they were listed; then it is made anew.
+# Tables that cannot be listed take no rule of ours either, such as where an extension is missing; 4 means that they are locked.
 # Rules are listed before the transaction begins: `iptables-legacy-restore` locks the tables as soon as it has read the first line.
 _SCRIPT = """
 for found in iptables-nft iptables-legacy iptables none; do
@@ -27,7 +28,7 @@ for found in iptables-nft iptables-legacy iptables none; do
 done
 [ $found = none ] && { echo "no iptables here shows Docker's chain DOCKER-USER" >&2; exit STATUS; }
 replace() {
-  rules=$($found -w 5 -S) || return
+  rules=$($found -w 5 -S) || { [ $? = 4 ] && return 4 || return STATUS; }
   { echo '*filter'
     echo "$rules" | sed -n '/ --comment "*composesim:/s/^-A/-D/p' | while read -r rule; do
       name=${rule#*composesim:} name=${name%%[!a-z0-9_@-]*}

@@ -105,9 +105,11 @@ class DockerEngine:
             _remove_if_any(["rm", "--force", "--volumes"], list(roles))
             networks = dict(line.split() for line in listed.result().splitlines())  # the id, and whether it is isolated
         was_there = mapped_folders.unmount_folders(run) or bool(roles)
-        if "false" in networks.values() or (was_there and not networks):  # somebody may have removed the network
-            firewall.open_host(run)
-        _remove_if_any(["network", "rm"], list(networks))
+        try:
+            if "false" in networks.values() or (was_there and not networks):  # somebody may have removed the network
+                firewall.open_host(run)
+        finally:  # rules without a network are removed by the next run
+            _remove_if_any(["network", "rm"], list(networks))
 
     def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
         """Run `docker exec`, with a terminal if there is one and nothing else gets the output."""

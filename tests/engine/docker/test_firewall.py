@@ -47,6 +47,17 @@ def test_opening_leaves_the_rules_of_others(kind: str) -> None:
     assert after(closed("demo-2"), closed("demo"), opened("demo")) == after(closed("demo-2"))
 
 
+def test_tables_that_cannot_be_listed_have_no_rules_to_remove() -> None:
+    """The kernel knows a match whose extension this iptables lacks, as in a container with half a package."""
+    match = "iptables-legacy -A INPUT -m conntrack --ctstate NEW -j ACCEPT"
+    lame = "export XTABLES_LIBDIR=/nonexistent"
+    rules = shown_after(match, f"{lame}\n{opened('demo')}", kind="iptables-legacy")
+
+    assert sum("conntrack" in rule for rule in rules) == 1
+    refused = shown_after(match, f"({lame}\n{closed('demo')}) || iptables-legacy -N REFUSED", kind="iptables-legacy")
+    assert "-N REFUSED" in refused
+
+
 def test_closing_twice_replaces_the_rules() -> None:
     moved = shown_after(closed("demo"), closed("demo", "10.211.0.0/24"))
 
