@@ -86,6 +86,7 @@ def bounded_output_of(
     ) as child:
         assert child.stdout is not None
         timer = threading.Timer(timeout_s, _kill_group, [child])
+        timer.daemon = True  # an interrupt that comes before `try` must not wait for it
         timer.start()
         try:
             output = child.stdout.read(most_bytes)
