@@ -211,5 +211,5 @@ def test_up_tells_what_is_wrong_and_ends_as_the_run_did(project: Project) -> Non
     done = project.run("up", "--engine", "local", "train.py", timeout=240)
 
     lines = [line for line in done.stderr.splitlines() if line[:2] in ("✔ ", "✘ ", "! ", "– ")]
-    assert [line.split()[1] for line in lines] == ["set-epoch", "passed"]
+    assert [line.split()[1].strip(",") for line in lines] == ["set-epoch", "passed"]
     assert done.returncode == 0
