@@ -14,6 +14,14 @@ from compose_sim.core.request.spec import ClusterSpec
 CONTAINER_HOME = "/home/node"
 SCRATCH = "/scratch"  # the private disk of `--scratch`
 _STALL_S = 15.0
+# Libraries that would try to download, and wait, use what is in their caches.
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "WANDB_MODE": "offline",
+    "PIP_NO_INDEX": "1",
+}
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -42,6 +50,8 @@ def common_environment(layout: ClusterLayout, host: Host, *, run: str, image: st
     if layout.contained:
         # The image may not know the user of the nodes; getpass and torch look at these variables first.
         environment |= {"HOME": CONTAINER_HOME, "USER": host.user_name, "LOGNAME": host.user_name}
+        if spec.network == "offline":
+            environment |= _OFFLINE
         if spec.scratch:
             environment["COMPOSESIM_SCRATCH"] = SCRATCH
         if image == "host":  # as in the activated environment

@@ -104,7 +104,7 @@ def choose_network(spec: ClusterSpec, *, contained: bool, isolates: bool) -> Cho
         return None
     why = REQUESTED if spec.network else "the default of check" if isolates else ""
     network = spec.network or ("isolated" if isolates else "open")
-    if network != "isolated":
+    if network not in ("isolated", "offline"):
         return Choice(what="network", value=network, why=f"{why}; {_REACH[network]}") if why else None
     option = f"--with {spec.services[0]}" if spec.services else "--publish" if spec.publish else ""
     if option:
@@ -113,7 +113,7 @@ def choose_network(spec: ClusterSpec, *, contained: bool, isolates: bool) -> Cho
             hint="leave it out, or composesim up --network open …",
         )
     why += "; nodes reach only one another. For downloads: --network open"
-    return Choice(what="network", value="isolated", why=why)
+    return Choice(what="network", value=network, why=why)
 
 
 def choose_subnet(spec: ClusterSpec, host: Host, *, run: str) -> str:

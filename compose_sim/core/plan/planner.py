@@ -111,7 +111,7 @@ def make_plan(
     plan = _assemble(spec, recipe, layout, runtime, run=run)
     project = private_project(program) if runtime.contained else None
     network = choose_network(spec, contained=runtime.contained, isolates=isolates)
-    is_isolated = network is not None and network.value == "isolated"
+    is_isolated = network is not None and network.value in ("isolated", "offline")
     is_limited = runtime.contained and not portable
     common = with_dotenv(plan.environment, dotenv or {}, contained=runtime.contained)
     requested = filter(None, (choose_user(spec, host, plan, portable=portable), project, network))

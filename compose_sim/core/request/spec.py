@@ -190,11 +190,11 @@ class ClusterSpec(BaseModel):
         examples=["nobody"],
     )
     network: Annotated[
-        Literal["isolated", "open", "full"] | None,
-        Flag("network", "isolated|open|full", unset="open; isolated in check", needs_docker=True),
+        Literal["offline", "isolated", "open", "full"] | None,
+        Flag("network", "offline|isolated|open|full", unset="open; isolated in check", needs_docker=True),
     ] = Field(
         None,
-        description="What nodes can reach: one another, other machines too, or also this machine and a cloud's metadata.",
+        description="What nodes can reach: one another (offline tells libraries so), other machines, or also this machine.",
         examples=["isolated"],
     )
     subnet: Annotated[Subnet | None, Flag("network", "CIDR", unset="a free one", needs_docker=True)] = Field(

@@ -28,6 +28,15 @@ def test_check_isolates_nodes_and_up_does_not() -> None:
     assert not of_a_check(engine="local").is_isolated
 
 
+def test_libraries_in_an_offline_run_are_told() -> None:
+    plan = a_plan(network="offline")
+
+    assert plan.is_isolated
+    assert plan.environment["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in a_plan(network="isolated").environment
+    assert [choice.value for choice in plan.choices if choice.what == "network"] == ["offline"]
+
+
 def test_an_isolated_run_says_so() -> None:
     assert [choice.value for choice in of_a_check().choices if choice.what == "network"] == ["isolated"]
     assert [choice for choice in a_plan().choices if choice.what == "network"] == []
