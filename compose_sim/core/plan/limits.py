@@ -10,7 +10,7 @@ from zlib import crc32
 from compose_sim.core.host.host import Host
 from compose_sim.core.network.links import check_links
 from compose_sim.core.plan.model import NOBODY, REQUESTED, STAND_IN, Choice, Plan
-from compose_sim.core.request.spec import MAX_NODES_ON_A_BRIDGE, ClusterSpec
+from compose_sim.core.request.spec import ISOLATED, MAX_NODES_ON_A_BRIDGE, ClusterSpec
 from compose_sim.core.units import format_bytes
 from compose_sim.errors import EnvironmentMissingError, SpecError
 
@@ -104,7 +104,7 @@ def choose_network(spec: ClusterSpec, *, contained: bool, isolates: bool) -> Cho
         return None
     why = REQUESTED if spec.network else "the default of check" if isolates else ""
     network = spec.network or ("isolated" if isolates else "open")
-    if network not in ("isolated", "offline"):
+    if network not in ISOLATED:
         return Choice(what="network", value=network, why=f"{why}; {_REACH[network]}") if why else None
     option = f"--with {spec.services[0]}" if spec.services else "--publish" if spec.publish else ""
     if option:

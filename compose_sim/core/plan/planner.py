@@ -42,7 +42,7 @@ from compose_sim.core.plan.recipes.options import check_options
 from compose_sim.core.plan.services import ServiceContext, needed_packages
 from compose_sim.core.plan.services_plan import plan_services
 from compose_sim.core.plan.slurm import FIRST_NODE, check_slurm, choose_slurm_gpus, submit_options
-from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.core.request.spec import ISOLATED, ClusterSpec
 
 RENDEZVOUS_PORT = 29400  # torchrun's default port for a rendezvous
 STORE_PORT = 29500  # torch's default MASTER_PORT
@@ -111,7 +111,7 @@ def make_plan(
     plan = _assemble(spec, recipe, layout, runtime, run=run)
     project = private_project(program) if runtime.contained else None
     network = choose_network(spec, contained=runtime.contained, isolates=isolates)
-    is_isolated = network is not None and network.value in ("isolated", "offline")
+    is_isolated = network is not None and network.value in ISOLATED
     is_limited = runtime.contained and not portable
     common = with_dotenv(plan.environment, dotenv or {}, contained=runtime.contained)
     requested = filter(None, (choose_user(spec, host, plan, portable=portable), project, network))

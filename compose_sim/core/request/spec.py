@@ -36,6 +36,7 @@ from compose_sim.core.request.field_types import (
 )
 from compose_sim.core.request.flags import Flag
 
+ISOLATED = ("isolated", "offline")  # networks on which nodes reach only one another
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
 
 

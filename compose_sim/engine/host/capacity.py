@@ -22,10 +22,10 @@ def free_process_ids() -> int | None:
     """Return how many processes and threads may still start; None if the kernel does not show it."""
     try:
         most = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
-        running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError):
         return None
-    return max(0, most - running)
+    running = _running_threads()
+    return None if running is None else max(0, most - running)
 
 
 def own_free_process_ids() -> int | None:
@@ -34,7 +34,10 @@ def own_free_process_ids() -> int | None:
     groups = _left_in_groups("pids")
     if os.getuid() == 0 or most == resource.RLIM_INFINITY:  # the limit does not bind root
         return groups
-    left = max(0, most - _running(at_least_left=_PLENTY, most=most))
+    running = _running_threads()
+    if running is None or most - running < _PLENTY:
+        running = _own_threads()
+    left = max(0, most - running)
     return left if groups is None else min(left, groups)
 
 
@@ -70,11 +73,13 @@ def free_disk(folder: Path) -> int | None:
     return None
 
 
-def _running(*, at_least_left: int, most: int) -> int:
-    """Return how many threads this user runs, or all users, if so many are left then that it makes no difference."""
-    running = int(_text(Path("/proc/loadavg")).split()[3].partition("/")[2])
-    if most - running >= at_least_left:
-        return running
+def _running_threads() -> int | None:
+    """Return how many threads all users run (proc_loadavg(5)); None if the kernel does not show it."""
+    found = re.search(r"/(\d+) ", _text(Path("/proc/loadavg")))
+    return int(found[1]) if found else None
+
+
+def _own_threads() -> int:
     import psutil  # takes 30 ms
 
     mine = [each for each in psutil.process_iter(["num_threads", "uids"]) if each.info["uids"]]
