@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import FrameType
 from typing import Any, Callable
 
@@ -19,7 +20,7 @@ from .observations import Observations
 from .step_times import Times
 
 _SHORTEST_WAIT_S = 0.1
-_LONGER_BY = 1.1  # than the longest wait so far: a few events per run, not one per collective
+_LONGER_BY = 1.1  # than the longest wait with an event so far: a few events per run, not one per collective
 _SECONDS_BETWEEN_STEPS = 0.2  # with an event
 IN_CHECKPOINT = "checkpoints.in_checkpoint"  # in the memory: what is saved now is already timed, or no checkpoint
 
@@ -44,10 +45,10 @@ class RankContext:
     synchronizations: int = 0
     memory: dict[str, Any] = field(default_factory=dict)  # what observers remember, each under a separate name
     failed: set[str] = field(default_factory=set)  # observers that have raised
-    longest_wait: float = 0.0  # of those with an event, in seconds
     _waits_in: str = ""
     _waits_with: tuple[str, int] = ("", 0)
     _waits_since: float = 0.0
+    _long_wait: float = _SHORTEST_WAIT_S  # in seconds: a longer one gets an event
     _emitted_step: int = 0
     _next_step_at: float = 0.0
 
@@ -73,15 +74,19 @@ class RankContext:
         try:
             return function(self, *values)
         except Exception:  # noqa: BLE001 - this runs inside somebody's training
-            if observer not in self.failed:
-                self.failed.add(observer)
-                self.note(ObserverFailed(observer, traceback.format_exc()))
+            self.note_failure(observer)
             return None
+
+    def note_failure(self, observer: str) -> None:
+        """Record the exception that an observer has just raised, the first time."""
+        if observer not in self.failed:
+            self.failed.add(observer)
+            self.note(ObserverFailed(observer, traceback.format_exc()))
 
     def count_step(self) -> None:
         """Count an optimizer step, and emit a few of them per second as events."""
         self.steps += 1
-        self.progress.advance("steps")
+        self.progress.set("steps", self.steps)
         now = time.monotonic()
         if now >= self._next_step_at:
             self._next_step_at = now + _SECONDS_BETWEEN_STEPS
@@ -99,17 +104,18 @@ class RankContext:
 
         `group` is the name of the process group, and `size` the number of its ranks, if they are known.
         """
-        now = time.monotonic()
-        seconds, waited_in = now - self._waits_since, self._waits_in
+        now, times = time.monotonic(), self.times
+        waited_in, waited_since = self._waits_in, self._waits_since
         if waited_in:
-            self.times.wait(waited_in, self._waits_since, now, *self._waits_with)
-            self.progress.finish(self._waits_with[0], self.times.following(self._waits_with[0]) - 1)
+            number = times.wait(waited_in, waited_since, now, *self._waits_with)
+            self.progress.finish(self._waits_with[0], number)
         self._waits_in, self._waits_since, self._waits_with = what, now, (group, size)
-        since = self.times.unix_micros(now) if self.times.waits_not_before <= now else 0
-        self.progress.wait_in(WaitIn(what, since, group, size, self.times.following(group)) if what else None)
-        if waited_in and seconds > max(_SHORTEST_WAIT_S, _LONGER_BY * self.longest_wait):
-            self.longest_wait = seconds
-            self.events.emit("waited", what=waited_in, seconds=round(seconds, 3))
+        if what:
+            since = times.unix_micros(now) if times.waits_not_before <= now else 0
+            self.progress.wait_in(WaitIn(what, since, group, size, times.following(group)))
+        if waited_in and now - waited_since > self._long_wait:
+            self._long_wait = _LONGER_BY * (now - waited_since)
+            self.events.emit("waited", what=waited_in, seconds=round(now - waited_since, 3))
 
     def flush(self) -> None:
         """Write out all records: call it at every step, and before anything that may never return."""
@@ -129,7 +135,7 @@ def begin(context: RankContext) -> None:
 
 def here() -> RankContext | None:
     """Return the rank's context; None before a rank begins, and in processes that a rank forked."""
-    return _context if _context is not None and _context.is_here else None
+    return _context if _context is not None and _context.process == os.getpid() else None
 
 
 def in_child() -> RankContext | None:
@@ -148,6 +154,7 @@ def place(depth: int = 1) -> Place | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def where(at: Place | None) -> str:
     """Return " (train.py, line 7)", or "" if the place is not known."""
     return f" ({os.path.basename(at[0])}, line {at[1]})" if at else ""  # noqa: PTH119 - a microsecond, not ten

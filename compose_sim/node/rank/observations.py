@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from ..records.record import Record
+from ..records.script import ObserverFailed
 from ..shared.event_log import clock_of
 
-_FLUSH_BYTES = 1 << 16
+_MOST_KEPT = 500
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
@@ -25,28 +28,25 @@ class Observations:
         """Open nothing yet: a rank that observes nothing leaves no file."""
         self.path = folder / "observations" / f"{node}.{rank}.{generation}.jsonl"
         self._file: int | None = None
-        self._lines: list[str] = []
-        self._bytes = 0
+        self._kept: list[tuple[Record, float]] = []
         self._has_warned = False
         self._process = os.getpid()
-        self._clock = clock_of(folder)
+        self._ahead = clock_of(folder).ahead
 
     def note(self, record: Record) -> None:
-        """Keep one record, stamped with the time of this call."""
+        """Keep one record, stamped with the time of this call. To encode many at once takes a third of the time."""
         if self._process != os.getpid():  # forked by the script: what the parent kept is the parent's to write
-            self._process, self._lines, self._bytes = os.getpid(), [], 0
-        line = encode(record, self._clock.now())
-        self._lines.append(line)
-        self._bytes += len(line)
-        if self._bytes > _FLUSH_BYTES:
+            self._process, self._kept = os.getpid(), []
+        self._kept.append((record, self._ahead + time.monotonic()))
+        if len(self._kept) >= _MOST_KEPT:
             self.flush()
 
     def flush(self) -> None:
         """Write all kept records with one call: with O_APPEND, the lines of several processes never mix."""
-        if not self._lines or self._process != os.getpid():
+        if not self._kept or self._process != os.getpid():
             return
-        text = "\n".join(self._lines) + "\n"
-        self._lines, self._bytes = [], 0
+        kept, self._kept = self._kept, []
+        text = "".join([encode(record, t) for record, t in kept])
         try:
             if self._file is None:
                 self.path.parent.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ class Observations:
         """Write one record from a process that the rank forked, at once."""
         file = os.open(self.path, _APPEND, 0o644)
         try:
-            os.write(file, (encode(record, self._clock.now()) + "\n").encode())
+            os.write(file, encode(record, self._ahead + time.monotonic()).encode())
         finally:
             os.close(file)
 
@@ -76,9 +76,21 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-_encode = json.JSONEncoder(default=_plain, separators=(",", ":")).encode
+def _encoder() -> Callable[[Any], str]:
+    """Return the encoder of Python's json module in C, which the module makes anew for each value; without it, the module's."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return json.JSONEncoder(default=_plain, separators=(",", ":"), check_circular=False).encode
+    encode_in_c = make(None, _plain, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+    return lambda value: "".join(encode_in_c(value, 0))
+
+
+_encode = _encoder()
 
 
 def encode(record: Record, t: float) -> str:
-    """Return the line of a record that is written at the time `t`."""
-    return f'{{"kind":"{record.kind}","t":{t:.6f},{_encode(vars(record))[1:]}'
+    """Return the line of a record that is noted at the time `t`; what cannot be encoded must not end somebody's training."""
+    try:
+        return f'{{"kind":"{record.kind}","t":{t:.6f},{_encode(vars(record))[1:]}\n'
+    except Exception:  # noqa: BLE001 - such as an object of the script that raises when it is printed
+        return encode(ObserverFailed(record.kind, traceback.format_exc()), t)

@@ -25,7 +25,7 @@ def install() -> None:
 
     A fault begins and ends at any moment, also while torch iterates over its hooks, so it cannot add or remove one.
     """
-    follow_steps(lambda *_: None, _after_step)
+    follow_steps(after=_after_step)
 
 
 def begin(note: Path, factor: float) -> None:

@@ -29,7 +29,8 @@ class Times:
         """Record work from `began` to `ended`, or now."""
         if self._is_kept:
             self._work.append((kind, began, ended or time.monotonic()))
-            self._write_if_long()
+            if len(self._work) + len(self._waits) >= _MOST_SPANS:
+                self.write()
 
     def following(self, group: str) -> int:
         """Return the number that the next wait within a group will get."""
@@ -37,20 +38,22 @@ class Times:
 
     def count(self, group: str) -> int:
         """Return the number of the next wait within a group, and count it."""
-        number = self._sequences[group] = self.following(group)
+        number = self._sequences[group] = self._sequences.get(group, 0) + 1
         return number
 
     def unix_micros(self, moment: float) -> int:
         """Return a moment as Unix microseconds."""
         return round((self._ahead + moment) * 1e6)
 
-    def wait(self, what: str, began: float, ended: float, group: str, size: int, number: int = 0) -> None:
-        """Record that the rank was in something that it can finish only with the other ranks of a group."""
+    def wait(self, what: str, began: float, ended: float, group: str, size: int, number: int = 0) -> int:
+        """Record that the rank was in something that it can finish only with the other ranks of a group; return its number."""
         sequence = number or self.count(group)
         began = max(began, self.waits_not_before)
         if self._is_kept and began <= ended:
             self._waits.append((what, began, ended, group, size, sequence))
-            self._write_if_long()
+            if len(self._work) + len(self._waits) >= _MOST_SPANS:
+                self.write()
+        return sequence
 
     def step_ended(self, steps: int) -> None:
         """Write the record of a step, and decide whether the next step is recorded."""
@@ -62,21 +65,15 @@ class Times:
         """Write what has been timed since the last record."""
         if not self._work and not self._waits:
             return
-        zero = min(spans[0][1] for spans in (self._work, self._waits) if spans)
-        work = tuple(Activity(kind, *_micros(zero, began, ended)) for kind, began, ended in self._work)
-        waits = tuple(
-            Wait(what, *_micros(zero, began, ended), group, size, sequence)
+        zero = min([spans[0][1] for spans in (self._work, self._waits) if spans])
+        work = [
+            Activity(kind, round((began - zero) * 1e6), round((ended - began) * 1e6))
+            for kind, began, ended in self._work
+        ]
+        waits = [
+            Wait(what, round((began - zero) * 1e6), round((ended - began) * 1e6), group, size, sequence)
             for what, began, ended, group, size, sequence in self._waits
-        )
-        self._observations.note(StepTimes(self._steps + 1, round(self._ahead + zero, 6), work, waits))
+        ]
+        self._observations.note(StepTimes(self._steps + 1, round(self._ahead + zero, 6), tuple(work), tuple(waits)))
         self._work.clear()
         self._waits.clear()
-
-    def _write_if_long(self) -> None:
-        if len(self._work) + len(self._waits) >= _MOST_SPANS:
-            self.write()
-
-
-def _micros(zero: float, began: float, ended: float) -> tuple[int, int]:
-    """Return the begin, since `zero`, and the duration in microseconds."""
-    return round((began - zero) * 1e6), round((ended - began) * 1e6)

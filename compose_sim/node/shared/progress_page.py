@@ -12,6 +12,7 @@ import os
 import signal
 import struct
 import zlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ _OFFSETS = {
     },
 }
 _counter = struct.Struct("=Q")
+_waits = struct.Struct("=QQQ")  # the numbers of a WaitIn
 _length = struct.Struct("=H")
 
 
@@ -68,6 +70,9 @@ class ProgressPage:
         self.path = folder / "observations" / f"{node}.{rank}.{generation}.progress"
         self.flight_path = folder / "observations" / "flight" / f"rank_{rank}"  # of the flight recorder
         self._page: Any = bytearray(_SIZE)
+        self._what: str | None = None  # the texts in the page, if they are ours
+        self._group: str | None = None
+        self._bytes = 0  # of the first
         try:
             self.path.parent.mkdir(exist_ok=True)
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -126,27 +131,33 @@ class ProgressPage:
         """Return whether the rank of a page that was read from its file is stopped."""
         return len(page) == _SIZE and bool(_counter.unpack_from(page, _OFFSETS["halted"])[0])
 
-    def wait_in(self, wait: WaitIn | None) -> None:
-        """Set what the rank waits for other ranks in."""
+    def wait_in(self, wait: WaitIn) -> None:
+        """Set what the rank waits for other ranks in. A text that is there from the last wait is not written again."""
         _length.pack_into(self._page, _WAITING_AT, 0)  # never combine the old length with the new text
-        if wait is not None:
-            for name, value in zip(_OF_WAITS, (wait.since, wait.size, wait.number)):
-                self.set(name, value)
-            self._write(_GROUP_AT, wait.group.encode()[:_GROUP_BYTES])
-            self._write(_WAITING_AT, wait.what.encode()[:_WAITING_BYTES])
+        what, since, group, size, number = wait
+        _waits.pack_into(self._page, _OFFSETS[_OF_WAITS[0]], since, size, number)
+        if group != self._group:
+            self._group = group
+            self._write(_GROUP_AT, group.encode()[:_GROUP_BYTES])
+        if what != self._what:
+            self._what, text = what, what.encode()[:_WAITING_BYTES]
+            self._bytes = len(text)
+            self._page[_WAITING_AT + 2 : _WAITING_AT + 2 + len(text)] = text
+        _length.pack_into(self._page, _WAITING_AT, self._bytes)
 
     def finish(self, group: str, number: int) -> None:
-        """Note that the rank has left a wait of a group."""
-        code = zlib.crc32(group.encode())
-        _counter.pack_into(self._page, _finished_at(code), code << 32 | number & 0xFFFFFFFF)
+        """Note that the rank has left a wait of a group, and waits in nothing."""
+        code, at = _slot_of(group)
+        _counter.pack_into(self._page, at, code << 32 | number & 0xFFFFFFFF)
+        _length.pack_into(self._page, _WAITING_AT, 0)
 
     @staticmethod
     def finished_in_page(page: bytes, group: str) -> int:
         """Return the number of the last wait of a group that a rank has left; 0 if it is not known, or this is not a page."""
         if len(page) != _SIZE:
             return 0
-        code = zlib.crc32(group.encode())
-        found, number = divmod(_counter.unpack_from(page, _finished_at(code))[0], 1 << 32)
+        code, at = _slot_of(group)
+        found, number = divmod(_counter.unpack_from(page, at)[0], 1 << 32)
         return number if found == code else 0
 
     def waiting_in(self) -> str:
@@ -158,8 +169,11 @@ class ProgressPage:
         _length.pack_into(self._page, at, len(text))
 
 
-def _finished_at(code: int) -> int:
-    return _FINISHED_AT + 8 * (code % _FINISHED_SLOTS)
+@lru_cache(maxsize=256)
+def _slot_of(group: str) -> tuple[int, int]:
+    """Return the checksum of a group, and where the number of its last wait is."""
+    code = zlib.crc32(group.encode())
+    return code, _FINISHED_AT + 8 * (code % _FINISHED_SLOTS)
 
 
 def _check(page: bytes) -> None:

@@ -24,7 +24,7 @@ def begin(context: RankContext) -> None:
     after_import("torch.distributed.fsdp.fully_sharded_data_parallel", _after_fsdp)
     after_import("torch.amp.grad_scaler", _after_scaler)
     after_import("torch.optim.optimizer", _after_optimizer)
-    follow_steps(_before_step, lambda *_: None)
+    follow_steps(before=_before_step)
     backward.after.append(_end_backward)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..context import RankContext
 from . import backward
 
 _LAST = "endings.last"
+_SCRIPT_RUNNER = str(Path(__file__).parents[1] / "script_runner.py")  # what has called it is no user code
 Stack = list[tuple[CodeType, int]]  # of user code, outermost first
 
 
@@ -49,9 +51,9 @@ def is_behind(trained: Stack, raised: Stack) -> bool:
 def _note(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
     frame: FrameType | None = sys._getframe(1)
     stack: Stack = []
-    while frame is not None:
-        if is_user_code(frame.f_code.co_filename):
-            stack.append((frame.f_code, frame.f_lineno))
+    while frame is not None and (code := frame.f_code).co_filename != _SCRIPT_RUNNER:
+        if is_user_code(code.co_filename):
+            stack.append((code, frame.f_lineno))
         frame = frame.f_back
     context.memory[_LAST] = stack[::-1]
 

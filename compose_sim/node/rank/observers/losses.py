@@ -23,6 +23,6 @@ def _note(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
     root = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
     if getattr(root, "numel", None) is None or root.numel() != 1:
         return
-    if root.device.type != "cpu" and not context.thorough:
+    if not root.is_cpu and not context.thorough:
         return  # reading it would make the rank wait for its GPU
     context.note(LossValue(float(root.item())))

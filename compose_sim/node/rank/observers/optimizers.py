@@ -85,7 +85,8 @@ def _look_before(context: RankContext, optimizer: Any) -> None:
     if stepper.steps == 0 or sampled(context, stepper.steps):
         # Not right after the step: what the script averages or sets after a step belongs to that step.
         states.note_state(context, optimizer, stepper.index, stepper.steps)
-    context.guard(sketches.__name__, sketches.before_step, optimizer, stepper.index, stepper.steps)
+    if context.mode == "record":
+        context.guard(sketches.__name__, sketches.before_step, optimizer, stepper.index, stepper.steps)
 
 
 def _after_step(optimizer: Any, *_: Any) -> None:
@@ -122,7 +123,8 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
         context.note(OptimizerStep(context.steps, stepper.index, stepper.steps, place(), **more))
     stepper.seen = {index: (model.forwards, model.synchronized) for index, model in stepper.models.items()}
     stepper.backwards = _backwards(context)
-    context.guard(sketches.__name__, sketches.after_step, optimizer, stepper.index, stepper.steps)
+    if context.mode == "record":
+        context.guard(sketches.__name__, sketches.after_step, optimizer, stepper.index, stepper.steps)
 
 
 def _look_closely(context: RankContext, optimizer: Any, stepper: Stepper) -> dict[str, Any]:

@@ -16,7 +16,7 @@ _RUNNING, _SEEN = "profiles.running", "profiles.seen"
 
 
 def install() -> None:
-    follow_steps(lambda *_: None, _after_step)
+    follow_steps(after=_after_step)
 
 
 def end(context: RankContext) -> None:

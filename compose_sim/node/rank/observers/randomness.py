@@ -188,10 +188,13 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> tuple[dict[
     if not torch.is_grad_enabled() or not model.training:
         return None
     active: Iteration | None = context.memory.get(ACTIVE)
+    forward = context.memory[_FORWARDS] = context.memory.get(_FORWARDS, 0) + 1
+    is_noted = forward <= _LOOKS.get(context.mode, _THOROUGH)[2]
+    if active is None and not is_noted:
+        return None
     number, ranks = _group_of(context, model)
     _count_forward(context, active, (number, ranks), bool(model.require_backward_grad_sync))
-    forward = context.memory[_FORWARDS] = context.memory.get(_FORWARDS, 0) + 1
-    if forward > _LOOKS.get(context.mode, _THOROUGH)[2]:
+    if not is_noted:
         return None
     state = _device_state()
     rows, _ = rows_of(given, wait=context.thorough) or (None, None)

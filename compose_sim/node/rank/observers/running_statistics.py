@@ -24,13 +24,14 @@ _COUNTS = ("count", "n", "num", "steps", "momentum", "decay", "alpha", "_count",
 _MOST_VALUES = 4
 
 
-def install() -> None:
-    follow_steps(_before_step, lambda *_: None)
+def begin(context: RankContext) -> None:
+    if context.mode == "record":
+        follow_steps(before=_before_step)
 
 
 def _before_step(*_: Any) -> None:
     context = here()
-    if context is not None and context.mode == "record" and context.steps == _AT_STEP - 1:
+    if context is not None and context.steps == _AT_STEP - 1:
         context.guard(__name__, _look)
 
 

@@ -61,8 +61,12 @@ class Window:
 
 def install() -> None:
     after_import("torch.optim.optimizer", _after_optimizer)
-    backward.before.append(_begin_backward)
-    backward.after.append(_end_backward)
+
+
+def begin(context: RankContext) -> None:
+    if context.mode == "record":
+        backward.before.append(_begin_backward)
+        backward.after.append(_end_backward)
 
 
 def _after_optimizer(module: ModuleType) -> None:
@@ -110,7 +114,7 @@ def _add(context: RankContext, own: Own, parameter: Any, gradient: Any) -> None:
 
 def before_step(context: RankContext, optimizer: Any, index: int, steps: int) -> None:
     """Sketch what the step is about to use."""
-    if context.mode != "record" or steps >= STEPS:
+    if steps >= STEPS:
         return
     owns: dict[int, Own] = context.memory.setdefault(_OWN, {})
     chosen, models = _chosen(optimizer), list(living(context))
@@ -169,8 +173,6 @@ def _passes(mine: list[Own | None]) -> tuple[tuple[Sketch, ...], ...]:
 
 
 def _begin_backward(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
-    if context.mode != "record":
-        return
     window: Window = context.memory.setdefault(_WINDOW, Window())
     if window.began_at is None:
         window.began_at = issued(context)
@@ -182,8 +184,7 @@ def _begin_backward(context: RankContext, tensors: Any, options: dict[str, Any])
 
 
 def _end_backward(context: RankContext, _: bool) -> None:
-    if context.mode == "record":
-        context.memory.setdefault(_WINDOW, Window()).ended_at = issued(context)
+    context.memory.setdefault(_WINDOW, Window()).ended_at = issued(context)
 
 
 def scale_of(node: Any, terms: int = 6) -> LossScale | None:

@@ -60,18 +60,20 @@ def set_hooks(hooks: Hooks) -> None:
     after_import("torch.autograd", hooks.autograd)
 
 
-def follow_steps(before: Callable[..., Any], after: Callable[..., Any]) -> None:
+def follow_steps(before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None) -> None:
     """Call these functions before and after each step of every optimizer."""
     called = [before, after]
 
     def register(module: Any) -> None:
         # Never registered again: a step, which iterates over the hooks, may be what imports the compiler.
-        module.register_optimizer_step_pre_hook(lambda *given: called[0](*given))
-        module.register_optimizer_step_post_hook(lambda *given: called[1](*given))
+        if before:
+            module.register_optimizer_step_pre_hook(lambda *given: called[0](*given))  # type: ignore[misc]
+        if after:
+            module.register_optimizer_step_post_hook(lambda *given: called[1](*given))  # type: ignore[misc]
 
     def disable(_: ModuleType) -> None:
         # Compiled code must call the functions at every step, not the compiler once.
-        called[:] = map(sys.modules["torch"].compiler.disable, (before, after))
+        called[:] = [each and sys.modules["torch"].compiler.disable(each) for each in (before, after)]
 
     after_import("torch.optim.optimizer", register)
     after_import("torch._dynamo", disable)
