@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 from compose_sim.app.listener import Listener, ProgressListener
@@ -18,6 +19,8 @@ from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES
 from compose_sim.engine.host.script_sources import read_sources
+from compose_sim.engine.protocol import Engine
+from compose_sim.engine.registry import shared
 from compose_sim.engine.run_folder.check_inputs import read_case, read_observed
 from compose_sim.engine.run_folder.record import delete
 from compose_sim.errors import ComposesimError, SpecError
@@ -79,7 +82,7 @@ def check(session: Session, listener: Listener) -> Report:
             case = replace(case, tolerance=settings.tolerance)
         interrupted = False
         try:
-            case = _with_replays(case, session, listener, report) if replays else case
+            case = _with_replays(case, session, engine, listener, report) if replays else case
         except KeyboardInterrupt:  # the first run is worth a report even without a replay
             interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
             session.was_interrupted = True
@@ -101,7 +104,8 @@ def check(session: Session, listener: Listener) -> Report:
             )
         return replace(report, verdict="interrupted", exit_code=EXIT_CODES["interrupted"]) if interrupted else report
 
-    return session.run(listener, conclude=conclude)
+    with shared(session.engine) if replays else nullcontext() as engine:
+        return session.run(listener, conclude=conclude)
 
 
 def _search_path(session: Session) -> list[str]:
@@ -110,21 +114,23 @@ def _search_path(session: Session) -> list[str]:
     return {**inherited, **session.plan.environment}.get("PYTHONPATH", "").split(os.pathsep)
 
 
-def _with_replays(case: Case, session: Session, listener: Listener, report: Report) -> Case:
+def _with_replays(case: Case, session: Session, engine: Engine | None, listener: Listener, report: Report) -> Case:
     """Return the case with the observations of replays, or with the reason why there are none.
 
-    The first replay gets the batches of all ranks; if it differs, one replay for each rank gets the batches of that rank.
+    The first replay gets the batches of all ranks; if it differs, one replay for each rank gets the batches of that rank. They
+    run on `engine`, if there is one.
     """
     why = _why_no_replay(case)
     if why:
         return replace(case, why_no_single=why)
     listener.progress("Replaying the first steps at world size 1.")
-    single, why = _replay("single", {}, session, listener, report)
+    single, why = _replay("single", {}, session, engine, listener, report)
     case = replace(case, single=single, why_no_single=why)
     alone: dict[int, Observed] = {}
     for rank in sorted(case.observed.ranks) if needs_alone(case) else []:
         listener.progress(f"World size 1 differs: replaying the steps with the batches of rank {rank} only.")
-        observed, why = _replay(f"alone-{rank}", {"COMPOSESIM_RECORD_RANK": str(rank)}, session, listener, report)
+        chosen_rank = {"COMPOSESIM_RECORD_RANK": str(rank)}
+        observed, why = _replay(f"alone-{rank}", chosen_rank, session, engine, listener, report)
         if why or not observed:
             break
         alone[rank] = observed
@@ -139,14 +145,19 @@ def _why_no_replay(case: Case) -> str:
 
 
 def _replay(
-    name: str, variables: Mapping[str, str], session: Session, listener: Listener, report: Report
+    name: str,
+    variables: Mapping[str, str],
+    session: Session,
+    engine: Engine | None,
+    listener: Listener,
+    report: Report,
 ) -> tuple[Observed | None, str]:
     """Return what a replay observed at world size 1, and the reason if it is not usable."""
     patience = _REPLAYS_TAKE_S + 4 * (report.timings.total_s or 0.0)
     request = session.request.with_spec(nodes=1, nproc_per_node=1, keep=False, subnet=None, timeout=patience)
     replay = None
     try:
-        replay = Session(request, name=f"{session.name}-{name}")
+        replay = Session(request, name=f"{session.name}-{name}", engine=engine)
         record = replay.add_mount(session.folder.path / _RECORD, _RECORD)
         replay.add_environment(COMPOSESIM_CHECK="replay", COMPOSESIM_RECORD=record, **variables)
         result = replay.run(ProgressListener(listener))

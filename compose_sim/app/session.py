@@ -43,12 +43,19 @@ class Session:
 
     @resource_errors()
     def __init__(
-        self, request: Request, *, name: str | None = None, folder: Path | None = None, portable: bool = False
+        self,
+        request: Request,
+        *,
+        name: str | None = None,
+        folder: Path | None = None,
+        portable: bool = False,
+        engine: Engine | None = None,
     ) -> None:
         """
         Inspect this machine and plan the run. Raises SpecError or EnvironmentMissingError if it cannot be planned.
 
         The run is named `name`, else as in the spec, else after the program. A `portable` plan is for another machine (`render`).
+        `engine` is that of another session; else the session makes its own.
         """
         self.request = request
         self.name = name or new_name(request.spec)
@@ -57,6 +64,7 @@ class Session:
         self.mark("Python and imports")
         self.was_interrupted = False  # whether Ctrl-C or SIGTERM ended the run
         self._portable = portable
+        self._engine = engine
         self._environment: dict[str, str] = {}
         self._mounts: tuple[Mount, ...] = ()
         self._supervisor: Supervisor | None = None
@@ -74,7 +82,7 @@ class Session:
         """The engine that the plan names."""
         from compose_sim.engine.registry import make_engine
 
-        return make_engine(self.plan.engine)
+        return self._engine or make_engine(self.plan.engine)
 
     @cached_property
     def folder(self) -> RunFolder:

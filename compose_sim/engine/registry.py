@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from compose_sim.engine.protocol import Engine
 from compose_sim.errors import EngineError
@@ -31,3 +33,15 @@ def available_engines() -> list[Engine]:
 
     names = (("docker", docker_facts().available), ("local", True), ("slurm", shutil.which("squeue")))
     return [make_engine(name) for name, is_there in names if is_there]
+
+
+@contextmanager
+def shared(engine: Engine) -> Iterator[Engine | None]:
+    """Yield an engine on which other runs start faster while the context is open; None if only a new one could run them."""
+    from compose_sim.engine.local.engine import LocalEngine
+
+    if isinstance(engine, LocalEngine):
+        with engine.keeping_starter():
+            yield engine
+    else:
+        yield None

@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from compose_sim.core.faults.effects import Action, Start
@@ -21,6 +22,7 @@ from compose_sim.core.plan.model import Plan, PlannedNode, short_folder
 from compose_sim.engine.local import actions, process_labels
 from compose_sim.engine.local.process_labels import LabeledProcess, agent_of, labeled_processes, without_ancestors
 from compose_sim.engine.local.reaper import ChildProcesses
+from compose_sim.engine.local.starters import Starters
 from compose_sim.engine.local.zygote import Zygote
 from compose_sim.engine.project_owner import owner_of_process
 from compose_sim.engine.protocol import NodeStatus, Progress
@@ -46,6 +48,7 @@ class LocalEngine:
     def __init__(self) -> None:
         """Start nothing yet."""
         self._children = ChildProcesses()
+        self._starters = Starters(self._children)
         self._folders: dict[str, Path] = {}
         self._watched: dict[int, str] = {}  # pidfd -> node whose exit has not been yielded yet
 
@@ -71,18 +74,27 @@ class LocalEngine:
     def start(self, plan: Plan, folder: RunFolder) -> None:
         """Start the master first, because the port is known only once it listens, then the first nodes."""
         self._folders[plan.run] = folder.path
-        with self._zygote(plan, folder) as zygote:
-            environment = {**_environment(plan), process_labels.NODE: MASTER}
-            self._children.add((plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment), zygote.init)
-            if plan.mps:  # nodes themselves wait until it is ready
-                environment = {**_environment(plan), **plan.mps.environment}
-                mps = zygote.start(MPS_NAME, plan.mps.command, environment)
-                self._children.add((plan.run, MPS_NAME), mps, zygote.init)
-            if program := next(filter(None, (_shared_program(plan, node) for node in plan.initial_nodes)), None):
+        program = next(filter(None, (_shared_program(plan, node) for node in plan.initial_nodes)), None)
+        with self._starters.opened(plan, folder, _environment(plan)) as zygote:
+            with zygote.handing_over():
+                environment = {**_environment(plan), process_labels.NODE: MASTER}
+                self._children.add(
+                    (plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment), zygote.init
+                )
+                if plan.mps:  # nodes themselves wait until it is ready
+                    environment = {**_environment(plan), **plan.mps.environment}
+                    mps = zygote.start(MPS_NAME, plan.mps.command, environment)
+                    self._children.add((plan.run, MPS_NAME), mps, zygote.init)
+            if program:
                 zygote.import_torch(program)  # while the master starts
             address = f"127.0.0.1:{self._wait_for_port(plan, folder)}"
-            for node in plan.initial_nodes:
-                self._start_node(zygote, plan, node, address, program=_shared_program(plan, node))
+            with zygote.handing_over():
+                for node in plan.initial_nodes:
+                    self._start_node(zygote, plan, node, address, program=_shared_program(plan, node))
+
+    def keeping_starter(self) -> AbstractContextManager[None]:
+        """Use one Python that has imported torch for all runs within this context."""
+        return self._starters.keeping(self.remove)
 
     def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         """Signal the node's processes, or start a new agent with the environment of the first one."""
@@ -144,7 +156,7 @@ class LocalEngine:
         """Kill every process that has the run's label, and delete its sockets."""
         actions.stop_mps(run)
         hint = f"composesim down --run {run}"
-        process_labels.kill_until_gone(lambda: labeled_processes(run), owner=f"run '{run}'", hint=hint)
+        process_labels.kill_until_gone(lambda: self._starters.others(run), owner=f"run '{run}'", hint=hint)
         self._children.close(run)
         _remove_sockets(run)
 
@@ -177,13 +189,6 @@ class LocalEngine:
         """Return "": there is nothing that could stop to respond."""
         return ""
 
-    def _zygote(self, plan: Plan, folder: RunFolder) -> Zygote:
-        zygote = Zygote(
-            plan.python, folder=folder.path, working_directory=plan.working_directory, environment=_environment(plan)
-        )
-        self._children.add_init(plan.run, zygote.init)
-        return zygote
-
     def _start_node(
         self, zygote: Zygote, plan: Plan, node: PlannedNode, master: str, *, program: Sequence[str] | None
     ) -> None:
@@ -197,7 +202,7 @@ class LocalEngine:
             return
         while node.name in self._watched.values():  # yield the exit before the restart
             time.sleep(_POLL_S)
-        with self._zygote(plan, folder) as zygote:
+        with self._starters.new(plan, folder, _environment(plan)) as zygote:
             self._start_node(zygote, plan, node, f"127.0.0.1:{self._wait_for_port(plan, folder)}", program=None)
 
     def _watch(self, poll: select.poll, run: str, name: str) -> bool:

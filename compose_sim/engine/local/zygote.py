@@ -1,11 +1,11 @@
-"""Start the processes of a local run through one short-lived process, the role `zygote` of `node/`."""
+"""Start the processes of local runs through one process, the role `zygote` of `node/`."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,13 +20,24 @@ from compose_sim.errors import EngineError
 class Zygote:
     """Starts processes in separate sessions. When it exits, they become children of the init process."""
 
-    def __init__(self, python: str, *, folder: Path, working_directory: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        python: str,
+        *,
+        folder: Path,
+        working_directory: str,
+        environment: Mapping[str, str],
+        is_kept: bool = False,
+    ) -> None:
         """
         Write output to the logs in the run folder; `working_directory` is that of the processes.
 
-        If root starts them in the project of another user, they run as that user.
+        If root starts them in the project of another user, they run as that user. One that `is_kept` does not exit with the
+        context of the first nodes.
         """
-        self._folder, self._working_directory = folder, working_directory
+        self._folder, self._working_directory, self._is_kept = folder, working_directory, is_kept
+        self._own_folder, self._has_torch = folder, False
+        self.pid = 0  # known once something was handed over
         # The run may be kept outside the project, and the working directory of a run need not be the project.
         self._owner = owner_of(Path(working_directory)) or owner_of(folder.parents[2])
         log = SafeFolder(folder).open_file("logs/zygote.out", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -41,7 +52,23 @@ class Zygote:
 
     def import_torch(self, program: Sequence[str]) -> None:
         """Start to import what `program` needs of torch, once for all nodes that are started with it; returns at once."""
+        if self._has_torch:
+            return
+        self._has_torch = True
         self._send({"import_torch": program, "folder": self._working_directory})
+
+    def write_to(self, folder: Path) -> None:
+        """Write the output of the processes that are started from now on to the logs of this run."""
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def handing_over(self) -> Iterator[None]:
+        """Start processes that become children of the init process at the end of the context, although the zygote is kept."""
+        if self._is_kept:
+            self.pid = int(self._answer({"hand_over": "begin"})["pid"])
+        yield
+        if self._is_kept:
+            self._answer({"hand_over": "end"})
 
     def start(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str], *, program: Sequence[str] | None = None
@@ -58,10 +85,16 @@ class Zygote:
             "output": str(self._folder / "logs" / f"{name}.out"),  # of this process; ranks have separate logs
             "program": program,
         }
-        answer = self._ask(request)
-        if "errno" in answer:
-            raise OSError(answer["errno"], os.strerror(answer["errno"]))
-        return int(answer["pid"])
+        return int(self._answer(request)["pid"])
+
+    def close(self) -> None:
+        """Let it exit, and wait until it does."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with self._process.stdout as answers:
+            answers.read()
 
     def __enter__(self) -> Self:
         return self
@@ -71,12 +104,7 @@ class Zygote:
     ) -> None:
         if kind is not None:
             self._process.terminate()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with self._process.stdout as answers:
-            answers.read()
+        self.close()
 
     def _environment(self, variables: Mapping[str, str]) -> Mapping[str, str]:
         return self._owner.environment(variables) if self._owner else variables
@@ -86,6 +114,13 @@ class Zygote:
         with contextlib.suppress(BrokenPipeError):  # it has died, and the answer will be missing
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
+
+    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request; raise OSError if that is an error's number."""
+        answer = self._ask(request)
+        if "errno" in answer:
+            raise OSError(answer["errno"], os.strerror(answer["errno"]))
+        return answer
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -100,7 +135,7 @@ class Zygote:
                 )
             raise EngineError(
                 "the process that starts the nodes has died",
-                evidence=SafeFolder(self._folder).read_text("logs/zygote.out")[-2000:],
+                evidence=SafeFolder(self._own_folder).read_text("logs/zygote.out")[-2000:],
                 hint="composesim doctor",
             )
         answer: dict[str, Any] = json.loads(line)

@@ -1,9 +1,14 @@
-"""Start the processes of a run on the local engine; they become children of composesim when this process exits.
+"""Start the processes of a run on the local engine; they become children of the init process when this process exits.
 
 Arguments of the role `zygote`: none. It reads requests as JSON lines from stdin:
 
     {"import_torch": […], "folder": "…"}  ->  no answer
+    {"hand_over": "begin"}  ->  {"pid": 123} of the zygote
+    {"hand_over": "end"}  ->  {"pid": 123}
     {"argv": […], "environment": {…}, "folder": "…", "output": "…", "program": […] or null}  ->  {"pid": 123} or {"errno": 11}
+
+What is started between "begin" and "end" is handed over at the end, without an exit of the zygote: a process forked from it
+serves these requests, and then exits.
 
 If nodes fork their ranks from a Python that has imported torch, torch is imported once, here, and the fork server of each
 node is forked from this process. Like on other engines, it must be a child of the agent: the process that becomes the
@@ -53,15 +58,27 @@ def serve() -> _NodeServer | None:
                 instrument.install()
                 fork_server.import_torch(request["import_torch"], request["folder"])
                 continue
+            server = None
             try:
-                pid, server = _start(request)
+                pid, server = _hand_over(request["hand_over"]) if "hand_over" in request else _start(request)
+                answer: dict[str, Any] = {"pid": pid}
             except BlockingIOError as error:
-                answers.write(json.dumps({"errno": error.errno}) + "\n")
-                continue
+                answer = {"errno": error.errno}
             if server:
                 return server
-            answers.write(json.dumps({"pid": pid}) + "\n")
+            answers.write(json.dumps(answer) + "\n")
     return None
+
+
+def _hand_over(request: str) -> tuple[int, None]:
+    """Begin in a forked process, or end it; return in the zygote once that process has exited. Returns the zygote's process id."""
+    if request == "end":
+        os._exit(0)
+    child = os.fork()
+    if child == 0:
+        return os.getppid(), None
+    os.waitpid(child, 0)
+    return os.getpid(), None
 
 
 def _start(request: dict[str, Any]) -> tuple[int, _NodeServer | None]:

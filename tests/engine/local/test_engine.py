@@ -52,6 +52,12 @@ for kind in ("waits", "forks", "forks"):
         os.setsid()
         os.execve(sys.executable, [sys.executable, "-S", "-c", LEFT, kind], {})
 """
+PRINTS_ITS_SEED_AND_CLOSES_STDOUT = """
+import os
+print(hash('seed'), flush=True)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+os.dup2(1, 2)
+"""
 REMOVES_ITS_OWN_RUN = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -108,6 +114,27 @@ def test_processes_that_fork_and_hide_end_with_the_run(bench: Bench) -> None:
         assert (code, while_it_runs, is_locked(alive)) == (0, True, False)
     finally:
         alive.unlink(missing_ok=True)  # which ends them, too
+
+
+def test_the_starter_that_is_kept_forks_later_runs_and_ends_with_what_they_left(bench: Bench) -> None:
+    """Runs forked from one process share a hash seed. Another shell lists the first run until then, but no later one."""
+    alive = bench.project / "alive"
+    try:
+        with bench.engine.keeping_starter():
+            first = bench.start_script(f"{PRINTS_ITS_SEED_AND_CLOSES_STDOUT}{LEAVES_PROCESSES_WITHOUT_LABELS}", nodes=1)
+            codes = {status.exit_code for status in bench.ended(first).values()}
+            bench.engine.remove(first.run)
+            second = bench.start_script("print(hash('seed')); raise SystemExit(3)", nodes=1)
+            ended = bench.ended(second)["node-0"].exit_code
+            bench.engine.remove(second.run)
+            left = set(LocalEngine().remaining_runs()) & {first.run, second.run}
+        seeds = {logged(bench, first, "node-0.0").strip(), logged(bench, second, "node-0.0").strip()}
+
+        assert (codes, ended, left, len(seeds)) == ({0}, 3, {first.run}, 1)
+        assert not set(LocalEngine().remaining_runs()) & {first.run, second.run}
+        assert not is_locked(alive)
+    finally:
+        alive.unlink(missing_ok=True)
 
 
 def test_a_forged_start_of_the_master_is_not_the_port(bench: Bench) -> None:
