@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from ..records.timings import Activity, StepTimes, Wait
+from ..records.timings import StepTimes
 from ..shared.event_log import EventLog, clock_of
-from .observations import Observations
+from .observations import Observations, encoded
 
 _MOST_SPANS = 100  # in one record
 _EACH, _EVERY_TENTH = 1000, 10_000  # the last step of which each, or every tenth, is recorded; then every hundredth
@@ -67,13 +67,13 @@ class Times:
             return
         zero = min([spans[0][1] for spans in (self._work, self._waits) if spans])
         work = [
-            Activity(kind, round((began - zero) * 1e6), round((ended - began) * 1e6))
-            for kind, began, ended in self._work
+            f'["{kind}",{(began - zero) * 1e6:.0f},{(ended - began) * 1e6:.0f}]' for kind, began, ended in self._work
         ]
         waits = [
-            Wait(what, round((began - zero) * 1e6), round((ended - began) * 1e6), group, size, sequence)
-            for what, began, ended, group, size, sequence in self._waits
+            f"[{encoded(what)},{(began - zero) * 1e6:.0f},{(ended - began) * 1e6:.0f},{encoded(group)},{size},{number}]"
+            for what, began, ended, group, size, number in self._waits
         ]
-        self._observations.note(StepTimes(self._steps + 1, round(self._ahead + zero, 6), tuple(work), tuple(waits)))
+        fields = f'"step":{self._steps + 1},"began":{self._ahead + zero:.6f},"work":[{",".join(work)}]'
+        self._observations.note_often(StepTimes, f'{fields},"waits":[{",".join(waits)}]')
         self._work.clear()
         self._waits.clear()

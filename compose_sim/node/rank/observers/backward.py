@@ -38,7 +38,7 @@ def _after_autograd(module: ModuleType) -> None:
         context = here()
         if context is None or _depth:  # a checkpointed part of the model is computed again within the outer pass
             return original(tensors, *arguments, **options)
-        _call(before, context, tensors, {**dict(zip(_POSITIONS, arguments)), **options})
+        _call(before, context, tensors, {**dict(zip(_POSITIONS, arguments)), **options} if arguments else options)
         _depth += 1
         failed = True
         try:

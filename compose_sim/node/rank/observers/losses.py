@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...records.models import LossValue
@@ -25,4 +26,8 @@ def _note(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
         return
     if not root.is_cpu and not context.thorough:
         return  # reading it would make the rank wait for its GPU
-    context.note(LossValue(float(root.item())))
+    value = float(root.item())
+    if math.isfinite(value):
+        context.observations.note_often(LossValue, f'"value":{value!r}')
+    else:
+        context.note(LossValue(value))

@@ -20,6 +20,7 @@ from ...records.process_groups import DdpForward
 from ...records.record import Place
 from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place, where
+from ..observations import encoded
 
 PENDING, FLUSHED = "models.pending", "models.flushed"
 MOST_NAMES = 20
@@ -212,7 +213,8 @@ def _note_forward(context: RankContext, ddp: Any) -> None:
     if reduces or ddp.will_sync_module_buffers():
         context.synchronizations += 1
         if context.thorough or model.forwards <= _MOST_NOTED:
-            context.note(DdpForward(model.index, model.ranks, place()))
+            fields = f'"ddp":{model.index},"group":{list(model.ranks)},"at":{encoded(place())}'
+            context.observations.note_often(DdpForward, fields)
             context.flush()
             memory[FLUSHED] = True
     if graded and ddp.training and not model.batchnorm_noted and sampled(context, model.forwards):

@@ -13,6 +13,7 @@ from typing import Any
 from ...records.models import OptimizerStep, SteppedModel
 from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
+from ..observations import encoded
 from . import gradients, sketches, states
 from .models import FLUSHED, MOST_NAMES, Model, living, sampled
 from .training import follow_steps
@@ -118,9 +119,11 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
             for model, ddp in living(context)
             if any(id(each) in held for each in ddp.module.parameters())
         }
-    if closely or stepper.steps <= _MOST_NOTED or stepper.steps % 100 == 0:
-        more = _look_closely(context, optimizer, stepper) if closely else {}
+        more = _look_closely(context, optimizer, stepper)
         context.note(OptimizerStep(context.steps, stepper.index, stepper.steps, place(), **more))
+    elif stepper.steps <= _MOST_NOTED or stepper.steps % 100 == 0:
+        fields = f'"step":{context.steps},"optimizer":{stepper.index},"nth":{stepper.steps},"at":{encoded(place())}'
+        context.observations.note_often(OptimizerStep, fields)
     stepper.seen = {index: (model.forwards, model.synchronized) for index, model in stepper.models.items()}
     stepper.backwards = _backwards(context)
     if context.mode == "record":
