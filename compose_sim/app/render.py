@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compose_sim import assets
-from compose_sim.app.cluster_jobs.export import Exported, export
 from compose_sim.app.documents import write_documents
 from compose_sim.app.request import Request, program_of
 from compose_sim.app.session import Session
@@ -23,6 +23,9 @@ from compose_sim.engine.run_folder.folder import lay_out
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from compose_sim.app.cluster_jobs.export import Exported
 
 JOB = "job.sbatch"
 _MOST_CODE_BYTES = 200 << 20
@@ -56,6 +59,8 @@ def render_job(request: Request, folder: Path, *, force: bool) -> tuple[Exported
 
     Raises SpecError as `render` does, and for what the job cannot do.
     """
+    from compose_sim.app.cluster_jobs.export import export
+
     job = export(request, "slurm", accelerator="")
     root, code = _project_code(request, folder, force=force)
     folder.mkdir(parents=True, exist_ok=True)

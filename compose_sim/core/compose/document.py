@@ -37,6 +37,7 @@ _IDENTITY = [
     Mount(source=f"./{IDENTITY_FILES}/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")
 ]
 _NOBODY = f"nobody:x:{NOBODY}:{NOBODY}:nobody:/nonexistent:/usr/sbin/nologin"
+_PLAIN = re.compile(r"[\w ,.:/=+@-]*", re.ASCII)
 # Characters that a double-quoted YAML scalar must escape, or that YAML reads as line breaks.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
@@ -47,7 +48,7 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
     environment.filters |= {
         "quote": quote,
         "quote_list": quote_list,
-        "bind": lambda mount: bind(replace(mount, source=plan.source_of(mount))),
+        "bind": lambda mount: bind(mount, plan.source_of(mount)),
         "comment": comment,
         "project": project_name,
         "published": published,
@@ -141,7 +142,10 @@ def _within(mount: Mount, path: PurePosixPath) -> str:
 
 def quote(value: object) -> str:
     """Quote a scalar so that Compose reads the same text: double quotes, and `$` doubled to prevent interpolation."""
-    text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    text = str(value)
+    if _PLAIN.fullmatch(text):  # nearly all are
+        return f'"{text}"'
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'"{_UNPRINTABLE.sub(_escape, text)}"'
 
 
@@ -150,10 +154,10 @@ def quote_list(values: Iterable[object]) -> str:
     return f"[{', '.join(quote(value) for value in values)}]"
 
 
-def bind(mount: Mount) -> str:
-    """Return a bind mount on one line."""
+def bind(mount: Mount, source: str) -> str:
+    """Return a bind mount on one line; `source` is where the mount's source is for the engine."""
     read_only = ", read_only: true" if mount.read_only else ""
-    return f"{{type: bind, source: {quote(mount.source)}, target: {quote(mount.target)}{read_only}}}"
+    return f"{{type: bind, source: {quote(source)}, target: {quote(mount.target)}{read_only}}}"
 
 
 def published(ports: Iterable[PlannedPort]) -> str:

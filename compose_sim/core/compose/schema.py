@@ -36,10 +36,11 @@ def check_document(text: str, schema: Mapping[str, Any]) -> None:
     distinct = {_QUOTED.sub(r"\1\2", block).replace(name, ""): block for name, block in blocks.items()}
     sampled = "".join((before, header, *distinct.values(), networks, after))
     sample = yaml.load(sampled, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    names = {**sample, "services": {name: {} for name in blocks}}
-    validator = jsonschema.Draft7Validator(schema)
-    for part in (sample, names):
-        error = jsonschema.exceptions.best_match(validator.iter_errors(part))
+    of_services = schema["properties"]["services"]
+    of_names = {**of_services, "patternProperties": dict.fromkeys(of_services["patternProperties"], True)}
+    names = {"services": dict.fromkeys(blocks)}
+    for part, rules in ((sample, schema), (names, {"properties": {"services": of_names}})):
+        error = jsonschema.exceptions.best_match(jsonschema.Draft7Validator(rules).iter_errors(part))
         if error:
             where = ".".join(str(step) for step in error.absolute_path)
             raise InvalidDocumentError(

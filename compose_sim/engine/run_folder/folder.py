@@ -275,8 +275,8 @@ def lay_out(
     _write_secret(files, SECRET, user)
     files.share_folder("journal", user, private=True)
     apart = [f"{NODES}/{node}/{kind}" for node in containers for kind in KINDS]
-    for name in (*(apart or KINDS), *_WRITTEN_BY_ALL_NODES):
-        files.make_folder(name, user, private=name.rpartition("/")[2] in _WITH_SOCKETS)
+    names = [*(apart or KINDS), *_WRITTEN_BY_ALL_NODES]
+    files.make_folders(names, user, private={name for name in names if name.rpartition("/")[2] in _WITH_SOCKETS})
     if token:
         _write_secret(files, TOKEN, user)
 

@@ -16,17 +16,17 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from compose_sim.core.plan.model import HIDDEN
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError, check_owner, refuse_kind, refuse_owner
-from compose_sim.engine.run_folder.file_owner import act_as, act_as_owner_of, give, is_shared, share
+from compose_sim.engine.run_folder.descent import Descent, absolute
+from compose_sim.engine.run_folder.file_checks import UnsafeFileError, refuse_kind, refuse_owner
+from compose_sim.engine.run_folder.file_owner import act_as, give, is_shared, share
 from compose_sim.engine.run_folder.folder_removal import remove_folder
 
-_RUN_DEPTH = 3  # of a run's folder: .composesim/runs/NAME
 MOST_BYTES = 64 << 20  # of a file that is read as a whole
 # The Docker daemon may be neither root nor the owner on the file system, and must get through to the folders that nodes mount.
 PASSABLE, PRIVATE = 0o711, 0o700
@@ -42,57 +42,32 @@ class SafeFolder:
         parts = path.parts
         self._is_hidden = HIDDEN in parts
         trusted = len(parts) - 1 - parts[::-1].index(HIDDEN) if self._is_hidden else len(parts)
-        self._base, self._below = str(Path(*parts[:trusted])), "/".join(parts[trusted:])
         self.path, self._path = path, str(path)  # path objects would take most of the time of a poll
+        self._base, self._below = str(Path(*parts[:trusted])), "/".join(parts[trusted:])
 
     @contextmanager
     def opened(self, name: str = "", *, create: int | None = None, as_owner: bool = True) -> Iterator[int]:
         """Open a folder, and act as the owner inside the context; make it with mode `create` if it does not exist."""
-        parts = [*_components(self._below, self._path), *_components(name, self._path, name)]
-        path = self._base
-        with ExitStack() as stack:
-            flags = os.O_DIRECTORY | os.O_CLOEXEC | (_PATH_ONLY if parts else os.O_RDONLY)
-            try:
-                base = folder = os.open(path, flags)
-            except FileNotFoundError:
-                if create is None or self._is_hidden:
-                    raise
-                Path(path).mkdir(parents=True, exist_ok=True)
-                base = folder = os.open(path, flags)
-            stack.callback(os.close, base)
-            if acts := as_owner and self._acts_as_owner:
-                stack.callback(act_as, os.geteuid(), os.getegid())
-                act_as_owner_of(base)
-            for number, part in enumerate(parts, 1):
-                above, made = folder, False
-                try:
-                    folder = _open_folder(part, above, path, as_root=acts)
-                except FileNotFoundError:
-                    if create is None:
-                        raise
-                    if acts:
-                        act_as_owner_of(above)
-                    with _absolute(path), suppress(FileExistsError):
-                        os.mkdir(part, create if number == len(parts) else self._folder_mode, dir_fd=above)
-                        made = True
-                    folder = _open_folder(part, above, path, as_root=acts)
-                path = f"{path}/{part}"
-                stack.callback(os.close, folder)
-                if self._is_hidden:
-                    check_owner(path, folder, above, base, in_run=number > _RUN_DEPTH)
-                if made and is_shared(above):
-                    share(folder)
-                if acts and create is not None and os.fstat(base).st_uid and not os.fstat(folder).st_uid:
-                    give(folder, base)  # root made it, with an older composesim
-                if acts:
-                    act_as_owner_of(folder)
-            with _absolute(path):
+        parts = self._parts(name)
+        modes = None if create is None else [*[self._folder_mode] * (len(parts) - 1), create]
+        with self._descent(make=create is not None, as_owner=as_owner, is_listed=not parts) as descent:
+            folder = descent.go(parts, modes)
+            with absolute(descent.path):
                 yield folder
 
     def make_folder(self, name: str, owner: tuple[int, int] | None = None, *, private: bool = False) -> None:
         """Make a folder unless it exists. Below `.composesim`, only the owner can enter; only root can make it for another user."""
-        with self.opened(name, create=PRIVATE if private or self._is_hidden else self._folder_mode) as folder:
-            give(folder, owner)
+        self.make_folders([name], owner, private={name} if private else ())
+
+    def make_folders(
+        self, names: Iterable[str], owner: tuple[int, int] | None = None, *, private: Container[str] = ()
+    ) -> None:
+        """Do what `make_folder` does, for folders that are in order: what several have above them is opened only once."""
+        with self._descent(make=True) as descent:
+            for name in names:
+                parts = self._parts(name)
+                mode = PRIVATE if name in private or self._is_hidden else self._folder_mode
+                give(descent.go(parts, [*[self._folder_mode] * (len(parts) - 1), mode]), owner)
 
     def share_folder(self, name: str, reader: tuple[int, int], *, private: bool = False) -> None:
         """Make a folder in which another user can read what this process writes, if root runs this process."""
@@ -225,6 +200,20 @@ class SafeFolder:
         if self._acts_as_owner and status.st_uid != folder.st_uid and status.st_nlink > 1:
             raise UnsafeFileError(f"'{path}' is a hard link to a file of root", hint=f"ls -li {path}, then delete it")
 
+    def _parts(self, name: str) -> list[str]:
+        return [*_components(self._below, self._path), *_components(name, self._path, name)]
+
+    def _descent(self, *, make: bool, as_owner: bool = True, is_listed: bool = False) -> Descent:
+        flags = os.O_DIRECTORY | os.O_CLOEXEC | (os.O_RDONLY if is_listed else _PATH_ONLY)
+        try:
+            base = os.open(self._base, flags)
+        except FileNotFoundError:
+            if not make or self._is_hidden:
+                raise
+            Path(self._base).mkdir(parents=True, exist_ok=True)
+            base = os.open(self._base, flags)
+        return Descent(base, self._base, checks=self._is_hidden, acts=as_owner and self._acts_as_owner)
+
     @property
     def _acts_as_owner(self) -> bool:
         return self._is_hidden and os.geteuid() == 0
@@ -268,32 +257,3 @@ def _components(name: str, folder: str, below: str = "") -> list[str]:
     if {"", ".", ".."}.intersection(parts):
         raise UnsafeFileError(f"'{Path(folder, below)}' is not a path below '{HIDDEN}'", hint="composesim ps --all")
     return parts
-
-
-def _open_folder(name: str, above: int, parent: str, *, as_root: bool) -> int:
-    if as_root:
-        act_as(0, os.getegid())
-    try:
-        with _absolute(parent):
-            return os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=above)
-    except OSError as error:
-        path = Path(parent, name)
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EACCES):
-            raise
-        status = os.stat(name, dir_fd=above, follow_symlinks=False)
-        if not stat.S_ISDIR(status.st_mode):
-            refuse_kind(path, status, stat.S_IFDIR)
-        if os.geteuid() and status.st_uid not in (0, os.geteuid()):
-            refuse_owner(path, status.st_uid)
-        raise
-
-
-@contextmanager
-def _absolute(folder: str) -> Iterator[None]:
-    """Put the whole path of files into errors."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error.filename, str | None):  # a write does not know the name
-            error.filename = str(Path(folder, error.filename or ""))
-        raise

@@ -251,6 +251,22 @@ def test_a_name_does_not_lead_out_of_its_folder(tmp_path: Path, name: str) -> No
         a_run(tmp_path).files.read_text(name)
 
 
+def test_folders_made_together_are_those_made_one_by_one_and_a_link_among_them_is_refused(
+    tmp_path: Path, victim: Path
+) -> None:
+    files = SafeFolder(tmp_path / ".composesim" / "runs" / "run")
+    names = [f"nodes/{node}/{kind}" for node in ("node-0", "node-1") for kind in ("events", "logs")]
+    files.path.parent.mkdir(parents=True)
+    files.make_folders([*names, "shared"])
+    assert sorted(str(each.relative_to(files.path)) for each in files.path.rglob("*")) == sorted(
+        ["nodes", "nodes/node-0", "nodes/node-1", *names, "shared"]
+    )
+    (files.path / "nodes/node-1/logs").rmdir()
+    (files.path / "nodes/node-1/logs").symlink_to(victim)
+    with pytest.raises(UnsafeFileError, match="nodes/node-1/logs"):
+        files.make_folders(names)
+
+
 def test_folders_nested_by_the_thousand_are_measured_and_deleted(tmp_path: Path, victim: Path) -> None:
     """A script that goes down and down leaves more levels than a process may have open files, or than Python may recurse."""
     folder, before = a_run(tmp_path), contents(victim)
