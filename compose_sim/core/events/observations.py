@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
@@ -21,9 +21,14 @@ Reader = Callable[[Any], Any]  # takes a value of JSON, returns that of a field;
 
 
 class _Records:
-    """Look up records by type."""
+    """Look up records by type, of which none has subtypes."""
 
-    __slots__ = ()
+    @cached_property
+    def _by_kind(self) -> Mapping[type[Record], Sequence[Record]]:
+        found: dict[type[Record], list[Record]] = {}
+        for each in self.all():
+            found.setdefault(type(each), []).append(each)
+        return found
 
     def all(self) -> Sequence[Record]:
         """Return all records in order."""
@@ -39,7 +44,9 @@ class _Records:
     def of(self, *kinds: type[Record]) -> Iterator[Record]: ...
     def of(self, *kinds: type[Record]) -> Iterator[Record]:
         """Yield the records of these kinds, in order."""
-        return (each for each in self.all() if isinstance(each, kinds))
+        if len(kinds) == 1:
+            return iter(self._by_kind.get(kinds[0], ()))
+        return (each for each in self.all() if type(each) in kinds)
 
     def first(self, kind: type[A]) -> A | None:
         """Return the first record of this kind."""
@@ -51,10 +58,10 @@ class _Records:
     def last(self, *kinds: type[Record]) -> Record | None: ...
     def last(self, *kinds: type[Record]) -> Record | None:
         """Return the last record of these kinds."""
-        return next((each for each in reversed(self.all()) if isinstance(each, kinds)), None)
+        return next((each for each in reversed(self.all()) if type(each) in kinds), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankObserved(_Records):
     """Everything that one rank observed in the last round of the run."""
 
@@ -68,7 +75,7 @@ class RankObserved(_Records):
         return self.records
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Observed(_Records):
     """What the ranks of a run observed, by rank; empty if nothing was."""
 
@@ -79,6 +86,10 @@ class Observed(_Records):
         return (self.ranks[rank] for rank in sorted(self.ranks))
 
     def all(self) -> Sequence[Record]:
+        return self._all
+
+    @cached_property
+    def _all(self) -> Sequence[Record]:
         return [each for rank in self for each in rank.records]
 
     @property
@@ -134,6 +145,8 @@ def _reader_of(hint: Any) -> Reader:
     if origin is dict:
         of_value = _reader_of(arguments[1])
         return lambda value: {key: of_value(each) for key, each in _of_type(dict, value).items()}
+    if origin is tuple and arguments[-1] is Ellipsis and arguments[0] in (int, str):  # most of what is read
+        return lambda value: _checked({*map(type, _of_type(list, value))} <= {arguments[0]}, tuple(value))
     if origin is tuple and arguments[-1] is Ellipsis:
         of_each = _reader_of(arguments[0])
         return lambda value: tuple(map(of_each, _of_type(list, value)))
