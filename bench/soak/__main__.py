@@ -8,7 +8,7 @@ import sys
 import time
 
 from bench import machine
-from bench.soak import checkpoints, crashes, daemon_restarts, faults, flood, load, recovery
+from bench.soak import checkpoints, crashes, daemon_restarts, faults, flood, load, recovery, stream
 from bench.soak.leaks import left_of
 from bench.soak.progress import continued
 from bench.soak.setting import REPOSITORY, prepared
@@ -20,6 +20,7 @@ _ROWS = {
     "crashes": crashes.measure,
     "daemon": daemon_restarts.measure,
     "flood": flood.measure,
+    "stream": stream.measure,
     "checkpoints": checkpoints.measure,
     "large": load.measure_large,
     "busy": load.measure_busy,
@@ -34,7 +35,7 @@ def main() -> int:
         "--minutes",
         type=float,
         default=10,
-        help="minutes for each row that the next soak can continue: faults, large, busy",
+        help="minutes for each row that the next soak can continue: faults, large, busy; and for `stream`, at most 60",
     )
     parser.add_argument(
         "--times", type=int, default=5, help="repetitions of each run in `large`, and of ten runs in `busy`"

@@ -14,6 +14,7 @@ _KNOWN = {
     "crashes": "pumba leaks paused containers and netem",
     "daemon": "",
     "flood": "",
+    "stream": "",
     "checkpoints": "",
     "large": "",
     "busy": "",
