@@ -10,6 +10,7 @@ from statistics import median
 from bench.goals import Goal, Row
 from bench.leftovers import sweep
 from bench.measure import NotMeasurableError, Samples
+from bench.memory import processes_with, resident
 from bench.process import RunFailedError
 from bench.setting import Setting
 
@@ -40,14 +41,16 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
     try:
         setting.require_engine()
         composesim = setting.composesim()
+        memory: dict[str, dict[int, int]] = {"composesim": {}, "the master": {}}
         for _ in range(setting.repeats):
             for nodes in SIZES:
-                for command, seconds in _once(setting, composesim, nodes):
+                for command, seconds in _once(setting, composesim, nodes, memory):
                     row.samples.setdefault(_name(command, nodes), Samples()).seconds.append(seconds)
     except (NotMeasurableError, RunFailedError) as error:
         row.missing = {"composesim": str(error)}
     else:
         row.notes += [_growth(row, command) for command in COMMANDS]
+        row.notes += [_memory(process, sizes) for process, sizes in memory.items()]
     yield row
 
 
@@ -65,8 +68,8 @@ def draw(figures: dict[str, list[float]], path: Path) -> None:
     path.write_text(log_log_plot(curves, across="nodes", up="seconds"))
 
 
-def _once(setting: Setting, composesim: str, nodes: int) -> list[tuple[str, float]]:
-    """Run each command once on a run of this size, and return their seconds."""
+def _once(setting: Setting, composesim: str, nodes: int, memory: dict[str, dict[int, int]]) -> list[tuple[str, float]]:
+    """Run each command once on a run of this size, and return their seconds; put in `memory` how much the run takes."""
     name = setting.new_name()
     start = [composesim, "up", "--detach", "--nodes", str(nodes), "--engine", "docker", "--image", "host"]
     start += ["--launcher", "env", "--force", "--name", name, "waiting.py"]
@@ -78,6 +81,8 @@ def _once(setting: Setting, composesim: str, nodes: int) -> list[tuple[str, floa
     }
     try:
         took = [("up --detach", setting.run(start).seconds)]
+        memory["composesim"][nodes] = sum(map(resident, processes_with(composesim, name)))
+        memory["the master"][nodes] = sum(map(resident, processes_with("node/__main__.py master", f"--nodes {nodes} ")))
         for command, arguments in words.items():
             # The report of a run that was ended has the exit code of the run, 130.
             took.append((command, setting.run([composesim, *arguments], codes=(0, 130)).seconds))
@@ -92,6 +97,15 @@ def _growth(row: Row, command: str) -> str:
     few, many = SIZES[len(SIZES) // 2], SIZES[-1]
     difference = row.samples[_name(command, many)].median - row.samples[_name(command, few)].median
     return f"`{command}`: {1000 * difference / (many - few):.0f} ms for each node beyond {few}"
+
+
+def _memory(process: str, sizes: dict[int, int]) -> str:
+    few, many = SIZES[0], SIZES[-1]
+    each = (sizes[many] - sizes[few]) / (many - few)
+    return (
+        f"memory of {process}: {sizes[few] / 2**20:.0f} MiB with {few} node, {sizes[many] / 2**20:.0f} MiB with {many}, "
+        f"{each / 2**20:.2f} MiB for each further node"
+    )
 
 
 def _name(command: str, nodes: int) -> str:
