@@ -9,6 +9,9 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import ClusterState
 
+_OF_RANKS = ("step", "metric", "init", "exception", "rank-exited", "rank-started")
+_OF_RANKS += ("stalled", "resumed", "halted", "continued")
+
 
 class Story:
     """The events of one run, a rank a node; nodes are told by their numbers, times in seconds since the start."""
@@ -27,7 +30,7 @@ class Story:
 
     def tell(self, t: float, kind: str, node: int | None = None, /, **data: object) -> Story:
         """One event, of the node's own rank where it is one of ranks."""
-        is_ranks = kind in ("step", "metric", "init", "exception", "rank-exited", "rank-started", "stalled", "resumed")
+        is_ranks = kind in _OF_RANKS
         rank = self.nodes.index(node) if is_ranks and node in self.nodes else None
         of_node = {} if node is None else {"node": f"node-{node}"}
         generation = self.generation if self.generation >= 0 else None

@@ -146,6 +146,19 @@ def test_the_stacks_of_a_hang_begin_with_the_culprit(tab: Tab, tmp_path: Path) -
     assert tab.errors == []
 
 
+def test_a_failed_check_colors_the_verdict_as_in_the_terminal(tab: Tab, tmp_path: Path) -> None:
+    checks = (
+        CheckResult(id="set-epoch", status="failed", detail="d"),
+        CheckResult(id="params-in-sync", status="failed", detail="d", follows="set-epoch"),
+    )
+    tab.open(a_page(tmp_path, a_report(checks=checks)))
+    tab.wait_for("document.querySelector('footer')")
+
+    pill = "((pill) => [pill.className, pill.textContent])(verdictPill({ ...run.now, %s }))"
+    assert tab.run(pill % "") == ["pill warn", "! passed, but set-epoch failed"]
+    assert tab.run(pill % "coverage: {}") == ["pill bad", "✘ failed: set-epoch"]
+
+
 def test_64_ranks_have_a_lane_each_and_a_time_is_shown_in_lanes_cluster_and_logs(tab: Tab, tmp_path: Path) -> None:
     tab.open(a_page(tmp_path, a_report(world_size=64, nodes=()), ranks=64))
     tab.wait_for("document.querySelector('footer')")

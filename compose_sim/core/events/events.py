@@ -35,6 +35,8 @@ KINDS_OF: Mapping[str, frozenset[str]] = {
                 "node-exited",
                 "stalled",
                 "resumed",
+                "halted",
+                "continued",
                 "dumped",
             ),
             *("gpus", "start-failed", "command"),

@@ -9,9 +9,9 @@ _MOST = 4  # names
 
 def awaited(state: ClusterState, *, is_command: bool = False) -> str:
     """
-    Return `node-2 and node-3 to start`, `rank 0 to import torch`, …; "" once ranks train, or the run is ending.
+    Return `node-2 and node-3 to start`, `rank 0, which has not imported torch`, …; "" once ranks train, or the run is ending.
 
-    Nothing is known about a command except that it runs.
+    Nothing is known about a command except that it runs, and of a script not whether it will ever train.
     """
     if state.first_step_at or state.stopping or state.failures or any(rank.has_left for rank in state.ranks.values()):
         return ""
@@ -24,14 +24,14 @@ def awaited(state: ClusterState, *, is_command: bool = False) -> str:
         return f"the rendezvous of {len(state.wanted)} nodes" if len(state.wanted) > 1 else "the rendezvous"
     if is_command:
         return ""
-    for phase, doing in (
-        ("starting", "begin training" if state.versions else "import torch"),
-        ("init", "join the process group"),
-    ):
-        ranks = [f"rank {rank.rank}" for rank in state.ranks.values() if rank.phase == phase]
-        if ranks:
-            return f"{_named(ranks)} to {doing}"
-    return "the first step"
+    starting, joining = (
+        [f"rank {rank.rank}" for rank in state.ranks.values() if rank.phase == phase] for phase in ("starting", "init")
+    )
+    if starting and state.versions:
+        return f"{_named(starting)} to join a process group or take a step"
+    if starting:
+        return f"{_named(starting)}, which {'has' if len(starting) == 1 else 'have'} not imported torch"
+    return f"{_named(joining)} to join the process group" if joining else "the first step"
 
 
 def _named(names: list[str]) -> str:

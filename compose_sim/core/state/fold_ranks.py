@@ -14,6 +14,7 @@ from compose_sim.core.state.rank_places import is_on
 from compose_sim.core.state.state import ClusterState, Failure, NodeState, RankState, Round
 
 _PHASES = ["starting", "init", "running", "ended", "exited"]
+_MOST_HALTS = 100
 _SIGNALS = {
     2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM",
 }  # fmt: skip
@@ -175,6 +176,17 @@ def _on_resumed(state: ClusterState, event: Event) -> ClusterState:
     return replace(state, hang=None) if _is_now(state, event) else state
 
 
+def _on_halted(state: ClusterState, event: Event) -> ClusterState:
+    return _update_rank(state, event, halted_since=event.t)
+
+
+def _on_continued(state: ClusterState, event: Event) -> ClusterState:
+    rank = state.ranks.get(event.rank if event.rank is not None else -1)
+    if rank and rank.halted_since is not None:
+        state = replace(state, halts=(*state.halts, (rank.rank, rank.halted_since, event.t))[-_MOST_HALTS:])
+    return _update_rank(state, event, halted_since=None)
+
+
 def _on_breakpoint(state: ClusterState, event: Event) -> ClusterState:
     return _update_rank(state, event, at_breakpoint=event.data.get("phase") != "released")
 
@@ -232,5 +244,7 @@ HANDLERS = {
     "rank-exited": _on_rank_exited,
     "stalled": _on_stalled,
     "resumed": _on_resumed,
+    "halted": _on_halted,
+    "continued": _on_continued,
     "breakpoint": _on_breakpoint,
 }

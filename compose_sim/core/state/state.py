@@ -72,6 +72,7 @@ class RankState:
     init_world_size: int | None = None  # as passed by the script, if it was
     stall: Mapping[str, Any] | None = None  # where the rank is while it makes no progress (stalled_rank.py)
     stalled_since: float = 0.0
+    halted_since: float | None = None  # while it is stopped, by SIGSTOP or a debugger
     at_breakpoint: bool = False
 
     @property
@@ -183,6 +184,7 @@ class ClusterState:
     rounds: tuple[Round, ...] = ()
     faults: Mapping[str, FaultRecord] = field(default_factory=dict)  # by id, in the order in which they were injected
     recoveries: tuple[Recovery, ...] = ()
+    halts: tuple[tuple[int, float, float], ...] = ()  # ranks that were stopped, from when to when; the last of them
     metric_interval: int | None = None  # steps between two metric lines of a rank
 
     def with_metrics(self, *lines: Mapping[str, Any]) -> ClusterState:

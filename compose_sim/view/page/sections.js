@@ -4,10 +4,13 @@ const MARK = { passed: "✔", failed: "✘", warned: "!", "not-applicable": "–
 const VERDICTS = { passed: ["good", "✔ passed"], failed: ["bad", "✘ failed"], running: ["", "● running"], inconclusive: ["warn", "? inconclusive"] };
 
 function verdictPill(now) {
-  const checks = now.checks.some((each) => each.status === "failed");
+  const failed = now.checks.filter((each) => each.status === "failed" && !each.follows).map((each) => each.id).join(", ");
   if (now.hang && !now.is_over) return el("span", { class: "pill bad" }, "● makes no progress");
+  if (now.verdict === "passed" && failed) {  // as the last line in the terminal; only `check` compares ranks, and fails with its checks
+    return now.coverage ? el("span", { class: "pill bad" }, `✘ failed: ${failed}`) : el("span", { class: "pill warn" }, `! passed, but ${failed} failed`);
+  }
   const [kind, words] = VERDICTS[now.verdict] || ["bad", `✘ ${now.verdict}`];
-  return now.verdict === "passed" && checks ? el("span", { class: "pill bad" }, "✘ a check failed") : el("span", { class: `pill ${kind}` }, words);
+  return el("span", { class: `pill ${kind}` }, words);
 }
 
 function headOf(now) {

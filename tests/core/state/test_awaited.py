@@ -13,7 +13,7 @@ def test_each_phase_names_who_is_awaited() -> None:
     story.starts(0.0, 0, 1)
     assert awaited(story.state) == "the rendezvous of 2 nodes"
     story.round(1.0, 0, 1)
-    assert awaited(story.state) == "rank 0 and rank 1 to import torch"
+    assert awaited(story.state) == "rank 0 and rank 1, which have not imported torch"
     story.tell(2.0, "step", 0, step=1)
     assert awaited(story.state) == ""
 

@@ -134,3 +134,58 @@ def test_a_collective_that_only_the_end_of_a_fault_let_go_on_was_a_wait_for_the_
         (1, "moving", 5_000_000, 1_000_000, None),
     ]
     assert message["now"]["stalls"] == {1: [[3.05, 5.0, False]]}
+
+
+def _divided(events: list[Event], *spans: Span) -> list[tuple[int, str, float, float, int | None]]:
+    """Return rank, kind, begin and duration in seconds, and the late rank of the spans on the page of a run with two nodes."""
+    fold = PageFold(a_plan(nodes=2))
+    fold.add_events(events)
+    fold.add_spans(spans)
+    message = fold.take(report=None, is_over=False)
+    return [
+        (rank, KINDS[kind], began / 1e6, lasted / 1e6, late)
+        for rank, kind, began, lasted, _, _, late in message["spans"]
+    ]
+
+
+def test_a_collective_waits_for_a_rank_that_a_signal_stopped() -> None:
+    story = Story(a_plan(nodes=2))
+    story.events[0] = Event(t=0.0, kind="started")
+    story.starts(1.0, 0, 1).round(2.0, 0, 1)
+    story.tell(4.0, "halted", 1)
+    whole = Span(0, "moving", 3.0, 6.0, 7, "all_reduce #2")
+    waited = [(0, "moving", 3.0, 1.0, None), (0, "waiting", 4.0, 5.0, 1)]
+    assert (
+        _divided(story.events, whole) == waited
+    )  # the rank is already in its next step, which its agent has not noticed
+
+    story.tell(9.5, "continued", 1)
+    ended_long_before, began_later = (
+        Span(0, "moving", 3.9, 3.0, 6, "barrier"),
+        Span(0, "moving", 9.6, 1.0, 8, "barrier"),
+    )
+    assert _divided(story.events, whole) == waited
+    assert _divided(story.events, ended_long_before, began_later) == [
+        (0, "moving", 3.9, 3.0, None),
+        (0, "moving", 9.6, 1.0, None),
+    ]
+
+
+def test_no_data_move_through_a_partition() -> None:
+    story = Story(a_plan(nodes=2))
+    story.events[0] = Event(t=0.0, kind="started")
+    story.starts(1.0, 0, 1).round(2.0, 0, 1).fault(3.95, "f", "partition", 1)
+    failed = Span(0, "moving", 3.0, 6.0, 7, "all_reduce #2")
+    within_a_part = Span(0, "moving", 10.0, 1.0, 8, "all_reduce #3")
+    assert _divided(story.events, failed, within_a_part) == [
+        (0, "moving", 3.0, 1.0, None),
+        (0, "collective", 4.0, 5.0, None),
+        (0, "moving", 10.0, 1.0, None),
+    ]
+
+    story.heals(8.0, "f")
+    assert _divided(story.events, failed) == [
+        (0, "moving", 3.0, 1.0, None),
+        (0, "collective", 4.0, 4.0, None),
+        (0, "moving", 8.0, 1.0, None),
+    ]

@@ -37,7 +37,7 @@ class _WatchedRank:
         self.progress = ProgressPage(events.folder, events.node, events.rank or 0, events.generation or 0)
         self.meter = ProgressMeter(process, self.progress)
         self.progressed_at = now
-        self.reported = False
+        self.reported = self.is_halted = False
         self.diagnosis: Generator[float, None, None] | None = None
         self.continue_at = _NEVER
         self.asked_at = -1  # what the helper thread had counted when it was last asked
@@ -48,6 +48,13 @@ class _WatchedRank:
         if self.progress.get("on_device") and not (awake == self.asked_at or self.diagnosis or self.reported):
             self.asked_at = awake
             _ask(self.progress, self.process)
+
+    def note_halt(self, halted: bool) -> None:
+        """Note whether the rank is stopped, such as by SIGSTOP: it cannot say so itself."""
+        if halted != self.is_halted:
+            self.is_halted = halted
+            self.progress.set("halted", int(halted))
+            self.events.emit("halted" if halted else "continued")
 
     def is_at_rest(self, now: float, seconds: float) -> bool:
         return now - self.progressed_at >= seconds and (self.meter.is_certain or self.reported)
@@ -92,8 +99,7 @@ class StallDetector:
                 watched.progressed(now)
             if watched.meter.stands_for:
                 watched.ask()
-            halted = stack_dump.main_thread_state(watched.process) in ("stopped", "traced")
-            watched.progress.set("halted", int(halted))
+            watched.note_halt(stack_dump.main_thread_state(watched.process) in ("stopped", "traced"))
         starting = any(not rank.pid and not rank.ended for rank in ranks)
         if not starting and all(watched.is_at_rest(now, self._seconds) for watched in self._ranks.values()):
             for watched in self._ranks.values():

@@ -18,6 +18,7 @@ from compose_sim.node.agent.stalls import stack_dump, tcp_counters
 from compose_sim.node.agent.stalls.progress import ProgressMeter
 from compose_sim.node.shared.progress_page import ProgressPage
 from tests.builders import PATIENCE_S, ROOT
+from tests.node.harness import Cluster
 
 # What a rank does before the user's script. Then it waits in C for a byte on stdin, and prints whether the wait was
 # interrupted.
@@ -266,6 +267,16 @@ def test_the_connections_of_a_machine_are_not_listed_more_often_than_it_can_affo
         assert inode in (counters.bytes_by_socket(1, now=100.0) or ())
         assert counters.bytes_by_socket(1, now=100.001) is None
         assert inode in (counters.bytes_by_socket(1, now=1e6) or ())
+
+
+def test_the_agent_notices_that_a_signal_stops_a_rank_and_lets_it_run_again(cluster: Callable[..., Cluster]) -> None:
+    run = cluster("import time\nwhile True: time.sleep(0.1)", launcher="env", nproc=2).start(1)
+    process = run.wait_for_event("node-0", "rank-started", local_rank=1)["data"]["pid"]
+    os.kill(process, signal.SIGSTOP)
+    halted = run.wait_for_event("node-0", "halted")
+    os.kill(process, signal.SIGCONT)
+    continued = run.wait_for_event("node-0", "continued")
+    assert [(each["rank"], each["generation"]) for each in (halted, continued)] == [(1, 0), (1, 0)]
 
 
 def test_main_thread_state() -> None:
