@@ -49,7 +49,7 @@ def _scaled(clips: list[Clip]) -> Result | None:
     first = scaled[0]
     return failed(
         f"clip_grad_norm_ compares {first.limit:g} with gradients that GradScaler has multiplied by {first.scale:g} (it saw a norm of "
-        f"{first.norm:.3g}), and scaler.step divides them afterwards: their norm is then at most {first.limit / first.scale:.2g}",
+        f"{first.norm:.3g}), and they are divided only afterwards: their norm is then at most {first.limit / first.scale:.2g}",
         fix="Call `scaler.unscale_(optimizer)` before `clip_grad_norm_`.",
         at=first.at,
     )

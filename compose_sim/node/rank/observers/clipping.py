@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -13,8 +14,19 @@ from ..context import RankContext, here, place
 from . import backward, sketches
 from .training import follow_steps
 
-_LAST, _SCALE, _HELD, _OPTIMIZERS = (f"clipping.{name}" for name in ("last", "scale", "held", "optimizers"))
-_MOST_STEPS, _MOST_TENSORS = 20, 20
+_CLIPPED, _HELD, _OPTIMIZERS = (f"clipping.{name}" for name in ("clipped", "held", "optimizers"))
+_MOST_STEPS, _MOST_TENSORS, _MOST_CALLS = 20, 20, 20
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of clip_grad_norm_ whose optimizer has not stepped since."""
+
+    parameters: set[int]
+    limit: float
+    norm: Any
+    at: Any
+    scale: float = 1.0  # by which the gradients were still multiplied
 
 
 def begin(context: RankContext) -> None:
@@ -50,21 +62,55 @@ def _after_fsdp(module: ModuleType) -> None:
 
 
 def _clipped(context: RankContext, tensors: list[Any], limit: Any, norm: Any) -> None:
-    context.memory[_LAST] = (context.steps, {id(each) for each in tensors}, limit, norm, place())
+    calls: list[_Call] = context.memory.setdefault(_CLIPPED, [])
+    calls.append(_Call({id(each) for each in tensors}, float(limit), norm, place()))
+    del calls[:-_MOST_CALLS]
 
 
 def _after_scaler(module: ModuleType) -> None:
+    @wrap(module.GradScaler, "unscale_")
+    def unscale(original: Any, self: Any, optimizer: Any) -> Any:
+        context = here()
+        if context is not None:
+            context.guard(__name__, _before_unscaling, self, optimizer)
+        return original(self, optimizer)
+
     @wrap(module.GradScaler, "step")
     def step(original: Any, self: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
         context = here()
-        if context is not None:
+        if context is not None and self.is_enabled():
             context.guard(__name__, _before_scaler_step, self, optimizer, module.OptState.READY)
-        return original(self, optimizer, *arguments, **options)
+        returned = original(self, optimizer, *arguments, **options)
+        if context is not None:
+            context.guard(__name__, _take_call, optimizer)  # of a step that was skipped, as gradients were infinite
+        return returned
 
 
 def _before_scaler_step(context: RankContext, scaler: Any, optimizer: Any, ready: Any) -> None:
-    is_scaled = scaler.is_enabled() and scaler._per_optimizer_states[id(optimizer)]["stage"] is ready
-    context.memory[_SCALE] = float(scaler.get_scale()) if is_scaled else 1.0
+    if scaler._per_optimizer_states[id(optimizer)]["stage"] is ready:
+        _before_unscaling(context, scaler, optimizer)  # a fused optimizer divides by itself
+
+
+def _before_unscaling(context: RankContext, scaler: Any, optimizer: Any) -> None:
+    """Note that what was clipped so far was still scaled."""
+    if scaler.is_enabled():
+        held = _held(optimizer)
+        for call in context.memory.get(_CLIPPED, ()):
+            if call.parameters & held:
+                call.scale = float(scaler.get_scale())
+
+
+def _take_call(context: RankContext, optimizer: Any) -> _Call | None:
+    """Forget all calls that clipped gradients of the optimizer, and return the last one."""
+    calls: list[_Call] = context.memory.get(_CLIPPED, [])
+    held = _held(optimizer)
+    own = [call for call in calls if call.parameters & held]
+    calls[:] = [call for call in calls if not call.parameters & held]
+    return own[-1] if own else None
+
+
+def _held(optimizer: Any) -> set[int]:
+    return {id(each) for group in optimizer.param_groups for each in group["params"]}
 
 
 def _after_optimizer(module: ModuleType) -> None:
@@ -88,11 +134,10 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
     if number >= _MOST_STEPS:
         return
     known[optimizer] = number + 1
-    scale = context.memory.pop(_SCALE, 1.0)
-    steps, clipped, limit, norm, at = context.memory.get(_LAST, (-1, set(), 0.0, None, None))
-    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    if steps == context.steps and clipped & held:
-        context.note(Clip(float(limit), float(getattr(norm, "full_tensor", lambda: norm)()), scale, at))
+    call = _take_call(context, optimizer)
+    if call is not None:
+        norm = getattr(call.norm, "full_tensor", lambda: call.norm)()
+        context.note(Clip(call.limit, float(norm), call.scale, call.at))
     before, after = context.memory.get(_HELD, {}).get(id(optimizer)), _sums(context, optimizer)
     if before is None or after is None or before.shape != after.shape:
         return
