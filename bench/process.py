@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE_S = 300.0  # for one command; on an idle machine, the slowest contestant needs a tenth of this
+PATIENCE_S = 120.0  # for one command; on an idle machine, the slowest contestant needs a quarter of this
 GRACE_S = 15.0  # between SIGINT and SIGKILL, when a measurement is interrupted
 
 
