@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from compose_sim import __version__
@@ -181,6 +182,7 @@ class Session:
         from compose_sim.app.run import RunLoop
         from compose_sim.core.verdict.verdict import judge
         from compose_sim.engine.lifetime.supervisor import start_supervisor
+        from compose_sim.engine.run_folder.record import prepare_report
 
         self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
         removal = NodeRemoval(self.engine, self.plan, log=self.folder.path / "supervisor.log")
@@ -189,6 +191,7 @@ class Session:
             image = self.engine.prepare(self.plan, listener.progress)
             self.mark("supervisor and image")
             listener.waiting(f"the engine to create {format_count(len(self.plan.nodes), 'node')}")
+            Thread(target=prepare_report, daemon=True).start()  # this process only waits while nodes start
             self._start(image)
             self.mark("engine creates nodes")
             loop = RunLoop(self.plan, self.engine, self.folder, listener, player)

@@ -8,7 +8,6 @@ from compose_sim.app.session import Session
 from compose_sim.cli.console import print_table, say
 from compose_sim.core.state.phases import phases_of
 from compose_sim.engine.host.process_start import seconds_since_start
-from compose_sim.engine.run_folder.check_inputs import read_events
 
 profile_option = click.option(
     "--profile-phases", is_flag=True, help="Print how long each phase took, from the start of the command."
@@ -17,6 +16,8 @@ profile_option = click.option(
 
 def print_phases(session: Session) -> None:
     """Print a row for each phase of a session that has ended."""
+    from compose_sim.engine.run_folder.check_inputs import read_events  # with all checks
+
     age, ahead = seconds_since_start(), session.folder.clock.ahead
     session.mark("last clean-up")
     now = session.marks["last clean-up"]

@@ -126,6 +126,12 @@ def question(name: str) -> str:
     return text
 
 
+def load() -> None:
+    """Import all checks, which are otherwise imported when they judge."""
+    for name in IDS:
+        _module(name)
+
+
 def why_no_check(launcher: str) -> str:
     """Return why the checks, except the one for hangs, cannot judge what a launcher starts; "" if they can."""
     judges = "checks judge scripts that use torch.distributed"

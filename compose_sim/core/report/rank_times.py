@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from compose_sim.core.state.timeline import RankTally
 from compose_sim.core.units import format_seconds
+
+if TYPE_CHECKING:  # every command imports the report, and only few need timelines
+    from compose_sim.core.state.timeline import RankTally
 
 _STRAGGLES, _LEAST_S = 0.1, 0.5  # a score, and seconds: less is noise of a machine that many ranks share
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from compose_sim.core.events.events import READ_FROM_LOGS, Event
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.fold_ranks import count_steps
 from compose_sim.core.state.rank_places import is_on
@@ -27,6 +27,9 @@ from compose_sim.engine.run_folder.node_files import OWN_EVENTS, files_of_nodes,
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
 from compose_sim.node.shared.progress_page import ProgressPage
+
+if TYPE_CHECKING:
+    from compose_sim.core.report.report import Report
 
 _EVIDENCE_LINES = 20
 _MOST_OF_PAGE = 1 << 16  # bytes; a page has fewer
@@ -51,6 +54,15 @@ def with_counted_steps(folder: RunFolder, state: ClusterState) -> ClusterState:
                 page = folder.files.read_bytes(name, size=_MOST_OF_PAGE)
                 counted[node, int(rank), int(generation)] = ProgressPage.steps_in(page)
     return count_steps(state, counted)
+
+
+def prepare_report() -> None:
+    """Import what `build_report` needs, which takes as long as what it does."""
+    from compose_sim.core import checks
+    from compose_sim.core.report import make_report  # noqa: F401 - as above
+    from compose_sim.engine.run_folder import check_inputs  # noqa: F401 - as above
+
+    checks.load()
 
 
 def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: Mapping[str, str]) -> Report:
