@@ -7,6 +7,7 @@ from typing import NamedTuple, Optional
 
 from .record import Place, Record
 
+SHARDED = -1  # stands for a model of FSDP2, which has no number
 Sketch = Optional[tuple[float, ...]]  # of a tensor; None if there is none, or if it is sharded
 
 
@@ -42,6 +43,8 @@ class SketchedStep(Record):
     in_forward: int = 0  # collectives between the last step and the first backward pass
     in_backward: int = 0  # and from then on to the end of the last backward pass
     passes: tuple[tuple[Sketch, ...], ...] = ()  # what each of several backward passes added to the first parameters
-    copy_of: int | None = None  # a DDP model with gradients and the same shapes, if these parameters have none
+    copy_of: int | None = (
+        None  # a DDP model, or SHARDED, with gradients and the same shapes, if these parameters have none
+    )
     type: str = ""  # of the optimizer
     at: Place | None = None

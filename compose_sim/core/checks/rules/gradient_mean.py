@@ -25,7 +25,7 @@ from compose_sim.core.checks.evidence.gradient_sums import (
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.data import Join
-from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.gradients import SHARDED, SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective
 
@@ -39,6 +39,9 @@ _CLOSELY = 1e-3
 _FIX_DIVIDE = "Divide by the number of ranks after the sum: `p.grad /= dist.get_world_size()`, or reduce with `op=dist.ReduceOp.AVG`."
 _FIX_ONCE = "Divide once: DistributedDataParallel and ReduceOp.AVG already take the mean over ranks."
 _FIX_COPY = "Make the optimizer from the parameters of the model that is trained, after it was copied: `Optimizer(model.parameters())`."
+_FIX_REPLACED = (
+    "Make the optimizer after fully_shard, which gives the model new parameters: `Optimizer(model.parameters())`."
+)
 _FIX_ORDER = (
     "Reduce in the same order on every rank, such as that of `model.parameters()`; never in that of a set or of files."
 )
@@ -134,11 +137,13 @@ def _copy(optimizer: Optimizer) -> Result | None:
     steps = [step for by_rank in optimizer.steps.values() for step in by_rank.values()]
     if not all(step.copy_of is not None for step in steps) or len(optimizer.steps) < 2:
         return None
+    model, why, fix = "DistributedDataParallel model", "the parameters of another copy", _FIX_COPY
+    if steps[0].copy_of == SHARDED:
+        model, why, fix = "model of fully_shard", "the parameters that fully_shard has replaced", _FIX_REPLACED
     return failed(
         f"none of the {len(optimizer.rows)} parameters of the {steps[0].type} had a gradient at any of {len(optimizer.steps)} steps, "
-        "but a DistributedDataParallel model with the same shapes had: the optimizer holds the parameters of another copy, so the "
-        "model never changes",
-        fix=_FIX_COPY,
+        f"but a {model} with the same shapes had: the optimizer holds {why}, so the model never changes",
+        fix=fix,
         at=steps[0].at,
     )
 

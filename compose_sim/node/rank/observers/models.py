@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from ...records.gradients import SHARDED
 from ...records.models import DdpModel, LocalBatchNorm, UnusedParameters
 from ...records.process_groups import DdpForward
 from ...records.record import Place
@@ -248,3 +249,22 @@ def note_missing(context: RankContext, model: Model) -> None:
 def end(context: RankContext) -> None:
     for model in context.memory.get(_ALL, ()):
         note_missing(context, model)
+
+
+def copied_model(optimizer: Any, models: list[Any]) -> int | None:
+    """Return the DDP model, or SHARDED, that has gradients and the shapes of these parameters, if none of these has a gradient."""
+    from ..replay.wrapped_models import models_of  # which imports torch
+
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not held or any(parameter.grad is not None for parameter in held):
+        return None
+    shapes = sorted(tuple(parameter.shape) for parameter in held)
+    sharded = models_of("torch.distributed.fsdp", "FSDPModule")
+    for index, module in [
+        *((model.index, ddp.module) for model, ddp in models),
+        *((SHARDED, each) for each in sharded),
+    ]:
+        own = [each for each in module.parameters() if each.requires_grad]
+        if sorted(tuple(each.shape) for each in own) == shapes and all(each.grad is not None for each in own):
+            return int(index)
+    return None

@@ -19,7 +19,7 @@ from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
 from . import backward
 from .collectives import issued
-from .models import clean, living
+from .models import clean, copied_model, living
 
 STEPS = 20  # of each optimizer
 _SUMS = 4
@@ -139,7 +139,7 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
         "sum_times": scale.times if scale is not None and not scale.is_mean else None,
         "in_forward": max(0, began - window.stepped_at),
         "in_backward": max(0, window.ended_at - began),
-        "copy_of": _copied(optimizer, models),
+        "copy_of": copied_model(optimizer, models),
     }
 
 
@@ -223,19 +223,6 @@ def scale_of(node: Any, terms: int = 6) -> LossScale | None:
         elif name not in _KEEP_SCALE:
             return None
         node = inputs[0]
-    return None
-
-
-def _copied(optimizer: Any, models: list[Any]) -> int | None:
-    """Return the DDP model that has gradients and the shapes of these parameters, if none of these has a gradient."""
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not held or any(parameter.grad is not None for parameter in held):
-        return None
-    shapes = [tuple(parameter.shape) for parameter in held]
-    for model, ddp in models:
-        own = [each for each in ddp.module.parameters() if each.requires_grad]
-        if [tuple(each.shape) for each in own] == shapes and all(each.grad is not None for each in own):
-            return int(model.index)
     return None
 
 
