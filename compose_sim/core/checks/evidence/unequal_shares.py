@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compose_sim.core.events.observations import Observed, RankObserved
@@ -38,35 +38,41 @@ def means_of_means(observed: Observed) -> Iterator[MeanOfMeans]:
     """
     Yield the reductions of shares of hits: on each rank a number from 0 to 1 that is a whole number of the rank's own samples.
 
-    A reduction is left out if ranks exchange more than this one number between the evaluation and the next step.
+    An evaluation is left out if ranks then exchange anything but such single numbers before the next step. One that is whole on
+    all ranks may be the count by which they weigh the others.
     """
     by_rank = {rank.rank: _reduced_after_evaluation(rank) for rank in observed}
     for together in zip(*by_rank.values(), strict=False):
-        means = {collective.rank: collective.values[0] for collective, _ in together}
-        samples = {collective.rank: count for collective, count in together}
-        first = together[0][0]
-        places = {each.at for each, _ in together}
-        if len(set(samples.values())) < 2 or len(places) > 1 or set(means) != set(first.group):
-            continue
-        hits = [means[rank] * samples[rank] for rank in means]
-        are_shares = all(0 <= each <= 1 for each in means.values()) and all(map(_is_whole, hits))
-        if (are_shares or first.reduce == "AVG") and not all(map(_is_whole, means.values())):
-            yield MeanOfMeans(means=means, samples=samples, at=first.at)
+        samples = {exchanged[0].rank: count for exchanged, count in together}
+        numbers = list(zip(*(exchanged for exchanged, _ in together), strict=False))
+        are_equally_many = all(len(exchanged) == len(numbers) for exchanged, _ in together)
+        has_counts = any(all(_is_whole(each.values[0]) for each in number) for number in numbers)
+        if are_equally_many and not has_counts and len(set(samples.values())) > 1:
+            yield from (found for number in numbers if (found := _mean_of_means(number, samples)))
+
+
+def _mean_of_means(reduced: Sequence[Collective], samples: Mapping[int, int]) -> MeanOfMeans | None:
+    means = {each.rank: each.values[0] for each in reduced}
+    hits = [means[rank] * samples[rank] for rank in means]
+    are_shares = all(0 <= each <= 1 for each in means.values()) and all(map(_is_whole, hits))
+    is_one = len({each.at for each in reduced}) == 1 and set(means) == set(reduced[0].group)
+    is_mean = is_one and (are_shares or reduced[0].reduce == "AVG")
+    return MeanOfMeans(means=means, samples=samples, at=reduced[0].at) if is_mean else None
 
 
 def _is_whole(value: float) -> bool:
     return abs(value - round(value)) < _NEAR
 
 
-def _reduced_after_evaluation(rank: RankObserved) -> list[tuple[Collective, int]]:
-    """Return the only number that the rank exchanged after each evaluation, with the number of samples it evaluated."""
-    found: list[tuple[Collective, int]] = []
+def _reduced_after_evaluation(rank: RankObserved) -> list[tuple[Sequence[Collective], int]]:
+    """Return the single numbers that the rank exchanged after each evaluation, with the number of samples it evaluated."""
+    found: list[tuple[Sequence[Collective], int]] = []
     exchanged: list[Collective] = []
     samples = 0
 
     def close() -> None:
-        if samples and len(exchanged) == 1 and len(exchanged[0].values) == 1 and exchanged[0].op in _OPS:
-            found.append((exchanged[0], samples))
+        if samples and exchanged and all(len(each.values) == 1 and each.op in _OPS for each in exchanged):
+            found.append((tuple(exchanged), samples))
         exchanged.clear()
 
     for each in rank.of(Collective, EpochProgress, OptimizerStep):

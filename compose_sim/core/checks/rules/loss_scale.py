@@ -34,6 +34,7 @@ from compose_sim.node.records.replays import RecordedModels, RecordedStep, Repla
 QUESTION = "Is the gradient the mean over all samples, and the learning rate scaled once?"
 _SLACK = 1.05  # above the world size, for learning rates that were rounded
 _NEAR = 0.01
+_MOST_WEIGHTED = 2  # half of a loss may be its weight, as of two directions of a contrastive loss
 _SETTLED = 3  # steps with the same rate
 _RATES = {"lr": "the learning rate", "initial_lr": "initial_lr", "max_lr": "max_lr"}
 
@@ -42,7 +43,13 @@ def judge(case: Case) -> Result:
     """Compare gradients and learning rates of all ranks with those of one rank with the same batches."""
     why = why_not(case)
     if why:
-        return _accumulated(case) or _never_divided(case) or _divided_by_all(case) or not_applicable(why)
+        return (
+            _accumulated(case)
+            or _never_divided(case)
+            or _divided_twice(case)
+            or _divided_by_all(case)
+            or not_applicable(why)
+        )
     world_size = case.observed.world_size
     rate = _rate_scaled_twice(steps_of(case.single), world_size)
     if rate:
@@ -67,8 +74,12 @@ def judge(case: Case) -> Result:
     if not steps or beyond_tolerance(steps, case):
         return not_applicable("the loss is not a mean over samples, so it has no scale to compare")
     scales = [1 / (step.ratio or 1.0) for step in steps]
-    return _never_divided(case) or passed(
-        f"gradients of {world_size} ranks are {min(scales):.3f} to {max(scales):.3f} times those of one rank with the same batches"
+    return (
+        _never_divided(case)
+        or _divided_twice(case)
+        or passed(
+            f"gradients of {world_size} ranks are {min(scales):.3f} to {max(scales):.3f} times those of one rank with the same batches"
+        )
     )
 
 
@@ -101,6 +112,19 @@ def _never_divided(case: Case) -> Result | None:
                 f"{step.backwards}: its gradient is {step.backwards} times the mean over all samples of the step",
                 fix=f"Divide the loss of each batch: `(loss / {step.backwards}).backward()`. If the learning rate is meant for the "
                 "sum, nothing is wrong.",
+                at=step.at,
+            )
+    return None
+
+
+def _divided_twice(case: Case) -> Result | None:
+    """Find backward passes of a step, each of a mean, that are divided by the square of their number."""
+    for step, total in _added_up(case):
+        if step.backwards > _MOST_WEIGHTED and abs(total * step.backwards - 1) < _NEAR:
+            return warned(
+                f"each step adds up {step.backwards} backward passes, each of a mean divided by {step.backwards**2}, as if the loss is "
+                f"divided by {step.backwards} twice: the gradient is 1/{step.backwards} of the mean over all samples of the step",
+                fix=f"Divide the loss of each batch by {step.backwards} once. A library that accumulates, such as Accelerate, does so.",
                 at=step.at,
             )
     return None

@@ -14,7 +14,7 @@ from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
 from compose_sim.node.records.devices_and_files import TrainerLibraries
-from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.models import DdpModel, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, LaterCollectives, UntrackedWait
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
@@ -106,6 +106,8 @@ def _every_node(observed: Observed, lines: Mapping[int, Sequence[MetricLine]]) -
     first = {rank.rank for rank in observed if rank.local_rank == 0}
     if len(observed.nodes) < 2 or len(first) == observed.world_size or len(first) != len(observed.nodes):
         return None
+    if any(len(each.ranks) < observed.world_size for each in observed.of(DdpModel)):
+        return None  # ranks train several models, and each may have its report
     if any("transformers" in each.names and not each.asks_for_node for each in observed.of(TrainerLibraries)):
         return None  # the library's Trainer logs once per node, and the user's code never asks for that
     speakers: dict[str, set[int]] = {}
