@@ -62,8 +62,10 @@ def divided_at_holds(span: Span, holds: Sequence[Hold]) -> Iterator[Span]:
 
 def _end_within(hold: Hold, began: float, ended: float) -> float:
     """Return until when a hold held a collective; 0 if it did not, because the collective ended before it or began after it."""
+    if (hold.ended is None or hold.is_noticed) and began > hold.began:
+        return 0.0
     if hold.ended is None:
-        return ended if began <= hold.began else 0.0
+        return ended
     if ended < hold.ended - (_NOTICED_WITHIN_S if hold.is_noticed else 0.0):
         return 0.0
     return min(hold.ended, ended)

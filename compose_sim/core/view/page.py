@@ -157,8 +157,8 @@ class PageFold:
         node = self.state.nodes.get(event.node or "")
         usage = node.usage if node else None
         if usage:
-            values = (usage.cpus, usage.memory_bytes, usage.received_bytes, usage.sent_bytes, usage.gpu_use)
-            self._new["usage"].append([event.node, t, *values])
+            values = (usage.cpus, usage.memory_bytes, usage.received_bytes, usage.sent_bytes)
+            self._new["usage"].append([event.node, t, *values, usage.gpu_use, usage.gpu_memory_bytes])
 
     def add_metrics(self, rank: int | None, step: int | None, values: Mapping[str, Any]) -> None:
         """Take further values of metrics; a script may print any number of names, and those beyond _MOST_METRICS are ignored."""

@@ -6,9 +6,7 @@ const VERDICTS = { passed: ["good", "✔ passed"], failed: ["bad", "✘ failed"]
 function verdictPill(now) {
   const failed = now.checks.filter((each) => each.status === "failed" && !each.follows).map((each) => each.id).join(", ");
   if (now.hang && !now.is_over) return el("span", { class: "pill bad" }, "● makes no progress");
-  if (now.verdict === "passed" && failed) {  // as the last line in the terminal; only `check` compares ranks, and fails with its checks
-    return now.coverage ? el("span", { class: "pill bad" }, `✘ failed: ${failed}`) : el("span", { class: "pill warn" }, `! passed, but ${failed} failed`);
-  }
+  if (now.verdict === "passed" && failed) return el("span", { class: "pill warn" }, `! passed, but ${failed} failed`);  // of `up`
   const [kind, words] = VERDICTS[now.verdict] || ["bad", `✘ ${now.verdict}`];
   return el("span", { class: `pill ${kind}` }, words);
 }
@@ -56,10 +54,11 @@ function causeCard(now) {
   if (!cause) return null;
   const [first, ...rest] = cause.message.split("\n");
   const where = [cause.rank !== null ? `rank ${cause.rank}` : "", cause.node || ""].filter(Boolean).join(" on ");
-  return el("div", { class: "card bad-edge" }, el("p", {}, el("b", {}, first)), where || cause.kind ? el("p", { class: "dim small" }, [where, cause.kind].filter(Boolean).join(" · ")) : null,
+  const isCheck = cause.kind === "check";
+  return el("div", { class: "card bad-edge" }, el("p", {}, el("b", {}, first)), el("p", { class: "dim small" }, [where, isCheck ? "found by a check" : cause.kind].filter(Boolean).join(" · ")),
     rest.length ? el("pre", {}, rest.join("\n")) : null,
     cause.traceback && !now.hang ? el("pre", { tabindex: 0 }, cause.traceback) : null,
-    typeNext(`composesim logs --run ${now.run}${cause.rank !== null ? ` --rank ${cause.rank}` : ""}`));
+    typeNext(isCheck ? `composesim check --explain ${first.split(":")[0]}` : `composesim logs --run ${now.run}${cause.rank !== null ? ` --rank ${cause.rank}` : ""}`));
 }
 
 function historyCard(now) {
@@ -156,7 +155,8 @@ function metricsSection(now) {
   const column = (index, map = (value) => value) => nodes.map(([node, rows], shade) => [node, rows.filter((each) => each[index] !== null).map((each) => [each[0], map(each[index])]), shade]);
   const rate = (index) => nodes.map(([node, rows], shade) => [node, rows.slice(1).map((each, at) => [each[0], each[index] === null || rows[at][index] === null ? null : Math.max(0, (each[index] - rows[at][index]) / Math.max(0.05, each[0] - rows[at][0]))]).filter(([, y]) => y !== null), shade]);
   const usage = [chart("CPUs in use", column(1), { unit: "s", from: 0 }), chart("Memory", column(2), { unit: "s", format: bytes, from: 0 }),
-    chart("Sent per second", rate(4), { unit: "s", format: bytes, from: 0 }), chart("GPU use", column(5), { unit: "s", format: percent, from: 0 })].filter(Boolean);
+    chart("Sent per second", rate(4), { unit: "s", format: bytes, from: 0 }), chart("GPU use", column(5), { unit: "s", format: percent, from: 0 }),
+    chart("GPU memory", column(6), { unit: "s", format: bytes, from: 0 })].filter(Boolean);
   if (!charts.length && !usage.length) return null;
   const group = (words, labels, drawn) => (drawn.length ? [el("p", { class: "small" }, `${words} `, curveLegend(labels)), el("div", { class: "grid" }, drawn)] : null);
   return el("section", { id: "metrics" }, el("h2", {}, "Metrics"), group("Numbers that ranks printed", ranks, charts), group("What nodes used", nodes.map(([node], shade) => [node, shade]), usage));

@@ -162,12 +162,12 @@ def test_a_collective_waits_for_a_rank_that_a_signal_stopped() -> None:
     story.tell(9.5, "continued", 1)
     ended_long_before, began_later = (
         Span(0, "moving", 3.9, 3.0, 6, "barrier"),
-        Span(0, "moving", 9.6, 1.0, 8, "barrier"),
+        Span(0, "moving", 9.1, 1.0, 8, "barrier"),
     )
     assert _divided(story.events, whole) == waited
     assert _divided(story.events, ended_long_before, began_later) == [
         (0, "moving", 3.9, 3.0, None),
-        (0, "moving", 9.6, 1.0, None),
+        (0, "moving", 9.1, 1.0, None),
     ]
 
 
