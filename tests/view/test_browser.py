@@ -148,6 +148,12 @@ def test_the_stacks_of_a_hang_begin_with_the_culprit(tab: Tab, tmp_path: Path) -
     assert (
         tab.run("verdictPill({ ...run.now, verdict: 'running', is_over: false }).textContent") == "● makes no progress"
     )
+    tab.run(
+        "run.now.stalls[1].push([-2, -1, false])"
+    )  # a fault held it: the page learns that from what others recorded
+    assert tab.run("marksOf({ ...run.now, hang: {} }).map((each) => [each.text, each.began])") == [
+        ["no rank makes progress", 0]
+    ]
     assert tab.run("document.documentElement.scrollWidth") == 390  # nothing makes a phone scroll sideways
     assert tab.errors == []
 

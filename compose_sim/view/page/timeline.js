@@ -202,7 +202,7 @@ function marksOf(now) {
   for (const fault of now.faults) {
     found.push({ began: fault.begun_s, ended: fault.healed_s === null ? Math.max(now.t, fault.begun_s) : fault.healed_s, color: "--warn", text: fault.text });
   }
-  const stalled = Object.values(now.stalls).map((each) => each[each.length - 1]).filter((each) => each && now.hang);
+  const stalled = Object.values(now.stalls).filter((each) => each.length && now.hang).map((each) => each.reduce((one, other) => (other[0] > one[0] ? other : one)));
   if (stalled.length) found.push({ began: Math.min(...stalled.map((each) => each[0])), ended: now.t, color: "--bad", text: "no rank makes progress" });
   return found.filter((each) => each.began !== null);
 }

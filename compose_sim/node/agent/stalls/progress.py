@@ -77,8 +77,10 @@ class ProgressMeter:
         completed, completed_before = self._progress.get("completed"), self._completed
         self._counters, self._completed = counters, completed
         self.stands_for = self.stands_for + 1 if counters == before else 0
-        # The rank counts completed collectives only when it is asked, which takes until the second of these calls.
-        if not self.stands_for or (self.stands_for > 2 and completed != completed_before):
+        # The rank counts completed collectives only when it is asked: with a GPU at each of these calls, which takes until the second
+        # of them, else only for a diagnosis, which would end itself.
+        is_counted = self.stands_for > 2 and self._progress.get("on_device")
+        if not self.stands_for or (is_counted and completed != completed_before):
             self.forget_work()  # a counter has advanced, so it does not matter
             return True
         work, earlier = work_of(self._process), self._work

@@ -226,6 +226,15 @@ def test_computing_while_a_collective_of_a_gpu_is_pending_is_no_progress(computi
     assert moved()
 
 
+def test_what_a_rank_without_a_gpu_answers_for_a_diagnosis_is_no_progress(computing: Computing) -> None:
+    """It counts completed collectives then, for the first time; that ended each diagnosis of a hang a second later."""
+    progress, _, moved = computing
+    assert moved()
+    assert [moved() for _ in range(3)] == [False] * 3
+    progress.set("completed", 25)
+    assert not moved()
+
+
 @pytest.mark.parametrize(
     ("is_store", "on_device", "size", "counts"),
     [
