@@ -115,7 +115,7 @@ def _summary(judged: Sequence[Reduction]) -> str:
 def _why_not(found: Sequence[Optimizer]) -> str:
     steps = [step for each in found for by_rank in each.steps.values() for step in by_rank.values()]
     if any(each.reductions for each in found):
-        return "the gradients that were used are no combination of those that the ranks computed, as if they were compressed"
+        return "the gradients that were used are no combination of those that the ranks computed: something else is part of them"
     if all(len(by_rank) < 2 for each in found for by_rank in each.steps.values()):
         return "ranks train different parameters, or each optimizer is stepped by only one rank"
     if any(used for step in steps for used in step.used) and not any(step.backwards for step in steps):

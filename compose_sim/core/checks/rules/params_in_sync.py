@@ -191,6 +191,13 @@ def _explain(
 ) -> tuple[str, str]:
     """Return why the tensor differs and what to change, as far as the step shows."""
     if not has_models and together:
+        copies = [ranks for ranks in found.agreeing if len(ranks) > 1]
+        if found.nth == 0 and len(copies) == len(found.agreeing) > 1:
+            return (
+                "each of these sets of ranks holds copies of one tensor, but its gradient is reduced by ranks of different sets",
+                f"Reduce over the ranks that hold the same part: {' and '.join(f'dist.new_group({[*each]})' for each in copies)}. "
+                "If all ranks should hold the same, begin with the same weights.",
+            )
         if found.nth == 0:
             return (
                 "ranks reduce its gradient, but began with different values",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.epochs import Epoch, Loader, groups, training_loaders
+from compose_sim.core.checks.source.departures import FIX, departure
 from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import Join
@@ -66,7 +67,7 @@ def judge(case: Case) -> Result:
         for ended, way in members.items():
             further = [rank for rank, other in members.items() if _is_uneven(case, way, other)]
             if further:
-                return _uneven(members, ended, further)
+                return _stopped(case, members, ended, further) or _uneven(members, ended, further)
     if any(len({way.synchronized for way in members.values()}) > 1 for members in ways.values()):
         listed = " or ".join(map(str, counts))
         if case.verdict != "passed":
@@ -116,6 +117,25 @@ def _is_uneven(case: Case, ended: _Way, other: _Way) -> bool:
     return further and any(
         epoch.exhausted and key in other.epochs and epoch.fetched < other.epochs[key].fetched
         for key, epoch in ended.epochs.items()
+    )
+
+
+def _stopped(case: Case, members: dict[int, _Way], ended: int, further: list[int]) -> Result | None:
+    """Find ranks that had as many batches as the others in each epoch, and stopped between two."""
+    way, other = members[ended], members[further[0]]
+    same = all(key in other.epochs and epoch.fetched == other.epochs[key].fetched for key, epoch in way.epochs.items())
+    begun = [epoch for key, epoch in other.epochs.items() if key not in way.epochs]
+    loader, epoch = way.last
+    if not same or not begun:
+        return None
+    left = [rank for rank, mine in members.items() if mine.epochs.keys() == way.epochs.keys()]
+    found = departure(case)
+    return failed(
+        f"{ranks_text(left)} stopped after epoch {epoch.number} of {loader}, in which each rank had {epoch.fetched} batches, while "
+        f"{ranks_text(further)} began epoch {begun[0].number}: ranks decide alone when to stop{f'; {found.text}' if found else ''}",
+        fix=FIX,
+        at=found.at if found else loader.place,
+        ranks=left,
     )
 
 

@@ -28,6 +28,15 @@ def test_a_rank_that_went_on_alone_fails_the_run_that_broke_off() -> None:
     assert result.detail.endswith("after 3 batches, while rank 1 continued to batch 4")
 
 
+def test_a_rank_that_stops_after_an_epoch_of_equal_length_is_no_lack_of_batches() -> None:
+    again = epoch(range(2), number=1, exhausted=False)
+    notes = {0: [ddp(), loader(), *epoch(range(6)), ScriptEnd()], 1: [ddp(), loader(), *epoch(range(6)), *again]}
+    result = judge(case(notes))
+    assert (result.status, result.ranks) == (FAILED, (0,))
+    assert "rank 0 stopped after epoch 0 of" in result.detail
+    assert result.detail.endswith("rank 1 began epoch 1: ranks decide alone when to stop")
+
+
 def test_join_answers_for_ranks_without_batches() -> None:
     joined = Join(enabled=True)
     notes = {0: [ddp(), loader(), joined, *epoch(range(6))], 1: [ddp(), loader(), joined, *epoch(range(8))]}
