@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Result, failed, warned
-from compose_sim.core.checks.evidence.gradient_sums import Optimizer, Ranks, Vector, alike, factor, joined, mean
+from compose_sim.core.checks.evidence.gradient_sums import (
+    Optimizer,
+    Ranks,
+    Vector,
+    alike,
+    factor,
+    joined,
+    mean,
+    weights,
+)
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.gradients import SketchedStep
@@ -25,7 +35,9 @@ class _Exchange:
     step: SketchedStep  # the first after it
     ranks: Ranks
     of_weights: float | None  # the new weights, as a multiple of the mean of those before
-    of_changes: float | None  # the change of the common weights, as a multiple of the mean of the ranks' changes
+    of_changes: (
+        float | None
+    )  # how often the change of the common weights holds the mean of the ranks' changes, besides earlier means
 
 
 def added_weights(optimizer: Optimizer) -> Result | None:
@@ -60,6 +72,7 @@ def _exchanges(optimizer: Optimizer) -> list[_Exchange]:
     rows = range(len(optimizer.rows))
     found: list[_Exchange] = []
     common: Vector | None = None
+    changes: list[Vector] = []  # the mean of the ranks' changes, for each exchange
     for nth, earlier in sorted(optimizer.steps.items()):
         later = optimizer.steps.get(nth + 1, {})
         ranks = tuple(sorted(earlier.keys() & later.keys()))
@@ -73,11 +86,21 @@ def _exchanges(optimizer: Optimizer) -> list[_Exchange]:
         common = before[ranks[0]] if len(alike(before)) == 1 else common
         if len(alike(then)) == len(ranks) and len(alike(now)) == 1:
             average, new = mean(list(then.values())), now[ranks[0]]
-            moved = factor(_minus(new, common), _minus(average, common)) if common is not None else None
+            changes += [_minus(average, common)] if common is not None else []
+            moved = _times(_minus(new, common), changes) if common is not None else None
             found.append(
                 _Exchange(step=later[ranks[0]], ranks=ranks, of_weights=factor(new, average), of_changes=moved)
             )
     return found
+
+
+def _times(moved: Vector, changes: Sequence[Vector]) -> float | None:
+    """Return how often a change holds the last of the mean changes: by itself, or with momentum, which holds the earlier ones too."""
+    alone = factor(moved, changes[-1])
+    if alone is not None:
+        return alone
+    found = weights(moved, changes)
+    return found[-1] / len(found) if found else None
 
 
 def _minus(one: Vector, other: Vector) -> Vector:

@@ -104,7 +104,7 @@ def _reduction(nth: int, ranks: Ranks, rows: Sequence[int], steps: Mapping[int, 
         ranks=ranks,
         rows=tuple(rows),
         factor=proportional,
-        weights=_weights(used, owns),
+        weights=weights(used, owns),
         by_pass=_by_pass(ranks, rows, steps) if proportional is None else (),
         step=steps[ranks[0]],
     )
@@ -118,7 +118,7 @@ def _by_pass(ranks: Ranks, rows: Sequence[int], steps: Mapping[int, SketchedStep
         return ()
     seen = [row for row in rows if row < len(passes[0][0])]
     means = [mean([joined(sketches, seen) for sketches in each]) for each in zip(*passes, strict=True)]
-    return tuple(each / len(means) for each in _weights(joined(steps[ranks[0]].used, seen), means))
+    return tuple(each / len(means) for each in weights(joined(steps[ranks[0]].used, seen), means))
 
 
 def scaled_apart(optimizer: Optimizer) -> Iterator[tuple[SketchedStep, dict[int, float]]]:
@@ -270,7 +270,7 @@ def distance(one: Vector, other: Vector) -> float:
     return norm([left - right for left, right in zip(one, other, strict=True)])
 
 
-def _weights(vector: Vector, bases: Sequence[Vector]) -> tuple[float, ...]:
+def weights(vector: Vector, bases: Sequence[Vector]) -> tuple[float, ...]:
     """Return w if vector = mean of w[i] × bases[i] and nothing else is; empty otherwise."""
     count = len(bases)
     if len(vector) < 2 * count:
