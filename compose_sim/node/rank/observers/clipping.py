@@ -18,7 +18,7 @@ _CLIPPED, _HELD, _OPTIMIZERS = (f"clipping.{name}" for name in ("clipped", "held
 _MOST_STEPS, _MOST_TENSORS, _MOST_CALLS = 20, 20, 20
 
 
-@dataclass(slots=True)
+@dataclass
 class _Call:
     """A call of clip_grad_norm_ whose optimizer has not stepped since."""
 
