@@ -16,6 +16,8 @@ from compose_sim.core.checks.evidence.gradient_sums import same_gradients
 from compose_sim.core.checks.evidence.replica_diff import exchanges_parts
 from compose_sim.core.checks.evidence.same_samples import CommonSamples, compare_all, overlap
 from compose_sim.core.checks.evidence.sample_identity import Mismatch, find_mismatch, wrong_setting
+from compose_sim.core.checks.rules.replicated_tensors import drifting_copy
+from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import TrainingForward
 from compose_sim.node.records.gradients import SketchedStep
@@ -78,6 +80,11 @@ def judge(case: Case) -> Result:
         looked_at += decided.values()
     if not looked_at:
         return not_applicable("the samples cannot be told apart, or no two ranks load from the same loader")
+    drifting = drifting_copy(case.observed)
+    if drifting:
+        return not_applicable(
+            f"{ranks_text(drifting.ranks)} hold parts of one model, so they must see the same samples"
+        )
     return passed(f"no two ranks saw the same sample in one epoch (by {looked_at[0].by})")
 
 
