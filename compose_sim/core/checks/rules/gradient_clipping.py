@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from math import log2
 
-from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.gradient_sums import optimizers, scaled_apart
+from compose_sim.core.checks.source.hints import NORM_OF_SHARDS, find_hints
 from compose_sim.core.units import format_count
 from compose_sim.node.records.precautions import Clip, ShardScaling
+from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Place
 
 QUESTION = "Are gradients clipped by their whole norm, after they are unscaled?"
@@ -16,6 +18,10 @@ _LEAST = 3  # steps that must show the same
 _SPREAD = 1.01
 _APART = 1.001  # the norms of parts may differ little
 _EXACTLY = 1e-4
+_FIX_WHOLE = (
+    "Clip by the norm over all ranks: with FSDP2 `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)`, with "
+    "FullyShardedDataParallel `model.clip_grad_norm_(max_norm)`."
+)
 _OWN_NORM = (
     "clips by a norm that also counts gradients of its own",
     "Clip by a norm that is equal on all ranks: add up over the ranks the squares of what only one rank holds, such as an expert or a "
@@ -33,6 +39,9 @@ def judge(case: Case) -> Result:
     problem = _scaled(clips) or _local_norm(case) or _scaled_apart(case)
     if problem:
         return problem
+    noted = _noted_norm(case)
+    if noted:
+        return noted
     if clips:
         return passed(f"{format_count(len(clips), 'call')} of clip_grad_norm_ saw whole, unscaled gradients")
     if any(abs(each.factor - 1) > _EXACTLY for each in case.observed.of(ShardScaling)):
@@ -74,10 +83,23 @@ def _local_norm(case: Case) -> Result | None:
     return failed(
         f"at {len(different)} of {len(factors)} steps each rank multiplied its shards of the gradients by another factor ({shown}): it "
         "clips by the norm of its own shards, which changes the direction of the gradient",
-        fix="Clip by the norm over all ranks: with FSDP2 `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)`, with "
-        "FullyShardedDataParallel `model.clip_grad_norm_(max_norm)`.",
+        fix=_FIX_WHOLE,
         at=at,
         ranks=sorted(different[0]),
+    )
+
+
+def _noted_norm(case: Case) -> Result | None:
+    """Find a function that would clip shards by the rank's own norm, although no norm reached the limit in the steps seen."""
+    noted = next((hint for hint in find_hints(case.sources) if hint.text.endswith(NORM_OF_SHARDS)), None)
+    shards = list(case.observed.of(ShardScaling))
+    exchanged = max((sum(not each.by_fsdp for each in rank.of(Collective)) for rank in case.observed), default=0)
+    if noted is None or not shards or exchanged >= max(each.nth for each in shards):
+        return None  # a norm that ranks exchange takes a collective for each step
+    return warned(
+        f"{noted.text}: each rank will multiply by another factor once its norm exceeds the limit, which was not seen",
+        fix=_FIX_WHOLE,
+        at=(noted.place.file, noted.place.line or 1),
     )
 
 

@@ -27,6 +27,8 @@ _COLLECTIVES = {
         "reduce_scatter",
     ),
 }
+NORM_OF_SHARDS = "scales gradients by the norm of the rank's own shards, and reduces nothing"
+_NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
 _MODULES = {"dist", "distributed", "c10d"}
 _MOST_NODES = 100  # of the syntax tree of a condition, which is quoted; Python cannot print a deep one
 _OF_ONE_RANK = ("rank", "is_main", "is_master", "is_chief")
@@ -41,6 +43,7 @@ def find_hints(sources: Mapping[str, str]) -> list[Hint]:
         for file, tree in trees.items()
         for line, text in (*_shuffles(tree), *_on_one_rank(tree), *_early_cuda(tree), *_loads(tree), *_set_orders(tree))
     ]
+    found += [(file, line, text) for file, tree in trees.items() for line, text in _norms_of_shards(tree)]
     found += _same_order(trees, sources)
     in_order = sorted(set(found), key=lambda each: (list(sources).index(each[0]), each[1]))
     return [Hint(place=Place(file=file, line=line), text=text) for file, line, text in in_order]
@@ -187,3 +190,15 @@ def _set_orders(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 call.lineno,
                 "a set of strings has another order in each process; enumerate(sorted(…)) has the same on all ranks",
             )
+
+
+def _norms_of_shards(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Find functions that scale gradients by the norm of a rank's own shards, and reduce nothing."""
+    for scope in ast.walk(tree):
+        if not isinstance(scope, ast.FunctionDef):
+            continue
+        calls = dict(reversed([(name, call.lineno) for name, call in _calls(scope)]))
+        has_gradients = any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in ast.walk(scope))
+        reduces = any(word in name for name in calls for word in ("reduce", "gather", "full_tensor", "redistribute"))
+        if "to_local" in calls and has_gradients and calls.keys() & _NORMS and calls.keys() & _SCALING and not reduces:
+            yield calls["to_local"], f"{scope.name} {NORM_OF_SHARDS}"

@@ -38,6 +38,23 @@ def test_lines_to_look_at(source: str, lines: list[int]) -> None:
     assert [hint.place.line for hint in find_hints({"train.py": source})] == lines
 
 
+CLIPS = """
+def clip(parameters, limit):
+    shards = [each.grad.to_local() for each in parameters]
+    total = torch.stack([each.norm() for each in shards]).norm()
+    {}
+    for each in shards:
+        each.mul_((limit / total).clamp(max=1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("reduces", "lines"), [("pass", [3]), ("dist.all_reduce(total)", []), ("total = reduced(total).full_tensor()", [])]
+)
+def test_a_norm_of_shards_is_noted_unless_it_is_reduced(reduces: str, lines: list[int]) -> None:
+    assert [hint.place.line for hint in find_hints({"train.py": CLIPS.format(reduces)})] == lines
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
