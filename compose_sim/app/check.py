@@ -30,7 +30,6 @@ DEFAULTS = {  # of the cluster, as flags take them
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
 }
 _NEED_A_REPLAY = ("loss-scale", "matches-single")
-_NEED_GRADIENTS = ("gradient-mean", "params-in-sync", "sampler-overlap")
 _RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
@@ -73,7 +72,7 @@ def check(session: Session, listener: Listener) -> Report:
         limit = {"COMPOSESIM_CHECK_STEPS": str(settings.steps)} if settings.steps else {}
         record = session.add_mount(session.folder.path / _RECORD, _RECORD, read_only=False)
         session.add_environment(COMPOSESIM_CHECK="record", COMPOSESIM_RECORD=record, **limit)
-    elif any(name in names for name in _NEED_GRADIENTS):
+    else:
         session.add_environment(COMPOSESIM_CHECK="record")  # observers look closer, and nothing is kept for a replay
 
     def conclude(report: Report) -> Report:

@@ -1,6 +1,7 @@
 """Accuracy, top-3 accuracy and loss are gathered and averaged, though ranks evaluate 6, 5, 5 and 5 images."""
 
 # expects: metric-local
+# options: --only metric-local
 
 from dataclasses import dataclass, field
 
