@@ -74,6 +74,11 @@ def judge(case: Case) -> Result:
             return not_applicable(f"the run ended ({case.verdict}) when the ranks had trained on {listed} batches")
         return passed(f"ranks trained on {listed} batches, and none had to wait for another")
     which = "ranks" if len(counts) == 1 else "the ranks of each group"
+    fetched = {way.fetched for members in ways.values() for way in members.values()}
+    if len(fetched) == len(counts) == 1 and max(fetched) > max(counts):
+        return passed(
+            f"ranks had equally many batches ({max(fetched)}), and reduced gradients after {max(counts)} of them"
+        )
     return passed(f"{which} trained on equally many batches ({' and '.join(map(str, counts))})")
 
 

@@ -37,6 +37,11 @@ def test_a_rank_that_stops_after_an_epoch_of_equal_length_is_no_lack_of_batches(
     assert result.detail.endswith("rank 1 began epoch 1: ranks decide alone when to stop")
 
 
+def test_batches_whose_gradients_only_add_up_are_counted_apart() -> None:
+    notes = {rank: [ddp(), loader(), *epoch(range(8), synchronized=3)] for rank in range(2)}
+    assert judge(case(notes)).detail == "ranks had equally many batches (4), and reduced gradients after 3 of them"
+
+
 def test_join_answers_for_ranks_without_batches() -> None:
     joined = Join(enabled=True)
     notes = {0: [ddp(), loader(), joined, *epoch(range(6))], 1: [ddp(), loader(), joined, *epoch(range(8))]}
