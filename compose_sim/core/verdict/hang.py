@@ -52,7 +52,9 @@ def find_hang(state: ClusterState, plan: Plan, *, now: float) -> Failure | None:
     if any(fault.rank is None and fault.for_s and nodes & set(fault.nodes) for fault in active_faults(state)):
         return None  # the fault heals by itself, and then the ranks that wait because of it continue
     healed_at = max((fault.healed_at or 0.0 for fault in state.faults.values()), default=0.0)
-    last_moved = max(state.round_at, healed_at, *(rank.stalled_since for rank in live))
+    # What waits for a rank that has just left may already go on: its agent looks once a second.
+    left_at = (rank.exited_at or 0.0 for rank in state.ranks.values() if rank.has_left and is_present(rank, state))
+    last_moved = max(state.round_at, healed_at, *left_at, *(rank.stalled_since for rank in live))
     standings = standings_of(state)
     if now - last_moved < plan.stall_s * _patience(standings):
         return None

@@ -168,6 +168,15 @@ def test_a_rank_that_has_left_is_the_culprit_where_all_others_wait() -> None:
     assert found.message.startswith("rank 1 on node-1 exited with status 0 after 6 steps, while ranks 0, 2 wait for it")
 
 
+def test_ranks_may_go_on_that_waited_for_a_rank_that_has_just_left() -> None:
+    left = an_event("rank-exited", 119.5, rank=1, exit_code=0)
+    events = [*running(), waits(0), waits(2), left]
+    assert find_hang(fold_all(PLAN, events), PLAN, now=120.0) is None
+    found = find_hang(fold_all(PLAN, events), PLAN, now=119.5 + PLAN.stall_s)
+    assert found is not None
+    assert (found.rank, found.t) == (1, 119.5)
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
