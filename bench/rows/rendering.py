@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
 from bench.goals import Goal, Row
-from bench.measure import Contestant, NotMeasurableError, alternate
+from bench.measure import Contestant, NotMeasurableError, Samples, alternate
 from bench.process import RunFailedError
 from bench.setting import Setting
 
@@ -30,25 +31,26 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
             "A node gets five folders. What was rendered is deleted at the end: after a deletion, ext4 is slow to make others."
         ],
     )
-    folders = (Path(setting.folder, f"rendered-{number}") for number in count())
-    kept = next(folders)
     try:
-        composesim = setting.composesim()
-        _render(setting, composesim, 1000, kept)  # the first render also compiles composesim's modules
+        # Beside the project, of which each render makes a copy.
+        with tempfile.TemporaryDirectory(prefix="composesim-rendered.", dir="/var/tmp") as folder:
+            row.samples = _samples(setting, setting.composesim(), Path(folder))
     except (NotMeasurableError, RunFailedError) as error:
         row.missing = dict.fromkeys((THOUSAND, FIVE_THOUSAND, CHECK), str(error))
-        yield row
-        return
+    yield row
+
+
+def _samples(setting: Setting, composesim: str, folder: Path) -> dict[str, Samples]:
+    folders = (folder / str(number) for number in count())
+    kept = next(folders)
+    _render(setting, composesim, 1000, kept)  # the first render also compiles composesim's modules
     contestants = [
         Contestant(name=THOUSAND, measure=lambda: _render(setting, composesim, 1000, next(folders))),
         Contestant(name=FIVE_THOUSAND, measure=lambda: _render(setting, composesim, 5000, next(folders)), rounds=3),
     ]
     if shutil.which("docker"):
         contestants.append(Contestant(name=CHECK, measure=lambda: _check(setting, kept), rounds=3))
-    row.samples = alternate(contestants, setting.repeats)
-    for folder in Path(setting.folder).glob("rendered-*"):
-        shutil.rmtree(folder)
-    yield row
+    return alternate(contestants, setting.repeats)
 
 
 def _render(setting: Setting, composesim: str, nodes: int, folder: Path) -> float:
