@@ -35,9 +35,8 @@ class _Exchange:
     step: SketchedStep  # the first after it
     ranks: Ranks
     of_weights: float | None  # the new weights, as a multiple of the mean of those before
-    of_changes: (
-        float | None
-    )  # how often the change of the common weights holds the mean of the ranks' changes, besides earlier means
+    # How often the change of the common weights holds the mean of the ranks' changes, besides earlier means
+    of_changes: float | None
 
 
 def added_weights(optimizer: Optimizer) -> Result | None:

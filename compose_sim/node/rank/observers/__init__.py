@@ -5,7 +5,7 @@ forks) the rank, and sets hooks that take effect when the script imports the hoo
 rank before and after the script.
 
 An observer must not change what the script computes, must survive scripts and libraries that it does not understand, and may
-cost microseconds: all observers together take 0.2–0.3 ms of CPU per step (`python -m bench --only 18`).
+cost microseconds: all observers together take 0.2–0.5 ms of CPU per step (`python -m bench --only 18`).
 """
 
 from __future__ import annotations
