@@ -1,26 +1,25 @@
-"""Read how much memory processes take, from /proc."""
+"""Read how much memory processes take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-
-def resident(process: int, *, peak: bool = False) -> int:
-    """Return the bytes of memory that a process has now, or had at most; 0 if it has ended."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{process}/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == ("VmHWM" if peak else "VmRSS"):
-                return int(value.split()[0]) * 1024
-    return 0
+import psutil
 
 
-def processes_with(*words: str) -> Iterator[int]:
-    """Yield the processes whose command line, its words joined by spaces, contains all of these texts."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            command = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-            if all(word in command for word in words):
-                yield int(path.parent.name)
+def resident(*words: str) -> int:
+    """Return the bytes of memory that all processes have now whose command line contains all of these texts."""
+    return sum(
+        process.info["memory_info"].rss
+        for process in psutil.process_iter(["cmdline", "memory_info"])
+        if process.info["memory_info"] and all(word in " ".join(process.info["cmdline"] or ()) for word in words)
+    )
+
+
+def peak(process: int) -> int:
+    """Return the bytes of memory that a process had at most so far, which psutil does not tell; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)

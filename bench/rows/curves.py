@@ -10,7 +10,7 @@ from statistics import median
 from bench.goals import Goal, Row
 from bench.leftovers import sweep
 from bench.measure import NotMeasurableError, Samples
-from bench.memory import processes_with, resident
+from bench.memory import resident
 from bench.process import RunFailedError
 from bench.setting import Setting
 
@@ -81,8 +81,8 @@ def _once(setting: Setting, composesim: str, nodes: int, memory: dict[str, dict[
     }
     try:
         took = [("up --detach", setting.run(start).seconds)]
-        memory["composesim"][nodes] = sum(map(resident, processes_with(composesim, name)))
-        memory["the master"][nodes] = sum(map(resident, processes_with("node/__main__.py master", f"--nodes {nodes} ")))
+        memory["composesim"][nodes] = resident(composesim, name)
+        memory["the master"][nodes] = resident("node/__main__.py master", f"--nodes {nodes} ")
         for command, arguments in words.items():
             # The report of a run that was ended has the exit code of the run, 130.
             took.append((command, setting.run([composesim, *arguments], codes=(0, 130)).seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from contextlib import suppress
 
-from bench.memory import processes_with, resident
+from bench.memory import peak, resident
 from bench.soak.setting import Row, Soak
 
 LINES, NODES, SECONDS = 300_000, 4, 3600
@@ -22,8 +22,8 @@ def measure(soak: Soak) -> Row:
     ours, masters = [], []
     while process.poll() is None:
         if len(ours) % _NOTE_S == 0:
-            masters.append(sum(map(resident, processes_with("node/__main__.py master", f"--nodes {NODES}"))))
-        ours.append(resident(process.pid, peak=True))
+            masters.append(resident("node/__main__.py master", f"--nodes {NODES}"))
+        ours.append(peak(process.pid))
         with suppress(subprocess.TimeoutExpired):
             process.wait(1)
     shown = sum(1 for line in (soak.folder / f"{name}.out").open() if " line " in line)
