@@ -74,14 +74,10 @@ class RankContext:
         try:
             return function(self, *values)
         except Exception:  # noqa: BLE001 - this runs inside somebody's training
-            self.note_failure(observer)
+            if observer not in self.failed:
+                self.failed.add(observer)
+                self.note(ObserverFailed(observer, traceback.format_exc()))
             return None
-
-    def note_failure(self, observer: str) -> None:
-        """Record the exception that an observer has just raised, the first time."""
-        if observer not in self.failed:
-            self.failed.add(observer)
-            self.note(ObserverFailed(observer, traceback.format_exc()))
 
     def count_step(self) -> None:
         """Count an optimizer step, and emit a few of them per second as events."""
@@ -135,7 +131,7 @@ def begin(context: RankContext) -> None:
 
 def here() -> RankContext | None:
     """Return the rank's context; None before a rank begins, and in processes that a rank forked."""
-    return _context if _context is not None and _context.process == os.getpid() else None
+    return _context if _context is not None and _context.is_here else None
 
 
 def in_child() -> RankContext | None:

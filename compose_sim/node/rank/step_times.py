@@ -29,8 +29,7 @@ class Times:
         """Record work from `began` to `ended`, or now."""
         if self._is_kept:
             self._work.append((kind, began, ended or time.monotonic()))
-            if len(self._work) + len(self._waits) >= _MOST_SPANS:
-                self.write()
+            self._write_if_long()
 
     def following(self, group: str) -> int:
         """Return the number that the next wait within a group will get."""
@@ -38,7 +37,7 @@ class Times:
 
     def count(self, group: str) -> int:
         """Return the number of the next wait within a group, and count it."""
-        number = self._sequences[group] = self._sequences.get(group, 0) + 1
+        number = self._sequences[group] = self.following(group)
         return number
 
     def unix_micros(self, moment: float) -> int:
@@ -51,8 +50,7 @@ class Times:
         began = max(began, self.waits_not_before)
         if self._is_kept and began <= ended:
             self._waits.append((what, began, ended, group, size, sequence))
-            if len(self._work) + len(self._waits) >= _MOST_SPANS:
-                self.write()
+            self._write_if_long()
         return sequence
 
     def step_ended(self, steps: int) -> None:
@@ -77,3 +75,7 @@ class Times:
         self._observations.note_often(StepTimes, f'{fields},"waits":[{",".join(waits)}]')
         self._work.clear()
         self._waits.clear()
+
+    def _write_if_long(self) -> None:
+        if len(self._work) + len(self._waits) >= _MOST_SPANS:
+            self.write()
