@@ -20,7 +20,7 @@ _MAY_FOLLOW: Mapping[str, tuple[str, ...]] = {
     "sampler-overlap": ("rank-confusion",),
     "sampler-tail": ("rank-confusion", "sampler-overlap"),
     "same-randomness": ("rank-confusion",),
-    "metric-local": ("rank-confusion", "params-in-sync"),
+    "metric-local": ("rank-confusion",),
     "checkpoint-race": ("rank-confusion",),
     "teardown": ("collective-mismatch", "uneven-inputs", "checkpoint-race"),
 }

@@ -1,7 +1,7 @@
 """The loss is averaged inside `if rank == 0`: this all_reduce is paired with the others' reduction of gradients."""
 
 # expects: collective-mismatch
-# also: hang, params-in-sync, metric-local
+# also: hang, params-in-sync
 
 import os
 

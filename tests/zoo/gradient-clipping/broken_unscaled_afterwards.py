@@ -1,7 +1,6 @@
 """Diffusion by a step function: gradients are clipped by their scaled norm, then unscaled to be logged."""
 
 # expects: gradient-clipping
-# also: metric-local
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,8 @@
-"""Judge whether reported metrics are those of all ranks, and are reported once."""
+"""
+Judge whether reported metrics are those of all ranks, and are reported once.
+
+The loss of a training step is left alone: nearly every script prints that of rank 0, to watch it.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,13 @@ from dataclasses import dataclass
 from math import ceil
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
-from compose_sim.core.checks.evidence.loss_values import Losses
 from compose_sim.core.checks.evidence.unequal_shares import MeanOfMeans, means_of_means
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
 from compose_sim.node.records.devices_and_files import TrainerLibraries
 from compose_sim.node.records.models import DdpModel, OptimizerStep
-from compose_sim.node.records.process_groups import Collective, LaterCollectives, UntrackedWait
+from compose_sim.node.records.process_groups import Collective, UntrackedWait
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
 
@@ -23,7 +26,6 @@ QUESTION = "Are reported metrics those of all ranks, and reported once?"
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\.\d)")
 _ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_BRACKETS = re.compile(r"[\[(]([^\])]*)[\])]")
 _METRIC = re.compile(
     r"loss|acc|error|metric|score|precision|recall|\bf1\b|\bauc\b|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward",
     re.IGNORECASE,
@@ -49,7 +51,6 @@ class MetricLine:
 
     rank: int
     text: str
-    numbers: tuple[str, ...]
 
     @property
     def template(self) -> str:
@@ -71,13 +72,14 @@ def judge(case: Case) -> Result:
         return not_applicable("no rank printed a line with a metric")
     result = _every_node(observed, lines)
     if result is None and len(speakers) == 1:
-        printed = lines[speakers[0]]
-        result = _own_loss(observed, printed) or _own_evaluation(observed, printed)
+        result = _own_evaluation(observed, lines[speakers[0]])
     if result:
         return result
     if len(speakers) > 1:
         return passed(f"{ranks_text(speakers)} each report metrics")
-    return passed(f"only rank {speakers[0]} reports metrics, and none is known to be only its own")
+    return passed(
+        f"only rank {speakers[0]} reports metrics; that of no evaluation is known to be only its own (losses of steps are not judged)"
+    )
 
 
 def _mean_of_means(found: MeanOfMeans) -> Result:
@@ -94,10 +96,9 @@ def _mean_of_means(found: MeanOfMeans) -> Result:
 def _metric_lines(rank: int, lines: Sequence[str]) -> list[MetricLine]:
     found = []
     for text in lines:
-        if _METRIC.search(text) and not _LABELED.search(text) and "Warning" not in text and len(text) < 1000:
-            numbers = tuple(_NUMBER.findall(text))
-            if numbers:
-                found.append(MetricLine(rank, text.strip(), numbers))
+        is_metric = len(text) < 1000 and _METRIC.search(text) and _NUMBER.search(text)
+        if is_metric and not _LABELED.search(text) and "Warning" not in text:
+            found.append(MetricLine(rank, text.strip()))
     return found
 
 
@@ -123,57 +124,6 @@ def _every_node(observed: Observed, lines: Mapping[int, Sequence[MetricLine]]) -
                 ranks=sorted(first),
             )
     return None
-
-
-def _own_loss(observed: Observed, printed: Sequence[MetricLine]) -> Result | None:
-    """Find lines of the only reporting rank whose numbers are the rank's own loss, not the mean over all ranks."""
-    rank = printed[0].rank
-    losses = Losses(observed, rank)
-    if not losses.differ:
-        return None
-    own: list[tuple[MetricLine, str, float]] = []
-    shared = 0
-    of_training = _of_training(printed)
-    for line in of_training:
-        if any(len(_NUMBER.findall(inside)) == observed.world_size for inside in _BRACKETS.findall(line.text)):
-            shared += 1  # a list of all ranks' values
-            continue
-        matches = [losses.match(number) for number in line.numbers]
-        if any(match is not None and not match.is_own for match in matches):
-            shared += 1
-        else:
-            found = [(number, match) for number, match in zip(line.numbers, matches, strict=True) if match]
-            own += [(line, number, match.mean) for number, match in found[:1]]
-    if own and (len(own) >= 2 or len(of_training) == 1) and len(own) * 2 >= len(of_training) and shared == 0:
-        line, number, mean = own[0]
-        return warned(
-            f"rank {rank} reports {line.text!r}, but {number} is the loss of its own batches; the mean over all ranks is {mean:.5g} "
-            f"({len(own)} of {len(of_training)} such lines)",
-            fix=_FIX_REDUCE,
-            ranks=(rank,),
-        )
-    return None if shared else _never_reduced(observed, of_training)
-
-
-def _of_training(printed: Sequence[MetricLine]) -> list[MetricLine]:
-    return [line for line in printed if "loss" in line.text.lower() or not _EVALUATION.search(line.text)]
-
-
-def _never_reduced(observed: Observed, of_training: Sequence[MetricLine]) -> Result | None:
-    """Find a training loss that is reported repeatedly by a script that exchanges nothing but gradients."""
-    if len(of_training) < 2:
-        return None
-    rank = observed.ranks[of_training[0].rank]
-    exchanged = any(map(_exchanges, rank.of(Collective, UntrackedWait))) or rank.last(LaterCollectives)
-    evaluated = any(each.phase == "exhausted" and not each.trained for each in observed.of(EpochProgress))
-    if exchanged or evaluated:
-        return None
-    return warned(
-        f"rank {rank.rank} reports {of_training[0].text!r} and {len(of_training) - 1} more such lines, but no rank ever reduces a "
-        "metric: it can only be that of its own batches",
-        fix=_FIX_REDUCE,
-        ranks=(rank.rank,),
-    )
 
 
 def _exchanges(each: Record) -> bool:

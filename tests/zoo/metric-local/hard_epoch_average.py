@@ -1,6 +1,4 @@
-"""Rank 0 prints an epoch average of its own batches; with gradient accumulation and an early mean, no rank reduces it."""
-
-# expects: metric-local
+"""Rank 0 prints an epoch average of its own training losses, with gradient accumulation: it is not an evaluation."""
 
 import argparse
 
