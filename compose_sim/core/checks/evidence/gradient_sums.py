@@ -62,6 +62,12 @@ def optimizers(observed: Observed) -> list[Optimizer]:
     return [each for index in sorted(steps) for each in _with_equal_rows(index, tables.get(index, {}), steps[index])]
 
 
+def holds_copies(optimizer: Optimizer) -> bool:
+    """Return whether none of its parameters had a gradient at any step, while a model of the same shapes had."""
+    steps = [step for by_rank in optimizer.steps.values() for step in by_rank.values()]
+    return len(optimizer.steps) > 1 and all(step.copy_of is not None for step in steps)
+
+
 def _with_equal_rows(
     index: int, tables: Mapping[int, tuple[SketchedTensor, ...]], steps: Mapping[int, Mapping[int, SketchedStep]]
 ) -> Iterator[Optimizer]:

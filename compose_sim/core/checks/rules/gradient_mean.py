@@ -16,6 +16,7 @@ from compose_sim.core.checks.evidence.gradient_sums import (
     alike,
     distance,
     factor,
+    holds_copies,
     is_known,
     joined,
     mean,
@@ -134,9 +135,9 @@ def _computed_alone(step: SketchedStep) -> bool:
 
 def _copy(optimizer: Optimizer) -> Result | None:
     """Find an optimizer whose parameters never have a gradient, while a model of the same shapes has."""
-    steps = [step for by_rank in optimizer.steps.values() for step in by_rank.values()]
-    if not all(step.copy_of is not None for step in steps) or len(optimizer.steps) < 2:
+    if not holds_copies(optimizer):
         return None
+    steps = [step for by_rank in optimizer.steps.values() for step in by_rank.values()]
     model, why, fix = "DistributedDataParallel model", "the parameters of another copy", _FIX_COPY
     if steps[0].copy_of == SHARDED:
         model, why, fix = "model of fully_shard", "the parameters that fully_shard has replaced", _FIX_REPLACED

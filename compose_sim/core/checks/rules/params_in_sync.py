@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.copies_and_experts import left_behind, not_sharded, overwritten_experts, untied
-from compose_sim.core.checks.evidence.gradient_sums import optimizers
+from compose_sim.core.checks.evidence.gradient_sums import holds_copies, optimizers
 from compose_sim.core.checks.evidence.replica_causes import (
     FIX_TOGETHER,
     begun_with_state,
@@ -49,6 +49,10 @@ def _compared(case: Case, copy: Result | None) -> Result:
     comparisons = [each for each in compare(observed) if len(each.ranks) > 1]
     if not comparisons:
         return not_applicable("each optimizer is stepped by only one rank")
+    stale = [each.index for each in optimizers(observed) if holds_copies(each)]
+    comparisons = [each for each in comparisons if each.optimizer not in stale]
+    if not comparisons:
+        return not_applicable("the optimizer holds parameters that no model uses any more", judged_by="gradient-mean")
     if any(each.sharded for each in comparisons):
         different = [found for each in comparisons for found in _without_consequences(each.different) if found.nth]
         beside = [found for found in different if not _why_not(case, found, has_models=False)]

@@ -35,6 +35,14 @@ def test_equal_tensors_pass() -> None:
     assert "after each of 2 sampled steps" in result.detail
 
 
+def test_parameters_of_no_model_are_not_compared() -> None:
+    sketched = ((None,), (None,), ((0.5,),), ((0.5,),))
+    stale = [SketchedTensors(0, (SketchedTensor(None, "weight", (4, 2)),))]
+    stale += [SketchedStep(0, nth, *sketched, copy_of=0) for nth in (1, 2)]
+    result = judge(case({rank: [ddp(), *training("a", "a", "a"), *stale] for rank in range(2)}))
+    assert (result.status, result.judged_by) == (NOT_APPLICABLE, "gradient-mean")
+
+
 def test_the_first_step_and_tensor_that_differ_are_named_with_the_ranks_that_agree() -> None:
     ranks = {rank: [ddp(range(4)), *training("a", "b", "cd"[rank % 2], "ef"[rank % 2])] for rank in range(4)}
     result = judge(case(ranks))
