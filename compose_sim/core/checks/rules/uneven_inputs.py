@@ -23,6 +23,12 @@ _FIX = (
     "which answers for ranks that have none left."
 )
 
+_FIX_BY_HAND = (
+    "Give every rank equally many batches, and skip one on every rank or on none: reduce what decides it "
+    "(`dist.all_reduce(is_bad, op=dist.ReduceOp.MAX)`). Or train inside `with model.join():`, which answers for ranks that have "
+    "none left."
+)
+
 _FIX_SKIP = (
     "Decide on all ranks alike: reduce the condition first, as in `dist.all_reduce(is_bad, op=dist.ReduceOp.MAX)`, and skip the "
     "batch on every rank or on none."
@@ -209,12 +215,12 @@ def _judge_by_hand(case: Case) -> Result | None:
         known = max(map(_own_collectives, further))
         if all(_has_left(rank, known) for rank in ended) and not _may_be_a_branch(ended, further):
             other = next(rank for rank in further if counts[rank.rank] == most)
-            forward = other.last(DdpForward)
+            forward, gone = other.last(DdpForward), departure(case)
             return failed(
                 f"rank {ended[0].rank} ended after {least} batches, while rank {other.rank} continued to batch {most} "
-                "(counted by calls of the model)",
-                fix=_FIX,
-                at=forward.at if forward else None,
+                f"(counted by calls of the model){f'; {gone.text}' if gone else ''}",
+                fix=_FIX_BY_HAND,
+                at=gone.at if gone else forward.at if forward else None,
                 ranks=sorted(counts),
             )
     return None
