@@ -97,13 +97,13 @@ def _encoder() -> Callable[[Any], str]:
     return lambda value: "".join(encode_in_c(value, 0))
 
 
-_encode = _encoder()
+to_json = _encoder()
 
 
 @lru_cache(maxsize=1024)
 def encoded(value: str | Place | None) -> str:
     """Return the JSON of a text or place, which a script has few of."""
-    return _encode(value)
+    return to_json(value)
 
 
 def encode(record: Record | str, t: float) -> str:
@@ -111,6 +111,6 @@ def encode(record: Record | str, t: float) -> str:
     if isinstance(record, str):
         return f"{record}{t:.6f}}}\n"
     try:
-        return f'{{"kind":"{record.kind}","t":{t:.6f},{_encode(vars(record))[1:]}\n'
+        return f'{{"kind":"{record.kind}","t":{t:.6f},{to_json(vars(record))[1:]}\n'
     except Exception:  # noqa: BLE001 - such as an object of the script that raises when it is printed
         return encode(ObserverFailed(record.kind, traceback.format_exc()), t)

@@ -72,3 +72,42 @@ def test_the_world_is_recorded(cluster: Callable[..., Cluster]) -> None:
     ]
     assert [each.value for each in seen.of(LossValue)] == [2.5]
     assert [each.raised for each in seen.of(ScriptEnd)] == [None]
+
+
+ONE_LINE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+pair = dist.new_group([0, 1])
+for size, kind, op, group in [
+    (2, torch.float32, dist.ReduceOp.SUM, None),
+    (2, torch.float32, dist.ReduceOp.SUM, None),
+    (2, torch.float32, dist.ReduceOp.MAX, None),
+    (3, torch.float32, dist.ReduceOp.SUM, None),
+    (2, torch.int64, dist.ReduceOp.SUM, None),
+    (2, torch.float32, dist.ReduceOp.SUM, pair),
+    (2, torch.float32, dist.ReduceOp.SUM, None),
+]:
+    dist.all_reduce(torch.zeros(size, dtype=kind), op, group=group)
+lonely = dist.new_group([1])
+dist.all_reduce(torch.zeros(1), group=lonely)  # without a part in it, rank 0 only gets a warning
+dist.destroy_process_group()
+"""
+
+
+def test_a_line_that_issues_other_collectives_each_time_is_recorded_each_time(cluster: Callable[..., Cluster]) -> None:
+    made = cluster(ONE_LINE, nproc=2)
+    made.start(1)
+    assert set(made.exit_codes().values()) == {0}, made.log(0)
+    issued = [each for each in made.observed().of(Collective) if each.op == "all_reduce"]
+    assert [(each.dtype, each.shapes, each.reduce) for each in issued] == [
+        ("float32", ((2,),), None),
+        ("float32", ((2,),), None),
+        ("float32", ((2,),), "MAX"),
+        ("float32", ((3,),), None),
+        ("int64", ((2,),), None),
+        ("float32", ((2,),), None),
+        ("float32", ((2,),), None),
+    ]
+    world, pair = issued[0].name, issued[5].name
+    assert world != pair
+    assert [each.name for each in issued] == [*[world] * 5, pair, world]
