@@ -1,15 +1,19 @@
-"""Whether tensors that ranks declare replicated are equal."""
+"""Whether tensors that ranks declare replicated are equal, and copies beside parts that are held by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from compose_sim.core.checks.rules.replicated_tensors import judge
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.precautions import ReplicatedTensor
+from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import case
-from tests.core.checks.rules.replicas import AT
+from tests.core.checks.rules.replicas import AT, all_reduce
 
 
 def inputs(*hashes: str, is_input: bool = True) -> list[ReplicatedTensor]:
@@ -31,3 +35,47 @@ def test_the_ranks_of_a_mesh_get_the_same_inputs(other: Sequence[ReplicatedTenso
 
 def test_parameters_alone_are_no_inputs() -> None:
     assert judge(case({rank: inputs(str(rank), is_input=False) for rank in range(2)})).status == "not-applicable"
+
+
+ROWS = (SketchedTensor(None, "up.weight", (8, 2)), SketchedTensor(None, "embed.weight", (6, 8)))
+
+
+def parallel(rank: int, *, apart: float = 0.2, parts: float = 1.0, reduced: int = 2) -> list[Record]:
+    """Three steps of a rank that holds a part and a copy; after each, the copies of two ranks are further `apart`."""
+    found: list[Record] = [SketchedTensors(0, ROWS)]
+    for nth in range(1, 4):
+        part = (1.0 + parts * rank, 2.0)
+        before, after = ((part, (0.5 + (1 + apart * rank) * moved, 0.7)) for moved in (nth - 1, nth))
+        found += [all_reduce(4, 8)] * reduced
+        found.append(SketchedStep(0, nth, (None, None), (None, None), before, after, in_forward=1, in_backward=1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({}, "failed"),
+        ({"apart": 0.001}, "not-applicable"),  # rounding
+        ({"parts": 0.0}, "not-applicable"),  # all began equal: these are replicas, or parts that look alike
+        ({"reduced": 1}, "not-applicable"),  # activations are added up in both passes
+    ],
+)
+def test_a_copy_beside_parts_must_not_drift(more: dict[str, Any], status: str) -> None:
+    result = judge(case({rank: parallel(rank, **more) for rank in range(2)}))
+    assert result.status == status
+    assert (status != "failed") or ("embed.weight (6×8)" in result.detail and result.at == AT)
+
+
+def test_a_matrix_that_stays_equal_shows_that_samples_are_the_same() -> None:
+    def with_another(rank: int) -> list[Record]:
+        table, *others = parallel(rank)
+        assert isinstance(table, SketchedTensors)
+        steps = [
+            replace(each, own=(None,) * 3, before=(*each.before, (3.0,)), after=(*each.after, (3.0,)))
+            if isinstance(each, SketchedStep)
+            else each
+            for each in others
+        ]
+        return [SketchedTensors(0, (*ROWS, SketchedTensor(None, "out.weight", (8, 3)))), *steps]
+
+    assert judge(case({rank: with_another(rank) for rank in range(2)})).status == "not-applicable"
