@@ -7,6 +7,7 @@
     ├── RunError                        1   a function failed on a rank, or its run did not pass
     └── EngineError                     3   an engine failed
         ├── EngineSilentError           4   an engine is there, but does not answer
+        ├── DaemonError                 3   a daemon cannot be reached, or refused a request
         └── CommandError                3   a program that an engine started exited with an error
 
 A message says what happened and quotes the value; the evidence shows why; the hint is a command to type.
@@ -128,6 +129,10 @@ class EngineSilentError(EngineError):
     """An engine is there, but does not answer any more."""
 
     exit_code = 4
+
+
+class DaemonError(EngineError):
+    """A daemon cannot be reached, or refused a request."""
 
 
 class CommandError(EngineError):

@@ -7,19 +7,20 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compose_sim.engine.lifetime.interrupts import interrupts_delayed
 from compose_sim.engine.project_owner import Owner, as_user
-from compose_sim.errors import CommandError, EngineSilentError
+from compose_sim.errors import CommandError
 from compose_sim.node.shared.process import shell_status
 
-# A daemon may take minutes for a command, but it answers a ping at once, unless it hangs or was stopped.
-_LOOK_S, _SILENT_S = 2.0, 10.0
+if TYPE_CHECKING:
+    from compose_sim.engine.docker import daemon
+
+_LOOK_S = 2.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _MOST_MEMORY_KIB = 8 << 20  # addresses, not memory in use: a Python takes few
@@ -183,19 +184,17 @@ def through_shell(node: str, argv: Sequence[str]) -> list[str]:
 
 def _outputs(child: subprocess.Popen[Any], argv: Sequence[str], stdin: bytes | None = None) -> tuple[Any, Any]:
     """Return all that a program prints. End it if we are interrupted, or if it waits for a Docker daemon that hangs."""
-    answered = time.monotonic()
+    patience: daemon.DaemonPatience | None = None
     while True:
         try:
+            if patience:
+                patience.check()
             return child.communicate(stdin, timeout=_LOOK_S if argv[0] == "docker" else None)
         except subprocess.TimeoutExpired:
             from compose_sim.engine.docker import daemon  # here, because it starts programs itself
 
             stdin = None  # the rest of it is sent all the same
-            if daemon.responds():
-                answered = time.monotonic()
-            elif time.monotonic() - answered > _SILENT_S:
-                child.terminate()
-                raise EngineSilentError(daemon.silent(argv), hint=daemon.HINT) from None
+            patience = patience or daemon.DaemonPatience(" ".join(argv[:4]))
         except BaseException:
             child.terminate()
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 from compose_sim.core.compose.names import project_name
 from compose_sim.core.faults.effects import Action, LimitCpus, Pause, Signal, Start
 from compose_sim.core.plan.model import Plan
+from compose_sim.engine.docker import daemon
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.subprocesses import output_of, run_bound, try_output_of
 from compose_sim.errors import CommandError, EngineError
@@ -74,16 +74,9 @@ def addresses(ids: Sequence[str]) -> Mapping[str, str]:
 
 
 def inspect(ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what `docker inspect` prints about these containers, without those removed in the meantime."""
-    if not ids:
-        return []
-    argv = ["docker", "inspect", "--type", "container", *ids]
-    status, output = try_output_of(argv)
-    if status and not output.lstrip().startswith("["):
-        raise CommandError(argv, status, output, hint="composesim doctor")
-    # If a container has been removed, an error message follows the JSON.
-    containers: list[dict[str, Any]] = json.JSONDecoder().raw_decode(output.lstrip())[0]
-    return containers
+    """Return what the daemon knows about these containers, without those removed in the meantime."""
+    found = (daemon.ask(f"/containers/{each}/json", ignore=[daemon.NOT_FOUND]) for each in ids)
+    return [container for container in found if container]
 
 
 def _start(plan: Plan, folder: RunFolder, node: str, container: str) -> None:

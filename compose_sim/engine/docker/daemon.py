@@ -1,19 +1,25 @@
-"""Find out whether the Docker daemon responds: in a millisecond, and without waiting for a daemon that is starting or hangs."""
+"""Ask the Docker daemon, in milliseconds: the docker command takes tens of them to start. A daemon that hangs is noticed."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
 
-from compose_sim.engine.host.docker_socket import answer_of, daemon_ids, docker_endpoint
+from compose_sim.engine.host.docker_socket import answer_of, daemon_ids, docker_endpoint, request
+from compose_sim.errors import DaemonError, EngineSilentError
 
-HINT = "docker version; sudo systemctl restart docker"
+_HINT = "docker version; sudo systemctl restart docker"
 _PING_EVERY_S, _SILENT_S = 5.0, 60.0  # a run goes on without the daemon, so there is time
+_HANGS_AFTER_S = 10.0  # for who waits for an answer: a daemon may take minutes for one, but it answers a ping at once
+NOT_FOUND, UNDER_WAY = 404, 409  # statuses: there is no such thing, or it is being removed
 
 
 def responds() -> bool:
@@ -22,6 +28,52 @@ def responds() -> bool:
         return bool(answer_of("/_ping"))
     except OSError:
         return False
+
+
+def ask(path: str, *, method: str = "GET", ignore: Collection[int] = (), **query: str) -> Any:
+    """
+    Return the daemon's answer; None if it has no content, or a status to `ignore`.
+
+    Raises DaemonError if it cannot be reached or refuses, and EngineSilentError if it answers nothing any more.
+    """
+    what = f"{method} {quote(path, safe='/:@')}"
+    patience = DaemonPatience(what)
+    try:
+        status, body = request(method, f"{quote(path, safe='/:@')}?{urlencode(query)}", waits=patience.check)
+    except OSError as error:
+        problem = f"the Docker daemon at '{docker_endpoint()}' does not answer: {error.strerror or error}"
+        raise DaemonError(problem, hint="composesim doctor") from None
+    if status in ignore:
+        return None
+    if not 200 <= status < 300:
+        raise DaemonError(
+            f"the Docker daemon refused '{what}'", evidence=body.decode(errors="replace"), hint="composesim doctor"
+        )
+    return json.loads(body) if body else None
+
+
+def labeled(kind: str, label: str) -> list[dict[str, Any]]:
+    """Return the containers or networks, as `kind` says, with a label; containers also if they do not run."""
+    found: list[dict[str, Any]] = ask(f"/{kind}", all="true", filters=json.dumps({"label": [label]}))
+    return found
+
+
+class DaemonPatience:
+    """How long to wait for a daemon that may hang."""
+
+    def __init__(self, what: str) -> None:
+        """Start to wait for `what`."""
+        self._what, self._answered = what, time.monotonic()
+
+    def check(self) -> None:
+        """Raise EngineSilentError if the daemon has not answered a ping for long."""
+        if responds():
+            self._answered = time.monotonic()
+        elif time.monotonic() - self._answered > _HANGS_AFTER_S:
+            problem = (
+                f"the Docker daemon at '{docker_endpoint()}' hangs: '{self._what}' waits for it, and it answers no ping"
+            )
+            raise EngineSilentError(problem, hint=_HINT)
 
 
 @contextmanager
@@ -62,10 +114,3 @@ def away() -> str:
     """Return the message for a daemon that was there when the run was planned."""
     endpoint = docker_endpoint()
     return f"the Docker daemon at '{endpoint}' stopped, restarted or hung during the run; see 'docker version', then run again"
-
-
-def silent(argv: Sequence[str]) -> str:
-    """Return the message for a daemon that accepts connections and answers nothing."""
-    return (
-        f"the Docker daemon at '{docker_endpoint()}' hangs: '{' '.join(argv[:4])}' waits for it, and it answers no ping"
-    )

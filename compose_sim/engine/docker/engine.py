@@ -1,4 +1,4 @@
-"""Run nodes as containers, through the docker command and the Compose plugin.
+"""Run nodes as containers, through the docker command, the Compose plugin, and the daemon's socket for what is quick.
 
 A run is found by the labels of containers and network, so every command works from any shell and after any crash.
 """
@@ -30,8 +30,8 @@ from compose_sim.engine.subprocesses import (
 
 _FOLDER_LABEL = "composesim.folder"
 _CLUSTER_ROLES = ("master", "node")  # helpers and services are not part of the cluster
-# Not any "not found": a network that lacks a file or a rule on its way out is still there.
-_ALREADY_GONE = ("no such (container|network)", r"network (\S+ )?not found", "already in progress")
+_ALREADY_GONE = ("no such container", "already in progress")
+_REMOVED_AT_ONCE = 50
 
 
 class DockerEngine:
@@ -45,7 +45,7 @@ class DockerEngine:
 
     def describe(self) -> str:
         """Return the version of the daemon."""
-        return f"Docker Engine {output_of(['docker', 'version', '--format', '{{.Server.Version}}']).strip()}"
+        return f"Docker Engine {daemon.ask('/version')['Version']}"
 
     def prepare(self, plan: Plan, progress: Progress) -> str:
         """Make or pull the images of nodes and services."""
@@ -71,10 +71,9 @@ class DockerEngine:
         return Exits(plan, lambda: self.statuses(plan.run), since=self._started_at).follow()
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
-        """Return what `docker inspect` prints about each labeled container, the master first, then by node number."""
-        wanted = f"label={RUN_LABEL}={run}" if run else f"label={RUN_LABEL}"
-        ids = output_of(["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", wanted]).split()
-        statuses = [_status(container) for container in actions.inspect(ids)]
+        """Return what the daemon knows about each labeled container, the master first, then by node number."""
+        found = daemon.labeled("containers/json", f"{RUN_LABEL}={run}" if run else RUN_LABEL)
+        statuses = [_status(container) for container in actions.inspect([each["Id"] for each in found])]
         statuses = [status for status in statuses if status.role in _CLUSTER_ROLES]
         return tuple(sorted(statuses, key=lambda each: (each.run, each.role == "node", len(each.node), each.node)))
 
@@ -88,28 +87,23 @@ class DockerEngine:
 
     def stop(self, run: str, *, grace_s: float) -> None:
         """Run `docker stop`: SIGTERM to every node at once, SIGKILL after the grace period. Services keep running until `remove`."""
-        _remove_if_any(
-            ["stop", "--time", str(max(0, round(grace_s)))],
-            [each for each, role in _roles(run).items() if role != "service"],
-        )
+        _stop([each for each, role in _roles(run).items() if role != "service"], grace_s=grace_s)
 
     def remove(self, run: str) -> None:
         """Remove containers first, in parallel, then the network that they hold."""
-        form = "{{.ID}} {{.Internal}}"
-        query = ["docker", "network", "ls", "--format", form, "--filter", f"label={RUN_LABEL}={run}"]
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            listed = pool.submit(output_of, query)
-            roles = _roles(run)
-            # MPS releases the GPU properly if it can exit by itself, after its clients, before it is killed.
-            _remove_if_any(["stop", "--time", "6"], [each for each, role in roles.items() if role == MPS_NAME])
-            _remove_if_any(["rm", "--force", "--volumes"], list(roles))
-            networks = dict(line.split() for line in listed.result().splitlines())  # the id, and whether it is isolated
+        networks = {each["Id"]: each["Internal"] for each in daemon.labeled("networks", f"{RUN_LABEL}={run}")}
+        roles = _roles(run)
+        # MPS releases the GPU properly if it can exit by itself, after its clients, before it is killed.
+        _stop([each for each, role in roles.items() if role == MPS_NAME], grace_s=6)
+        with ThreadPoolExecutor(max_workers=_REMOVED_AT_ONCE) as pool:
+            list(pool.map(_remove_container, roles))
         was_there = mapped_folders.unmount_folders(run) or bool(roles)
         try:
-            if "false" in networks.values() or (was_there and not networks):  # somebody may have removed the network
+            if False in networks.values() or (was_there and not networks):  # somebody may have removed the network
                 firewall.open_host(run)
         finally:  # rules without a network are removed by the next run
-            _remove_if_any(["network", "rm"], list(networks))
+            for network in networks:
+                daemon.ask(f"/networks/{network}", method="DELETE", ignore=[daemon.NOT_FOUND])
 
     def execute(self, run: str, node: str, argv: Sequence[str], write: Callable[[str], None] | None = None) -> int:
         """Run `docker exec`, with a terminal if there is one and nothing else gets the output."""
@@ -128,17 +122,11 @@ class DockerEngine:
 
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a container, a network or a mount."""
-        form = f'{{{{.Label "{RUN_LABEL}"}}}} {{{{.Label "{_FOLDER_LABEL}"}}}}'
-        query = ["--filter", f"label={RUN_LABEL}", "--format", form]
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            listings = pool.map(
-                lambda words: output_of(["docker", *words, *query]), (["network", "ls"], ["ps", "--all"])
-            )
-        labels = (line.partition(" ") for listing in listings for line in listing.splitlines())
-        folders: dict[str, str] = {}
-        for run, _, folder in labels:
-            folders[run] = folder or folders.get(run, "")  # a helper in a node's network has no folder
-        folders = mapped_folders.runs_with_mounts() | folders
+        folders = mapped_folders.runs_with_mounts()
+        for kind in ("networks", "containers/json"):
+            for each in daemon.labeled(kind, RUN_LABEL):
+                run, folder = each["Labels"][RUN_LABEL], each["Labels"].get(_FOLDER_LABEL)
+                folders[run] = folder or folders.get(run, "")  # a helper in a node's network has no folder
         return dict(sorted(folders.items()))
 
     def forget_absent_runs(self) -> None:
@@ -154,16 +142,13 @@ class DockerEngine:
 
 
 def _runs_with_networks() -> list[str]:
-    form = f'{{{{.Label "{RUN_LABEL}"}}}}'
-    return output_of(["docker", "network", "ls", "--filter", f"label={RUN_LABEL}", "--format", form]).split()
+    return [each["Labels"][RUN_LABEL] for each in daemon.labeled("networks", RUN_LABEL)]
 
 
 def _roles(run: str) -> dict[str, str]:
     """Return the role of each container of a run, by container id."""
-    form = f'{{{{.ID}}}} {{{{.Label "{ROLE_LABEL}"}}}}'
-    argv = ["docker", "ps", "--all", "--no-trunc", "--format", form, "--filter", f"label={RUN_LABEL}={run}"]
-    lines = (line.partition(" ") for line in output_of(argv).splitlines())
-    return {container: role for container, _, role in lines}
+    containers = daemon.labeled("containers/json", f"{RUN_LABEL}={run}")
+    return {each["Id"]: each["Labels"].get(ROLE_LABEL, "") for each in containers}
 
 
 def _status(container: dict[str, Any]) -> NodeStatus:
@@ -185,7 +170,14 @@ def _status(container: dict[str, Any]) -> NodeStatus:
     )
 
 
-def _remove_if_any(command: Sequence[str], names: Sequence[str]) -> None:
-    """Stop or remove these; ignore what another process removes at the same time."""
-    if names:
-        actions.run_docker(*command, *names, ignore=_ALREADY_GONE, hint="composesim prune")
+def _stop(containers: Sequence[str], *, grace_s: float) -> None:
+    """Send SIGTERM to all at once, and SIGKILL after the grace period; ignore what another process removes at the same time."""
+    if containers:
+        words = ("stop", "--time", str(max(0, round(grace_s))), *containers)
+        actions.run_docker(*words, ignore=_ALREADY_GONE, hint="composesim prune")
+
+
+def _remove_container(container: str) -> None:
+    """Kill and remove a container, unless another process does that."""
+    ignored = (daemon.NOT_FOUND, daemon.UNDER_WAY)
+    daemon.ask(f"/containers/{container}", method="DELETE", ignore=ignored, force="true", v="true")

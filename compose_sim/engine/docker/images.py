@@ -6,6 +6,7 @@ import io
 import tarfile
 
 from compose_sim.core.plan.model import Plan
+from compose_sim.engine.docker import daemon
 from compose_sim.engine.protocol import Progress
 from compose_sim.engine.subprocesses import output_of, stream_lines, try_output_of
 from compose_sim.errors import EnvironmentMissingError
@@ -39,8 +40,8 @@ _FIND_TORCH = "import importlib.util; print('torch' if importlib.util.find_spec(
 
 def image_id(tag: str) -> str:
     """Return the id of an image; "" if it is not on this machine."""
-    status, output = try_output_of(["docker", "image", "inspect", "--format", "{{.Id}}", tag])
-    return output.strip() if status == 0 else ""
+    image = daemon.ask(f"/images/{tag}/json", ignore=[daemon.NOT_FOUND])
+    return str(image["Id"]) if image else ""
 
 
 def ensure_images(plan: Plan, progress: Progress) -> str:

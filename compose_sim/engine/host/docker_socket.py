@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from compose_sim.engine.subprocesses import try_output_of
 
 _DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"  # of the context `default`
 _IDS = struct.Struct("3i")  # process, user and group at the other end
+_PART_BYTES = 1 << 16
 _RESPONDS_WITHIN_S = 3.0  # if systemd holds the socket, a connection waits until the next daemon accepts it
 
 
@@ -28,16 +29,39 @@ def connected() -> Iterator[socket.socket]:
 
 
 def answer_of(path: str) -> bytes:
-    """Return the body of the daemon's answer to GET; raise OSError if it does not answer, or answers with an error."""
+    """Return the body of the daemon's answer to GET; raise OSError if it does not answer in time, or answers with an error."""
+    status, body = request("GET", path)
+    if status != 200:
+        raise OSError(f"GET {path}: status {status}")
+    return body
+
+
+def request(method: str, path: str, *, waits: Callable[[], None] | None = None) -> tuple[int, bytes]:
+    """
+    Return the status and the body of the daemon's answer; raise OSError if there is none.
+
+    It may take any time with `waits`, which is called every few seconds until it raises an error.
+    """
+    answer = b""
     with connected() as connection:
         # HTTP 1.0: the answer is not in chunks, and ends with the connection.
-        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
-        with connection.makefile("rb") as answer:
-            head, _, body = answer.read().partition(b"\r\n\r\n")
-    status = head.partition(b"\r\n")[0]
-    if b" 200 " not in status:
-        raise OSError(f"GET {path}: {status.decode(errors='replace')}")
-    return body
+        connection.sendall(f"{method} {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
+        while True:
+            try:
+                part = connection.recv(_PART_BYTES)
+            except TimeoutError:
+                if not waits:
+                    raise
+                waits()
+                continue
+            if not part:
+                break
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    words = head.split(maxsplit=2)
+    if len(words) < 2 or not words[1].isdigit():
+        raise OSError(f"{method} {path}: the daemon closed the connection")
+    return int(words[1]), body
 
 
 def daemon_ids() -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.node_files import folder_of
 from compose_sim.engine.run_folder.record import belongs_to, end_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
-from compose_sim.errors import CommandError, ComposesimError, SpecError
+from compose_sim.errors import CommandError, ComposesimError, DaemonError, SpecError
 
 _REMOVE_EVERY_S = 1.0  # a run that is starting may create nodes after the last removal
 
@@ -76,7 +76,7 @@ def find_runs(project: Path, *, skip_silent: bool = False) -> list[FoundRun]:
             continue
         try:
             found = engine.remaining_runs()
-        except CommandError:
+        except (CommandError, DaemonError):
             continue  # Docker is installed, but the daemon does not respond
         runs += [_found_run(engine, name, folder, project) for name, folder in found.items()]
     return runs
@@ -85,7 +85,7 @@ def find_runs(project: Path, *, skip_silent: bool = False) -> list[FoundRun]:
 def forget_absent_runs() -> None:
     """Remove what is left on this machine of runs that no engine knows, in any project: they cannot be running."""
     for engine in _engines():
-        with suppress(CommandError):  # Docker is installed, but the daemon does not respond
+        with suppress(CommandError, DaemonError):  # Docker is installed, but the daemon does not respond
             engine.forget_absent_runs()
 
 

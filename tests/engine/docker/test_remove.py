@@ -1,9 +1,8 @@
-"""A run is removed with one docker command for its containers and one for its networks, whatever state they are in."""
+"""A run is removed without a docker command, whatever state its containers are in."""
 
 from __future__ import annotations
 
 import secrets
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def test_everything_of_a_run_is_removed_at_once_and_nothing_of_another(
         flags = ("--detach",) if state == "run" else ()
         docker(state, *flags, "--network", run, *labels, "composesim-test-base:1", "sleep", "600")
     calls, command = tmp_path / "calls", tmp_path / "docker"
-    command.write_text(f'#!/bin/sh\necho "$1" >> {calls}\nexec {shutil.which("docker")} "$@"\n')
+    command.write_text(f"#!/bin/sh\necho $1 >> {calls}\nexit 1\n")
     command.chmod(0o755)
 
     try:
@@ -39,7 +38,7 @@ def test_everything_of_a_run_is_removed_at_once_and_nothing_of_another(
         assert docker("ps", "--all", "--quiet", "--filter", f"label=composesim.run={run}") == []
         assert docker("network", "ls", "--format", "{{.Name}}", "--filter", "label=composesim.run").count(run) == 0
         assert docker("network", "ls", "--format", "{{.Name}}", "--filter", f"label=composesim.run={other}") == [other]
-        assert sorted(calls.read_text().split()) == ["network", "network", "ps", "rm"]
+        assert not calls.exists()
         DockerEngine().remove(run)  # nothing is left of it, which is no error
     finally:
         docker("network", "rm", other)
