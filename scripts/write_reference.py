@@ -25,7 +25,7 @@ from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
 from scripts.man_page import man_page
 
 ROOT = Path(__file__).resolve().parent.parent
-_ACTIVE = {"nodes": 2, "script": "train.py"}  # the settings that a new composesim.yaml makes
+_ACTIVE = {"script": "train.py"}  # the settings that a new composesim.yaml makes; without a size, the default one holds
 _EXCLUDED = ("name", "module")  # of a new composesim.yaml: `script` is there instead, and runs get a name each
 _COMMENT_COLUMN = 42
 _CLUSTER_VERBS = ("up", "check", "play", "plan", "render", "export")
@@ -161,8 +161,9 @@ def commented_spec() -> str:
     ]
     for option in options_of(ClusterSpec):
         if option.key in _ACTIVE:
-            lines += ["", _line(f"{option.key}: {_ACTIVE[option.key]}", option)]
-            lines += [*(f"# {line}" for line in _alternative(option)), ""]
+            lines += ["", _line(f"{option.key}: {_ACTIVE[option.key]}", option), ""]
+        elif option.key == "nodes":
+            lines += [_line(f"# nodes: {option.default}", option), *(f"# {line}" for line in _nodes_one_by_one()), ""]
         elif option.key == "check":
             lines += [_line("# check:", option)]
             lines += [_line(f"#   {each.key}: {_yaml(_value(each))}", each) for each in options_of(CheckSpec)]
@@ -171,10 +172,8 @@ def commented_spec() -> str:
     return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 
-def _alternative(option: SpecOption) -> list[str]:
+def _nodes_one_by_one() -> list[str]:
     """Return the list form of `nodes`, from the examples of NodeSpec."""
-    if option.key != "nodes":
-        return []
     examples = {each.key: each.example for each in options_of(NodeSpec)}
     first = {key: examples[key] for key in ("nproc_per_node", "cpus", "memory")}
     return ["nodes:", f"  - {_yaml(first)}", f"  - {_yaml({'env': examples['env']})}"]

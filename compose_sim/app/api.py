@@ -142,7 +142,7 @@ def check(
         steps: End the script after this number of optimizer steps.
         tolerance: Largest relative difference from world size 1.
         nodes: The number of nodes, or a list with the settings of each.
-        nproc_per_node: The number of ranks on each node; 2 by default.
+        nproc_per_node: The number of ranks on each node.
         engine: What runs the nodes.
         spec: As for `run`.
         file: As for `run`.

@@ -26,7 +26,6 @@ from compose_sim.engine.run_folder.record import delete
 from compose_sim.errors import ComposesimError, SpecError
 
 DEFAULTS = {  # of the cluster, as flags take them
-    "nproc_per_node": "2",  # with one rank per node, LOCAL_RANK is always 0, and a script that confuses it with RANK passes
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
 }
 _NEED_A_REPLAY = ("loss-scale", "matches-single")
@@ -35,7 +34,7 @@ _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run it
 
 
 def check_request(request: Request) -> Request:
-    """Return the request with the defaults of a check: two ranks per node, no patience with hangs, no services.
+    """Return the request with the defaults of a check: no patience with hangs, no services.
 
     Raises SpecError if the request leaves nothing to check, so that such a CI job does not pass.
     """

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from compose_sim.core.plan.model import Choice, Plan, Program, portable_program
 from compose_sim.core.plan.mounts import why_dangerous
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.plan.services import needed_packages
+from compose_sim.core.plan.size import plan_of_size
 from compose_sim.core.request.field_types import check_environment
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import make_spec, parse_spec_text
@@ -73,9 +75,9 @@ class Request:
         program = program_of(self)
         if spec.user and not portable:
             _check_readable(self.folder, host)
-        plan = make_plan(
-            spec,
-            host,
+        plan_of = partial(
+            make_plan,
+            host=host,
             run=run,
             run_folder=str(run_folder),
             program=portable_program(program) if portable else program,
@@ -85,6 +87,7 @@ class Request:
             portable=portable,
             isolates=self.isolates,
         )
+        plan = plan_of_size(spec, plan_of)
         plan = replace(plan, choices=(*plan.choices, *lowered))
         return (replace(plan, program=self.label) if self.label else plan), host
 

@@ -69,7 +69,7 @@ def test_a_request_that_cannot_be_exported_is_refused(
 
 # A value for every key of a spec that is not its default.
 VALUES: dict[str, object] = {
-    **{"nodes": 3, "nproc_per_node": 2, "options": {"cpus": "4"}, "engine": "local", "image": "team/other:2"},
+    **{"nodes": 3, "nproc_per_node": 3, "options": {"cpus": "4"}, "engine": "local", "image": "team/other:2"},
     **{"python": ".venv/bin/python", "backend": "gloo", "gpus": "0,1", "gpus_per_node": 2, "share": "off"},
     **{"gpu_memory": "8g", "launcher": "env", "master": "node-0", "master_port": 29501, "max_restarts": 2},
     **{"elastic": "1:4", "link": ["1gbit"], "scratch": "64m", "services": ["jupyter"], "publish": {"jupyter": 9999}},

@@ -76,7 +76,7 @@ def test_a_hang_shows_no_frame_of_ours(project: Project) -> None:
     outcome = project.run("check", *options, project.write("train.py", SCRIPT), "hang")
 
     cause = outcome.report["cause"]
-    assert cause["message"].startswith("rank 1 on node-0 sleeps at train.py, line 8: `time.sleep(3600)`")
+    assert cause["message"].startswith("rank 1 on node-1 sleeps at train.py, line 8: `time.sleep(3600)`")
     assert files_of(cause["traceback"])
     assert ours(files_of(cause["traceback"]), project) == []
 
@@ -85,7 +85,7 @@ def test_an_injected_exception_shows_no_frame_of_ours(project: Project) -> None:
     run, scenario = project.named("injected"), project.write("raise.yaml", SCENARIO)
     script = project.write("train.py", SCRIPT)
 
-    outcome = project.run("play", scenario, "--engine", "local", "--name", run, "--json", script, "run")
+    outcome = project.run("play", scenario, "--engine", "local", "--nodes", "2", "--name", run, "--json", script, "run")
 
     assert outcome.status == 0, outcome.stdout + outcome.stderr
     lines = (project.folder / ".composesim" / "runs" / run / "events" / "node-1.jsonl").read_text().splitlines()

@@ -11,6 +11,7 @@ from compose_sim.app.request import Request
 from compose_sim.core.export.job import Change, changes_of, job_of
 from compose_sim.core.export.targets import TARGETS, Target, own_changes
 from compose_sim.core.plan.model import Program, copied_name
+from compose_sim.core.plan.size import with_default_size
 from compose_sim.core.plan.slurm import check_exported_options
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.recipe_plugins import find_recipe
@@ -29,7 +30,7 @@ class Exported:
 
 def export(request: Request, target_name: str, *, accelerator: str) -> Exported:
     """Return the document; raise SpecError if the spec cannot be met on this kind of cluster."""
-    spec, target = request.spec, TARGETS[target_name]
+    spec, target = with_default_size(request.spec), TARGETS[target_name]
     _check_recipe(spec, target_name, target)
     if target_name == "slurm":
         check_exported_options(spec.sbatch or "")

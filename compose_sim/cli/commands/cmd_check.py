@@ -44,7 +44,7 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
 def command(
     file: Path | None, program: tuple[str, ...], as_json: bool, html_file: Path | None, view: bool, **flags: Any
 ) -> None:
-    """Check the distributed code of SCRIPT: run it on 2 nodes with 2 ranks each, then at world size 1, and report what is wrong.
+    """Check the distributed code of SCRIPT: run it as `up` does, then at world size 1, and report what is wrong.
 
     Arguments after SCRIPT are passed to the script. Exit code: 0 nothing failed (warnings do not count), 1 a check or the run failed,
     2 bad usage, 3 inconclusive, 4 something is missing on this machine, 124 hang or timeout, 130 interrupted.

@@ -99,7 +99,9 @@ class ClusterSpec(BaseModel):
         BeforeValidator(_number_of_nodes),
         Flag("cluster", "N"),
     ] = Field(2, description="Number of nodes. composesim.yaml also takes a list with one entry per node.")
-    nproc_per_node: Annotated[Count, Flag("cluster", "N")] = Field(1, description="Ranks per node.")
+    nproc_per_node: Annotated[Count, Flag("cluster", "N")] = Field(
+        1, description="Ranks per node; 2 for a script if no option gives the size of the cluster."
+    )
     recipe: Annotated[str, Flag("recipe", "NAME")] = Field(
         "ddp",
         pattern=r"^[a-z][a-z0-9-]*$",

@@ -62,7 +62,7 @@ class Client:
 def test_an_editor_stops_a_running_rank(project: Project) -> None:
     run = f"editor-{secrets.token_hex(3)}"
     file = project.folder / project.write("train.py", SCRIPT)
-    assert project.run("up", "--engine", "local", "--detach", "--name", run, "train.py").returncode == 0
+    assert project.run("up", "--engine", "local", "--nodes", "2", "--detach", "--name", run, "train.py").returncode == 0
     attach = project.start("attach", "--rank", "1", "--now", "--dap", "0", "--run", run)
     assert attach.stderr is not None
     said, found = "", None

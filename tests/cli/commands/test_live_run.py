@@ -130,7 +130,7 @@ def test_a_debugger_is_reached_with_commands_from_a_pipe(project: Project) -> No
     run = f"debug-{secrets.token_hex(3)}"
     script = "import os\nanswer = 41\nif os.environ['RANK'] == '1':\n    breakpoint()\n    breakpoint()\nprint('answer', answer)\n"
     project.write("train.py", script)
-    project.run("up", "--engine", "local", "--detach", "--name", run, "train.py")
+    project.run("up", "--engine", "local", "--nodes", "2", "--detach", "--name", run, "train.py")
 
     done = project.run("attach", "--rank", "1", "--run", run, stdin="p answer\n!answer = 42\nc\np answer + 1\nc\n")
 

@@ -29,7 +29,7 @@ def test_init_writes_files_that_an_editor_and_up_understand(project: Project) ->
         ROOT / "templates/composesim.schema.json"
     ).read_text()
     plan = json.loads(new.run("plan", "--engine", "local", "--json").stdout)
-    assert (plan["program"], plan["world_size"]) == ("train.py", 2)
+    assert (plan["program"], plan["world_size"]) == ("train.py", 4)
 
 
 def test_init_writes_over_nothing_unless_told_to(project: Project) -> None:
