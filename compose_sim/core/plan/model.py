@@ -229,8 +229,10 @@ class Plan:
 
     def source_of(self, mount: Mount) -> str:
         """Return what containers mount: the source, or the place where root's files in it are mapped."""
+        if not self.mapped:
+            return mount.source
         place, source = mapped_folder(self.run), PurePosixPath(mount.source)
-        if self.mapped and mount.source.startswith("./"):
+        if mount.source.startswith("./"):
             return f"{place}/0/{source}"
         for number, folder in enumerate(self.mapped):
             if mount.source == folder:

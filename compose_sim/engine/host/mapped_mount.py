@@ -11,6 +11,7 @@ import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from compose_sim.core.plan.model import STAND_IN
@@ -56,14 +57,10 @@ def unmount(target: Path) -> bool:
 @contextmanager
 def _mapped(source: Path) -> Iterator[int]:
     """Open a copy of the mounts below a path that is attached nowhere, with root's files mapped."""
-    namespace = _user_namespace()
-    try:
-        with _copied(source) as tree:
-            attributes = struct.pack("4Q", _NOSUID | _NODEV | _IDMAP, 0, _PRIVATE, namespace)
-            _call(_MOUNT_SETATTR, tree, b"", _EMPTY_PATH | _RECURSIVE, attributes, len(attributes))
-            yield tree
-    finally:
-        os.close(namespace)
+    with _copied(source) as tree:
+        attributes = struct.pack("4Q", _NOSUID | _NODEV | _IDMAP, 0, _PRIVATE, _user_namespace())
+        _call(_MOUNT_SETATTR, tree, b"", _EMPTY_PATH | _RECURSIVE, attributes, len(attributes))
+        yield tree
 
 
 @contextmanager
@@ -79,8 +76,9 @@ def _attach(tree: int, target: Path) -> None:
     _call(_MOVE_MOUNT, tree, b"", _HERE, os.fsencode(target), _FROM_EMPTY_PATH)
 
 
+@cache
 def _user_namespace() -> int:
-    """Open a user namespace with our map; no process stays in it."""
+    """Open a user namespace with our map, the same for all mounts; no process stays in it."""
     pipe = subprocess.PIPE
     with subprocess.Popen(["unshare", "--user", "cat"], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as inside:
         assert inside.stdin is not None
