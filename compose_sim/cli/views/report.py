@@ -144,8 +144,12 @@ def check_verdict(report: Report) -> str:
 
 
 def unjudged_text(report: Report) -> str:
-    """Return what the checks could not compare, if nothing failed."""
-    return report.coverage.text if report.coverage and report.verdict == "passed" else ""
+    """Return what the checks could not compare, if nothing failed; several reasons are those of the checks above."""
+    if not report.coverage or report.verdict != "passed":
+        return ""
+    missing = report.coverage.missing
+    several = len(set(missing.values())) > 1
+    return f"not judged: {', '.join(missing)}" if several else report.coverage.text
 
 
 def verdict_text(report: Report) -> str:

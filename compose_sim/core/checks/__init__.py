@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from compose_sim.core.checks.consequences import first_cause
+from compose_sim.core.checks.wording import parameter_names, with_names
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.places import Place as ReportPlace
 from compose_sim.core.report.report import Cause, CheckResult, CheckStatus
@@ -107,12 +108,28 @@ def not_applicable(reason: str, *, judged_by: str = "") -> Result:
 
 def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> tuple[Result, ...]:
     """Return the results of the chosen checks, in the order of IDS; a problem that follows from a failure names it."""
-    results = [replace(_judge(name, case), id=name) for name in chosen(only, skip)]
+    results = confirmed([replace(_judge(name, case), id=name) for name in chosen(only, skip)])
     failures = {result.id for result in results if result.status == FAILED}
+    names = parameter_names(case.observed)
+    results = [
+        replace(result, detail=with_names(result.detail, names), fix=with_names(result.fix, names))
+        for result in results
+    ]
     return tuple(
         replace(result, follows=first_cause(result.id, failures)) if result.status in (FAILED, WARNED) else result
         for result in results
     )
+
+
+def confirmed(results: list[Result]) -> list[Result]:
+    """Fail a warning about gradients that are not divided if comparing with one rank shows the same: it tells the exact cause."""
+    scale = next((result for result in results if result.id == "loss-scale" and result.status == FAILED), None)
+    return [
+        replace(result, status=FAILED)
+        if scale and result.id == "gradient-mean" and result.status == WARNED and result.at == scale.at
+        else result
+        for result in results
+    ]
 
 
 def chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[str, ...]:

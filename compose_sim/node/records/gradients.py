@@ -28,6 +28,14 @@ class SketchedTensors(Record):
 
 
 @dataclass(frozen=True)
+class ParameterNames(Record):
+    """Names that parameters of an optimizer have in the modules of the script, if no DDP model holds them."""
+
+    optimizer: int
+    names: tuple[tuple[str, str], ...]  # `2 of group 0` and the name
+
+
+@dataclass(frozen=True)
 class SketchedStep(Record):
     """What one step of an optimizer used and changed."""
 

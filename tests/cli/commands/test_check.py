@@ -60,6 +60,7 @@ def a_report(*results: Result, verdict: str = "passed", coverage: Coverage | Non
 
 GOOD, BAD = passed("all agree"), failed("ranks differ", fix="wrap it", at=("/elsewhere/train.py", 3))
 SHARDED = Coverage(gradients="sharded")
+TWICE = Coverage(replicas="each rank holds a part", gradients="sharded")
 SO_SO, ASIDE = warned("3 samples twice", fix="drop_last=True"), not_applicable("no BatchNorm")
 
 
@@ -86,6 +87,7 @@ def test_what_failed_or_warned_has_its_fix_place_and_page_below_it() -> None:
     [
         (a_report(GOOD, GOOD, SO_SO, ASIDE), "✔ passed  2 passed, 1 warned, 1 not applicable; 4 ranks of train.py in 2.00 s", 0),
         (a_report(GOOD, coverage=SHARDED), "! passed, gradients not judged: sharded  1 passed; 4 ranks of train.py in 2.00 s", 0),
+        (a_report(GOOD, coverage=TWICE), "! passed, not judged: replicas, gradients  1 passed; 4 ranks of train.py in 2.00 s", 0),
         (a_report(BAD, coverage=SHARDED), "✘ failed  hang: 1 failed; 4 ranks of train.py in 2.00 s", 1),
         (a_report(GOOD, BAD), "✘ failed  collective-mismatch: 1 passed, 1 failed; 4 ranks of train.py in 2.00 s", 1),
         (a_report(GOOD, verdict="failed"), "✘ failed  rank 2 on node-1: ValueError: boom", 1),

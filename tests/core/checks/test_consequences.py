@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from compose_sim.core.checks import Case, run_checks
+from compose_sim.core.checks import FAILED, WARNED, Case, confirmed, failed, run_checks, warned
 from compose_sim.core.checks.consequences import _MAY_FOLLOW, first_cause
 from compose_sim.core.request.check_ids import IDS
+from compose_sim.node.records.gradients import ParameterNames
+from compose_sim.node.records.process_groups import ProcessGroup
 from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.replicas import ddp, state, step, table
+
+GROUP = ProcessGroup(world_size=2, backend="gloo")
 
 
 @pytest.mark.parametrize(
@@ -48,3 +54,26 @@ def test_a_passed_check_follows_from_nothing() -> None:
     follows = {result.id: result.follows for result in run_checks(seen) if result.follows}
 
     assert follows == {"params-in-sync": "wrapper-bypassed"}
+
+
+@pytest.mark.parametrize(("line", "status"), [(7, FAILED), (9, WARNED)])
+def test_a_warning_that_one_rank_confirms_fails_and_is_the_cause(line: int, status: str) -> None:
+    exact = replace(warned("4 times the mean", fix="divide", at=("/work/t.py", 7)), id="gradient-mean")
+    vague = replace(failed("4 times", fix="scale", at=("/work/t.py", line)), id="loss-scale")
+    assert [result.status for result in confirmed([exact, vague])] == [status, FAILED]
+
+
+def test_parameters_have_the_names_that_the_script_gives_them() -> None:
+    held = table("0 of group 0", "1 of group 0", model=None)
+    named = ParameterNames(0, (("1 of group 0", "head.bias"),))
+    notes = {
+        rank: [
+            GROUP,
+            held,
+            named,
+            *(each for nth in range(3) for each in (state(nth, "a", f"b{nth * rank}"), step(nth + 1))),
+        ]
+        for rank in range(2)
+    }
+    found = next(result for result in run_checks(case(notes)) if result.id == "params-in-sync")
+    assert "parameter head.bias (4×2) differs" in found.detail

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from compose_sim.core.checks import Case
-from compose_sim.core.checks.wording import where
+from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws
 from compose_sim.node.records.models import DdpModel
@@ -150,7 +150,10 @@ def local_rank_twins(case: Case, found: list[Pair]) -> bool:
 
 
 def pairs_text(found: list[Pair]) -> str:
-    """Return "ranks 0 and 1, 0 and 2 and 4 more pairs"."""
+    """Return "ranks 0 and 1, 0 and 2 and 4 more pairs", or "any two of ranks 0, 1, 2"."""
+    ranks = sorted({rank for pair in found for rank in pair})
+    if len(found) > 1 and len(found) == len(ranks) * (len(ranks) - 1) // 2:
+        return f"any two of {ranks_text(ranks)}"
     listed = ", ".join(f"{left} and {right}" for left, right in found[:3])
     return f"ranks {listed}" + (f" and {len(found) - 3} more pairs" if len(found) > 3 else "")
 

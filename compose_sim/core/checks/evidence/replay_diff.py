@@ -91,9 +91,13 @@ def _computes_together(observed: Observed) -> bool:
 
 def noise(observed: Observed) -> str:
     """Return why one rank with all batches legitimately computes something else; "" if it should not."""
-    drew = sorted({name for step in observed.of(RecordedStep) for name in step.drew})
-    if drew:
-        return f"the training draws random numbers ({', '.join(drew)}), as dropout does"
+    drawing = [step for step in observed.of(RecordedStep) if step.drew]
+    if drawing:
+        drew = ", ".join(sorted({name for step in drawing for name in step.drew}))
+        steps = {step.step for step in observed.of(RecordedStep)} - {step.step for step in drawing}
+        first = 1 + min(step.step for step in drawing)
+        when = f"before step {first} ({drew}), as for a new model" if steps else f"({drew}), as dropout does"
+        return f"the training draws random numbers {when}"
     local = [name for each in observed.of(RecordedModels) for name in each.batchnorm]
     return f"BatchNorm ({local[0].removeprefix('module.')}) sees the batch of one rank only" if local else ""
 

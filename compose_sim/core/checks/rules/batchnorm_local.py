@@ -44,7 +44,9 @@ def judge(case: Case) -> Result:
         return passed("no DistributedDataParallel model takes BatchNorm statistics from one rank's batch")
     model = shared[found.rank, found.ddp]
     names = (
-        f"{found.names[0]} and {found.count - 1} more normalize" if found.count > 1 else f"{found.names[0]} normalizes"
+        f"BatchNorm {found.names[0]} and {found.count - 1} more normalize"
+        if found.count > 1
+        else f"BatchNorm {found.names[0]} normalizes"
     )
     return warned(
         f"{names} by the batch of each of the {len(model.ranks)} ranks alone, and only the running statistics of rank "

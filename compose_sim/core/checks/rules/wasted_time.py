@@ -78,7 +78,7 @@ def _reduces_often(observed: Observed) -> Result | None:
         for step in rank.of(OptimizerStep):
             for model in step.models:
                 found.setdefault(step.optimizer, []).append(
-                    (step, model.reduced if model.forwards == step.backwards else 0)
+                    (step, model.reduced if model.reduced == model.forwards == step.backwards else 0)
                 )
     for optimizer, steps in sorted(found.items()):
         counts = {reduced for _, reduced in steps}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ...records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
 from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
-from . import backward
+from . import backward, parameter_names
 from .collectives import issued
 from .models import clean, copied_model, living
 
@@ -123,6 +123,8 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
     if known.get(index) != rows:
         known[index] = rows
         context.note(SketchedTensors(index, rows))
+        numbered = {row.name: each for row, each in zip(rows, chosen) if row.model is None and " of group " in row.name}
+        context.guard(parameter_names.__name__, parameter_names.note_names, index, numbered)
     mine = [owns.get(id(each)) for each in chosen]
     window: Window = context.memory.setdefault(_WINDOW, Window())
     scale = next(iter(window.scales)) if len(window.scales) == 1 else None

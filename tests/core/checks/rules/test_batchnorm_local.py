@@ -17,7 +17,7 @@ NORM = LocalBatchNorm(0, ("features.1",), count=3)
 def test_its_modules_are_named() -> None:
     result = judge(case({rank: [ddp(), forward(), NORM] for rank in range(2)}))
     assert result.status == WARNED
-    assert result.detail.startswith("features.1 and 2 more ")
+    assert result.detail.startswith("BatchNorm features.1 and 2 more ")
     assert result.at == ("/work/train.py", 3)
 
 

@@ -128,6 +128,11 @@ def test_equal_indices_fail_where_augmentation_makes_contents_differ() -> None:
     assert judge(case(notes)).status == FAILED
 
 
+def test_pairs_of_all_ranks_are_named_by_their_ranks() -> None:
+    result = judge(case({rank: [ddp(range(4)), loader(), *epoch(range(8))] for rank in range(4)}))
+    assert result.detail.startswith("any two of ranks 0, 1, 2, 3 both saw all 8 samples")
+
+
 def test_slices_of_the_same_batches_pass() -> None:
     fed = {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
     notes = {

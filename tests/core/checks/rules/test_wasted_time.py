@@ -49,6 +49,7 @@ def test_waits_during_training_are_not_judged() -> None:
     [
         ({"backwards": 4, "forwards": 4, "reduced": 4}, "warned"),
         ({"backwards": 4, "forwards": 4, "reduced": 1}, "passed"),  # no_sync
+        ({"backwards": 6, "forwards": 6, "reduced": 5}, "passed"),  # no_sync on the wrong one
         ({"backwards": 4, "forwards": 4, "reduced": 4, "retained": 4}, "passed"),  # several losses of one graph
         ({"backwards": 4, "forwards": 4, "reduced": 4, "within": 4}, "passed"),  # the optimizer's closure
         ({"backwards": 2, "forwards": 2, "reduced": 2}, "passed"),  # two losses, as of a GAN's discriminator
