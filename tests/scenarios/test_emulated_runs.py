@@ -179,3 +179,27 @@ assert dist.get_backend() == "nccl" and {str(part.device), str(whole.device)} ==
     outcome = project.run(*UP, script)
 
     assert outcome.status == 0, json.dumps(outcome.report["cause"])
+
+
+def test_a_rank_draws_for_a_mesh_and_answers_and_refuses_at_its_line(project: Project) -> None:
+    script = project.write(
+        "train.py",
+        JOINED
+        + """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, randn
+torch.cuda.set_device(local)
+assert 0 <= torch.cuda.utilization() <= 100
+drawn = randn(8, 2, device_mesh=init_device_mesh("cuda", (4,)), placements=[Shard(0)]).to_local()
+assert (tuple(drawn.shape), str(drawn.device)) == ((2, 2), f"cuda:{local}"), drawn
+try:
+    drawn.__dlpack__()
+except BufferError as error:
+    assert "(train.py, line 14): use .cpu() first" in str(error), error
+else:
+    raise AssertionError("another library took it for CPU memory")
+""",
+    )
+    outcome = project.run(*UP, script)
+
+    assert outcome.status == 0, json.dumps(outcome.report["cause"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .. import context
 from . import devices
 from .devices import CPU
 from .meeting import tensors_in
@@ -99,8 +100,9 @@ def _dlpack_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     device = device_of(args[0])
     if device is None:
         return func(*args, **kwargs)
+    where = context.where(context.place())
     raise BufferError(
-        f"composesim: a tensor on an emulated {device} cannot be given to another library: use .cpu() first"
+        f"composesim: a tensor on an emulated {device} cannot be given to another library{where}: use .cpu() first"
     )
 
 

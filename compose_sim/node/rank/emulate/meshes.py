@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -73,6 +75,16 @@ def shard_attention(module: Any) -> None:
         return alike(3, 6, len(others))
 
 
+class _PlainDraws:
+    """The tracker of random numbers of a mesh on which each rank draws from its own generator."""
+
+    distribute_region_enabled = False
+
+    @contextmanager
+    def _distribute_region(self, *arguments: Any, **options: Any) -> Iterator[None]:
+        yield
+
+
 def draw_as_on_the_cpu(module: Any) -> None:
     """Let DTensor draw random numbers as on a CPU mesh.
 
@@ -83,6 +95,7 @@ def draw_as_on_the_cpu(module: Any) -> None:
     real = module.is_rng_supported_mesh
     if getattr(real, "_composesim", False):
         return
+    module._rng_tracker = module._rng_tracker or _PlainDraws()  # without one, `torch.distributed.tensor.randn` refuses
 
     def is_rng_supported_mesh(device_mesh: Any) -> bool:
         return False if device_mesh.device_type == "cuda" else bool(real(device_mesh))

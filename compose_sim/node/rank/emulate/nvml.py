@@ -32,6 +32,7 @@ def utilization(device: Any = None) -> int:
     devices.index_of(device)
     cpu, wall = time.process_time(), time.monotonic()
     busy, passed = cpu - _Use.cpu, wall - _Use.wall
+    busy = cpu if busy < 0 else busy  # the previous query was that of the process from which this one was forked
     _Use.cpu, _Use.wall = cpu, wall
     return min(100, round(100 * busy / passed)) if passed > 0 else 0
 
