@@ -87,13 +87,14 @@ def inspect_host(
             f"composesim needs Linux: this system ({platform.system()}) has no /proc",
             hint="run it in a container or a virtual machine with Linux, or in WSL 2 on Windows",
         )
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    nodes = user_of_nodes(folder, user)
+    with ThreadPoolExecutor(max_workers=5) as pool:
         gpus = pool.submit(inspect_gpus)
         docker = pool.submit(docker_facts) if with_docker else None
         listening = pool.submit(listening_ports) if with_ports else None
         subnets = pool.submit(_host_subnets)
+        unmappable = pool.submit(_why_unmappable, folder) if with_docker and not (user or nodes.user) else None
         python_facts = find_python(python, packages, owner=owner_of(folder))
-        nodes = user_of_nodes(folder, user)
         return Host(
             name=platform.node(),
             system=platform.system(),
@@ -109,7 +110,7 @@ def inspect_host(
             user_id=nodes.user,
             group_id=nodes.group,
             user_name=nodes.name,
-            cannot_map=_why_unmappable(folder) if with_docker and not (user or nodes.user) else "",
+            cannot_map=unmappable.result() if unmappable else "",
             gpus=gpus.result(),
             python=python_facts,
             docker=docker.result() if docker else DockerFacts(available=False, reason="Docker was not checked"),
