@@ -36,6 +36,15 @@ class ParameterNames(Record):
 
 
 @dataclass(frozen=True)
+class DetachedInLoss(Record):
+    """A loss is computed from gathered copies of a tensor that has a gradient, and none of the copies has one."""
+
+    op: str
+    shape: tuple[int, ...]  # of the rank's own part
+    at: Place | None = None  # where it was gathered
+
+
+@dataclass(frozen=True)
 class SketchedStep(Record):
     """What one step of an optimizer used and changed."""
 

@@ -26,7 +26,7 @@ from compose_sim.core.checks.evidence.gradient_sums import (
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.data import Join
-from compose_sim.node.records.gradients import SHARDED, SketchedStep
+from compose_sim.node.records.gradients import SHARDED, DetachedInLoss, SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective
 
@@ -52,6 +52,10 @@ _FIX_CLIP = "Clip after the reduction: then every rank scales the mean by the sa
 FIX_GATHER = (
     "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient; if the loss does not use the result, gather "
     "`tensor.detach()`."
+)
+_FIX_DETACHED = (
+    "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient. If they are meant as constants, as the keys of "
+    "another encoder are, nothing is wrong."
 )
 ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # whose steps do not depend on a constant factor
 
@@ -80,17 +84,18 @@ def judge(case: Case) -> Result:
 def _lost_in_gather(case: Case) -> Result | None:
     """Find tensors that require a gradient and are gathered in most steps by a collective that returns none."""
     for rank in case.observed:
-        steps = sum(1 for _ in rank.of(OptimizerStep))
-        gathered = [each for each in rank.of(Collective) if each.detaches]
-        if len(gathered) < max(_LEAST, steps // 2):
-            continue
-        shape = "×".join(map(str, gathered[0].shapes[0])) if gathered[0].shapes else "?"
-        return warned(
-            f"{gathered[0].op} gathers a tensor ({shape}) that requires a gradient {len(gathered)} times, and returns none: "
-            "a loss over the gathered tensors ignores how each rank's part changes the others' terms",
-            fix=FIX_GATHER,
-            at=gathered[0].at,
-        )
+        least = max(_LEAST, sum(1 for _ in rank.of(OptimizerStep)) // 2)
+        gathered = [(each.op, each.shapes[0], each.at) for each in rank.of(Collective) if each.detaches and each.shapes]
+        detached = [(each.op, each.shape, each.at) for each in rank.of(DetachedInLoss)]
+        for found, which, fix in ((gathered, "that requires a", FIX_GATHER), (detached, "without its", _FIX_DETACHED)):
+            if len(found) >= least:
+                op, shape, at = found[0]
+                return warned(
+                    f"{op} gathers a tensor ({'×'.join(map(str, shape))}) {which} gradient {len(found)} times, and returns none: "
+                    "a loss over the gathered tensors ignores how each rank's part changes the others' terms",
+                    fix=fix,
+                    at=at,
+                )
     return None
 
 

@@ -11,7 +11,7 @@ from compose_sim.core.checks import Result
 from compose_sim.core.checks.rules import gradient_mean
 from compose_sim.core.checks.rules.gradient_mean import judge
 from compose_sim.node.records.data import Join
-from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
+from compose_sim.node.records.gradients import DetachedInLoss, SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.replicas import AT
@@ -225,3 +225,11 @@ def test_a_sum_that_is_summed_again_by_each_backward_pass_fails(again: bool, sta
     result = judge(case({rank: recorded(rank) for rank in range(2)}))
     assert result.status == status
     assert ("counts 2 times" in result.detail) == again
+
+
+@pytest.mark.parametrize(("times", "status"), [(5, "warned"), (2, "passed")])
+def test_a_loss_over_detached_copies_warns_if_most_steps_have_one(times: int, status: str) -> None:
+    lost: list[Record] = [DetachedInLoss("all_gather", (8, 4), AT)] * times
+    right = {rank: steps(rank, lambda _, owns: mean(owns)) for rank in range(2)}
+
+    assert judge(case({rank: [*mine, *lost] for rank, mine in right.items()})).status == status

@@ -1,0 +1,84 @@
+"""Find, in `check`, losses computed from gathered copies of tensors that have a gradient, which the copies have lost.
+
+A copy without a gradient may be a metric, or go into a queue of constants. It is noted if it was detached from a tensor that a function
+of the script still holds, and if a backward pass starts near an operation on exactly the gathered numbers. If the script puts
+the rank's own part back, the gathered tensor has a gradient again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Callable, NamedTuple
+
+from ...records.gradients import DetachedInLoss
+from ...records.record import Place
+from ...shared.frames import is_user_code
+from ..context import RankContext, place
+from . import backward
+
+_GATHERED = "gathers.gathered"
+_MOST_GATHERED, _MOST_NODES = 8, 64
+
+
+class Gathered(NamedTuple):
+    op: str
+    outputs: list[Any]
+    shape: tuple[int, ...]
+    at: Place | None
+
+
+def begin(context: RankContext) -> None:
+    if context.mode == "record":
+        backward.before.append(_look)
+
+
+def remember(context: RankContext, op: str, value: Callable[[str], Any], own: Any) -> None:
+    """Remember a gather that returns no gradient, if what it was given is part of a computation that has one."""
+    gathered: list[Gathered] = context.memory.setdefault(_GATHERED, [])
+    if len(gathered) < _MOST_GATHERED and (own.grad_fn is not None or _is_detached(own)):
+        outputs = list(value("tensor_list")) if op == "all_gather" else [value("output_tensor")]
+        gathered.append(Gathered(op, outputs, tuple(own.shape), place()))
+
+
+def _is_detached(own: Any) -> bool:
+    """Return whether a function of the script that is running holds a tensor with a gradient in the same memory."""
+    torch: Any = sys.modules["torch"]
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        for each in list(frame.f_locals.values()) if is_user_code(frame.f_code.co_filename) else ():
+            has_gradient = isinstance(each, torch.Tensor) and each.grad_fn is not None
+            if has_gradient and each.numel() == own.numel() and each.data_ptr() == own.data_ptr():
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _look(context: RankContext, tensors: Any, _: dict[str, Any]) -> None:
+    gathered: list[Gathered] = context.memory.pop(_GATHERED, [])
+    root = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+    if not gathered or getattr(root, "grad_fn", None) is None:
+        return
+    torch: Any = sys.modules["torch"]
+    constants = [each.detach().flatten().sort().values for each in _constants(root.grad_fn)]
+    for each in gathered:
+        numbers = torch.cat([output.detach().flatten() for output in each.outputs]).sort().values
+        if any(numbers.shape == constant.shape and torch.equal(numbers, constant) for constant in constants):
+            context.note(DetachedInLoss(each.op, each.shape, each.at))
+
+
+def _constants(node: Any) -> Iterator[Any]:
+    """Yield the matrices without a gradient that the last operations before a loss have kept."""
+    torch: Any = sys.modules["torch"]
+    waiting, seen = deque([node]), {node}
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.popleft()
+        for name in dir(node):
+            kept = getattr(node, name, None) if name.startswith("_saved_") else None
+            if isinstance(kept, torch.Tensor) and kept.dim() > 1 and not kept.requires_grad:
+                yield kept
+        following = [each for each, _ in node.next_functions if each is not None and each not in seen]
+        waiting.extend(following)
+        seen.update(following)
