@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from typing import NamedTuple
 
 import pytest
 
@@ -29,8 +30,11 @@ if os.environ["RANK"] == "0":
     counter = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     counter.bind(("", 5000))
     counter.setblocking(False)
-    connection, _ = socket.create_server(("", 5000)).accept()
-    while connection.recv(1, socket.MSG_PEEK):
+    server = socket.create_server(("", 5000))
+    while True:
+        connection, _ = server.accept()
+        if not connection.recv(1, socket.MSG_PEEK):
+            break
         receive(connection, {BYTES})
         arrived = 0
         try:
@@ -40,20 +44,25 @@ if os.environ["RANK"] == "0":
             connection.sendall(b"%10d" % arrived)
 else:
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    while True:
-        try:
-            connection = socket.create_connection(("node-0", 5000))
-            break
-        except OSError:
-            time.sleep(0.05)
+
+    def connect():
+        while True:
+            try:
+                return socket.create_connection(("node-0", 5000))
+            except OSError:
+                time.sleep(0.05)
+
     while not os.path.exists(until):
         time.sleep(0.1)
-        began = time.monotonic()
-        for _ in range({DATAGRAMS}):
-            datagrams.sendto(b"datagram", ("node-0", 5000))
-        connection.sendall(bytes({BYTES}))
-        arrived = int(connection.recv(10, socket.MSG_WAITALL))
-        print("turn", began, time.monotonic() - began, arrived, flush=True)
+        with connect() as connection:
+            began = time.monotonic()
+            for _ in range({DATAGRAMS}):
+                datagrams.sendto(b"datagram", ("node-0", 5000))
+            connection.sendall(bytes({BYTES}))
+            arrived = int(connection.recv(10, socket.MSG_WAITALL))
+            seconds = time.monotonic() - began
+            print("turn", began, seconds, arrived, connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG), flush=True)
+    connect().close()
 """
 # Ranks that continue until they are asked to stop, in as many rounds as necessary.
 GOES_ON = """
@@ -70,14 +79,22 @@ def stop(project: Project, run: str) -> None:
     (project.folder / ".composesim" / "runs" / run / "shared" / "stop").touch()
 
 
-def next_turn(process: subprocess.Popen[str]) -> tuple[float, int]:
-    """Return seconds and datagrams of the first turn that begins after now."""
+class Turn(NamedTuple):
+    """What rank 1 prints."""
+
+    seconds: float
+    datagrams: int
+    segment: int  # bytes of data in the largest packet of the connection
+
+
+def next_turn(process: subprocess.Popen[str]) -> Turn:
+    """Return the first turn that begins after now."""
     assert process.stdout is not None
     now = time.monotonic()
     for line in process.stdout:
-        began, seconds, arrived = line.rpartition("turn ")[2].split() if "turn " in line else ("0", "0", "0")
+        began, *found = line.rpartition("turn ")[2].split() if "turn " in line else ("0",)
         if float(began) > now:
-            return float(seconds), int(arrived)
+            return Turn(float(found[0]), *map(int, found[1:]))
     pytest.fail("the run ended before its next turn")
 
 
@@ -86,26 +103,29 @@ def test_links_bite_change_and_are_plain_again_while_a_run_goes_on(project: Proj
     script, run = project.write("train.py", SENDS), project.named("links")
     words = ["up", "--nodes", "2", *BARE, "--link", "10mbit", "--timeout", "10m", "--name", run, script]
     with project.start(*words) as process:
-        seconds, arrived = next_turn(process)
-        assert seconds > 0.9 * 8 * BYTES / 10e6
-        assert arrived == DATAGRAMS
+        turn = next_turn(process)
+        assert turn.seconds > 0.9 * 8 * BYTES / 10e6
+        assert turn.datagrams == DATAGRAMS
+        assert turn.segment < 1500
 
         changed = project.run("link", "node-1=1mbit", "--run", run, "--json")
         assert json.loads(changed.stdout)["links"] == ["10mbit", "node-1=1mbit"]
         shown = project.run("link", "--run", run, "--json")
         assert json.loads(shown.stdout)["links"] == ["10mbit", "node-1=1mbit"]
-        assert next_turn(process)[0] > 0.9 * 8 * BYTES / 1e6
+        assert next_turn(process).seconds > 0.9 * 8 * BYTES / 1e6
 
         assert project.run("link", "--clear", "--run", run).stdout == "links: all plain\n"
-        assert next_turn(process)[0] < 0.9 * 8 * BYTES / 1e6
+        turn = next_turn(process)
+        assert turn.seconds < 0.9 * 8 * BYTES / 1e6
+        assert turn.segment > 60_000
 
         broken = project.run("fault", "loss", "node-0", "--rate", "10%", "--run", run)
         assert broken.status == 0, broken.stderr
-        assert DATAGRAMS / 2 < next_turn(process)[1] < DATAGRAMS
+        assert DATAGRAMS / 2 < next_turn(process).datagrams < DATAGRAMS
 
         healed = project.run("heal", "node-0", "--run", run)
         assert healed.status == 0, healed.stderr
-        assert next_turn(process)[1] == DATAGRAMS
+        assert next_turn(process).datagrams == DATAGRAMS
         stop(project, run)
 
         assert process.wait(PATIENCE_S) == 0

@@ -133,7 +133,7 @@ def render_script(network: NodeNetwork, addresses: Mapping[str, str], means: Mea
     if means.iptables:
         lines += [f"{means.iptables} <<'END'", *_filter_table(network, addresses, means), "END"]
     if means.tc:
-        lines += [f"tc qdisc del dev {INTERFACE} root 2>/dev/null || :", *_offload(network)]
+        lines += [f"tc qdisc del dev {INTERFACE} root 2>/dev/null || :", *_packets(network)]
     batch = _queues(network, addresses, means)
     if batch:
         lines += ["tc -batch - <<'END'", *batch, "END"]
@@ -155,11 +155,22 @@ def _filter_table(network: NodeNetwork, addresses: Mapping[str, str], means: Mea
     return ["*filter", *chains, *rules, "COMMIT"]
 
 
-def _offload(network: NodeNetwork) -> list[str]:
-    """Return commands that limit how many packets the kernel passes to the link as one; an old `ip` does not support this."""
+def _packets(network: NodeNetwork) -> list[str]:
+    """
+    Return commands that limit the size of packets, and how many of them the kernel passes to the link as one.
+
+    The size is set on routes, so that open connections follow it and the node still receives larger packets. An old `ip` lacks some
+    of this.
+    """
     slowest = min((shape.rate_bits for shape, _ in network.shapes if shape.rate_bits), default=_ANY_RATE_BITS)
     most = 1 if slowest <= _ONE_BY_ONE_BITS else 65535
-    return [f"ip link set dev {INTERFACE} gso_max_segs {most} 2>/dev/null || :"]
+    size = f" mtu {_PACKET_BYTES}" if network.shapes else ""
+    routes = f"ip route show dev {INTERFACE} | sed 's/ mtu [0-9]*//'"
+    change = f"ip route change $route dev {INTERFACE}{size} 2>/dev/null || :"
+    return [
+        f"ip link set dev {INTERFACE} gso_max_segs {most} 2>/dev/null || :",
+        f"{routes} | while read -r route; do {change}; done",
+    ]
 
 
 def _queues(network: NodeNetwork, addresses: Mapping[str, str], means: Means) -> list[str]:

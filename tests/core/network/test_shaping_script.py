@@ -34,6 +34,7 @@ COMMIT
 END
 tc qdisc del dev eth0 root 2>/dev/null || :
 ip link set dev eth0 gso_max_segs 65535 2>/dev/null || :
+ip route show dev eth0 | sed 's/ mtu [0-9]*//' | while read -r route; do ip route change $route dev eth0 2>/dev/null || :; done
 """
 SHAPED = """\
 set -e
@@ -50,6 +51,7 @@ COMMIT
 END
 tc qdisc del dev eth0 root 2>/dev/null || :
 ip link set dev eth0 gso_max_segs 1 2>/dev/null || :
+ip route show dev eth0 | sed 's/ mtu [0-9]*//' | while read -r route; do ip route change $route dev eth0 mtu 1500 2>/dev/null || :; done
 tc -batch - <<'END'
 qdisc add dev eth0 root handle 1: htb
 class add dev eth0 parent 1: classid 1:1 htb rate 1000000000bit burst 125000b cburst 125000b quantum 60000
