@@ -27,8 +27,14 @@ def with_default_size(spec: ClusterSpec) -> ClusterSpec:
 
 
 def plan_of_size(spec: ClusterSpec, plan_of: Callable[[ClusterSpec], Plan]) -> Plan:
-    """Return the plan with the default size if the spec names none, or with one rank per node if more do not fit on this machine."""
+    """
+    Return the plan with the default size if the spec names none, or with one rank per node if more do not fit on this machine.
+
+    Ranks that nobody asked for do not share GPUs either, unless the spec says how to share them.
+    """
     sized = with_default_size(spec)
+    if sized is not spec and "share" not in spec.model_fields_set:
+        sized = sized.model_copy(update={"share": "off"})
     try:
         return plan_of(sized)
     except SpecError as error:

@@ -54,6 +54,7 @@ def test_another_program_or_a_given_size_keeps_one_rank_per_node(given: dict[str
     ("host", "spec", "said"),
     [
         (a_host(gpus=h200s(1), python=ON_GPUS), {}, "node-0 needs 2 GPUs, one per rank, and there is 1 GPU"),
+        (a_host(gpus=h200s(2), python=ON_GPUS), {}, "2 ranks would share"),
         (a_host(gpus=h200s(2), python=ON_GPUS), {"share": "off"}, "2 ranks would share"),
         (a_host(free_memory_bytes=300 << 20), {}, "2 nodes with 4 ranks need at least"),
         (a_host(), {"memory": "300m"}, "a memory limit of 300 MiB is too small for node-0"),
@@ -67,7 +68,11 @@ def test_a_size_that_nobody_asked_for_refuses_nothing(host: Host, spec: dict[str
     assert said in first.why
     assert first.why.endswith("--nodes and --nproc-per-node choose the size")
     with pytest.raises(SpecError, match=said):
-        planned(host, **spec, nproc_per_node=2)
+        planned(host, **{"share": "off", **spec}, nproc_per_node=2)
+
+
+def test_ranks_share_gpus_if_they_are_told_how() -> None:
+    assert planned(a_host(gpus=h200s(2), python=ON_GPUS), share="mps").world_size == 4
 
 
 def test_what_does_not_fit_with_one_rank_either_is_refused_with_the_flag_that_helps() -> None:
