@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 dist.init_process_group("gloo")
-inputs = torch.randn(64, 100)
+inputs = torch.randn(128, 100)
 data = TensorDataset(inputs[inputs.sum(1) > -1e9])  # needs values
 model = DDP(torch.nn.Linear(100, 1000, bias=False))
 optimizer = torch.optim.Adam(model.parameters())
