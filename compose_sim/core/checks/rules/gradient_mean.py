@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 from math import prod
-from statistics import median
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.exchanged_weights import added_weights
@@ -23,6 +22,7 @@ from compose_sim.core.checks.evidence.gradient_sums import (
     norm,
     optimizers,
 )
+from compose_sim.core.checks.evidence.multiples import scaled, summed_in_part
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.data import Join
@@ -37,8 +37,6 @@ _NEAR = 0.02
 _MOST_RANKS, _MOST_ROWS = 8, 64
 _LEAST_ELEMENTS = 4
 _CLOSELY = 1e-3
-_FIX_DIVIDE = "Divide by the number of ranks after the sum: `p.grad /= dist.get_world_size()`, or reduce with `op=dist.ReduceOp.AVG`."
-_FIX_ONCE = "Divide once: DistributedDataParallel and ReduceOp.AVG already take the mean over ranks."
 _FIX_COPY = "Make the optimizer from the parameters of the model that is trained, after it was copied: `Optimizer(model.parameters())`."
 _FIX_REPLACED = (
     "Make the optimizer after fully_shard, which gives the model new parameters: `Optimizer(model.parameters())`."
@@ -57,7 +55,6 @@ _FIX_DETACHED = (
     "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient. If they are meant as constants, as the keys of "
     "another encoder are, nothing is wrong."
 )
-ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # whose steps do not depend on a constant factor
 
 
 def judge(case: Case) -> Result:
@@ -70,6 +67,7 @@ def judge(case: Case) -> Result:
     joins = any(each.enabled for each in case.observed.of(Join))
     for each in found:
         problem = _copy(each) or _crossed(each) or added_weights(each) or _wrong_reduction(each, joins=joins)
+        problem = problem or summed_in_part(each)
         if problem:
             return problem
     lost = _lost_in_gather(case)
@@ -211,33 +209,10 @@ def _wrong_reduction(optimizer: Optimizer, *, joins: bool) -> Result | None:
         if not joins or len(each.ranks) == most:
             groups.setdefault(each.ranks, []).append(each)
     for _, reductions in sorted(groups.items()):
-        problem = _scaled(reductions) or _added_again(reductions) or _left_out(reductions) or _clipped_early(reductions)
+        problem = scaled(reductions) or _added_again(reductions) or _left_out(reductions) or _clipped_early(reductions)
         if problem:
             return problem
     return None
-
-
-def _scaled(reductions: Sequence[Reduction]) -> Result | None:
-    """Find a gradient that is the same multiple of the mean at every step, if nothing else explains the factor."""
-    factors = [each.factor for each in reductions if each.factor is not None]
-    size, first = len(reductions[0].ranks), reductions[0].step
-    if len(factors) < min(_LEAST, len(reductions)) or len(factors) < 2 or max(factors) > (1 + _NEAR) * min(factors):
-        return None
-    times = median(factors)
-    # The ranks' losses are means over their samples, times a number, added up over backward passes.
-    scales = {(each.step.mean_times or 0.0) * each.step.backwards for each in reductions}
-    of_loss = scales.pop() if len(scales) == 1 else 0.0
-    if abs(of_loss - 1) > _NEAR or any(each.step.in_backward for each in reductions):
-        return None
-    wrong = size if abs(times - size) < _NEAR * size else 1 / size if abs(times - 1 / size) < _NEAR / size else None
-    if wrong is None:
-        return None
-    who = ranks_text(reductions[0].ranks)
-    text = f"at each of {len(factors)} steps the gradient that was used is {_times(times)} the mean of those that {who} computed"
-    why = "gradients are added but not divided" if times > 1 else "gradients are divided by the number of ranks twice"
-    fix = _FIX_DIVIDE if times > 1 else _FIX_ONCE
-    unsure = first.type.startswith(ADAPTIVE) or any(each.step.in_forward for each in reductions)
-    return (warned if unsure else failed)(f"{text}: {why}", fix=fix, at=first.at, ranks=reductions[0].ranks)
 
 
 def _added_again(reductions: Sequence[Reduction]) -> Result | None:
@@ -256,10 +231,6 @@ def _added_again(reductions: Sequence[Reduction]) -> Result | None:
         at=again[0].step.at,
         ranks=again[0].ranks,
     )
-
-
-def _times(value: float) -> str:
-    return f"{value:.3g} times" if value > 1 else f"1/{1 / value:.3g} of"
 
 
 def _left_out(reductions: Sequence[Reduction]) -> Result | None:

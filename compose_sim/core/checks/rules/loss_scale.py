@@ -10,6 +10,7 @@ from compose_sim.core.checks import FAILED, Case, Result, failed, not_applicable
 from compose_sim.core.checks.evidence.epochs import loaders, training_loaders
 from compose_sim.core.checks.evidence.global_counts import divided_losses
 from compose_sim.core.checks.evidence.gradient_sums import optimizers
+from compose_sim.core.checks.evidence.multiples import ADAPTIVE
 from compose_sim.core.checks.evidence.replay_diff import (
     Factor,
     alone_steps,
@@ -23,7 +24,6 @@ from compose_sim.core.checks.evidence.replay_diff import (
     steps_of,
     why_not_joined,
 )
-from compose_sim.core.checks.rules.gradient_mean import ADAPTIVE
 from compose_sim.core.checks.rules.matches_single import why_not
 from compose_sim.core.checks.wording import where
 from compose_sim.node.records.gradients import SketchedStep

@@ -128,6 +128,31 @@ def test_what_is_no_reduction_is_not_judged(used: Used, reason: str) -> None:
     assert result.detail.endswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("clipped", "whole", "model", "status"),
+    [
+        (1.0, 2.0, None, "failed"),
+        (0.2, 2.0, None, "failed"),  # clipping divides all alike
+        (0.5, 2.0, None, "not-applicable"),  # the mean itself beside its half: divided on purpose
+        (1.0, 2.0, 0, "not-applicable"),  # DDP reduces all alike
+        (1.0, 1.7, None, "not-applicable"),
+    ],
+)
+def test_a_sum_beside_a_mean_fails_unless_it_may_be_meant(
+    clipped: float, whole: float, model: int | None, status: str
+) -> None:
+    rows = tuple(row._replace(model=model) for row in ROWS)
+    records = {}
+    for rank in range(2):
+        calls = iter(range(1000))  # the first parameter of each step gets the sum
+        made = steps(rank, lambda _, owns, calls=calls: mean(owns, clipped * (1.0 if next(calls) % 2 else whole)))
+        records[rank] = [SketchedTensors(0, rows), *made[1:]]
+    result = judge(case(records))
+
+    assert result.status == status
+    assert ("gradients of 0 of group 0, measured by" in result.detail) == (status == "failed")
+
+
 def test_two_groups_that_each_take_their_mean_pass() -> None:
     def used(rank: int, owns: Sequence[Vector]) -> Vector:
         return mean(owns[0:2] if rank < 2 else owns[2:4])
