@@ -35,7 +35,8 @@ QUESTION = "Is the gradient the mean over all samples, and the learning rate sca
 _SLACK = 1.05  # above the world size, for learning rates that were rounded
 _NEAR = 0.01
 _MOST_WEIGHTED = 2  # half of a loss may be its weight, as of two directions of a contrastive loss
-_SETTLED = 3  # steps with the same rate
+_SETTLED = 3  # steps with rates of the same ratio
+_ROUNDING = 1e-6  # of that ratio
 _RATES = {"lr": "the learning rate", "initial_lr": "initial_lr", "max_lr": "max_lr"}
 
 
@@ -228,16 +229,22 @@ def _rate_scaled_twice(steps: Sequence[ReplayedStep], world_size: int) -> str:
 
 
 def _settled_rate(steps: Sequence[ReplayedStep], group: int) -> Iterator[tuple[str, float, float]]:
-    """Yield the learning rate after a warm-up, if it no longer changed in either run."""
-    pairs = [
-        list(zip(step.settings, step.recorded_settings, strict=False))[group : group + 1] for step in steps[-_SETTLED:]
-    ]
-    last = [(one.get("lr"), many.get("lr")) for pair in pairs for one, many in pair]
-    if len(last) < _SETTLED or len(set(last)) > 1:
+    """Yield the learning rate after a warm-up, if a schedule that both runs have in common is all that still changes it."""
+    pairs = [list(zip(step.settings, step.recorded_settings, strict=False))[group : group + 1] for step in steps]
+    rates = [(one.get("lr", 0.0), many.get("lr", 0.0)) for pair in pairs for one, many in pair]
+    last = rates[-_SETTLED:]
+    if len(last) < _SETTLED or any(one <= 0 for one, _ in last) or any(_reacts(*each) for each in pairwise(rates)):
         return
-    one, many = last[0]
-    if one is not None and many is not None:
-        yield _RATES["lr"], one, many
+    ratios = [many / one for one, many in last]
+    rises = any(then > one or now > many for (one, many), (then, now) in pairwise(last))
+    if not rises and max(ratios) - min(ratios) <= _ROUNDING * max(ratios):
+        yield _RATES["lr"], *last[-1]
+
+
+def _reacts(before: tuple[float, float], after: tuple[float, float]) -> bool:
+    """Return whether the rate of one rank fell by more, as if its scheduler watched the loss; in a warm-up that of all ranks rises."""
+    (one, many), (then, now) = before, after
+    return now <= many and then * many < now * one * (1 - _ROUNDING)
 
 
 def _fixed_rates(

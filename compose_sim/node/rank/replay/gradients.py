@@ -96,14 +96,21 @@ def settings_of(optimizer: Any) -> list[dict[str, Any]]:
     ]
 
 
-def set_settings(optimizer: Any, recorded: list[dict[str, Any]]) -> None:
-    """Set the recorded numbers in each group; a learning rate that is a tensor remains the same tensor."""
-    for group, settings in zip(optimizer.param_groups, recorded):
-        for key, value in settings.items():
+def set_settings(optimizer: Any, settings: list[dict[str, Any]]) -> None:
+    """Set these numbers in each group; a learning rate that is a tensor remains the same tensor."""
+    for group, numbers in zip(optimizer.param_groups, settings):
+        for key, value in numbers.items():
             if isinstance(group.get(key), torch.Tensor):
                 group[key].fill_(value)
             elif key in group:
                 group[key] = value
+
+
+def unset_settings(optimizer: Any, now: dict[str, Any]) -> None:
+    """Set the numbers back that the step left as recorded: schedulers often multiply the rate that they find."""
+    found = zip(now["own_settings"], now["settings"], settings_of(optimizer))
+    own = [{key: value for key, value in one.items() if kept.get(key) == then.get(key)} for one, then, kept in found]
+    set_settings(optimizer, own)
 
 
 def only(values: Sequence[Any], wanted: Sequence[bool]) -> Gradients:

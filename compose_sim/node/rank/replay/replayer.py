@@ -31,6 +31,7 @@ from .gradients import (
     put,
     set_settings,
     settings_of,
+    unset_settings,
 )
 from .inputs import Inputs, are_joined, held_by, replicated
 
@@ -169,10 +170,11 @@ class Replayer:
             self.end("the optimizer has other parameters at world size 1")
         if kept:
             ours, recorded["gradients"] = only(ours, kept), only(recorded["gradients"], kept)
+        recorded["own_settings"] = settings_of(optimizer)
         precision = self._precision_of(optimizer, recorded)
         compared = self._compared(ours, recorded, precision)
         if compared is not None:
-            self._note(compared, settings_of(optimizer), recorded, precision, in_parts=bool(kept))
+            self._note(compared, recorded, precision, in_parts=bool(kept))
         if kept:
             self.end("one step was repeated, since ranks hold parts of the parameters")
         self._why_not = ""
@@ -193,6 +195,7 @@ class Replayer:
 
     def after_step(self, optimizer: Any) -> None:
         """Continue from the parameters that the recorded run continued from."""
+        unset_settings(optimizer, self._now)
         put(parameters_of(optimizer), self._now["after"])
         self.clipped.clear()
         self.divisors = set()
@@ -235,13 +238,7 @@ class Replayer:
         return compared
 
     def _note(
-        self,
-        compared: GradientComparison,
-        natural: Any,
-        recorded: dict[str, Any],
-        precision: Precision,
-        *,
-        in_parts: bool,
+        self, compared: GradientComparison, recorded: dict[str, Any], precision: Precision, *, in_parts: bool
     ) -> None:
         batch_sizes = [size for each in self.record[0].passages.values() for size in each.sizes.values()]
         batch_sizes += [step["rows"] for step in self.record[0].steps if step["inputs"]]
@@ -258,7 +255,7 @@ class Replayer:
                 why_not=self._why_not,
                 precision=precision,
                 by_value=self.clipped.by_value or recorded["by_value"],
-                settings=tuple(natural),
+                settings=tuple(recorded["own_settings"]),
                 recorded_settings=tuple(recorded["settings"]),
                 divisors=tuple(sorted(self.divisors)),
                 batch_size=max(batch_sizes, default=0),

@@ -124,6 +124,20 @@ def test_a_rate_that_a_warm_up_scales_again_fails_once_it_has_settled(settled: f
 
 
 @pytest.mark.parametrize(
+    ("pairs", "status"),
+    [
+        ([(0.1, 0.4), (0.1, 1.0), (0.1, 1.6), (0.01, 0.16), (0.005, 0.08)], FAILED),  # scaled again, then a decay
+        ([(0.1, 0.4), (0.1, 0.4), (0.01, 0.4), (0.01, 0.4), (0.01, 0.4)], PASSED),  # a plateau that one rank met first
+        ([(0.0, 0.0), (0.01, 0.16), (0.02, 0.32), (0.03, 0.48), (0.04, 0.64)], PASSED),  # a warm-up over samples
+    ],
+)
+def test_rates_that_change_are_compared_by_their_ratio(pairs: list[tuple[float, float]], status: str) -> None:
+    steps = [step(number, **rates({"lr": one}, {"lr": many})) for number, (one, many) in enumerate(pairs)]
+
+    assert judge(case(*steps)).status == status
+
+
+@pytest.mark.parametrize(
     ("times", "averaged", "status"),
     [(1.0, True, FAILED), (4.0, True, PASSED), (1.0, False, NOT_APPLICABLE), (0.3, True, NOT_APPLICABLE)],
 )
