@@ -37,7 +37,8 @@ def find_mismatch(case: Case, by_rank: Mapping[int, Loader]) -> Mismatch | None:
         if left in rows and right in rows:
             ours, theirs = by_rank[left].info, by_rank[right].info
             alike = (ours.data, ours.length) == (theirs.data, theirs.length)
-            found = _compare((left, right), rows[left], rows[right]) if alike else None
+            replicas = ours.sampling.num_replicas or 1
+            found = _compare((left, right), rows[left], rows[right], replicas) if alike else None
             if found:
                 return found
     return None
@@ -59,18 +60,39 @@ def _rows(loader: Loader) -> dict[int, set[int]]:
     return found
 
 
-def _compare(ranks: tuple[int, int], ours: Mapping[int, set[int]], theirs: Mapping[int, set[int]]) -> Mismatch | None:
+def _compare(
+    ranks: tuple[int, int], ours: Mapping[int, set[int]], theirs: Mapping[int, set[int]], replicas: int
+) -> Mismatch | None:
+    """Compare what the indices of both ranks had, or else the contents that both had: these may occur twice in right data too."""
     if any(len(rows) > 1 for mine in (ours, theirs) for rows in mine.values()):
         return None  # samples are not the same in every epoch, as with augmentation
+    both = ours.keys() & theirs.keys()
+    other = [index for index in both if ours[index] != theirs[index]]
+    if both and 2 * len(other) <= len(both):
+        return None
     left, right = _indices(ours), _indices(theirs)
     shared = sorted(left.keys() & right.keys(), key=lambda row: left[row])
     moved = [(left[row], right[row]) for row in shared if left[row] != right[row]]
-    if len(moved) >= _LEAST and 2 * len(moved) > len(shared):
+    proven = len(other) >= _LEAST or _are_no_twins(moved, ours, theirs, replicas)
+    if proven and len(moved) >= _LEAST and 2 * len(moved) > len(shared):
         return Mismatch(ranks=ranks, moved=moved[0], count=len(moved))
-    both = ours.keys() & theirs.keys()
-    if len(both) >= 2 * _LEAST and not shared:
+    if len(both) >= 2 * _LEAST and set().union(*ours.values()).isdisjoint(set().union(*theirs.values())):
         return Mismatch(ranks=ranks, moved=None, count=len(both))
     return None
+
+
+def _are_no_twins(
+    moved: Sequence[tuple[int, int]], ours: Mapping[int, set[int]], theirs: Mapping[int, set[int]], replicas: int
+) -> bool:
+    """
+    Return whether contents at other indices on each rank cannot be samples that occur twice in the data.
+
+    Twins would also meet on one rank, or be as far apart everywhere, as in data that is repeated. Of data in another order, a rank
+    shares about one of `replicas` samples with another; half of that is asked for.
+    """
+    meet = any(len(_indices(rows)) < len(rows) for rows in (ours, theirs))
+    distances = {abs(index - other) for index, other in moved}
+    return not meet and len(distances) > 1 and 2 * replicas * len(moved) >= len(ours)
 
 
 def _indices(rows: Mapping[int, set[int]]) -> dict[int, int]:

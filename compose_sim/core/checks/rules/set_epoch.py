@@ -29,7 +29,7 @@ def judge(case: Case) -> Result:
                 if not _comparable(loader, before, after) or _starts_over(steps, before, after):
                     continue
                 compared += 1
-                shuffled += not before.last.ascending
+                shuffled += _is_shuffled(loader, before)
                 if _is_repeated(loader, before, after):
                     return _repeated(by_rank, loader, before, after)
     if not compared:
@@ -43,6 +43,11 @@ def _comparable(loader: Loader, before: Epoch, after: Epoch) -> bool:
     if loader.info.iterable:
         return all(len(rows_of(each.batches)) >= _LEAST for each in (before, after))
     return all(each.last.drawn >= _LEAST and each.last.order is not None for each in (before, after))
+
+
+def _is_shuffled(loader: Loader, epoch: Epoch) -> bool:
+    """Return whether the order is another than that of the data. What pads a share without shuffling comes from its beginning."""
+    return not epoch.last.ascending and loader.info.sampling.shuffle is not False
 
 
 def _starts_over(steps: Sequence[OptimizerStep], before: Epoch, after: Epoch) -> bool:
@@ -63,7 +68,7 @@ def _is_repeated(loader: Loader, before: Epoch, after: Epoch) -> bool:
         called = before.marks != after.marks or not after.marks
         same = rows_of(before.batches) == rows_of(after.batches)
         return info.data_set_epoch and info.data_shuffles and not called and same
-    if before.last.ascending or after.last.ascending:
+    if not (_is_shuffled(loader, before) and _is_shuffled(loader, after)):
         return False
     sampling = info.sampling
     meant = info.set_epoch or sampling.random or sampling.shuffle or sampling.seed is not None

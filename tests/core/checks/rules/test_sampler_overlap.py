@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -72,6 +72,21 @@ def test_a_sample_with_another_index_on_each_rank_fails_with_the_fix_for_that() 
     assert (result.status, result.at, result.ranks) == (FAILED, LINE, (0, 1))
     assert "the sample with index 0 on rank 0 has index 1 on rank 1, as have 3 others" in result.detail
     assert "random_split" in result.fix
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {0: [10, 11, 12, 13, 14, 15, 16, 10], 1: [13, 10, 11, 12, 20, 21, 22, 23]},  # 10 occurs twice on rank 0
+        {0: [10, 11, 12, 13, 14, 15, 16, 17], 1: [20, 21, 22, 23, 10, 11, 12, 13]},  # each is four indices further on
+        {0: range(10, 42), 1: [12, 10, 11, *range(50, 79)]},  # too few for data in another order
+    ],
+)
+def test_a_sample_that_occurs_twice_in_the_data_has_two_indices(rows: dict[int, Sequence[int]]) -> None:
+    indices = {0: range(len(rows[0])), 1: range(100, 100 + len(rows[1]))}
+    notes = {rank: [ddp(), loader(sampling=DIVIDED), *epoch(indices[rank], rows=rows[rank])] for rank in rows}
+
+    assert judge(case(notes)).status == PASSED
 
 
 def test_an_index_may_be_another_sample_on_ranks_that_train_another_model() -> None:

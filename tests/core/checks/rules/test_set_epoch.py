@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.set_epoch import judge
+from compose_sim.node.records.data import Sampling
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.loading import epoch, loader
@@ -34,6 +35,13 @@ def test_another_order_passes() -> None:
 
 def test_samples_in_their_own_order_pass() -> None:
     assert judge(case({0: [loader(), *epoch(range(8)), *epoch(range(8), number=1)]})).status == PASSED
+
+
+def test_padding_at_the_end_of_a_share_is_no_shuffled_order() -> None:
+    padded = [1, 3, 5, 7, 9, 11, 13, 0]
+    notes = [loader(sampling=Sampling(num_replicas=2, shuffle=False, seed=0)), *epoch(padded), *epoch(padded, number=1)]
+    result = judge(case({0: notes}))
+    assert (result.status, result.detail) == (PASSED, "samples are not shuffled")
 
 
 def test_one_epoch_or_an_evaluation_is_not_judged() -> None:
