@@ -13,6 +13,7 @@ from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws
 from compose_sim.node.records.models import DdpModel
+from compose_sim.node.records.process_groups import DdpForward
 from compose_sim.node.records.record import Place
 
 Pair = tuple[int, int]
@@ -109,6 +110,23 @@ def _loaders_of(rank: RankObserved) -> list[Loader]:
         elif each.epoch in found[each.loader].epochs:
             found[each.loader].epochs[each.epoch].batches.append(each)
     return list(found.values())
+
+
+def calls_by_batch(rank: RankObserved, loader: Loader) -> dict[tuple[int, int], Place | None]:
+    """Return where the model was called between a batch and the next, by epoch and batch; without a call only if a next was taken."""
+    found: dict[tuple[int, int], Place | None] = {}
+    last: tuple[int, int] | None = None
+    called: Place | None = None
+    for each in rank.of(Batch, DdpForward):
+        if isinstance(each, DdpForward):
+            called = called or each.at
+        elif each.loader == loader.info.loader:
+            if last is not None and (called or (each.epoch, each.batch) == (last[0], last[1] + 1)):
+                found[last] = called
+            last, called = (each.epoch, each.batch), None
+    if last is not None and called:
+        found[last] = called
+    return found
 
 
 def indices_of(batches: Sequence[Batch]) -> list[int] | None:

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.evidence.epochs import Epoch, Loader, groups, training_loaders
-from compose_sim.core.checks.source.departures import FIX, departure
+from compose_sim.core.checks.evidence.epochs import Epoch, Loader, calls_by_batch, groups, training_loaders
+from compose_sim.core.checks.source.departures import FIX, departure, skipping_line
 from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import Join
@@ -52,7 +52,7 @@ class _Way:
 
 def judge(case: Case) -> Result:
     """Compare how far the ranks of a group had come when one of them had no batch left."""
-    skipped = _skipped(case)
+    skipped = _skipped(case) or _never_used(case)
     if skipped:
         return skipped
     by_group: dict[tuple[int, ...], list[dict[int, Loader]]] = {}
@@ -60,7 +60,7 @@ def judge(case: Case) -> Result:
         for group in groups(case, by_rank):
             by_group.setdefault(group, []).append(by_rank)
     ends = case.observed.of(ScriptEnd)
-    raised = {each.rank for each in ends if each.raised and not _BY_OTHERS.search(each.raised)}
+    raised = {each.rank for each in ends if _raised_by_itself(each)}
     ways = {group: _ways(group, training, raised) for group, training in by_group.items()}
     if not any(len(members) > 1 for members in ways.values()):
         return _judge_by_hand(case) or not_applicable("fewer than two ranks train one model from a DataLoader")
@@ -86,6 +86,10 @@ def judge(case: Case) -> Result:
             f"ranks had equally many batches ({max(fetched)}), and reduced gradients after {max(counts)} of them"
         )
     return passed(f"{which} trained on equally many batches ({' and '.join(map(str, counts))})")
+
+
+def _raised_by_itself(end: ScriptEnd) -> bool:
+    return bool(end.raised) and not _BY_OTHERS.search(end.raised or "")
 
 
 def _joins(case: Case) -> bool:
@@ -184,6 +188,31 @@ def _skipped(case: Case) -> Result | None:
                 at=forward.at,
                 ranks=without,
             )
+    return None
+
+
+def _never_used(case: Case) -> Result | None:
+    """Find a batch that some ranks took without calling the model, and went on to the next, while others called it."""
+    ends = case.observed.of(ScriptEnd)
+    if case.verdict not in ("hung", "failed") or _joins(case) or any(map(_raised_by_itself, ends)):
+        return None
+    for by_rank in training_loaders(case):
+        for group in groups(case, by_rank):
+            uses = {rank: calls_by_batch(case.observed.ranks[rank], by_rank[rank]) for rank in group if rank in by_rank}
+            for number, batch in sorted({key for mine in uses.values() for key in mine}):
+                called = {rank: mine[number, batch] for rank, mine in uses.items() if (number, batch) in mine}
+                without = [rank for rank, at in called.items() if at is None]
+                others = {rank: at for rank, at in called.items() if at is not None}
+                if without and others:
+                    line = skipping_line(case, next(iter(others.values())))
+                    return failed(
+                        f"{ranks_text(without)} took batch {batch + 1} of epoch {number} from {by_rank[without[0]]} and went on to the "
+                        f"next without calling the model{f', by the `continue` in line {line[1]}' if line else ''}, while "
+                        f"{ranks_text(others)} trained on it: ranks decide alone to skip a batch",
+                        fix=_FIX_SKIP,
+                        at=line or next(iter(others.values())),
+                        ranks=without,
+                    )
     return None
 
 

@@ -54,6 +54,14 @@ def departure(case: Case) -> Departure | None:
     return None
 
 
+def skipping_line(case: Case, at: Place) -> Place | None:
+    """Return the only `continue` that may skip this line in the loop around it."""
+    tree = parsed(source_of(case, at[0]))
+    loops = _loops(tree, at[1]) if tree else []
+    lines = [line for line, word in _exits(loops[-1]) if word == "continue" and line < at[1]] if loops else []
+    return (at[0], lines[0]) if len(lines) == 1 else None
+
+
 def source_of(case: Case, file: str) -> str:
     """Return the text of a file of the script, by the path that it has on the nodes."""
     return next((text for name, text in case.sources.items() if f"/{file}".endswith(f"/{name}")), "")

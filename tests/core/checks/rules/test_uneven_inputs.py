@@ -6,7 +6,7 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.uneven_inputs import judge
-from compose_sim.node.records.data import EpochProgress, Join
+from compose_sim.node.records.data import Batch, EpochProgress, Join
 from compose_sim.node.records.models import LossValue
 from compose_sim.node.records.script import LaunchEnvironment, ScriptEnd
 from tests.core.checks.rules.cluster import Records, case
@@ -130,3 +130,27 @@ def test_a_rank_that_skips_a_batch_alone_fails(of_rank_1: str, verdict: str, sta
 
     assert result.status == status
     assert (result.ranks, result.at) == (((1,), forward().at) if status == FAILED else ((), None))
+
+
+@pytest.mark.parametrize(
+    ("of_rank_1", "verdict", "status"),
+    [
+        ("b bf bf", "hung", FAILED),
+        ("b bf bf", "passed", PASSED),
+        ("bf bf b", "hung", NOT_APPLICABLE),  # the run broke off before the call
+        ("bf bf bf", "hung", PASSED),
+        ("b", "hung", NOT_APPLICABLE),
+    ],
+)
+def test_a_batch_that_one_rank_takes_and_never_gives_the_model_fails(of_rank_1: str, verdict: str, status: str) -> None:
+    def taken(words: str) -> Records:
+        words_of = words.split()
+        begun = EpochProgress(0, 0, "begun", trained=True, batches=len(words_of), synchronized=words.count("f"))
+        used = [[Batch(0, 0, at), *([forward()] if "f" in word else ())] for at, word in enumerate(words_of)]
+        return [ddp(), loader(), begun, *(each for word in used for each in word)]
+
+    result = judge(case({0: taken("bf bf bf"), 1: taken(of_rank_1)}, verdict=verdict))
+
+    assert result.status == status
+    assert (result.ranks, result.at) == (((1,), forward().at) if status == FAILED else ((), None))
+    assert ("rank 1 took batch 1 of epoch 0" in result.detail) == (status == FAILED)
