@@ -8,6 +8,7 @@ from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
 from compose_sim.core.checks.evidence.replica_diff import compare
 from compose_sim.core.checks.wording import names_text, where
 from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel
+from compose_sim.node.records.replays import RecordedModels
 
 QUESTION = "Are the parameters those that DDP wrapped?"
 
@@ -15,6 +16,8 @@ _FIX = (
     "Build, replace, freeze and unfreeze first, then wrap: `model = DistributedDataParallel(model)` as the last step before the "
     "optimizer. After a later change, wrap the inner model again (`DistributedDataParallel(model.module)`)."
 )
+_FIX_LEFT_OUT = "Build the optimizer last: replace layers and wrap the model first, then give `model.parameters()` to the optimizer."
+_LEAST = 3  # steps
 Change = tuple[
     OptimizerStep, SteppedModel, str, Sequence[str]
 ]  # how parameters came to be in the model, and their names
@@ -27,6 +30,11 @@ def judge(case: Case) -> Result:
     if not any(step.models for step in case.observed.of(OptimizerStep)):
         return not_applicable("no optimizer stepped a DistributedDataParallel model")
     changes = list(_changes(case))
+    left_out = _left_out(case)
+    if left_out:
+        return left_out
+    if not changes and any(each.ranks and not each.covered for each in case.observed.of(RecordedModels)):
+        return not_applicable("the optimizer trains parameters that are in no DistributedDataParallel model")
     if not changes:
         return passed("all trained parameters are those that DistributedDataParallel wrapped")
     comparisons = compare(case.observed)
@@ -43,6 +51,24 @@ def judge(case: Case) -> Result:
     if not any(comparison.samples for comparison in comparisons):
         return not_applicable("parameters changed after wrapping, but there is no later step at which to compare ranks")
     return passed("parameters changed after wrapping, but are equal on all ranks")
+
+
+def _left_out(case: Case) -> Result | None:
+    """Find parameters that an optimizer was not given because it was built before they took the place of others."""
+    sampled: dict[int, list[OptimizerStep]] = {}
+    for step in case.observed.ranks[0].of(OptimizerStep):
+        if step.models:
+            sampled.setdefault(step.optimizer, []).append(step)
+    for steps in sampled.values():
+        names = steps[-1].left_out
+        if names and len(steps) >= _LEAST and all(step.left_out == names for step in steps):
+            return failed(
+                f"no optimizer holds {names_text(names)}, with gradients before each of {len(steps)} steps, and {steps[-1].type} "
+                "holds as many parameters that no module has any longer: it was built before a layer was replaced",
+                fix=_FIX_LEFT_OUT,
+                at=steps[-1].at,
+            )
+    return None
 
 
 def _changes(case: Case) -> Iterator[Change]:

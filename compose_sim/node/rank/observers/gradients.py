@@ -75,3 +75,25 @@ def foreign(context: RankContext, model: Model, ddp: Any) -> ForeignParameters:
         known = found.unfrozen if id(parameter) in model.frozen else found.replaced if name in names else found.new
         known.append(name)
     return found
+
+
+def left_out(context: RankContext, held: dict[int, Any]) -> list[str]:
+    """
+    Return the parameters with gradients that no optimizer holds, if an optimizer holds as many that no module has any longer.
+
+    `held` are the optimizer's own, by id.
+    """
+    from ..replay.wrapped_models import models_of  # which imports torch
+
+    inside = {id(each): (clean(name), each) for _, ddp in living(context) for name, each in ddp.named_parameters()}
+    idle = {key: each for key, each in held.items() if key not in inside and each.requires_grad and each.grad is None}
+    if not idle:
+        return []
+    optimizers = models_of("torch.optim.optimizer", "Optimizer")
+    trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
+    missed = [(name, each) for key, (name, each) in inside.items() if key not in trained and each.grad is not None]
+    if sorted(each.dim() for _, each in missed) != sorted(each.dim() for each in idle.values()):
+        return []
+    modules = models_of("torch.nn.modules.module", "Module")
+    is_in_use = any(id(each) in idle for module in modules for each in module.parameters(recurse=False))
+    return [] if is_in_use else [name for name, _ in missed]

@@ -161,6 +161,7 @@ def _look_closely(context: RankContext, optimizer: Any, stepper: Stepper) -> dic
         "retained": retained,
         "rates": tuple(rates) if all(isinstance(rate, float) for rate in rates) else (),  # a tensor may be on a device
         "type": type(optimizer).__name__,
+        "left_out": tuple(gradients.left_out(context, held)[:MOST_NAMES]) if context.thorough and found else (),
     }
 
 

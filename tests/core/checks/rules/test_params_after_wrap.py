@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
@@ -34,3 +36,15 @@ def test_one_that_was_replaced_fails_with_the_run() -> None:
 def test_without_a_later_step_nothing_is_said() -> None:
     notes = [ddp(), table("weight"), state(0, "a"), step(1, new=("other",))]
     assert judge(case({rank: notes for rank in range(2)})).status == NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(("since", "status"), [(1, FAILED), (2, PASSED)])
+def test_parameters_that_took_the_place_of_those_of_the_optimizer_fail_if_no_step_has_them(
+    since: int, status: str
+) -> None:
+    steps = [replace(step(nth), left_out=("fc.weight",) if nth >= since else ()) for nth in range(1, 4)]
+
+    result = judge(case({rank: [ddp(), *steps] for rank in range(2)}))
+
+    assert result.status == status
+    assert ("fc.weight" in result.detail) == (status == FAILED)
