@@ -116,7 +116,9 @@ def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] 
         for result in results
     ]
     return tuple(
-        replace(result, follows=first_cause(result.id, failures)) if result.status in (FAILED, WARNED) else result
+        replace(result, follows=first_cause(result.id, failures, is_warning=result.status == WARNED))
+        if result.status in (FAILED, WARNED)
+        else result
         for result in results
     )
 

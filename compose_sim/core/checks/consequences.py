@@ -24,9 +24,12 @@ _MAY_FOLLOW: Mapping[str, tuple[str, ...]] = {
     "checkpoint-race": ("rank-confusion",),
     "teardown": ("collective-mismatch", "uneven-inputs", "checkpoint-race"),
 }
+# What a warning cannot follow from: this one says that each rank's gradient is right for the parameters that all have.
+_NO_CAUSE_OF_A_WARNING: Mapping[str, tuple[str, ...]] = {"matches-single": ("params-in-sync",)}
 
 
-def first_cause(name: str, failures: Collection[str]) -> str:
+def first_cause(name: str, failures: Collection[str], *, is_warning: bool = False) -> str:
     """Return the failed check from which a problem of this check follows, directly or through others; "" if there is none."""
-    cause = next((each for each in _MAY_FOLLOW.get(name, ()) if each in failures), "")
+    excluded = _NO_CAUSE_OF_A_WARNING.get(name, ()) if is_warning else ()
+    cause = next((each for each in _MAY_FOLLOW.get(name, ()) if each in failures and each not in excluded), "")
     return (first_cause(cause, failures) or cause) if cause else ""

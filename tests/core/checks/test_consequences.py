@@ -32,6 +32,14 @@ def test_the_first_cause_is_that_from_which_nothing_leads_back(name: str, failur
     assert first_cause(name, failures) == cause
 
 
+def test_a_warning_that_each_rank_is_right_does_not_follow_from_replicas_that_differ() -> None:
+    assert first_cause("matches-single", {"params-in-sync"}) == "params-in-sync"
+    assert first_cause("matches-single", {"params-in-sync"}, is_warning=True) == ""
+    assert (
+        first_cause("matches-single", {"params-in-sync", "gradient-clipping"}, is_warning=True) == "gradient-clipping"
+    )
+
+
 def test_every_check_has_one_first_cause_even_if_all_fail() -> None:
     assert {each for name, causes in _MAY_FOLLOW.items() for each in (name, *causes)} <= set(IDS)
     for name in IDS:

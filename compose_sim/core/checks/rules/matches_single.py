@@ -42,7 +42,8 @@ _FIX = (
 )
 _FIX_OWN = (
     "Divide by a count over all ranks (`dist.all_reduce(count)`, then multiply by the world size, since DDP takes the mean), gather "
-    "with gradient the samples that are compared, clip after backward. If it is intentional: `--skip matches-single`."
+    "with gradient the samples that are compared, clip after backward. Mixing samples of a batch (mixup) is no mistake; for this and "
+    "what else is intentional: `--skip matches-single`."
 )
 _FIX_PARTS = (
     "Reduce the gradients of the parameters that all ranks hold: each rank computes them from its part of the samples or of the "
@@ -174,7 +175,7 @@ def _own_loss(case: Case, bad: Sequence[ReplayedStep]) -> Result | None:
     return warned(
         f"{_step_text(worst)}: one rank with the batches of all {case.observed.world_size} has another gradient ({_numbers(worst)}), "
         "although each rank alone has the gradient that it contributed: its loss is divided by its own count or padded length, "
-        "compares only its own samples, or its gradient is clipped before the mean",
+        "mixes or compares only its own samples, or its gradient is clipped before the mean",
         fix=_FIX_OWN,
         at=step_place(case),
     )
