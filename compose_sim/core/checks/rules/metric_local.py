@@ -13,7 +13,7 @@ from math import ceil
 
 from compose_sim.core.checks import Case, Result, not_applicable, passed, warned
 from compose_sim.core.checks.evidence.unequal_shares import MeanOfMeans, means_of_means
-from compose_sim.core.checks.wording import ranks_text
+from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
 from compose_sim.node.records.devices_and_files import TrainerLibraries
@@ -75,11 +75,22 @@ def judge(case: Case) -> Result:
         result = _own_evaluation(observed, lines[speakers[0]])
     if result:
         return result
+    unjudged = _not_judged(observed)
     if len(speakers) > 1:
-        return passed(f"{ranks_text(speakers)} each report metrics")
+        return passed(f"{ranks_text(speakers)} each report metrics{unjudged and f' ({unjudged})'}")
     return passed(
-        f"only rank {speakers[0]} reports metrics; that of no evaluation is known to be only its own (losses of steps are not judged)"
+        f"only rank {speakers[0]} reports metrics; that of no evaluation is known to be only its own "
+        f"({unjudged or 'losses of steps are not judged'})"
     )
+
+
+def _not_judged(observed: Observed) -> str:
+    """Say where ranks add up numbers of which nothing shows whether they are sums, or means that need the ranks' counts as weights."""
+    for each in observed.of(Collective):
+        added = each.op == "all_reduce" and each.reduce in (None, "SUM", "AVG") and each.at is not None
+        if added and len(each.values) == 1 and not each.values[0].is_integer():
+            return f"not judged: whether the ranks' number reduced{where(each.at)} is a sum, or a mean over unequally many samples"
+    return ""
 
 
 def _mean_of_means(found: MeanOfMeans) -> Result:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from compose_sim.core.checks import PASSED, WARNED
 from compose_sim.core.checks.rules.metric_local import judge
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, Sampling
@@ -66,3 +68,17 @@ def test_what_a_library_logs_once_a_node_by_itself_passes() -> None:
         libraries = TrainerLibraries(("transformers",), asks)
         case = two_nodes(lambda rank, seen=libraries: [*losses(rank), seen], logs={0: said(MEANS), 2: said(MEANS)})
         assert judge(case).status == status
+
+
+@pytest.mark.parametrize(
+    ("value", "reduce", "judged"),
+    [(0.625, None, False), (0.625, "AVG", False), (12.0, None, True), (0.625, "MAX", True)],
+)
+def test_a_number_that_may_be_a_mean_over_unequal_counts_is_said_not_to_be_judged(
+    value: float, reduce: str | None, judged: bool
+) -> None:
+    reduced = collective("all_reduce", 1, values=(value,), reduce=reduce, at=("/work/t.py", 7))
+    result = judge(two_nodes(lambda rank: [*losses(rank), reduced], logs={0: said(VALUES)}))
+
+    assert result.status == PASSED
+    assert ("not judged: whether the ranks' number reduced (t.py, line 7)" in result.detail) is not judged
