@@ -152,7 +152,18 @@ def living(tmp_path_factory: pytest.TempPathFactory, recipes_python: Path, prome
     for project in project_in(tmp_path_factory.mktemp("services")):
         run = project.named("with")
         services = f"jupyter,tensorboard,prometheus={prometheus},grafana=composesim-test-grafana:1"
-        words = ("--engine", "docker", "--python", str(recipes_python), "--memory", "2g", "--with", services)
+        words = (
+            "--nodes",
+            "2",
+            "--engine",
+            "docker",
+            "--python",
+            str(recipes_python),
+            "--memory",
+            "2g",
+            "--with",
+            services,
+        )
         process = project.start("up", "--name", run, *words, project.write("train.py", TRAIN))
         try:
             wait_for_line(process, "begun")
