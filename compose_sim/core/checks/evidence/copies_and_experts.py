@@ -109,7 +109,8 @@ def overwritten_experts(case: Case) -> Result | None:
             "other samples by all_to_all, until DistributedDataParallel gave all ranks those of the first: they are no longer "
             "different experts",
             fix="Keep the experts out of the wrapper: wrap only the other modules, or name them in "
-            "`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`.",
+            "`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`. If each rank's loss is a mean over its samples, "
+            "divide the experts' gradients by the number of ranks: each holds the sum over all.",
             at=model.at,
             ranks=spanned,
         )

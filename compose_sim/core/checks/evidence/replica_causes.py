@@ -73,7 +73,8 @@ def by_model(found: Difference, model: SteppedModel | None, backwards: int) -> t
             )
     return (
         "ranks change it differently after DistributedDataParallel has reduced its gradient, or its gradient is never reduced",
-        "Do the same on every rank between backward and the next step: clipping, every change of a gradient or weight.",
+        "Do the same on every rank between backward and the next step: clipping, a GradScaler's scale, every change of a gradient "
+        "or weight.",
     )
 
 

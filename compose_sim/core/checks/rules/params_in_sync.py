@@ -209,7 +209,7 @@ def _explain(
             )
         return (
             "ranks change it differently after its gradient was reduced, or do not reduce it at every step",
-            "Do the same on every rank after the reduction: clipping, every change of a gradient or weight.",
+            "Do the same on every rank after the reduction: clipping, a GradScaler's scale, every change of a gradient or weight.",
         )
     if not has_models:
         return (
