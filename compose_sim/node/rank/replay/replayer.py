@@ -191,7 +191,9 @@ class Replayer:
         theirs = [rank.steps[self._step]["inputs"] for rank in self.record if self._step < len(rank.steps)]
         chosen = theirs if self.alone is None else theirs[self.alone : self.alone + 1]
         if any(chosen) and not are_joined(ours, chosen):
-            self.end("at world size 1 the script makes other batches than all ranks together; a DataLoader would not")
+            self.end(
+                "at world size 1 the script makes other batches than all ranks together; those of a DataLoader could be compared"
+            )
 
     def after_step(self, optimizer: Any) -> None:
         """Continue from the parameters that the recorded run continued from."""
