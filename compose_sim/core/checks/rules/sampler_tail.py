@@ -70,6 +70,8 @@ def _judge_epoch(case: Case, members: dict[int, Loader], number: int, drawn: dic
     repeats = sum(len(indices) - len(set(indices)) for indices in drawn.values())
     if doubled >= tail or dropped >= tail or 2 * (doubled + dropped) >= length or repeats > len(members):
         return None
+    if doubled and dropped:
+        return None  # a tail is padded or left out; ranks with other orders repeat and miss samples
     if info.sampling.replacement:
         return None
     trained = any(each.epochs[number].trained for each in members.values())

@@ -38,3 +38,8 @@ def test_training_may_leave_out_others_in_every_epoch() -> None:
 
 def test_ranks_that_see_everything_share_nothing_out() -> None:
     assert judge(case({rank: [loader(length=7), *epoch(range(7))] for rank in range(2)})).status == NOT_APPLICABLE
+
+
+def test_samples_that_are_repeated_while_others_are_missed_are_no_tail() -> None:
+    shares = {0: [0, 2, 4, 6, 8], 1: [1, 3, 5, 7, 0]}
+    assert judge(case({rank: [loader(length=10), *epoch(share)] for rank, share in shares.items()})).status != WARNED
