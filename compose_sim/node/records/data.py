@@ -39,9 +39,8 @@ class LoaderInfo(Record):
     samplers: tuple[str, ...] = ()  # types, from the outermost to the innermost
     sampling: Sampling = field(default_factory=Sampling)
     fingerprint: int = 0  # equal for data sets with equal data
-    codes: tuple[
-        tuple[str, int, int], ...
-    ] = ()  # dicts that number names: the attribute, a hash of the names, one of the dict
+    # Dicts that number names: the attribute, a hash of the names, one of the dict
+    codes: tuple[tuple[str, int, int], ...] = ()
     set_epoch: bool = False  # whether a sampler has this method
     data_set_epoch: bool = False  # whether the data set has it
     data_shuffles: bool = True  # False if the data set has `shuffle = False`

@@ -68,9 +68,7 @@ class OptimizerStep(Record):
     rates: tuple[float, ...] = ()  # the learning rate of each group of parameters; of sampled steps only
     type: str = ""
     within: int = 0  # backward passes of the closure that the step itself called; of sampled steps only
-    left_out: tuple[
-        str, ...
-    ] = ()  # parameters with gradients that took the place of some that the optimizer still holds
+    left_out: tuple[str, ...] = ()  # parameters with gradients, in place of others that the optimizer still holds
 
 
 class TensorRow(NamedTuple):

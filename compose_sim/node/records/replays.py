@@ -21,9 +21,7 @@ class RecordedModels(Record):
     ranks: tuple[int, ...] = ()  # the group size of each DDP model
     batchnorm: tuple[str, ...] = ()  # BatchNorm modules that train by the rank's own batch
     hooks: tuple[str, ...] = ()  # communication hooks
-    sharded: bool = (
-        False  # whether some parameters are spread over ranks: by either FSDP, or tensor parallelism on a DeviceMesh
-    )
+    sharded: bool = False  # whether parameters are spread over ranks: by either FSDP, or over a DeviceMesh
     divided_by_fsdp: bool = False  # whether FSDP shards among all ranks, and there is no smaller group
     averaged: bool = False  # whether FSDP takes the mean of the gradients over its ranks
     covered: bool = False  # whether DDP models hold all that the optimizer trains
@@ -69,9 +67,7 @@ class ReplayedStep(Record):
     divisors: tuple[float, ...] = ()  # numbers that the loss was divided by
     batch_size: int = 0  # the largest of rank 0
     batches_per_step: float = 1.0
-    in_parts: bool = (
-        False  # whether ranks hold parts of other parameters, so that only those that all hold were compared
-    )
+    in_parts: bool = False  # whether ranks hold parts of other parameters; only those that all hold were compared
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ def _compare(
     left, right = _indices(ours), _indices(theirs)
     shared = sorted(left.keys() & right.keys(), key=lambda row: left[row])
     moved = [(left[row], right[row]) for row in shared if left[row] != right[row]]
-    proven = len(other) >= _LEAST or _are_no_twins(moved, ours, theirs, replicas)
+    meet = len(left) < len(ours) or len(right) < len(theirs)  # equal contents on one rank
+    proven = len(other) >= _LEAST or not (meet or _may_be_twins(moved, len(ours), replicas))
     if proven and len(moved) >= _LEAST and 2 * len(moved) > len(shared):
         return Mismatch(ranks=ranks, moved=moved[0], count=len(moved))
     if len(both) >= 2 * _LEAST and set().union(*ours.values()).isdisjoint(set().union(*theirs.values())):
@@ -81,18 +82,15 @@ def _compare(
     return None
 
 
-def _are_no_twins(
-    moved: Sequence[tuple[int, int]], ours: Mapping[int, set[int]], theirs: Mapping[int, set[int]], replicas: int
-) -> bool:
+def _may_be_twins(moved: Sequence[tuple[int, int]], length: int, replicas: int) -> bool:
     """
-    Return whether contents at other indices on each rank cannot be samples that occur twice in the data.
+    Return whether contents at other indices on each rank may be samples that occur twice in the data.
 
-    Twins would also meet on one rank, or be as far apart everywhere, as in data that is repeated. Of data in another order, a rank
-    shares about one of `replicas` samples with another; half of that is asked for.
+    In data that is repeated, twins are as far apart everywhere. Of data in another order, a rank with `length` samples shares about
+    one of `replicas` with another rank; half of that is asked for.
     """
-    meet = any(len(_indices(rows)) < len(rows) for rows in (ours, theirs))
     distances = {abs(index - other) for index, other in moved}
-    return not meet and len(distances) > 1 and 2 * replicas * len(moved) >= len(ours)
+    return len(distances) < 2 or 2 * replicas * len(moved) < length
 
 
 def _indices(rows: Mapping[int, set[int]]) -> dict[int, int]:

@@ -22,7 +22,7 @@ from compose_sim.core.checks.evidence.gradient_sums import (
     norm,
     optimizers,
 )
-from compose_sim.core.checks.evidence.multiples import scaled, summed_in_part
+from compose_sim.core.checks.evidence.multiples import CLOSELY, LEAST, LEAST_ELEMENTS, NEAR, scaled, summed_in_part
 from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.data import Join
@@ -32,11 +32,7 @@ from compose_sim.node.records.process_groups import Collective
 
 QUESTION = "Does each step use the mean over ranks of their gradients?"
 
-_LEAST = 3  # steps that must show the same
-_NEAR = 0.02
 _MOST_RANKS, _MOST_ROWS = 8, 64
-_LEAST_ELEMENTS = 4
-_CLOSELY = 1e-3
 _FIX_COPY = "Make the optimizer from the parameters of the model that is trained, after it was copied: `Optimizer(model.parameters())`."
 _FIX_REPLACED = (
     "Make the optimizer after fully_shard, which gives the model new parameters: `Optimizer(model.parameters())`."
@@ -82,7 +78,7 @@ def judge(case: Case) -> Result:
 def _lost_in_gather(case: Case) -> Result | None:
     """Find tensors that require a gradient and are gathered in most steps by a collective that returns none."""
     for rank in case.observed:
-        least = max(_LEAST, sum(1 for _ in rank.of(OptimizerStep)) // 2)
+        least = max(LEAST, sum(1 for _ in rank.of(OptimizerStep)) // 2)
         gathered = [(each.op, each.shapes[0], each.at) for each in rank.of(Collective) if each.detaches and each.shapes]
         detached = [(each.op, each.shape, each.at) for each in rank.of(DetachedInLoss)]
         for found, which, fix in ((gathered, "that requires a", FIX_GATHER), (detached, "without its", _FIX_DETACHED)):
@@ -109,7 +105,7 @@ def _is_judged(reduction: Reduction) -> bool:
 
 def _summary(judged: Sequence[Reduction]) -> str:
     steps = format_count(len({(each.step.optimizer, each.nth) for each in judged}), "step")
-    exact = all(each.factor is not None and abs(each.factor - 1) < _NEAR for each in judged)
+    exact = all(each.factor is not None and abs(each.factor - 1) < NEAR for each in judged)
     what = (
         "the mean" if exact else "a multiple of the mean" if all(each.factor for each in judged) else "a weighted mean"
     )
@@ -187,7 +183,7 @@ def _partners(optimizer: Optimizer, row: int) -> Iterator[tuple[int, Ranks]]:
         for choice in product((row, other), repeat=len(others)):
             average = mean([own, *(steps[rank].own[at] or () for rank, at in zip(others, choice, strict=True))])
             fits = any(
-                distance(used, [times * each for each in average]) < _CLOSELY * norm(used) for times in (1, len(steps))
+                distance(used, [times * each for each in average]) < CLOSELY * norm(used) for times in (1, len(steps))
             )
             if other in choice and fits:
                 yield other, tuple(rank for rank, at in zip(others, choice, strict=True) if at == other)
@@ -196,7 +192,7 @@ def _partners(optimizer: Optimizer, row: int) -> Iterator[tuple[int, Ranks]]:
 def _is_replica(optimizer: Optimizer, row: int) -> bool:
     """Return whether all ranks began with equal values of a parameter that is large enough to be told from others."""
     steps = optimizer.steps[1]
-    if prod(optimizer.rows[row].shape) < _LEAST_ELEMENTS or not all(is_known(step, row) for step in steps.values()):
+    if prod(optimizer.rows[row].shape) < LEAST_ELEMENTS or not all(is_known(step, row) for step in steps.values()):
         return False
     return len(alike({rank: step.before[row] or () for rank, step in steps.items()})) == 1
 
@@ -219,9 +215,9 @@ def _added_again(reductions: Sequence[Reduction]) -> Result | None:
     """Find sums over ranks of gradients that earlier backward passes had summed already: each pass counts N times the next."""
     size, known = len(reductions[0].ranks), [each for each in reductions if each.by_pass]
     again = [
-        each for each in known if all(abs(one / size - two) < _NEAR * abs(two) for one, two in pairwise(each.by_pass))
+        each for each in known if all(abs(one / size - two) < NEAR * abs(two) for one, two in pairwise(each.by_pass))
     ]
-    if len(again) < _LEAST or len(again) < len(known):
+    if len(again) < LEAST or len(again) < len(known):
         return None
     passes = len(again[0].by_pass)
     return failed(
@@ -236,7 +232,7 @@ def _added_again(reductions: Sequence[Reduction]) -> Result | None:
 def _left_out(reductions: Sequence[Reduction]) -> Result | None:
     """Find a rank whose gradient is never part of the one that all use."""
     known = [each for each in reductions if each.weights]
-    if len(known) < _LEAST or len(known) < len(reductions):
+    if len(known) < LEAST or len(known) < len(reductions):
         return None
     ranks = reductions[0].ranks
     without = [rank for place, rank in enumerate(ranks) if all(abs(each.weights[place]) < 1e-3 for each in known)]
@@ -256,9 +252,9 @@ def _clipped_early(reductions: Sequence[Reduction]) -> Result | None:
     shrunk = [
         each
         for each in known
-        if all(0 < weight < 1 + _NEAR for weight in each.weights) and max(each.weights) > 1.05 * min(each.weights)
+        if all(0 < weight < 1 + NEAR for weight in each.weights) and max(each.weights) > 1.05 * min(each.weights)
     ]
-    if len(shrunk) < _LEAST or len(shrunk) < len(known):
+    if len(shrunk) < LEAST or len(shrunk) < len(known):
         return None
     weights = ", ".join(f"{weight:.2f}" for weight in shrunk[0].weights)
     return warned(

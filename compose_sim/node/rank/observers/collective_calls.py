@@ -17,7 +17,6 @@ from ...records.record import Place, Shape
 from ...shared.frames import is_user_code
 from ..context import RankContext, where
 from ..observations import to_json
-from . import gathers
 
 _MOST_NOTED = 5000  # of each group in an ordinary run; later ones are only counted and hashed
 _MOST_KNOWN = 1000  # of each group: tensors may have another shape each time
@@ -37,7 +36,7 @@ OWN = {  # the parameter with the tensors that a rank gives, to which those of t
     **dict.fromkeys(("all_to_all",), "input_tensor_list"),
     **dict.fromkeys(("all_gather_coalesced",), "input_tensor_list"),
 }
-_GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single", "_all_gather_base")
+GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single", "_all_gather_base")
 _FEW = 8  # numbers: a metric
 _PEERS = {"all_gather": "tensor_list", "gather": "gather_list", "scatter": "scatter_list"}
 _OF_GROUPS, _KNOWN = "collectives.of_groups", "collectives.known"
@@ -110,17 +109,14 @@ def recall(
     return call
 
 
-def look_closer(context: RankContext, name: str, value: _Value) -> str:
+def look_closer(_: RankContext, name: str, value: _Value) -> str:
     """Return what only `check` records, in JSON: the values of few numbers, whether a gather loses a gradient, whether FSDP called."""
     own = value(OWN[name]) if name in OWN else None
     torch: Any = sys.modules["torch"]
     if not isinstance(own, torch.Tensor):
         return ""
     has_gradient = own.grad_fn is not None and torch.is_grad_enabled()
-    is_gathered = name in _GATHERS and own.dim() > 1
-    loses = is_gathered and has_gradient
-    if is_gathered and not has_gradient:
-        context.guard(gathers.__name__, gathers.remember, name, value, own)
+    loses = name in GATHERS and own.dim() > 1 and has_gradient
     values = map(float, own.detach().flatten().tolist()) if 0 < own.numel() <= _FEW and not own.is_complex() else ()
     found = {"values": tuple(values), "detaches": bool(loses), "through": bool(name == "all_reduce" and has_gradient)}
     return f",{to_json({**found, 'by_fsdp': _is_called_by_fsdp()})[1:-1]}"

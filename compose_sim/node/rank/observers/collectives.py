@@ -16,7 +16,7 @@ from typing import Any, Callable
 from ...records.process_groups import Collective, CollectiveFailed, LaterCollectives, UntrackedWait
 from ...shared.import_hooks import after_import
 from ..context import RankContext, describe_error, here, place
-from . import collective_calls
+from . import collective_calls, gathers
 
 _OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 _NAMES = (*collective_calls.OWN, *_OBJECTS, "barrier", "monitored_barrier", "new_group", "split_group")
@@ -148,6 +148,7 @@ def _note(
     more = None
     if context.mode == "record":
         more = context.guard(f"{__name__}.values", collective_calls.look_closer, name, value)
+        context.guard(gathers.__name__, gathers.remember, name, value)
     if call.count() or context.thorough:
         context.observations.note_often(Collective, f"{call.fields}{more or ''}")
     context.synchronizations += 1

@@ -18,6 +18,7 @@ from ...records.record import Place
 from ...shared.frames import is_user_code
 from ..context import RankContext, place
 from . import backward
+from .collective_calls import GATHERS, OWN
 
 _GATHERED = "gathers.gathered"
 _MOST_GATHERED, _MOST_NODES = 8, 64
@@ -35,12 +36,16 @@ def begin(context: RankContext) -> None:
         backward.before.append(_look)
 
 
-def remember(context: RankContext, op: str, value: Callable[[str], Any], own: Any) -> None:
-    """Remember a gather that returns no gradient, if what it was given is part of a computation that has one."""
+def remember(context: RankContext, name: str, value: Callable[[str], Any]) -> None:
+    """Remember a gather that returns no gradient, if what it is given is detached from a computation that has one."""
+    own = value(OWN[name]) if name in GATHERS else None
+    torch: Any = sys.modules["torch"]
+    if not isinstance(own, torch.Tensor) or own.dim() < 2 or (own.grad_fn is not None and torch.is_grad_enabled()):
+        return
     gathered: list[Gathered] = context.memory.setdefault(_GATHERED, [])
     if len(gathered) < _MOST_GATHERED and (own.grad_fn is not None or _is_detached(own)):
-        outputs = list(value("tensor_list")) if op == "all_gather" else [value("output_tensor")]
-        gathered.append(Gathered(op, outputs, tuple(own.shape), place()))
+        outputs = list(value("tensor_list")) if name == "all_gather" else [value("output_tensor")]
+        gathered.append(Gathered(name, outputs, tuple(own.shape), place()))
 
 
 def _is_detached(own: Any) -> bool:

@@ -5,8 +5,6 @@ Nothing lists modules, so they are looked for among all objects. The names only 
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections import Counter
 from typing import Any
 
@@ -30,8 +28,9 @@ def note_names(context: RankContext, index: int, numbered: dict[str, Any]) -> No
 
 def _names() -> dict[int, str]:
     """Return the names of all parameters in the outermost modules, those in larger ones first."""
-    base: Any = sys.modules["torch.nn.modules.module"].Module
-    modules = [each for each in gc.get_objects() if issubclass(type(each), base)]
+    from ..replay.wrapped_models import models_of  # which imports torch
+
+    modules = models_of("torch.nn.modules.module", "Module")
     inside = {id(child) for each in modules for child in each.children()}
     roots = [dict(each.named_parameters()) for each in modules if id(each) not in inside]
     return {id(each): name for held in sorted(roots, key=len) for name, each in held.items()}
