@@ -9,7 +9,6 @@ and runs the user's script from there.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from ..rank import instrument, script_runner
 from ..shared import process, starter_protocol
-from . import exec_command
+from . import exec_command, quick_exit
 
 _COMPILER = re.compile(rb"torch\.compile|\bmodel\.compile|_dynamo|\bpipelining\b")
 
@@ -49,23 +48,9 @@ def import_torch(program: list[str], folder: str = ".") -> None:
     without_gpu = not Path("/dev/nvidiactl").exists()
     if without_gpu:  # ranks will probably emulate a GPU; importing this sets up nothing
         modules.append(f"{__package__.rpartition('.')[0]}.rank.emulate.emulator")
-    import_ahead(*modules)
-    if without_gpu:  # CUDA's destructors may hang, as they would on a cluster
-        leave_out_destructors()
-
-
-def leave_out_destructors() -> None:
-    """
-    Let processes forked from this one exit without the destructors of the C++ libraries loaded so far.
-
-    Those of torch free memory that the kernel frees anyway; to do so they copy 68 MB of pages shared with this process, and need 0.2 s
-    (torch 2.13). Python's own exit, C's buffers and the destructors of libraries that a script loads later are not affected: handlers
-    run in reverse order, and this one ends the process with its exit code.
-    """
-    libc = ctypes.CDLL(None)
-    with contextlib.suppress(AttributeError):  # only glibc has them
-        libc.on_exit(libc._exit, None)
-        libc.on_exit(libc._IO_flush_all, None)
+    # With a GPU, CUDA's destructors may hang, as they would on a cluster.
+    with quick_exit.prepared() if without_gpu else contextlib.nullcontext():
+        import_ahead(*modules)
 
 
 def _compiles(script: Path) -> bool:
