@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from compose_sim.core.events.events import Event
-from compose_sim.core.state.state import ClusterState
+if TYPE_CHECKING:
+    from compose_sim.core.events.events import Event
+    from compose_sim.core.state.state import ClusterState
 
 
 class Listener(Protocol):

@@ -120,12 +120,13 @@ class Session:
         `player` injects faults during the run. `conclude` may extend the report once the nodes are gone.
         Raises ComposesimError if the run could not be started.
         """
-        from compose_sim.engine.docker.network import Networks
         from compose_sim.engine.lifetime.orphans import remove_crashed
-        from compose_sim.engine.run_folder.record import discard_unstarted
-        from compose_sim.engine.run_folder.retirement import retire
+        from compose_sim.engine.run_folder.retirement import discard_unstarted, retire
 
-        Networks(self.plan, self.engine).check(self.plan.links)
+        if self.plan.links:
+            from compose_sim.engine.docker.network import Networks
+
+            Networks(self.plan, self.engine).check(self.plan.links)
         for crashed in remove_crashed(self.request.folder):
             listener.progress(f"removed what the crashed run '{crashed.run}' had left on {crashed.engine.name}")
         self.folder.claim()
@@ -167,22 +168,20 @@ class Session:
     def _run_or_interrupt(self, listener: Listener, player: Player | None) -> Report:
         """Return the report, also if the user interrupts the run before its loop begins, which takes interrupts itself."""
         from compose_sim.engine.lifetime.interrupts import interrupts_raise
-        from compose_sim.engine.run_folder.record import read_state
 
         try:
             with interrupts_raise():
                 return self._run(listener, player)
         except KeyboardInterrupt:
+            from compose_sim.engine.run_folder.record import read_state
+
             self.was_interrupted = True
             self.folder.append_event("stopping", reason="interrupted")
             return self._report(read_state(self.folder)[1])
 
     def _run(self, listener: Listener, player: Player | None) -> Report:
         from compose_sim.app.node_removal import NodeRemoval
-        from compose_sim.app.run import RunLoop
-        from compose_sim.core.verdict.verdict import judge
         from compose_sim.engine.lifetime.supervisor import start_supervisor
-        from compose_sim.engine.run_folder.record import prepare_report
 
         self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
         removal = NodeRemoval(self.engine, self.plan, log=self.folder.path / "supervisor.log")
@@ -191,9 +190,11 @@ class Session:
             image = self.engine.prepare(self.plan, listener.progress)
             self.mark("supervisor and image")
             listener.waiting(f"the engine to create {format_count(len(self.plan.nodes), 'node')}")
-            Thread(target=prepare_report, daemon=True).start()  # this process only waits while nodes start
             self._start(image)
             self.mark("engine creates nodes")
+            from compose_sim.app.run import RunLoop
+            from compose_sim.core.verdict.verdict import judge
+
             loop = RunLoop(self.plan, self.engine, self.folder, listener, player)
             state = loop.follow()
             self.was_interrupted = loop.was_interrupted
@@ -225,16 +226,18 @@ class Session:
 
     def _start(self, image: str) -> None:
         """Start the nodes; plan again if another run has taken the subnet or a published port since the plan was made."""
-        from compose_sim.app.documents import write_documents
         from compose_sim.engine.host.ports import port_in_use, port_in_use_error
         from compose_sim.engine.run_folder.node_files import OWN_EVENTS
 
         facts = self._facts(image)
         for attempts_left in (2, 1, 0):
             if self.engine.name == "docker":
+                from compose_sim.app.documents import write_documents
+
                 write_documents(self.plan, self.folder.path, image=image, dotenv=self.request.dotenv)
                 self.mark("compose file")
             self.folder.append_event("started", {"version": __version__, **facts})
+            Thread(target=_prepare, daemon=True).start()
             try:
                 self.engine.start(self.plan, self.folder)
             except ComposesimError as error:
@@ -281,3 +284,11 @@ class Session:
         output = {node: text or self.engine.output(self.name, node) for node, text in logs.items()}
         self.folder.append_event("verdict", verdict=judge(state, output).word, last_t=state.last_t)
         return build_report(self.folder, self.plan, state, output=output)
+
+
+def _prepare() -> None:
+    """Import what the rest of the run needs, while this process waits for nodes to start."""
+    from compose_sim.app import run  # noqa: F401 - imported only to be there
+    from compose_sim.engine.run_folder.record import prepare_report
+
+    prepare_report()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from compose_sim.app.listener import Listener
 from compose_sim.app.session import Session
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.views.live import listening
 from compose_sim.cli.views.page import LivePage, write_junit
-from compose_sim.cli.views.report import print_report
 from compose_sim.core.compose.names import container_name
-from compose_sim.core.report.report import Report
 from compose_sim.core.units import format_count
+
+if TYPE_CHECKING:
+    from compose_sim.core.report.report import Report
 
 
 def run_session(
@@ -54,6 +55,8 @@ def exit_with_report(
     if as_json:
         print_json(report.to_dict())
     else:
+        from compose_sim.cli.views.report import print_report
+
         print_report(report, err=True, skip=session.request.spec.check.skip)
         if session.plan.keep and session.plan.engine == "docker":
             container = container_name(session.name, session.plan.nodes[0].name)

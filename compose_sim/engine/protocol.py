@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from compose_sim.core.faults.effects import Action
-from compose_sim.core.plan.model import Plan
-from compose_sim.engine.run_folder.folder import RunFolder
+if TYPE_CHECKING:  # commands that act on no node import less
+    from compose_sim.core.faults.effects import Action
+    from compose_sim.core.plan.model import Plan
+    from compose_sim.engine.run_folder.folder import RunFolder
 
 Progress = Callable[[str], None]  # takes one line about a slow step
 

@@ -18,7 +18,7 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.protocol import Progress
 from compose_sim.engine.run_folder.folder import runs_of
-from compose_sim.engine.run_folder.record import finished_runs
+from compose_sim.engine.run_folder.retirement import finished_runs
 from compose_sim.errors import EnvironmentMissingError
 from tests.cli.conftest import COMMAND, UP, WAITING, Project
 

@@ -13,7 +13,8 @@ from compose_sim.core.state.fold import fold_events
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.record import end_of, read_state
+from compose_sim.engine.run_folder.record import read_state
+from compose_sim.engine.run_folder.retirement import end_of
 
 _BETWEEN_LOOKS_S = 1.0  # nodes measure once a second
 

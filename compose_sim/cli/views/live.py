@@ -1,4 +1,7 @@
-"""Show a run while it is going: one merged log, and on a terminal a status line for each node below it."""
+"""Show a run while it is going: one merged log, and on a terminal a status line for each node below it.
+
+What describes events is imported when nodes have started, not before, when they would wait for it.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,19 @@ from typing import TYPE_CHECKING
 
 from compose_sim.app.listener import Listener, QuietListener
 from compose_sim.cli.console import echo, is_terminal, line_of_node, say
-from compose_sim.cli.views.faults import event_line, waiting_line
 from compose_sim.cli.views.service_links import links_of, service_line
 from compose_sim.cli.views.waiting import Waiting
 from compose_sim.core.events.event_data import printable
-from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.state.awaited import awaited
-from compose_sim.core.state.fault_attribution import fault_of, is_excused
-from compose_sim.core.state.node_phase import phase_of
-from compose_sim.core.state.state import ClusterState, NodeState, initial_state
 from compose_sim.core.units import format_bytes, format_seconds
 from compose_sim.engine.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+
+    from compose_sim.core.events.events import Event
+    from compose_sim.core.state.state import ClusterState, NodeState
 
 _MOST_STATUS_LINES = 12
 _PHASE_COLORS = {
@@ -79,6 +79,9 @@ class PlainListener:
 
     def show(self, events: list[Event], state: ClusterState) -> None:
         """Print log lines in one write, and each milestone once. From the first call on, all nodes have been started and links work."""
+        from compose_sim.cli.views.faults import event_line, waiting_line
+        from compose_sim.core.state.awaited import awaited
+
         for line in links_of(self._folder) if self._folder else ():
             self.progress(line)
         self._folder = None
@@ -125,6 +128,8 @@ class PlainListener:
 
     def failures(self, state: ClusterState) -> None:
         """Print each failure of a rank or a node, unless composesim caused it by stopping the run."""
+        from compose_sim.core.state.fault_attribution import fault_of, is_excused
+
         for failure in state.failures if not state.stopping else ():
             if is_excused(state, failure) and not fault_of(state, failure):
                 continue  # a node that `scale` removed was not lost
@@ -151,6 +156,8 @@ class LiveListener(PlainListener):
     def __init__(self, plan: Plan, folder: RunFolder | None = None) -> None:
         from rich.console import Console
         from rich.live import Live
+
+        from compose_sim.core.state.state import initial_state
 
         super().__init__(plan, folder)
         self._console = Console(stderr=True, highlight=False)
@@ -218,6 +225,8 @@ def listening(plan: Plan, *, quiet: bool, folder: RunFolder | None = None) -> It
 def _status(state: ClusterState) -> Table:
     from rich.table import Table
 
+    from compose_sim.core.state.node_phase import phase_of
+
     table = Table.grid(padding=(0, 2))
     nodes = list(state.nodes.values())
     for node in nodes[:_MOST_STATUS_LINES]:
@@ -230,6 +239,8 @@ def _status(state: ClusterState) -> Table:
 
 
 def _cells(node: NodeState, state: ClusterState) -> list[str]:
+    from compose_sim.core.state.node_phase import phase_of
+
     ranks = [rank for rank in state.ranks.values() if rank.node == node.name]
     step = max((rank.step or 0 for rank in ranks), default=0)
     loss = next((rank.metric["loss"] for rank in ranks if isinstance(rank.metric.get("loss"), int | float)), None)

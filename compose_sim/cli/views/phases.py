@@ -6,7 +6,6 @@ import click
 
 from compose_sim.app.session import Session
 from compose_sim.cli.console import print_table, say
-from compose_sim.core.state.phases import phases_of
 from compose_sim.engine.host.process_start import seconds_since_start
 
 profile_option = click.option(
@@ -16,6 +15,7 @@ profile_option = click.option(
 
 def print_phases(session: Session) -> None:
     """Print a row for each phase of a session that has ended."""
+    from compose_sim.core.state.phases import phases_of
     from compose_sim.engine.run_folder.check_inputs import read_events  # with all checks
 
     age, ahead = seconds_since_start(), session.folder.clock.ahead

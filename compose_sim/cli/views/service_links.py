@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from compose_sim.core.events.events import Event
 from compose_sim.core.json_values import to_json
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.service_links import link, login, published_services, tunnel
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from compose_sim.core.events.events import Event
 
 
 def link_lines(plan: Plan, *, token: str) -> list[str]:

@@ -15,6 +15,7 @@ from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder in containers
 HIDDEN = ".composesim"  # in a project; it holds the folders of runs, `runs/RUN`
+DRIVER = "driver"  # the name of the driver in events and logs
 NODES = "nodes"  # in the run's folder; with containers, it holds folders that only one node can write, `NODE/KIND`
 KINDS = ("events", "logs", "observations", "debug")  # of files that a node writes
 TOKEN = "secrets/token"  # in the run's folder, if the run has a token; only the nodes' user can read it

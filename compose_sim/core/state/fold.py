@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.model import DRIVER, Plan
 from compose_sim.core.state import fold_driver, fold_interventions, fold_nodes, fold_ranks
 from compose_sim.core.state.rank_places import speaks_for_another
 from compose_sim.core.state.state import ClusterState, Failure, initial_state
@@ -52,7 +52,7 @@ def fold_batch(state: ClusterState, batch: Sequence[Event]) -> ClusterState:
 
 def _lines_of(event: Event) -> tuple[str, str | None, int | None, int | None] | None:
     """Return what the events of successive lines with numbers have in common; None for any other event."""
-    if event.kind in _FOLDS_OF_LINES and event.node != fold_driver.NODE:
+    if event.kind in _FOLDS_OF_LINES and event.node != DRIVER:
         return event.kind, event.node, event.rank, event.generation
     return None
 
@@ -63,7 +63,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
         return replace(state, is_judged=True, last_t=event.data.get("last_t") or state.last_t)
     if event.t > state.last_t and event.kind not in _OF_LINES and not state.is_judged:
         state = replace(state, last_t=event.t)
-    handlers = fold_driver.HANDLERS if event.node == fold_driver.NODE else _HANDLERS
+    handlers = fold_driver.HANDLERS if event.node == DRIVER else _HANDLERS
     handler = handlers.get(event.kind)
     return handler(state, event) if handler and not speaks_for_another(state, event) else state
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from compose_sim.core.events.events import Event
+from compose_sim.core.plan.model import DRIVER
 from compose_sim.core.state.state import ClusterState, Failure
-
-NODE = "driver"  # the name of the driver in events and logs
 
 
 def on_ready(state: ClusterState, event: Event) -> ClusterState:
@@ -30,7 +29,7 @@ def on_ended(state: ClusterState, event: Event) -> ClusterState:
         return state
     meaning = state.exit_codes.get(str(code), "")
     message = str(event.data.get("reason", "")) + (f": {meaning}" if meaning else "")
-    failure = raised or Failure(t=event.t, kind="signal" if code < 0 else "exit", node=NODE, message=message)
+    failure = raised or Failure(t=event.t, kind="signal" if code < 0 else "exit", node=DRIVER, message=message)
     return replace(state, failures=(*state.failures, failure))
 
 
@@ -39,7 +38,7 @@ def _on_exception(state: ClusterState, event: Event) -> ClusterState:
     text = ": ".join(part for part in (kind, message) if part)
     hint = str(event.data.get("hint", ""))  # if the driver knows a remedy
     traceback = str(event.data.get("traceback", "")) or (f"Try: {hint}" if hint else "")
-    failure = Failure(t=event.t, kind="exception", node=NODE, message=text, traceback=traceback)
+    failure = Failure(t=event.t, kind="exception", node=DRIVER, message=text, traceback=traceback)
     return replace(state, driver=replace(state.driver, exception=failure)) if state.driver else state
 
 

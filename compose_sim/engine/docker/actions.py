@@ -7,15 +7,17 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compose_sim.core.compose.names import project_name
-from compose_sim.core.faults.effects import Action, LimitCpus, Pause, Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.docker import daemon
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.subprocesses import output_of, run_bound, try_output_of
 from compose_sim.errors import CommandError, EngineError
+
+if TYPE_CHECKING:
+    from compose_sim.core.faults.effects import Action
 
 # kill(-1) reaches all processes of the container at once, except the caller and the init, which only forwards signals.
 _SIGNAL_ALL = "import os, sys; os.kill(-1, int(sys.argv[1]))"
@@ -34,6 +36,8 @@ def run_docker(*arguments: str, ignore: Sequence[str] = (), hint: str = "compose
 
 def perform(plan: Plan, folder: RunFolder, act: Action, container: str) -> None:
     """Perform the act on the container; raise EngineError if that fails."""
+    from compose_sim.core.faults.effects import LimitCpus, Pause, Signal, Start
+
     if isinstance(act, Start):
         _start(plan, folder, act.node, container)
     elif isinstance(act, Pause):

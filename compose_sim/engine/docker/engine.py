@@ -9,10 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compose_sim.core.compose.names import container_name
-from compose_sim.core.faults.effects import Action
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import CONTAINER_FOLDER, Plan
 from compose_sim.core.plan.node_roles import role_command
@@ -27,6 +26,9 @@ from compose_sim.engine.subprocesses import (
     through_shell,
     try_output_of,
 )
+
+if TYPE_CHECKING:
+    from compose_sim.core.faults.effects import Action
 
 _FOLDER_LABEL = "composesim.folder"
 _CLUSTER_ROLES = ("master", "node")  # helpers and services are not part of the cluster

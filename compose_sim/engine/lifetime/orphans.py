@@ -14,7 +14,7 @@ from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.engine.run_folder.node_files import folder_of
-from compose_sim.engine.run_folder.record import belongs_to, end_of
+from compose_sim.engine.run_folder.retirement import belongs_to, end_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import CommandError, ComposesimError, DaemonError, SpecError
 

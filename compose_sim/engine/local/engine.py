@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from compose_sim.core.faults.effects import Action, Start
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import Plan, PlannedNode, short_folder
 from compose_sim.engine.local import actions, process_labels
@@ -31,6 +31,9 @@ from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
 from compose_sim.errors import EngineError, EnvironmentMissingError
 from compose_sim.node.shared.process import environment_of
+
+if TYPE_CHECKING:
+    from compose_sim.core.faults.effects import Action
 
 MASTER = "master"
 _MASTER_LISTENS_WITHIN_S = 60.0
@@ -98,6 +101,8 @@ class LocalEngine:
 
     def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         """Signal the node's processes, or start a new agent with the environment of the first one."""
+        from compose_sim.core.faults.effects import Start
+
         if isinstance(act, Start):
             self._restart(plan, folder, next(node for node in plan.nodes if node.name == act.node))
         else:

@@ -13,8 +13,7 @@ from pathlib import Path, PurePath
 from compose_sim.core.events.event_data import printable
 from compose_sim.core.events.events import Event, parse_file_event, parse_metric
 from compose_sim.core.events.printed_numbers import printed_numbers
-from compose_sim.core.plan.model import Plan
-from compose_sim.core.state.fold_driver import NODE as DRIVER
+from compose_sim.core.plan.model import DRIVER, Plan
 from compose_sim.engine.run_folder.clock import read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles

@@ -10,8 +10,7 @@ import os
 import time
 
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
-from compose_sim.core.plan.model import NODES, Plan
-from compose_sim.core.state.fold_driver import NODE as DRIVER
+from compose_sim.core.plan.model import DRIVER, NODES, Plan
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 OWN_EVENTS = "journal/composesim.jsonl"  # of composesim itself, not where nodes write

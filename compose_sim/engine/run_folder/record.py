@@ -1,14 +1,11 @@
-"""Read a finished run from the run folder: the last state, the report (even after a crash), and the moment it ends."""
+"""Read a run from the run folder: the last state, and the report, even after a crash."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from compose_sim.core.events.events import READ_FROM_LOGS, Event
@@ -21,11 +18,8 @@ from compose_sim.core.verdict.root_cause import failed_at_start
 from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
-from compose_sim.engine.run_folder.location import runs_folder
-from compose_sim.engine.run_folder.node_files import OWN_EVENTS, files_of_nodes, folder_of
-from compose_sim.engine.run_folder.safe_files import SafeFolder
-from compose_sim.errors import SpecError
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.node_files import files_of_nodes, folder_of
 from compose_sim.node.shared.progress_page import ProgressPage
 
 if TYPE_CHECKING:
@@ -111,69 +105,6 @@ def last_output(folder: RunFolder, state: ClusterState) -> dict[str, str]:
         text = folder.files.read_text(log) if folder.files.status(log) else ""
         output[name] = "\n".join(text.splitlines()[-_EVIDENCE_LINES:])
     return output
-
-
-def finished_runs(project: Path) -> Iterator[RunFolder]:
-    """Yield the runs of a project that no process is running, the latest first."""
-    plans = {folder: plan.st_mtime for folder in runs_of(project) if (plan := folder.files.status("plan.json"))}
-    for folder in sorted(plans, key=plans.__getitem__, reverse=True):
-        if belongs_to(folder, project) and not folder.is_claimed():
-            yield folder
-
-
-def belongs_to(folder: RunFolder, project: Path) -> bool:
-    """Return whether a run in the project's folder for runs is one of this project: --runs-dir may be that of several."""
-    if runs_folder(project).is_relative_to(project):
-        return True
-    try:
-        return Path(folder.read_plan().working_directory) == project
-    except SpecError:  # another version of composesim wrote the plan
-        return False
-
-
-def end_of(folder: RunFolder) -> threading.Event:
-    """Return an event that is set as soon as no process is running this run."""
-    over = threading.Event()
-    try:
-        lock = folder.open_lock()
-    except FileNotFoundError:
-        over.set()
-        return over
-    threading.Thread(target=_wait_for_lock, args=(lock, over), daemon=True).start()
-    return over
-
-
-def delete(folder: RunFolder) -> None:
-    """Delete a run's folder; raise SpecError if it is not the folder of a run, or a process is running the run."""
-    path = folder.path
-    is_run = any(folder.files.status(name) for name in ("lock", "plan.json"))
-    if not (is_run_folder(path) and is_run):
-        raise SpecError(f"'{path}' is not the folder of a run and was not deleted", hint="composesim ps --all")
-    if folder.is_claimed():
-        raise SpecError(f"the run '{folder.name}' is running: its folder was not deleted", hint="composesim ps")
-    folder.claim()  # no run of this name may begin meanwhile
-    try:
-        SafeFolder(path.parent).remove_tree(path.name)
-    finally:
-        folder.release()
-
-
-def discard_unstarted(folder: RunFolder) -> None:
-    """Delete the folder of a run that was refused before its first event, but not what an earlier run of this name has stored."""
-    if folder.files.status(OWN_EVENTS) or not is_run_folder(folder.path):
-        return
-    if folder.files.files("shared") or folder.files.folders("shared"):
-        folder.files.remove("plan.json")  # so that no command takes it for a run
-    else:
-        SafeFolder(folder.path.parent).remove_tree(folder.name)
-
-
-def _wait_for_lock(lock: int, over: threading.Event) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # shared, so that several waiting processes do not wait for one another
-    finally:
-        os.close(lock)
-    over.set()
 
 
 def _in_order(events: list[Event]) -> list[Event]:
