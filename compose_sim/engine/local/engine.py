@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 MASTER = "master"
 _MASTER_LISTENS_WITHIN_S = 60.0
-_POLL_S = 0.01
-_POLL_FOR_RESTARTS_MS = 100
+_POLL_S, _POLL_FOR_RESTARTS_MS = 0.01, 100
 # Variables of a node that nothing reads before there are ranks.
 _READ_LATE = ("COMPOSESIM_", "NCCL_", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_", "NVIDIA_")
 
@@ -81,9 +80,8 @@ class LocalEngine:
         with self._starters.opened(plan, folder, _environment(plan)) as zygote:
             with zygote.handing_over():
                 environment = {**_environment(plan), process_labels.NODE: MASTER}
-                self._children.add(
-                    (plan.run, MASTER), zygote.start(MASTER, plan.master.command, environment), zygote.init
-                )
+                master = zygote.start(MASTER, plan.master.command, environment)
+                self._children.add((plan.run, MASTER), master, zygote.init)
                 if plan.mps:  # nodes themselves wait until it is ready
                     environment = {**_environment(plan), **plan.mps.environment}
                     mps = zygote.start(MPS_NAME, plan.mps.command, environment)
@@ -271,9 +269,8 @@ class LocalEngine:
         return last_event(path, name, "node-exited").get("exit_code") if path else None
 
     def _folder_of(self, run: str) -> Path | None:
-        if run in self._folders:
-            return self._folders[run]
-        return next((Path(process.folder) for process in labeled_processes(run)), None)
+        found = (Path(process.folder) for process in labeled_processes(run))
+        return self._folders.get(run) or next(found, None)
 
 
 def _shared_program(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
