@@ -35,6 +35,7 @@ ROLES = {
     "debug-relay": ".rank.debugging.debug_adapter",
     "driver-script": ".rank.driver_script",
     "horovod-driver": ".frameworks.horovod.driver",
+    "horovodrun": ".frameworks.horovod.horovodrun",
     "sshd-starter": ".frameworks.horovod.sshd_starter",
     "ssh-rank": ".frameworks.horovod.ssh_rank",
     "ray-driver": ".frameworks.ray.driver",

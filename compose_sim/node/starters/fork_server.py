@@ -9,35 +9,21 @@ and runs the user's script from there.
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import os
 import re
 import selectors
 import signal
 import socket
 import sys
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 from ..rank import instrument, script_runner
 from ..shared import process, starter_protocol
 from . import exec_command, quick_exit
+from .import_ahead import import_ahead
 
 _COMPILER = re.compile(rb"torch\.compile|\bmodel\.compile|_dynamo|\bpipelining\b")
-
-
-def import_ahead(*modules: str) -> None:
-    """Import modules that scripts need. If one is missing or broken, the script's own import reports it."""
-    # The garbage collector finds nothing to free while modules load, and takes a fifth of the time.
-    gc.disable()
-    with warnings.catch_warnings(), contextlib.suppress(ImportError):
-        warnings.simplefilter("ignore")  # the user would not know where these come from
-        for module in modules:
-            importlib.import_module(module)
-    gc.freeze()  # so that a rank's first collection does not touch, and thereby copy, all those pages
-    gc.enable()
 
 
 def import_torch(program: list[str], folder: str = ".") -> None:

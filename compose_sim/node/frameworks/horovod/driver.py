@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
         command = horovodrun_command(options, horovodrun, nodes=nodes, discovery=hosts.script, timeline=timeline)
         print("$", " ".join(command), flush=True)
         child = subprocess.Popen(
-            command,
+            roles.command("horovodrun", os.environ.get("COMPOSESIM_IMPORT", "torch"), *command),
             env=public_environment(os.environ, programs=connections.programs, options=options),
             preexec_fn=partial(process.die_with, os.getpid()),
         )

@@ -25,7 +25,8 @@ from pathlib import Path
 from ...rank import instrument
 from ...shared import process, starter_protocol
 from ...shared.event_log import EventLog
-from ...starters.fork_server import become_rank, import_ahead, run_rank, wake_on_child_exit
+from ...starters.fork_server import become_rank, run_rank, wake_on_child_exit
+from ...starters.import_ahead import import_ahead
 from . import ssh
 from .ssh_sessions import GRACE_SECONDS, Action, AnswerSession, ForkRank, SshSessions, StopRank
 
