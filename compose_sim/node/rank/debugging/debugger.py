@@ -73,13 +73,17 @@ class RemotePdb(pdb.Pdb):
 
 
 class _SocketFile:
-    """The connection as a file. After it is closed, reads return the end of the file and writes are discarded."""
+    """
+    The connection as a file. After it is closed, reads return the end of the file and writes are discarded.
+
+    An unfinished line is sent only when it is flushed, as prompts are: the terminal would take it for one.
+    """
 
     encoding, errors = "utf-8", "replace"
 
     def __init__(self) -> None:
         self._link: socket.socket | None = None
-        self._unread = b""
+        self._unread, self._unsent = b"", ""
 
     @property
     def attached(self) -> bool:
@@ -123,15 +127,21 @@ class _SocketFile:
         return line.decode(errors="replace") + "\n"
 
     def write(self, text: str) -> int:
+        lines, newline, self._unsent = (self._unsent + text).rpartition("\n")
+        self._send(lines + newline)
+        return len(text)
+
+    def flush(self) -> None:
+        """Send the unfinished line."""
+        text, self._unsent = self._unsent, ""
+        self._send(text)
+
+    def _send(self, text: str) -> None:
         try:
             if self._link is not None:
                 self._link.sendall(text.encode(errors="replace"))
         except OSError:
             self._link = None
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing: all output has been sent already."""
 
     def _receive(self) -> bytes:
         try:

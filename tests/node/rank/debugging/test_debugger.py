@@ -7,6 +7,7 @@ import socket
 import stat
 from collections.abc import Callable
 
+from compose_sim.node.rank.debugging.debugger import _SocketFile
 from tests.builders import PATIENCE_S
 from tests.node.harness import NODE_CODE, Cluster
 
@@ -79,3 +80,17 @@ def test_a_script_continues_when_the_terminal_disconnects(cluster: MakeCluster) 
 def test_pythonbreakpoint_is_respected(cluster: MakeCluster) -> None:
     run = cluster("import os\nos.environ['PYTHONBREAKPOINT'] = '0'\n" + SCRIPT, launcher="env").start(1)
     assert set(run.exit_codes().values()) == {0}
+
+
+def test_an_unfinished_line_is_sent_only_as_a_prompt() -> None:
+    """Pdb writes a line and its newline one after the other; the terminal takes what has no newline for a prompt."""
+    terminal, (ours, theirs) = _SocketFile(), socket.socketpair()
+    terminal._link = ours
+    with ours, theirs:
+        print("-> breakpoint()", end="", file=terminal)
+        ours.sendall(b"|")
+        print("", file=terminal)
+        print("(Pdb) ", end="", file=terminal)
+        ours.sendall(b"|")
+        terminal.flush()
+        assert theirs.recv(4096) == b"|-> breakpoint()\n|(Pdb) "
