@@ -23,9 +23,10 @@ GPUS = {"cpu": "", "emulated": "emulated", "real": "all", "shared": "0"}
 SHAPES = {"shared": "--nodes 4 --nproc-per-node 1"}  # NCCL refuses two ranks of a node on one GPU
 NOTES = """With NCCL, ranks that issue different collectives hang where gloo raises an error, so `hang` is said as well.
 
-The columns are of different days, and so of different commits; a script without a result is newer than its column. `emulated` is
-of 2026-11-26 and 27, as are 90 scripts of `shared` and nine of each column `real`, which ran on two H200s. The columns `cpu` contain
-only what was missed in a column of GPUs, and what cannot happen elsewhere. Of what is missed on GPUs:
+The columns are of different days, and so of different commits, and each names the machine of its latest scripts. `emulated` is of
+2026-11-26 and 27; so are 106 scripts of `shared`, 16 of them on an H200 and all others on an H100, and 47 of each column `real`, on two
+H200s, the others on two H100s. The columns `cpu` contain only what was missed in a column of GPUs, and what cannot happen elsewhere.
+Of what is missed on GPUs:
 
 - What the CPU misses in the same shape too needs four ranks, two nodes, or a node with more than one rank.
 - broken_experts_wrapped, broken_ignored_by_fsdp: these scripts failed with NCCL and CUDA (a tensor that is not contiguous; `foreach`
