@@ -22,7 +22,7 @@ from compose_sim.engine.host.script_sources import read_sources
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
 from compose_sim.engine.run_folder.check_inputs import read_case, read_observed
-from compose_sim.engine.run_folder.retirement import delete
+from compose_sim.engine.run_folder.finished import delete
 from compose_sim.errors import ComposesimError, SpecError
 
 DEFAULTS = {  # of the cluster, as flags take them

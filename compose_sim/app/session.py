@@ -121,7 +121,7 @@ class Session:
         Raises ComposesimError if the run could not be started.
         """
         from compose_sim.engine.lifetime.orphans import remove_crashed
-        from compose_sim.engine.run_folder.retirement import discard_unstarted, retire
+        from compose_sim.engine.run_folder.finished import discard_unstarted, retire
 
         if self.plan.links:
             from compose_sim.engine.docker.network import Networks
@@ -173,10 +173,10 @@ class Session:
             with interrupts_raise():
                 return self._run(listener, player)
         except KeyboardInterrupt:
-            from compose_sim.engine.run_folder.record import read_state
-
             self.was_interrupted = True
             self.folder.append_event("stopping", reason="interrupted")
+            from compose_sim.engine.run_folder.record import read_state
+
             return self._report(read_state(self.folder)[1])
 
     def _run(self, listener: Listener, player: Player | None) -> Report:
@@ -288,7 +288,7 @@ class Session:
 
 def _prepare() -> None:
     """Import what the rest of the run needs, while this process waits for nodes to start."""
-    from compose_sim.app import run  # noqa: F401 - imported only to be there
+    from compose_sim.app import run  # noqa: F401 - imported ahead of its use
     from compose_sim.engine.run_folder.record import prepare_report
 
     prepare_report()

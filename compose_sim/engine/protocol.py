@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # commands that act on no node import less
+if TYPE_CHECKING:
     from compose_sim.core.faults.effects import Action
     from compose_sim.core.plan.model import Plan
     from compose_sim.engine.run_folder.folder import RunFolder

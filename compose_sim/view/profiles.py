@@ -15,9 +15,9 @@ from compose_sim.core.view.profiles import Profile
 from compose_sim.engine.run_folder.control_requests import new_id, send_request
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.finished import end_of
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import files_of_nodes, folder_of
-from compose_sim.engine.run_folder.retirement import end_of
 from compose_sim.errors import EngineError, SpecError
 from compose_sim.node.shared.progress_page import ProgressPage
 

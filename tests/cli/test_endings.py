@@ -17,8 +17,8 @@ from compose_sim.app.session import Session
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.protocol import Progress
+from compose_sim.engine.run_folder.finished import finished_runs
 from compose_sim.engine.run_folder.folder import runs_of
-from compose_sim.engine.run_folder.retirement import finished_runs
 from compose_sim.errors import EnvironmentMissingError
 from tests.cli.conftest import COMMAND, UP, WAITING, Project
 

@@ -13,7 +13,7 @@ from compose_sim.cli.run_lookup import run_option, select_folder
 from compose_sim.core.plan.debug_configuration import PORT, launch_file
 from compose_sim.core.plan.selectors import one_rank
 from compose_sim.engine.lifetime.attach import BreakpointWatch, relay, relay_editor, relay_typed, start_adapter
-from compose_sim.engine.run_folder.retirement import end_of
+from compose_sim.engine.run_folder.finished import end_of
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 
 

@@ -14,8 +14,8 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.selectors import chosen_ranks
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
+from compose_sim.engine.run_folder.finished import end_of
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.retirement import end_of
 
 
 @click.command("logs")

@@ -9,7 +9,7 @@ import click
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.run_lookup import everywhere_option, json_option
 from compose_sim.engine.lifetime.orphans import find_runs, forget_absent_runs
-from compose_sim.engine.run_folder.retirement import delete_finished
+from compose_sim.engine.run_folder.finished import delete_finished
 
 
 @click.command("prune")

@@ -19,9 +19,9 @@ from compose_sim.engine.host.answers import home_folder
 from compose_sim.engine.lifetime.orphans import state_of
 from compose_sim.engine.protocol import NodeStatus
 from compose_sim.engine.run_folder.clock import began_at
+from compose_sim.engine.run_folder.finished import finished_runs
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.record import read_state, verdict_of
-from compose_sim.engine.run_folder.retirement import finished_runs
 from compose_sim.errors import SpecError
 
 _LONGEST_SCRIPT = 40

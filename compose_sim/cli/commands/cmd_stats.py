@@ -12,9 +12,9 @@ from compose_sim.core.report.usage_table import usage_table, usage_values
 from compose_sim.core.state.fold import fold_events
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.engine.run_folder.event_tail import EventTail
+from compose_sim.engine.run_folder.finished import end_of
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.record import read_state
-from compose_sim.engine.run_folder.retirement import end_of
 
 _BETWEEN_LOOKS_S = 1.0  # nodes measure once a second
 

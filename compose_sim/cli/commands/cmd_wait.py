@@ -10,8 +10,8 @@ from compose_sim.cli.console import print_json, say
 from compose_sim.cli.run_lookup import json_option, run_option, seconds, select_folder
 from compose_sim.cli.views.report import final_line
 from compose_sim.core.units import format_seconds
+from compose_sim.engine.run_folder.finished import end_of
 from compose_sim.engine.run_folder.record import report_of
-from compose_sim.engine.run_folder.retirement import end_of
 
 TIMED_OUT = 124
 

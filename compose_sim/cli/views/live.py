@@ -1,6 +1,6 @@
 """Show a run while it is going: one merged log, and on a terminal a status line for each node below it.
 
-What describes events is imported when nodes have started, not before, when they would wait for it.
+What describes events is imported only after the nodes have started, so that they need not wait for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compose_sim.cli.console import echo, is_terminal, line_of_node, say
 from compose_sim.cli.views.service_links import links_of, service_line
 from compose_sim.cli.views.waiting import Waiting
 from compose_sim.core.events.event_data import printable
-from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.model import DRIVER, Plan
 from compose_sim.core.units import format_bytes, format_seconds
 from compose_sim.engine.run_folder.folder import RunFolder
 
@@ -209,7 +209,7 @@ class LiveListener(PlainListener):
 
 def _labels(plan: Plan) -> list[str]:
     """Return the prefixes of log lines."""
-    return [*(node.name for node in plan.nodes), *(["driver"] if plan.is_driven else [])]
+    return [*(node.name for node in plan.nodes), *([DRIVER] if plan.is_driven else [])]
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from compose_sim.core.plan.model import Plan, PlannedNode, short_folder
 from compose_sim.engine.local import actions, process_labels
 from compose_sim.engine.local.process_labels import LabeledProcess, agent_of, labeled_processes, without_ancestors
 from compose_sim.engine.local.reaper import ChildProcesses
-from compose_sim.engine.local.starters import Starters
+from compose_sim.engine.local.starters import Starters, shared_program
 from compose_sim.engine.local.zygote import Zygote
 from compose_sim.engine.project_owner import owner_of_process
 from compose_sim.engine.protocol import NodeStatus, Progress
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 MASTER = "master"
 _MASTER_LISTENS_WITHIN_S = 60.0
-_POLL_S, _POLL_FOR_RESTARTS_MS = 0.01, 100
-# Variables of a node that nothing reads before there are ranks.
-_READ_LATE = ("COMPOSESIM_", "NCCL_", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_", "NVIDIA_")
+_POLL_S = 0.01
+_POLL_FOR_RESTARTS_MS = 100
 
 
 class LocalEngine:
@@ -76,7 +75,7 @@ class LocalEngine:
     def start(self, plan: Plan, folder: RunFolder) -> None:
         """Start the master first, because the port is known only once it listens, then the first nodes."""
         self._folders[plan.run] = folder.path
-        program = next(filter(None, (_shared_program(plan, node) for node in plan.initial_nodes)), None)
+        program = next(filter(None, (shared_program(plan, node) for node in plan.initial_nodes)), None)
         with self._starters.opened(plan, folder, _environment(plan)) as zygote:
             with zygote.handing_over():
                 environment = {**_environment(plan), process_labels.NODE: MASTER}
@@ -91,7 +90,7 @@ class LocalEngine:
             address = f"127.0.0.1:{self._wait_for_port(plan, folder)}"
             with zygote.handing_over():
                 for node in plan.initial_nodes:
-                    self._start_node(zygote, plan, node, address, program=_shared_program(plan, node))
+                    self._start_node(zygote, plan, node, address, program=shared_program(plan, node))
 
     def keeping_starter(self) -> AbstractContextManager[None]:
         """Use one Python that has imported torch for all runs within this context."""
@@ -269,21 +268,9 @@ class LocalEngine:
         return last_event(path, name, "node-exited").get("exit_code") if path else None
 
     def _folder_of(self, run: str) -> Path | None:
-        found = (Path(process.folder) for process in labeled_processes(run))
-        return self._folders.get(run) or next(found, None)
-
-
-def _shared_program(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
-    """
-    Return what a node's ranks run, as arguments to `python`, if they can be forked from one Python that serves all nodes.
-
-    A node with separate variables needs a separate Python: some, such as OMP_NUM_THREADS, are read when torch is imported.
-    """
-    own = [name for name in node.environment if not name.startswith(_READ_LATE)]
-    if plan.launcher != "warm" or own or "--" not in node.command:
-        return None
-    end = node.command.index("--")
-    return (*(("-m",) if "--module" in node.command[:end] else ()), *node.command[end + 1 :])
+        if run in self._folders:
+            return self._folders[run]
+        return next((Path(process.folder) for process in labeled_processes(run)), None)
 
 
 def _environment(plan: Plan) -> dict[str, str]:

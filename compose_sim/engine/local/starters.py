@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.engine.local.process_labels import LabeledProcess, labeled_processes
 from compose_sim.engine.local.reaper import ChildProcesses
 from compose_sim.engine.local.zygote import Zygote
 from compose_sim.engine.run_folder.folder import RunFolder
+
+# Variables of a node that nothing reads before there are ranks.
+_READ_LATE = ("COMPOSESIM_", "NCCL_", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_", "NVIDIA_")
 
 
 class Starters:
@@ -67,3 +70,16 @@ class Starters:
             environment=environment,
             is_kept=self._keeps,
         )
+
+
+def shared_program(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
+    """
+    Return what a node's ranks run, as arguments to `python`, if they can be forked from one Python that serves all nodes.
+
+    A node with separate variables needs a separate Python: some, such as OMP_NUM_THREADS, are read when torch is imported.
+    """
+    own = [name for name in node.environment if not name.startswith(_READ_LATE)]
+    if plan.launcher != "warm" or own or "--" not in node.command:
+        return None
+    end = node.command.index("--")
+    return (*(("-m",) if "--module" in node.command[:end] else ()), *node.command[end + 1 :])

@@ -15,9 +15,9 @@ from contextlib import suppress
 
 from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.faults.commands import Intervention, intervention_from_dict, intervention_to_dict
+from compose_sim.engine.run_folder.finished import end_of
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS
-from compose_sim.engine.run_folder.retirement import end_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError, SpecError
 

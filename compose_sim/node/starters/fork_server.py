@@ -31,11 +31,9 @@ def import_torch(program: list[str], folder: str = ".") -> None:
     modules = ["torch.distributed", "torch.nn.parallel"]
     if _compiles(Path(folder, program[0])):
         modules.append("torch._dynamo")  # else a rank imports it on first use: rank/lazy_compiler.py
-    without_gpu = not Path("/dev/nvidiactl").exists()
-    if without_gpu:  # ranks will probably emulate a GPU; importing this sets up nothing
+    if not Path("/dev/nvidiactl").exists():  # ranks will probably emulate a GPU; importing this sets up nothing
         modules.append(f"{__package__.rpartition('.')[0]}.rank.emulate.emulator")
-    # With a GPU, CUDA's destructors may hang, as they would on a cluster.
-    with quick_exit.prepared() if without_gpu else contextlib.nullcontext():
+    with quick_exit.prepared():
         import_ahead(*modules)
 
 

@@ -9,12 +9,14 @@ import warnings
 
 
 def import_ahead(*modules: str) -> None:
-    """Import modules that scripts need. If one is missing or broken, the script's own import reports it."""
+    """Import modules that others will need. If one is missing or broken, a later import reports it."""
     # The garbage collector finds nothing to free while modules load, and takes a fifth of the time.
     gc.disable()
-    with warnings.catch_warnings(), contextlib.suppress(ImportError):
-        warnings.simplefilter("ignore")  # the user would not know where these come from
-        for module in modules:
-            importlib.import_module(module)
-    gc.freeze()  # so that a rank's first collection does not touch, and thereby copy, all those pages
-    gc.enable()
+    try:
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")  # the user would not know where these come from
+            for module in modules:
+                importlib.import_module(module)
+        gc.freeze()  # so that the first collection of a forked process does not touch, and thereby copy, all those pages
+    finally:
+        gc.enable()

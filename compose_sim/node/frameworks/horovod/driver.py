@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
         command = horovodrun_command(options, horovodrun, nodes=nodes, discovery=hosts.script, timeline=timeline)
         print("$", " ".join(command), flush=True)
         child = subprocess.Popen(
-            roles.command("horovodrun", os.environ.get("COMPOSESIM_IMPORT", "torch"), *command),
+            in_warm_python(command),
             env=public_environment(os.environ, programs=connections.programs, options=options),
             preexec_fn=partial(process.die_with, os.getpid()),
         )
@@ -87,6 +87,14 @@ def _end(child: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         child.kill()
         return child.wait()
+
+
+def in_warm_python(command: list[str]) -> list[str]:
+    """Return the command that runs horovodrun in a Python that has imported torch, unless it belongs to another Python."""
+    if Path(command[0]).parent != Path(sys.executable).parent:
+        return command
+    module = os.environ.get("COMPOSESIM_IMPORT", "torch")  # not in the environment of horovodrun
+    return roles.command("horovodrun", module, *command)
 
 
 class Hosts:

@@ -1,9 +1,9 @@
-"""Run horovodrun in a Python that has imported what horovodrun imports in a process that it forks.
+"""Run horovodrun in a Python that has already imported torch.
 
-Arguments of the role `horovodrun`: MODULE PROGRAM ARGS...
+Arguments of the role `horovodrun`: MODULE PROGRAM ARGS..., where PROGRAM is a script of this Python
 
-Before it starts a rank, horovodrun asks Horovod's extension whether it was built with gloo or MPI, which imports torch: 1.9 s,
-in which the nodes only wait. Here that is done while the nodes import torch themselves.
+Before it starts a rank, horovodrun forks a process that imports torch, only to ask whether Horovod was built with gloo or MPI.
+That takes 1.9 s, in which the nodes would wait. Here, torch is imported while the nodes import it too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import runpy
 import sys
 
 from ...shared import process
+from ...starters import quick_exit
 from ...starters.import_ahead import import_ahead
 
 
@@ -19,6 +20,7 @@ def main(arguments: list[str]) -> None:
     """Become horovodrun, and exit as it does."""
     module, program, *words = arguments
     process.set_command_line([sys.executable, program, *words])
-    import_ahead(module)
+    with quick_exit.prepared():
+        import_ahead(module)
     sys.argv = [program, *words]
     runpy.run_path(program, run_name="__main__")

@@ -25,6 +25,7 @@ from pathlib import Path
 from ...rank import instrument
 from ...shared import process, starter_protocol
 from ...shared.event_log import EventLog
+from ...starters import quick_exit
 from ...starters.fork_server import become_rank, run_rank, wake_on_child_exit
 from ...starters.import_ahead import import_ahead
 from . import ssh
@@ -253,7 +254,8 @@ def _serve(agent: int, descriptor: int) -> dict[str, str] | None:
     listener.listen(1024)
     server = start_sshd(Path(folder))
     instrument.install()
-    import_ahead(os.environ.get("COMPOSESIM_IMPORT", "torch"))
+    with quick_exit.prepared():
+        import_ahead(os.environ.get("COMPOSESIM_IMPORT", "torch"))
     starter = SshdStarter(link, listener, server)
     variables = starter.serve()
     if variables is None:

@@ -61,6 +61,7 @@ class RemotePdb(pdb.Pdb):
         return kept, kept.index(stack[current])
 
     def do_continue(self, arg: str) -> Any:
+        self._terminal.end_line()
         self._events.emit("breakpoint", phase="released")
         return super().do_continue(arg)
 
@@ -76,7 +77,7 @@ class _SocketFile:
     """
     The connection as a file. After it is closed, reads return the end of the file and writes are discarded.
 
-    An unfinished line is sent only when it is flushed, as prompts are: the terminal would take it for one.
+    An unfinished line is sent only when it is flushed: the terminal takes any unfinished line for a prompt.
     """
 
     encoding, errors = "utf-8", "replace"
@@ -107,6 +108,7 @@ class _SocketFile:
                 Path(path).chmod(0o600)  # whatever the umask; nobody can connect before we listen
                 listener.listen(1)
                 self._link, _ = listener.accept()
+                self._unsent = ""
                 Path(path).unlink()
         finally:
             os.close(descriptor)
@@ -128,8 +130,14 @@ class _SocketFile:
 
     def write(self, text: str) -> int:
         lines, newline, self._unsent = (self._unsent + text).rpartition("\n")
-        self._send(lines + newline)
+        if newline:
+            self._send(lines + newline)
         return len(text)
+
+    def end_line(self) -> None:
+        """Send the unfinished line as a line, because no prompt follows."""
+        if self._unsent:
+            self.write("\n")
 
     def flush(self) -> None:
         """Send the unfinished line."""

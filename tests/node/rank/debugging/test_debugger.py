@@ -94,3 +94,8 @@ def test_an_unfinished_line_is_sent_only_as_a_prompt() -> None:
         ours.sendall(b"|")
         terminal.flush()
         assert theirs.recv(4096) == b"|-> breakpoint()\n|(Pdb) "
+
+        print("x", end="", file=terminal)
+        terminal.end_line()  # `continue`: no prompt follows
+        terminal.end_line()
+        assert theirs.recv(4096) == b"x\n"

@@ -1,4 +1,4 @@
-"""Find the runs of a project that are over, wait for the end of one, and delete the folders of old ones."""
+"""Find the runs of a project that are over, wait for the end of one, and delete the folders of those that are not kept."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from compose_sim.cli.commands.cmd_down import command
+from compose_sim.engine.run_folder.finished import delete_finished, retire, size_of
 from compose_sim.engine.run_folder.folder import RunFolder, runs_of
 from compose_sim.engine.run_folder.location import runs_folder
-from compose_sim.engine.run_folder.retirement import delete_finished, retire, size_of
 from tests.builders import a_plan, a_report
 
 PLENTY = 1 << 40
