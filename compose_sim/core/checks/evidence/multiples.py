@@ -94,8 +94,8 @@ def _times_the_least(optimizer: Optimizer, steps: Mapping[int, SketchedStep]) ->
             return {}
         found[row] = times
     least = min(found.values(), default=1.0)
-    # Clipping divides all alike; if the larger ones are the mean itself, the others were divided on purpose.
-    is_clear = least < 1 + NEAR and abs(max(found.values(), default=1.0) - 1) > NEAR
+    # Clipping divides all alike; if the larger ones are exactly the mean, the others were divided on purpose.
+    is_clear = least < 1 + NEAR and abs(max(found.values(), default=1.0) - 1) > CLOSELY
     return {row: each / least for row, each in found.items()} if is_clear else {}
 
 

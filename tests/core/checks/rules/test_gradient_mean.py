@@ -133,6 +133,7 @@ def test_what_is_no_reduction_is_not_judged(used: Used, reason: str) -> None:
     [
         (1.0, 2.0, None, "failed"),
         (0.2, 2.0, None, "failed"),  # clipping divides all alike
+        (0.495, 2.0, None, "failed"),  # nearly to the half, by chance
         (0.5, 2.0, None, "not-applicable"),  # the mean itself beside its half: divided on purpose
         (1.0, 2.0, 0, "not-applicable"),  # DDP reduces all alike
         (1.0, 1.7, None, "not-applicable"),
