@@ -9,11 +9,11 @@ import warnings
 
 
 def import_ahead(*modules: str) -> None:
-    """Import modules that others will need. If one is missing or broken, a later import reports it."""
+    """Import modules that others will need. One that cannot be found is left to a later import; other errors are raised."""
     # The garbage collector finds nothing to free while modules load, and takes a fifth of the time.
     gc.disable()
     try:
-        with warnings.catch_warnings(), contextlib.suppress(Exception):
+        with warnings.catch_warnings(), contextlib.suppress(ImportError):
             warnings.simplefilter("ignore")  # the user would not know where these come from
             for module in modules:
                 importlib.import_module(module)
