@@ -37,8 +37,8 @@ Of what is missed on GPUs:
 - hard_pipeline_by_hand: with seven scripts at a time, a rank began 12 s later than another, which wasted-time reports.
 - broken_statistics_of_each_rank: its model is not wrapped, so on_cuda.py moves its parameters but not its statistics, and BatchNorm
   updates copies of these. Emulated GPUs behave the same.
-- broken_rest_never_divided, on two GPUs: clipping divided one step by 2.03, which the check took for a division on purpose. It has
-  been mended since, and a test of its sketches has been added.
+- broken_rest_never_divided, on two GPUs: clipping divided one step by 2.03, which the check took for a division on purpose. It is found
+  since that was mended.
 - hard_rollouts_of_rank_zero: on_cuda.py leaves what a generator draws on the CPU, so rank 0 sends by gloo what rank 1 expects by NCCL.
 - checkpoint-load is said of scripts of checkpoint-race: they load without map_location, which is a mistake only on GPUs.
 """
