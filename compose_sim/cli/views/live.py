@@ -1,6 +1,6 @@
 """Show a run while it is going: one merged log, and on a terminal a status line for each node below it.
 
-What describes events is imported only after the nodes have started, so that they need not wait for it.
+Modules that describe events are imported only when there are some, so that nodes need not wait for the import.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def _status(state: ClusterState) -> Table:
     table = Table.grid(padding=(0, 2))
     nodes = list(state.nodes.values())
     for node in nodes[:_MOST_STATUS_LINES]:
-        table.add_row(*_cells(node, state))
+        table.add_row(*_cells(node, state, phase_of(state, node.name)))
     if len(nodes) > _MOST_STATUS_LINES:
         rest = nodes[_MOST_STATUS_LINES:]
         phases = Counter(phase_of(state, node.name) for node in rest)
@@ -238,13 +238,11 @@ def _status(state: ClusterState) -> Table:
     return table
 
 
-def _cells(node: NodeState, state: ClusterState) -> list[str]:
-    from compose_sim.core.state.node_phase import phase_of
-
+def _cells(node: NodeState, state: ClusterState, phase: str) -> list[str]:
     ranks = [rank for rank in state.ranks.values() if rank.node == node.name]
     step = max((rank.step or 0 for rank in ranks), default=0)
     loss = next((rank.metric["loss"] for rank in ranks if isinstance(rank.metric.get("loss"), int | float)), None)
-    usage, phase = node.usage, phase_of(state, node.name)
+    usage = node.usage
     color = _PHASE_COLORS.get(phase, "yellow")
     return [
         f"[bold]{node.name}[/]",

@@ -1,4 +1,4 @@
-"""Import what takes long, in a process from which others are forked."""
+"""Import modules that take long to load, before other processes are forked."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Let processes exit without taking torch apart, such as ranks forked from one that has imported it.
+"""Let a process exit without taking torch apart, such as a rank that was forked from a process with torch.
 
-Python and C++ free at exit what a process has loaded, piece by piece, although the kernel frees it anyway. In a forked
-process this copies the pages that it shares with its parent: 80 MB and 0.1 s of CPU time for Python's part, 68 MB and
-0.2 s for that of C++ (torch 2.13). What a script made itself ends as in any Python: open files are flushed, exit handlers
-and destructors run. Only what nothing but a variable of one of torch's modules refers to is not destroyed.
+At exit, Python and C++ free piece by piece what a process has loaded, although the kernel frees all of it anyway. In a
+forked process this copies most pages that it shares with its parent. Row 10 of bench/results.md, "ranks exit", shows what is
+left. Whatever the script made ends as in any Python: open files are flushed, exit handlers and destructors run. The
+exception is an object that only torch's own modules refer to: it is not destroyed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def prepared() -> Iterator[None]:
     """
     Leave torch, imported in this context, as it is when this process or one forked from it exits.
 
-    Not on a machine with an NVIDIA GPU, where CUDA's destructors run: they may hang, and a user should see that here too.
+    This does nothing on a machine with an NVIDIA GPU: CUDA's destructors may hang, and a user should see that here too.
     """
     if Path("/dev/nvidiactl").exists():
         yield

@@ -3,7 +3,7 @@
 Arguments of the role `horovodrun`: MODULE PROGRAM ARGS..., where PROGRAM is a script of this Python
 
 Before it starts a rank, horovodrun forks a process that imports torch, only to ask whether Horovod was built with gloo or MPI.
-That takes 1.9 s, in which the nodes would wait. Here, torch is imported while the nodes import it too.
+The nodes would wait for that. Here, torch is imported while the nodes import it too.
 """
 
 from __future__ import annotations
