@@ -31,9 +31,9 @@ class _Config:
 
 
 class _NcclClass(type):
-    """The replacement for `torch.distributed.ProcessGroupNCCL`, which makes a gloo group."""
+    """The replacement for `torch.distributed.ProcessGroupNCCL` and its variants, which makes a gloo group."""
 
-    def __call__(cls, store: Any, rank: int, size: int, options: Any = None) -> Any:
+    def __call__(cls, store: Any, rank: int, size: int, options: Any = None, device_id: Any = None) -> Any:
         import torch.distributed as distributed
 
         timeout = getattr(options, "_timeout", None) or distributed.default_pg_timeout
@@ -45,22 +45,48 @@ class _NcclClass(type):
         return isinstance(value, distributed.ProcessGroupGloo)
 
 
+# The first has always been torch's NCCL. The second is since torch 2.15, which also has a variant for messages.
+_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+_BACKENDS = ("nccl", "nccl2", "nccl-lazy", "nccl-legacy")
+
+
 def emulate(c10d: Any) -> None:
     """Patch torch.distributed.distributed_c10d once it is imported, so that NCCL is available."""
     import torch.distributed
 
     distributed: Any = torch.distributed
-    nccl: Any = _NcclClass("ProcessGroupNCCL", (), {"Options": _Options, "__module__": "torch.distributed"})
+    for name in _CLASSES:
+        if name == _CLASSES[0] or hasattr(c10d, name):
+            nccl: Any = _NcclClass(name, (), {"Options": _Options, "__module__": "torch.distributed"})
+            setattr(c10d, name, nccl)
+            setattr(distributed, name, nccl)
     for module in (c10d, distributed):
-        module.ProcessGroupNCCL = nccl
         module.is_nccl_available = lambda: True
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)  # None in a torch without NCCL, which would print a warning
+    _register_nccl(c10d.Backend)
     # If the type of the default backend were NCCL, ProcessGroup's C++ code would make a CUDA tensor for a barrier.
-    c10d.Backend.backend_type_map["nccl"] = c10d.ProcessGroup.BackendType.GLOO
+    for name in _BACKENDS:
+        if name in c10d.Backend.backend_type_map:
+            c10d.Backend.backend_type_map[name] = c10d.ProcessGroup.BackendType.GLOO
     _accept_cpu_memory(c10d)
     _keep_barriers_on_cpu(c10d)
     _name_cuda_as_default(c10d)
+
+
+def _register_nccl(backend: Any) -> None:
+    """Register gloo under the names of NCCL where torch finds its own backends as plug-ins, as since torch 2.15."""
+    if not hasattr(backend, "_ensure_backend_registered"):
+        return
+    for name in _BACKENDS:
+        backend.register_backend(name, _make_group, extended_api=True, devices=["cuda"])
+
+
+def _make_group(requested: Any, options: Any) -> Any:
+    """Make the backend of a group: torch calls this with its DistributedBackendOptions."""
+    return torch.distributed.ProcessGroupGloo(
+        requested.store, requested.group_rank, requested.group_size, timeout=requested.timeout
+    )
 
 
 def _accept_cpu_memory(c10d: Any) -> None:
