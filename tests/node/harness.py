@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.core.events.observations import RankObserved, parse_rank
-from compose_sim.node.records.script import ObserverFailed
+from compose_sim.node.records.script import FeatureOff
 from tests.builders import PATIENCE_S
 
 NODE_CODE = Path(__file__).parents[2] / "compose_sim" / "node"
@@ -82,7 +82,7 @@ class Cluster:
         (file,) = (self.folder / "observations").glob(f"*.{rank}.0.jsonl")
         seen = parse_rank(file.name.split(".")[0], rank, file.read_text().splitlines())
         assert not seen.dropped
-        assert not list(seen.of(ObserverFailed))
+        assert not list(seen.of(FeatureOff))
         return seen
 
     def wait_for(self, condition: Callable[[], Any]) -> Any:

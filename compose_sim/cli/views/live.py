@@ -97,6 +97,8 @@ class PlainListener:
                 self.progress(f"rank {event.rank} waits at {where}. Attach to it: {join}")
             if event.kind == "service":
                 self.progress(service_line(event))
+            if event.kind == "feature-off":
+                self._print_once(message := str(event.data.get("message")), message)
             if event.kind == "hang":
                 self._print_once(f"hang at {event.t}", f"hang: {event.data.get('message')}{self._hang_limit}")
             if words := event_line(event, state):

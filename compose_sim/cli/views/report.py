@@ -102,7 +102,7 @@ def _may_come_from_emulation(report: Report, cause: Cause) -> bool:
     mentioned = re.search(
         r"cuda|gpu|(?<!left on )device|nccl", cause.message, re.IGNORECASE
     )  # any traceback has a `device` in it, and so has ENOSPC
-    return unasked and bool(mentioned) and "emulation of CUDA, not an error of the script" not in cause.text
+    return unasked and bool(mentioned) and cause.kind != "gap"
 
 
 def final_line(report: Report, *, skip: Sequence[str] = ()) -> str:

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from compose_sim.core.checks.consequences import first_cause
+from compose_sim.core.checks.unrecorded import why_not_judged
 from compose_sim.core.checks.wording import parameter_names, with_names
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.places import Place as ReportPlace
@@ -23,6 +24,7 @@ from compose_sim.core.report.report import Cause, CheckResult, CheckStatus
 from compose_sim.core.request.check_ids import IDS
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.node.records.record import Place
+from compose_sim.node.records.script import FeatureOff
 
 PASSED: Final = "passed"
 FAILED: Final = "failed"
@@ -160,6 +162,22 @@ def why_no_check(launcher: str) -> str:
 def _judge(name: str, case: Case) -> Result:
     if case.why_not and name != "hang":
         return not_applicable(case.why_not)
+    if case.observed.first(FeatureOff) or (case.single and case.single.first(FeatureOff)):
+        return _judge_as_far_as_recorded(name, case)
+    return _judged(name, case)
+
+
+def _judge_as_far_as_recorded(name: str, case: Case) -> Result:
+    """Judge, unless the check looks at records that part of the ranks' observers did not write."""
+    seen = case.observed.watched()
+    single = case.single.watched() if case.single else None
+    result = _judged(name, replace(case, observed=seen, single=single))
+    looked_at = (seen.looked_at or set()) | ((single.looked_at if single else None) or set())
+    why = next((why for each in (case.observed, case.single) if each and (why := why_not_judged(each, looked_at))), "")
+    return not_applicable(why) if why else result
+
+
+def _judged(name: str, case: Case) -> Result:
     try:
         result: Result = _module(name).judge(case)
     except Exception as error:  # noqa: BLE001 - an error in one check must not cost the user the report

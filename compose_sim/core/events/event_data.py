@@ -59,7 +59,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
         **{"world_size": int, "nodes": _TEXTS, "restart_count": int, "logs": ("dict", int)},
         **{"master_addr": str, "master_port": int},
     },
-    "start-failed": {"message": str, "hint": str},
+    "start-failed": {"message": str, "hint": str, "gap": bool},
     "rank-started": {"pid": int, "local_rank": int},
     "rank-exited": {**_EXIT, "signal": int, "oom": bool, "no_process_ids": bool, "stopped": bool, "reason": str},
     "usage": {
@@ -71,11 +71,12 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "service": {**_EXIT, "name": str, "phase": str, "words": str},
     "environment": {name: str for name in ("torch", "cuda", "nccl", "python", "platform", "paddle")},
     "init": {"phase": str, "backend": str, "world_size": int},
+    "feature-off": {"feature": str, "message": str},
     "step": {"step": int},
     "waited": {"what": str, "seconds": _NUMBER},
     "breakpoint": {"phase": str, "file": str, "line": int, "socket": str},
     "profiled": {"file": str, "first": int, "steps": int, "lag": _NUMBER, "why": str},
-    "exception": {"type": str, "message": str, "traceback": str, "hint": str},
+    "exception": {"type": str, "message": str, "traceback": str, "hint": str, "gap": str},
     "script-ended": _EXIT,
     "stalled": _WHEREABOUTS,
     "dumped": _WHEREABOUTS,
@@ -110,6 +111,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "waited": ("what", "seconds"),
     "numbers": ("values",),
     "service": ("name", "phase"),
+    "feature-off": ("feature", "message"),
 }
 
 

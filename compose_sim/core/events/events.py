@@ -42,6 +42,7 @@ KINDS_OF: Mapping[str, frozenset[str]] = {
             *("gpus", "start-failed", "command"),
             *(
                 "environment",
+                "feature-off",
                 "init",
                 "step",
                 "waited",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
@@ -22,6 +22,8 @@ Reader = Callable[[Any], Any]  # takes a value of JSON, returns that of a field;
 
 class _Records:
     """Look up records by type, of which none has subtypes."""
+
+    looked_at: set[type[Record]] | None  # the types that were looked up, if anybody wants to know
 
     @cached_property
     def _by_kind(self) -> Mapping[type[Record], Sequence[Record]]:
@@ -44,6 +46,8 @@ class _Records:
     def of(self, *kinds: type[Record]) -> Iterator[Record]: ...
     def of(self, *kinds: type[Record]) -> Iterator[Record]:
         """Yield the records of these kinds, in order."""
+        if self.looked_at is not None:
+            self.looked_at.update(kinds)
         if len(kinds) == 1:
             return iter(self._by_kind.get(kinds[0], ()))
         return (each for each in self.all() if type(each) in kinds)
@@ -58,6 +62,8 @@ class _Records:
     def last(self, *kinds: type[Record]) -> Record | None: ...
     def last(self, *kinds: type[Record]) -> Record | None:
         """Return the last record of these kinds."""
+        if self.looked_at is not None:
+            self.looked_at.update(kinds)
         return next((each for each in reversed(self.all()) if type(each) in kinds), None)
 
 
@@ -70,6 +76,7 @@ class RankObserved(_Records):
     local_rank: int = 0
     records: tuple[Record, ...] = ()
     dropped: int = 0  # lines that were torn by a crash, are of an unknown kind, or hold values of the wrong type
+    looked_at: set[type[Record]] | None = field(default=None, compare=False)
 
     def all(self) -> Sequence[Record]:
         return self.records
@@ -80,6 +87,13 @@ class Observed(_Records):
     """What the ranks of a run observed, by rank; empty if nothing was."""
 
     ranks: Mapping[int, RankObserved]
+    looked_at: set[type[Record]] | None = field(default=None, compare=False)
+
+    def watched(self) -> Observed:
+        """Return the same, noting in `looked_at` which types of records are looked up."""
+        looked_at: set[type[Record]] = set()
+        ranks = {rank: replace(each, looked_at=looked_at) for rank, each in self.ranks.items()}
+        return Observed(ranks=ranks, looked_at=looked_at)
 
     def __iter__(self) -> Iterator[RankObserved]:
         """Iterate over the ranks in order."""

@@ -31,7 +31,8 @@ class Cause:
     rank: Annotated[int | None, "The rank to which it happened"] = None
     kind: Annotated[
         str,
-        "exception, exit, signal, oom, teardown, hang, timeout, start, engine, check (a check failed), "
+        "exception, gap (composesim does not support this torch), exit, signal, oom, teardown, hang, timeout, start, engine, "
+        "check (a check failed), "
         "coverage (too little could be judged) or expectation (an expectation of a scenario was not met)",
     ]
     message: Annotated[str, "What happened; the first line says it in short"]

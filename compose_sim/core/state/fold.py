@@ -17,6 +17,7 @@ from compose_sim.core.state.state import ClusterState, Failure, initial_state
 
 # When a line was printed is an estimate, and another one if the log is read again.
 _OF_LINES = ("log", "metric", "numbers")
+_MOST_NOTES = 40
 
 
 def fold_all(plan: Plan, events: Iterable[Event]) -> ClusterState:
@@ -86,6 +87,11 @@ def _on_note(state: ClusterState, event: Event) -> ClusterState:
     return state if message in state.notes else replace(state, notes=(*state.notes, message))
 
 
+def _on_feature_off(state: ClusterState, event: Event) -> ClusterState:
+    """Note what ranks cannot do with their torch; a script may have written the event, so there are not many of them."""
+    return _on_note(state, event) if len(state.notes) < _MOST_NOTES else state
+
+
 def _on_ended(state: ClusterState, event: Event) -> ClusterState:
     """Store how the master ended the run; a run that passed needs no reason."""
     passed = bool(event.data.get("passed"))
@@ -119,6 +125,7 @@ _HANDLERS: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
     "environment": _on_environment,
     "hang": _on_hang,
     "note": _on_note,
+    "feature-off": _on_feature_off,
     "ended": _on_ended,
     "ready": fold_driver.on_ready,
     "stopping": _on_stopping,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.state.load import Load
-from compose_sim.core.state.state import ClusterState, Failure, NodeState, RankState, Round, Usage
+from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState, RankState, Round, Usage
 
 _STOPPED = (137, 143)  # by SIGKILL or SIGTERM
 
@@ -89,7 +89,7 @@ def _on_start_failed(state: ClusterState, event: Event) -> ClusterState:
     hint = str(event.data.get("hint", ""))
     failure = Failure(
         t=event.t,
-        kind="start",
+        kind=GAP if event.data.get("gap") else "start",
         node=event.node,
         message=str(event.data.get("message", "")),
         traceback=f"Try: {hint}" if hint else "",

@@ -11,7 +11,7 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.state import inner_exception
 from compose_sim.core.state.fold_driver import new_numbers
 from compose_sim.core.state.rank_places import is_on
-from compose_sim.core.state.state import ClusterState, Failure, NodeState, RankState, Round
+from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState, RankState, Round
 
 _PHASES = ["starting", "init", "running", "ended", "exited"]
 _MOST_HALTS = 100
@@ -106,13 +106,13 @@ def _note_steps(state: ClusterState, event: Event, steps: Sequence[tuple[int, fl
 def _on_exception(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
     message = inner_exception.describe(data.get("type") or "Exception", data.get("message") or "")
-    hint = data.get("hint", "")
+    hint, gap = data.get("hint", ""), data.get("gap", "")
     failure = Failure(
         t=event.t,
-        kind="exception",
+        kind=GAP if gap else "exception",
         node=event.node,
         rank=event.rank,
-        message=message,
+        message=f"{gap}: {message}" if gap else message,
         traceback="\n".join(part.rstrip() for part in (data.get("traceback", ""), hint) if part),
         generation=event.generation,
     )

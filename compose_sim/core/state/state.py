@@ -13,12 +13,15 @@ from compose_sim.core.state.load import NO_LOAD, Load
 _MOST_METRICS = 1000  # names; a script may print any
 
 
+GAP = "gap"  # the kind of a failure of composesim, with a part of torch that it does not support
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """One thing that went wrong on a rank or a node."""
 
     t: float
-    kind: str  # exception, exit, signal, oom, teardown, start, engine, hang
+    kind: str  # exception, gap, exit, signal, oom, teardown, start, engine, hang
     node: str | None = None
     rank: int | None = None
     message: str = ""

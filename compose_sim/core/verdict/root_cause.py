@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compose_sim.core.state.fault_attribution import fault_of, is_excused
-from compose_sim.core.state.state import ClusterState, Failure, NodeState
+from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState
 
 _CONSEQUENCE_WITHIN_S = 5.0
 _CLOSED = "connection closed"  # by the end of the node, before composesim could stop it
@@ -81,7 +81,7 @@ def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
         # Slurm has killed the rank before the agent, which does not know why.
         who = node.name if node.has_memory_limit else "this machine"
         return replace(failure, kind="oom", message=f"rank {failure.rank} was killed: {who} ran out of memory")
-    if failure.rank is not None or failure.kind == "start" or not node or node.exit_code in _GOOD_ENDS:
+    if failure.rank is not None or failure.kind in ("start", GAP) or not node or node.exit_code in _GOOD_ENDS:
         return failure  # the exit code of a node that composesim stopped later does not explain why it was lost
     if node.was_stopped and not failure.message.endswith(_CLOSED):
         return replace(failure, message=f"composesim stopped {failure.message.replace(' was lost: ', ': ', 1)}")
@@ -106,7 +106,7 @@ def _raised_before(state: ClusterState, first: Failure) -> Failure | None:
 
     A rank closes its connections while it exits, which may take longer than the others need to fail and to be noticed.
     """
-    if first.kind != "exception":  # the others get their time when they are noticed
+    if first.kind not in ("exception", GAP):  # the others get their time when they are noticed
         return None
     raised = [rank.exception for rank in state.ranks.values() if rank.exception and rank.exception.t < first.t]
     raised = [

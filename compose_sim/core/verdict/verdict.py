@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from compose_sim.core.state.fault_attribution import active_faults, is_due_back, is_excused
-from compose_sim.core.state.state import ClusterState, Failure
+from compose_sim.core.state.state import GAP, ClusterState, Failure
 from compose_sim.core.verdict.root_cause import blame_fault, first_cause
 
 VerdictWord = Literal["passed", "failed", "inconclusive", "hung", "timeout", "interrupted"]
@@ -71,7 +71,8 @@ def judge(state: ClusterState, outputs: Mapping[str, str] | None = None) -> Verd
         killed = "composesim was killed before it saw how" if not state.stopping else "it is not known how"
         message = f"{killed} {unknown} ended"
         return Verdict(word="inconclusive", cause=Failure(t=state.last_t, kind="engine", message=message))
-    return Verdict(word="failed", cause=cause)
+    is_script = cause is None or cause.kind != GAP  # else it is not known what the script would have done
+    return Verdict(word="failed" if is_script else "inconclusive", cause=cause)
 
 
 def _counted(state: ClusterState) -> tuple[str, ...]:

@@ -12,12 +12,12 @@ from types import FrameType
 from typing import Any, Callable
 
 from ..records.record import Place, Record
-from ..records.script import ObserverFailed
 from ..shared.event_log import EventLog
 from ..shared.frames import is_user_code
 from ..shared.progress_page import ProgressPage, WaitIn
 from .observations import Observations
 from .step_times import Times
+from .torch_hooks import describe, features
 
 _SHORTEST_WAIT_S = 0.1
 _LONGER_BY = 1.1  # than the longest wait with an event so far: a few events per run, not one per collective
@@ -73,10 +73,9 @@ class RankContext:
         """Return `function(context, *values)`, or None if it raises: an observer's error must not reach the script."""
         try:
             return function(self, *values)
-        except Exception:  # noqa: BLE001 - this runs inside somebody's training
-            if observer not in self.failed:
-                self.failed.add(observer)
-                self.note(ObserverFailed(observer, traceback.format_exc()))
+        except Exception as error:  # noqa: BLE001 - this runs inside somebody's training
+            self.failed.add(observer)
+            features.switch_off(features.feature_of(observer), describe(error), traceback.format_exc())
             return None
 
     def count_step(self) -> None:

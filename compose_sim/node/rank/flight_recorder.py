@@ -83,8 +83,10 @@ def _recorded() -> dict[str, Any] | None:
     """Return what torch has recorded; of NCCL if that has been used. The pickle comes from torch in this very process."""
     for name in _RECORDERS:
         read = _function(name)
+        if read is None:
+            continue
         with _without_compiler():
-            recorded = pickle.loads(read()) if read else {}
+            recorded = pickle.loads(read())
         if recorded.get("entries"):
             found: dict[str, Any] = recorded
             return found

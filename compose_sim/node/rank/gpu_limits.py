@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..shared.import_hooks import after_import
+from .torch_hooks import after_import
 
 _YIELD = 2  # cudaDeviceScheduleYield, and the driver's CU_CTX_SCHED_YIELD
 

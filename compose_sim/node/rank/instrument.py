@@ -7,10 +7,9 @@ import platform
 import sys
 from typing import Any
 
-from ..records.script import LaunchEnvironment, ScriptEnd
+from ..records.script import FeatureOff, LaunchEnvironment, ScriptEnd
 from ..shared import emulation
 from ..shared.event_log import EventLog
-from ..shared.import_hooks import after_import
 from ..shared.progress_page import ProgressPage
 from . import context as rank_context
 from . import fault_handler, flight_recorder, lazy_compiler, slow_gpu, stack_signal
@@ -18,6 +17,7 @@ from .context import RankContext, describe_error, variable_number
 from .gpu_limits import loaded_library
 from .observations import Observations
 from .observers import OBSERVERS
+from .torch_hooks import after_import, features
 
 _VERSIONS_EMITTED = "instrument.versions_emitted"
 _first = False
@@ -46,6 +46,7 @@ def begin(events: EventLog, *, first: bool) -> None:
         mode=os.environ.get("COMPOSESIM_CHECK", ""),
     )
     rank_context.begin(context)
+    features.report_to(_report_off)
     stack_signal.install(context.progress)
     fault_handler.install(events)
     context.note(
@@ -88,6 +89,14 @@ def _call(observer: Any, name: str, context: RankContext) -> None:
     function = getattr(observer, name, None)
     if function is not None:
         context.guard(observer.__name__, function)
+
+
+def _report_off(feature: str, sentence: str, traceback: str) -> None:
+    """Report a feature that torch does not support, or whose code has raised."""
+    context = rank_context.here()
+    if context is not None:
+        context.note(FeatureOff(feature, sentence, traceback))
+        context.events.emit("feature-off", feature=feature, message=sentence)
 
 
 def _raised() -> str | None:

@@ -14,7 +14,7 @@ import sys
 from types import CodeType, ModuleType
 from typing import Any
 
-from ..shared.import_hooks import after_import, wrap
+from .torch_hooks import after_import, wrap
 
 _COMPILER = "torch._dynamo"
 _NOT_COMPILED = "__dynamo_disable"  # on a function: what torch calls instead, to keep the compiler out

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ..records.record import Place, Record
-from ..records.script import ObserverFailed
+from ..records.script import FeatureOff
 from ..shared.event_log import clock_of
 
 _MOST_KEPT = 500
@@ -113,4 +113,5 @@ def encode(record: Record | str, t: float) -> str:
     try:
         return f'{{"kind":"{record.kind}","t":{t:.6f},{to_json(vars(record))[1:]}\n'
     except Exception:  # noqa: BLE001 - such as an object of the script that raises when it is printed
-        return encode(ObserverFailed(record.kind, traceback.format_exc()), t)
+        why = f"a record of the kind {record.kind} cannot be written"
+        return encode(FeatureOff(record.kind, why, traceback.format_exc()), t)

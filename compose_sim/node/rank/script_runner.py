@@ -127,9 +127,10 @@ def run_alone(program: UserProgram, events: EventLog, *, end: Callable[[], None]
         exit_code = _exit_code(error.code)
         raise
     except BaseException as error:
-        hint = _hint(error)
+        gap = own_failure.gap(error)
+        hint = own_failure.HINT if gap else _hint(error)
         _hide_our_frames(error)
-        _report_exception(events, error, hint)
+        _report_exception(events, error, hint, gap)
         exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
         raise
     finally:
@@ -155,17 +156,14 @@ def _exit_code(code: Any) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def _report_exception(events: EventLog, error: BaseException, hint: str) -> None:
+def _report_exception(events: EventLog, error: BaseException, hint: str, gap: str) -> None:
     report = traceback.TracebackException(type(error), error, error.__traceback__)
     text = "".join(report.format())
-    events.emit("exception", type=type(error).__name__, message=str(report), traceback=text, hint=hint)
+    events.emit("exception", type=type(error).__name__, message=str(report), traceback=text, hint=hint, gap=gap)
 
 
 def _hint(error: BaseException) -> str:
-    """Return whether the emulation failed, which launcher to use, or how to install a package that is missing; else ""."""
-    gap = own_failure.hint(error)
-    if gap:
-        return gap
+    """Return which launcher to use, or how to install a package that is missing; else ""."""
     # The launcher env sets no run id. With one rank per node, it leaves it to the script to start more.
     started = "TORCHELASTIC_RUN_ID" in os.environ or os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
     if started and type(error).__module__ == "torch.multiprocessing.spawn" and "init_process_group" in str(error):

@@ -34,8 +34,9 @@ class RaisedAfterTraining(Record):
 
 
 @dataclass(frozen=True)
-class ObserverFailed(Record):
-    """An observer raised, and has stopped observing."""
+class FeatureOff(Record):
+    """Part of what observers record is missing: torch lacks a private name that it needs, or its code has raised."""
 
-    observer: str  # the module of the observer
-    traceback: str
+    feature: str  # the module of the observer, or the kind of the record that could not be written
+    why: str  # in words, with the version of torch
+    traceback: str = ""

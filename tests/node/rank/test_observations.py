@@ -11,7 +11,7 @@ from compose_sim.core.events.observations import parse_rank
 from compose_sim.node.rank.observations import Observations
 from compose_sim.node.records.models import LossValue, TensorHashes
 from compose_sim.node.records.record import Record
-from compose_sim.node.records.script import ObserverFailed
+from compose_sim.node.records.script import FeatureOff
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def test_a_record_that_cannot_be_encoded_is_noted_and_takes_no_other_with_it(obs
     first, failed, last = written(observations)
     assert isinstance(first, LossValue)
     assert isinstance(last, LossValue)
-    assert isinstance(failed, ObserverFailed)
-    assert failed.observer == "tensor-hashes"
+    assert isinstance(failed, FeatureOff)
+    assert failed.feature == "tensor-hashes"
     assert "no text" in failed.traceback
 
 

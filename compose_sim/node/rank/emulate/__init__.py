@@ -14,6 +14,7 @@ from typing import Any
 
 from ...shared.emulation import VARIABLE, is_on
 from ...shared.import_hooks import after_import
+from . import support
 
 installed = False
 # In ranks, and in processes that import the package
@@ -34,6 +35,11 @@ def install() -> None:
 
 def _emulate(torch: Any) -> None:
     """Set up torch, which has just been imported; modules that torch imports later have their own hooks."""
-    from . import emulator
+    support.require()
 
-    emulator.start(int(os.environ[VARIABLE]))
+    def start() -> None:
+        from . import emulator
+
+        emulator.start(int(os.environ[VARIABLE]))
+
+    support.attempt(start)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
-from ...shared.import_hooks import after_import
+from ...shared import import_hooks
+from ..torch_hooks import after_import, features, private_names
 from . import (
     accelerator,
     amp,
@@ -26,6 +27,7 @@ from . import (
     refusals,
     storages,
     streams,
+    support,
     tags,
     tensors,
     workers,
@@ -57,11 +59,14 @@ def start(count: int) -> None:
     """Show this many emulated devices."""
     devices.show(count)
     for part in _PARTS:
+        # A part replaces each name that torch has. If some are missing, only what uses these is not emulated.
+        private_names.check(features.feature_of(part.__name__))
         part.install()
     workers.let_threads_emulate()
+    _require("torch.distributed.distributed_c10d", groups.emulate)
+    _require("torch.distributed", collectives.emulate)
+    _require("torch.nn.parallel.distributed", collectives.emulate_ddp)
     after_import("torch.multiprocessing.reductions", workers.let_queues_carry_devices)
-    after_import("torch.distributed.distributed_c10d", groups.emulate)
-    after_import("torch.distributed", collectives.emulate)
     after_import("torch.backends.cudnn", _show_cudnn)
     for module, refuse in refusals.IMPORTED.items():
         after_import(module, refuse)
@@ -71,7 +76,11 @@ def start(count: int) -> None:
     after_import("torch.distributed.tensor", meshes.shard_attention)
     after_import("torch.distributed.tensor._dispatch", meshes.emulate_dispatch)
     after_import("torch.distributed.tensor.parallel.loss", meshes.emulate_loss)
-    after_import("torch.nn.parallel.distributed", collectives.emulate_ddp)
+
+
+def _require(name: str, emulate: Callable[[Any], None]) -> None:
+    """Emulate this part of torch once it has been imported; without it, there is no emulation."""
+    import_hooks.after_import(name, lambda module: support.attempt(lambda: emulate(module)))
 
 
 def _show_cudnn(cudnn: Any) -> None:

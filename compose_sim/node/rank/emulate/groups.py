@@ -10,7 +10,7 @@ import torch
 
 from ...shared.import_hooks import wrap
 from .. import context as rank_context
-from . import devices
+from . import devices, own_failure
 from .devices import CPU
 from .meeting import tensors_in
 
@@ -102,7 +102,8 @@ def _accept_cpu_memory(c10d: Any) -> None:
         if device is not None:  # C++ would use that device
             devices.index_without_use(device)
             options["device_id"] = None
-        made = original(*arguments, **options)
+        with own_failure.within_torch():
+            made = original(*arguments, **options)
         group = made[0] if isinstance(made, tuple) else made
         if isinstance(group, c10d.ProcessGroup):
             backends = _backends(group)

@@ -13,8 +13,8 @@ import sys
 from types import ModuleType
 from typing import Any, Callable
 
-from ...shared.import_hooks import after_import
 from ..context import RankContext, here
+from ..torch_hooks import after_import
 
 before: list[Callable[[RankContext, Any, dict[str, Any]], None]] = []
 after: list[Callable[[RankContext, bool], None]] = []
@@ -64,4 +64,4 @@ def _after_dynamo(_: ModuleType) -> None:
 
 def _call(functions: list[Callable[..., None]], context: RankContext, *values: Any) -> None:
     for function in functions:
-        context.guard(__name__, function, *values)
+        context.guard(function.__module__, function, *values)

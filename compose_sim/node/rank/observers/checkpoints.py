@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from ...records.precautions import LoadedElsewhere, LoadedState
-from ...shared.import_hooks import after_import, wrap
 from ..context import IN_CHECKPOINT, RankContext, here, place
+from ..torch_hooks import after_import, wrap
 
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
 _MOST_NAMES, _MOST_NOTED, _DEPTH = 5, 20, 3

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from ...records.precautions import Clip, ShardScaling
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
+from ..torch_hooks import after_import, wrap
 from . import backward, sketches
 from .training import follow_steps
 

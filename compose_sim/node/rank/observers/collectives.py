@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ...records.process_groups import Collective, CollectiveFailed, LaterCollectives, UntrackedWait
-from ...shared.import_hooks import after_import
 from ..context import RankContext, describe_error, here, place
+from ..torch_hooks import after_import
 from . import collective_calls, gathers
 
 _OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")

@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ...records.devices_and_files import DeviceChosen
-from ...shared.import_hooks import after_import, wrap
 from ..context import here, place
+from ..torch_hooks import after_import, wrap
 
 _MOST_NOTED = 20
 _INDEX = re.compile(r"^cuda:(\d+)$")

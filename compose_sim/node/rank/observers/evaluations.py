@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from ...records.models import EvaluatedModel, TensorRow, WeightsBeforeWrapping
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
+from ..torch_hooks import after_import, wrap
 from . import states
 from .models import count_made, living
 from .optimizers import parameters_that_stepped

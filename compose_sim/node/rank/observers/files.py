@@ -20,8 +20,8 @@ from typing import Any, Callable
 from ...records.devices_and_files import FileOp, FileUse, VariableSet
 from ...records.record import Place
 from ...shared.frames import is_user_code
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
+from ..torch_hooks import after_import, wrap
 from .collectives import note_untracked_wait
 
 _EVENTS = frozenset({"open", "os.rename", "os.putenv", "fcntl.flock", "fcntl.lockf"})

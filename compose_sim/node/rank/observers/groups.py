@@ -14,9 +14,9 @@ from ...records.process_groups import InitProcessGroup, ProcessGroup
 from ...records.record import Place
 from ...shared import emulation
 from ...shared.frames import is_user_code
-from ...shared.import_hooks import after_import, wrap
 from .. import flight_recorder, stack_signal, teardown
 from ..context import RankContext, here, place, variable_number
+from ..torch_hooks import after_import, wrap
 
 _LIBRARIES = ("transformers", "lightning", "pytorch_lightning", "accelerate")  # which report by themselves
 _OF_NODES = re.compile(

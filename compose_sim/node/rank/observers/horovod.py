@@ -8,9 +8,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Callable
 
-from ...shared.import_hooks import after_import, wrap
 from .. import stack_signal
 from ..context import here
+from ..torch_hooks import after_import, wrap
 
 
 def install() -> None:

@@ -12,8 +12,8 @@ from typing import Any, Callable
 
 from ...records.data import Batch, Join
 from ...records.record import Place
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
+from ..torch_hooks import after_import, wrap
 from .iterations import Iteration, TrackedLoader, epoch_marks, known_loaders, loader_of, remember_place
 from .samples import rows_of
 

@@ -14,8 +14,8 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable
 
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place, where
+from ..torch_hooks import after_import, wrap
 from . import collectives
 
 _BLOCKING = ("send", "recv", "send_object_list", "recv_object_list")

@@ -19,9 +19,9 @@ from ...records.gradients import SHARDED
 from ...records.models import DdpModel, LocalBatchNorm, UnusedParameters
 from ...records.process_groups import DdpForward
 from ...records.record import Place
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place, where
 from ..observations import encoded
+from ..torch_hooks import after_import, wrap
 
 PENDING, FLUSHED = "models.pending", "models.flushed"
 MOST_NAMES = 20

@@ -11,9 +11,9 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from ...records.models import OptimizerStep, SteppedModel
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
 from ..observations import encoded
+from ..torch_hooks import after_import, wrap
 from . import gradients, sketches, states
 from .models import FLUSHED, MOST_NAMES, Model, living, sampled
 from .training import follow_steps

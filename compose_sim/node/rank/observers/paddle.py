@@ -12,9 +12,9 @@ import time
 from types import ModuleType
 from typing import Any, Callable
 
-from ...shared.import_hooks import after_import, wrap
 from .. import stack_signal
 from ..context import here
+from ..torch_hooks import after_import, wrap
 
 _PATIENCE_S, _LOOK_S = 30.0, 0.02  # after that Paddle itself reports that nobody is there
 _STEPPING = "paddle.stepping"

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ...records.data import LoaderRanks, RandomDraws, TrainingForward
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, in_child, place
+from ..torch_hooks import after_import, wrap
 from .iterations import Iteration
 from .loaders import ACTIVE, BEGUN, FETCHING, WHEN_TAKEN, guard
 from .samples import bytes_of, rows_of

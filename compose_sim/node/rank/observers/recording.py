@@ -8,8 +8,8 @@ import weakref
 from typing import Any, Callable
 
 from ...records.replays import RecordingStopped
-from ...shared.import_hooks import after_import
 from ..context import RankContext, here
+from ..torch_hooks import after_import
 from . import backward, training
 from .loaders import indices_of
 

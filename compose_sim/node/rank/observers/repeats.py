@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from ...records.models import RepeatedPass
-from ...shared.import_hooks import after_import
 from ..context import RankContext, here
+from ..torch_hooks import after_import
 from . import states
 from .collectives import issued
 

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ...records.replays import ReplayFailed
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here
 from ..replay import meshes
+from ..torch_hooks import after_import, wrap
 from . import training
 
 _REPLAYER = "replaying.replayer"

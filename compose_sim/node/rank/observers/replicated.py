@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 from ...records.precautions import ReplicatedTensor
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
+from ..torch_hooks import after_import, wrap
 from . import states
 
 _COUNTS = "replicated.counts"

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ...records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
-from ...shared.import_hooks import after_import, wrap
 from ..context import RankContext, here, place
+from ..torch_hooks import after_import, wrap
 from . import backward, parameter_names
 from .collectives import issued
 from .models import clean, copied_model, living

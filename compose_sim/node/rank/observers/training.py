@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any, Callable
 
-from ...shared.import_hooks import after_import, wrap
+from ..torch_hooks import after_import, wrap
 
 
 class Hooks:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...shared.import_hooks import after_import, wrap
+from ..torch_hooks import after_import, wrap
 from . import shards
 
 Gradients = list[Any]  # a tensor or None for each parameter, in the optimizer's order

@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ...shared.import_hooks import after_import, wrap
+from ..torch_hooks import after_import, wrap
 
 
 def allow_any_shape() -> None:

@@ -1,0 +1,112 @@
+"""Say which checks could not judge because part of what ranks record was off, such as with a torch that is too new."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.data import (
+    Batch,
+    EpochProgress,
+    Join,
+    LoaderInfo,
+    LoaderRanks,
+    RandomDraws,
+    TrainingForward,
+)
+from compose_sim.node.records.devices_and_files import DeviceChosen, FileUse, TrainerLibraries, VariableSet
+from compose_sim.node.records.gradients import DetachedInLoss, ParameterNames, SketchedStep, SketchedTensors
+from compose_sim.node.records.models import (
+    DdpModel,
+    EvaluatedModel,
+    LocalBatchNorm,
+    LossValue,
+    OptimizerStep,
+    RepeatedPass,
+    RunningStatistics,
+    TensorHashes,
+    TensorTable,
+    UnusedParameters,
+    WeightsBeforeWrapping,
+)
+from compose_sim.node.records.precautions import Clip, LoadedElsewhere, LoadedState, ReplicatedTensor, ShardScaling
+from compose_sim.node.records.process_groups import (
+    Collective,
+    CollectiveFailed,
+    DdpForward,
+    InitProcessGroup,
+    LaterCollectives,
+    ProcessGroup,
+    UntrackedWait,
+)
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.replays import (
+    RecordedModels,
+    RecordedStep,
+    RecordingStopped,
+    ReplayedStep,
+    ReplayEnd,
+    ReplayFailed,
+    ReplayMisaligned,
+)
+from compose_sim.node.records.script import FeatureOff, RaisedAfterTraining, ScriptEnd
+from compose_sim.node.records.timings import StepTimes
+
+_Kinds = tuple[type[Record], ...]
+_LOADED: _Kinds = (LoaderInfo, EpochProgress, Batch, LoaderRanks)
+_REPLAYED: _Kinds = (
+    RecordedModels, RecordedStep, RecordingStopped, ReplayedStep, ReplayEnd, ReplayFailed, ReplayMisaligned,
+)  # fmt: skip
+_COUNTED: _Kinds = (ScriptEnd, FileUse)  # they hold the number of steps and of synchronizations so far
+
+# Which records are missing or wrong if an observer is off: those that it writes, and those that hold what it counts.
+DEPENDING: Mapping[str, _Kinds] = {
+    "backward": (UnusedParameters, OptimizerStep, LossValue, DetachedInLoss, SketchedStep, StepTimes, RepeatedPass),
+    "checkpoints": (LoadedState, LoadedElsewhere, StepTimes),
+    "clipping": (Clip, ShardScaling),
+    "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, DetachedInLoss, *_COUNTED),
+    "devices": (DeviceChosen,),
+    "endings": (RaisedAfterTraining,),
+    "evaluations": (EvaluatedModel, WeightsBeforeWrapping),
+    "files": (FileUse, VariableSet, UntrackedWait),
+    "gathers": (DetachedInLoss,),
+    "gradients": (UnusedParameters, OptimizerStep),
+    "groups": (InitProcessGroup, ProcessGroup, TrainerLibraries),
+    "horovod": (Collective, InitProcessGroup, ProcessGroup, *_COUNTED),
+    "loaders": (*_LOADED, Join, RandomDraws, TrainingForward, *_REPLAYED),
+    "losses": (LossValue,),
+    "messages": (UntrackedWait,),
+    "models": (
+        DdpModel,
+        DdpForward,
+        UnusedParameters,
+        LocalBatchNorm,
+        OptimizerStep,
+        TensorTable,
+        TensorHashes,
+        *_COUNTED,
+    ),
+    "optimizers": (OptimizerStep, TensorTable, TensorHashes, SketchedTensors, SketchedStep, *_COUNTED),
+    "paddle": (Collective, InitProcessGroup, ProcessGroup, OptimizerStep, *_COUNTED),
+    "parameter_names": (ParameterNames,),
+    "randomness": (RandomDraws, TrainingForward, LoaderRanks),
+    "recording": _REPLAYED,
+    "repeats": (RepeatedPass,),
+    "replay": _REPLAYED,
+    "replaying": _REPLAYED,
+    "replicated": (ReplicatedTensor,),
+    "running_statistics": (RunningStatistics,),
+    "sketches": (SketchedTensors, SketchedStep, WeightsBeforeWrapping, ParameterNames),
+    "states": (TensorTable, TensorHashes),
+    "timings": (StepTimes,),
+    "training": (OptimizerStep, TensorTable, TensorHashes, Clip, *_COUNTED, *_REPLAYED),
+}
+
+
+def why_not_judged(observed: Observed, looked_at: Collection[type[Record]]) -> str:
+    """Return why a check that looked at these kinds of records has seen too little; "" if all of them were recorded."""
+    for each in observed.of(FeatureOff):
+        kinds = DEPENDING.get(each.feature, ())
+        if any(kind in kinds or kind.kind == each.feature for kind in looked_at):
+            return f"not judged, because parts were not recorded: {each.why}"
+    return ""

@@ -1,0 +1,99 @@
+"""Patch torch: the only way to do so outside `emulate/`.
+
+A patch belongs to the feature that its function's module implements. It is applied only if torch has every private name that the
+feature needs, as `private_names.py` lists them. If a patch raises, torch's own function runs instead, and the feature is switched
+off: a script never sees an exception of a patch.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import TracebackType
+from typing import Any, Callable
+
+from ...shared import import_hooks
+from ...shared.frames import is_ours, is_user_code
+from . import features, private_names
+from .features import feature_of
+
+
+def after_import(name: str, function: Callable[[Any], None]) -> None:
+    """Call `function` with this module of torch once it has been imported, or now if it already has."""
+    feature = feature_of(function.__module__)
+
+    def patch(module: Any) -> None:
+        if not private_names.has_all(feature, name):
+            return
+        try:
+            function(module)
+        except Exception as error:  # noqa: BLE001 - the script must still work
+            features.switch_off(feature, describe(error))
+
+    import_hooks.after_import(name, patch)
+
+
+def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replace a function of a module or class by the decorated one, which gets the original before the arguments."""
+    original = getattr(owner, name)
+
+    def replace_by(function: Callable[..., Any]) -> Callable[..., Any]:
+        feature = feature_of(function.__module__)
+
+        @functools.wraps(original)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            if features.is_off(feature):
+                return original(*arguments, **options)
+            call = _Call(original)
+            try:
+                return function(call, *arguments, **options)
+            except Exception as error:
+                if call.raised is error or not _is_ours(error):
+                    raise
+                features.switch_off(feature, describe(error))
+            return call.result if call.returned else original(*arguments, **options)
+
+        setattr(owner, name, wrapper)
+        return function
+
+    return replace_by
+
+
+class _Call:
+    """One call of the original function, to tell its exceptions from those of the patch."""
+
+    __slots__ = ("_function", "raised", "result", "returned")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.raised: Exception | None = None
+        self.returned, self.result = False, None
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            self.result = self._function(*arguments, **options)
+        except Exception as error:
+            self.raised = error
+            raise
+        self.returned = True
+        return self.result
+
+
+def describe(error: BaseException) -> str:
+    """Return the type and message of an exception, and the line of composesim that it comes through."""
+    trace, at = error.__traceback__, ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_ours(code.co_filename):
+            at = f" ({code.co_filename.rpartition('/')[2]}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {str(error)[:200]}{at}"
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Return whether an exception that left a patch was raised in it, not by a signal handler or by code of the user."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        if is_user_code(trace.tb_frame.f_code.co_filename):
+            return False
+        trace = trace.tb_next
+    return not isinstance(error, StopIteration)  # with which a replay ends the iteration over a loader
