@@ -12,10 +12,11 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
 _MOST = 1 << 63  # a larger number cannot be formatted as a float
+_UNIONS = (UnionType, Union)  # `Literal[…] | None` is of the second kind
 _SURROGATE = re.compile("[\ud800-\udfff]")  # cannot be printed
 _SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
     str: ("string", (str,)),
@@ -66,7 +67,7 @@ def _read(kind: Any, value: Any, path: str) -> Any:
         return _read_object(kind, value, path)
     if kind is Any or (value is None and NoneType in arguments):
         return value
-    if origin is UnionType:
+    if origin in _UNIONS:
         return _read(arguments[0], value, path)
     if origin is tuple and isinstance(value, list | tuple):
         kinds = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
@@ -107,7 +108,7 @@ def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         if name not in definitions:
             definitions[name] = _object_schema(kind, definitions)
         return {"$ref": f"#/$defs/{name}"}
-    if origin is UnionType:
+    if origin in _UNIONS:
         return {"anyOf": [_schema_of(each, definitions) for each in arguments]}
     if origin is Literal:
         return {"enum": list(arguments)}

@@ -215,6 +215,8 @@ def metric_parts(metrics: Mapping[str, Any]) -> list[str]:
 def _version_parts(report: Report) -> list[str]:
     """Return `torch 2.13.0`, `Docker Engine 26.1.5`, `gloo`, …."""
     versions = {name: report.versions[name] for name in _VERSIONS if report.versions.get(name)}
+    if report.torch_range in ("older", "newer") and "torch" in versions:
+        versions["torch"] = f"{versions['torch']} ({report.torch_range} than the tested range)"
     parts = [str(value) if name in ("engine", "host") else f"{name} {value}" for name, value in versions.items()]
     parts.append(report.backend)
     if report.engine == "docker" and report.image:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from compose_sim.core.host.host import Host
+from compose_sim.core.host.torch_versions import REQUIREMENT, range_words, torch_range
 from compose_sim.core.plan.capacity import RUN_BYTES, room_for_ranks
 from compose_sim.core.plan.defaults import DEFAULT_IMAGE, pip_line
 from compose_sim.core.plan.gpus.binding import choose_binding
@@ -61,7 +62,11 @@ def is_fit(checks: tuple[Check, ...]) -> bool:
 def _python(machine: Machine) -> _Finding:
     python = machine.host.python
     if python and python.has_torch:
-        return _passed(f"nodes run {python.executable} with torch {python.packages['torch']}: {machine.python_why}")
+        torch = python.packages["torch"]
+        detail = f"nodes run {python.executable} with torch {torch}, {range_words(torch)}: {machine.python_why}"
+        if torch_range(torch) == "tested":
+            return _passed(detail)
+        return "warned", detail, pip_line(python, [f"'{REQUIREMENT}'"])
     detail = f"{python.executable} has no torch" if python else "no python3 was found"
     if DEFAULT_IMAGE in machine.host.docker.images:
         return "warned", f"{detail}; nodes run the image {DEFAULT_IMAGE}", pip_line(python, ["torch"])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from compose_sim.core.host.torch_versions import torch_range
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.report.bottleneck import Bottleneck, find_bottleneck
 from compose_sim.core.report.history import fault_reports, recovery_reports, round_reports, seconds_between
 from compose_sim.core.report.horovod_timeline import HorovodTimeline
 from compose_sim.core.report.rank_times import RankTimes, data_share
-from compose_sim.core.report.report import Cause, DriverReport, NodeReport, Report, Timings
+from compose_sim.core.report.report import Cause, DriverReport, NodeReport, Report, TestedRange, Timings
 from compose_sim.core.report.service_links import published_services
 from compose_sim.core.state.state import ClusterState, Failure
 from compose_sim.core.verdict.verdict import judge
@@ -61,6 +62,7 @@ def make_report(
         backend=plan.backend,
         launcher=plan.launcher,
         versions={**state.versions, **state.host},
+        torch_range=_torch_range(state),
         choices=plan.choices,
     )
 
@@ -73,6 +75,11 @@ def _cause(failure: Failure) -> Cause:
         message=failure.message,
         traceback=failure.traceback or None,
     )
+
+
+def _torch_range(state: ClusterState) -> TestedRange | None:
+    found = torch_range(str(state.versions.get("torch", "")))
+    return None if found == "unknown" else found
 
 
 def _bottleneck(plan: Plan, state: ClusterState, times: tuple[RankTimes, ...]) -> Bottleneck | None:

@@ -20,6 +20,7 @@ from compose_sim.core.verdict.verdict import VerdictWord
 
 SCHEMA_VERSION = 1
 CheckStatus = Literal["passed", "failed", "warned", "not-applicable"]
+TestedRange = Literal["tested", "older", "newer"]
 ExpectationStatus = Literal["passed", "failed", "inconclusive"]
 
 
@@ -255,6 +256,9 @@ class Report:
         "Of torch, cuda, cudnn, nccl, python and other frameworks in the nodes; host, cpus, memory_bytes, engine, driver and "
         "image_digest of this machine",
     ] = field(default_factory=dict)
+    torch_range: Annotated[
+        TestedRange | None, "Whether torch is in the tested range of versions; null if its version is not known"
+    ] = None
     choices: Annotated[tuple[Choice, ...], "What composesim chose because no option said otherwise"] = ()
     expectations: Annotated[
         tuple[ExpectationResult, ...], "Judged expectations of a scenario; they decide the verdict"

@@ -14,7 +14,7 @@ function verdictPill(now) {
 function headOf(now) {
   const nodes = now.nodes.length || Object.keys(now.phases).length;
   const facts = [now.program, `${count(nodes, "node")}, ${count(now.ranks.length || now.world_size, "rank")}`, now.engine === "local" ? "plain processes" : [now.engine, now.image && `image ${now.image}`].filter(Boolean).join(", "), now.backend,
-    now.versions.torch && `torch ${now.versions.torch}`, now.timings.started_at && new Date(now.timings.started_at * 1000).toLocaleString()];
+    now.versions.torch && `torch ${now.versions.torch}${["older", "newer"].includes(now.torch_range) ? ` (${now.torch_range} than the tested range)` : ""}`, now.timings.started_at && new Date(now.timings.started_at * 1000).toLocaleString()];
   return [el("h1", {}, now.run), verdictPill(now), el("span", { class: "dim small", id: "age" }), el("span", { class: "brand" }, runList() || "composesim"), el("span", { class: "facts" }, facts.filter(Boolean).join(" · "))];
 }
 

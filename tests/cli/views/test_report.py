@@ -87,6 +87,24 @@ def test_a_report_goes_to_stderr_where_stdout_is_for_data(capsys: pytest.Capture
     assert written.err.rstrip().splitlines()[-1] == "✔ passed  2 nodes, 2 ranks of train.py in 9.50 s"
 
 
+@pytest.mark.parametrize(
+    ("torch_range", "words"),
+    [
+        ("tested", "torch 2.16.0"),
+        (None, "torch 2.16.0"),
+        ("newer", "torch 2.16.0 (newer than the tested range)"),
+        ("older", "torch 2.16.0 (older than the tested range)"),
+    ],
+)
+def test_a_version_of_torch_that_is_not_tested_is_pointed_out(
+    capsys: pytest.CaptureFixture[str], torch_range: Any, words: str
+) -> None:
+    print_report(replace(report_of(), versions={"torch": "2.16.0", "python": "3.12.1"}, torch_range=torch_range))
+
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("ran on"))
+    assert line.removeprefix("ran on").strip().split(" · ")[:2] == [words, "python 3.12.1"]
+
+
 def test_the_last_line_names_the_cause() -> None:
     line = click.unstyle(final_line(report_of(codes={1: 137})))
 

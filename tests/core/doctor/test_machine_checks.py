@@ -11,6 +11,7 @@ from compose_sim.core.doctor.gpu_errors import explain
 from compose_sim.core.doctor.machine_checks import Check, Machine, diagnose, is_fit
 from compose_sim.core.host.gpus import Inventory, Toolkit
 from compose_sim.core.host.host import PythonFacts
+from compose_sim.core.host.torch_versions import REQUIREMENT
 from tests.builders import a_host, no_docker
 from tests.inventories import BROKEN, CDI, MIG, NONE, OLD_DRIVER, ONE, RAW, h200s
 
@@ -55,6 +56,20 @@ def test_one_engine_that_can_run_nodes_is_enough(host: dict[str, Any], fit: bool
 
     assert is_fit(diagnose(machine)) is fit
     assert (the("python", machine).status, the("docker", machine).status) == statuses
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("2.13.0+cpu", "passed"), ("2.10.0", "passed"), ("2.0.1", "warned"), ("2.99.0a0+git1", "warned"), ("x", "warned")],
+)
+def test_a_torch_that_is_not_tested_is_a_warning_with_the_versions_that_are(version: str, status: str) -> None:
+    python = replace(NO_TORCH, packages={"torch": version})
+    machine = a_machine(host={"python": python})
+
+    check = the("python", machine)
+    assert check.status == status
+    assert (f"pip install '{REQUIREMENT}'" in check.hint) is (status == "warned")
+    assert is_fit(diagnose(machine))
 
 
 def test_an_image_that_is_not_built_is_a_warning_only_without_torch() -> None:

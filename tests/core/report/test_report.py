@@ -41,6 +41,12 @@ def stopped(reason: str, cause: str) -> Report:
     return make_report(story.plan, story.state)
 
 
+def with_torch(version: Any) -> Report:
+    """Return the report of a run whose ranks told this version of torch."""
+    plan = a_plan(nodes=1)
+    return make_report(plan, fold_all(plan, [an_event("environment", 1.0, rank=0, torch=version)]))
+
+
 def a_timeline() -> HorovodTimeline:
     return HorovodTimeline(
         file="logs/timeline.json", seconds=1.5, compute=0.5, all_reduce=0.25, idle=0.25, idle_by_rank=(0.5, 0.0)
@@ -69,6 +75,7 @@ def reports() -> Iterator[Report]:
     yield stopped("engine", "engine")
     checks = run_checks(Case(observed=Observed(ranks={}), verdict="hung"))
     yield replace(stopped("hang", "hang"), checks=tuple(result.to_report() for result in checks))
+    yield with_torch("2.16.0")
     yield played(stopped("failure", "exit"))
     yield played(a_report())
 
@@ -104,6 +111,22 @@ def test_a_report_validates_and_is_read_back_as_it_was(report: Report) -> None:
     validate_report(json.loads(text))
     assert Report.from_dict(json.loads(text)) == Report.from_dict(report.to_dict())
     assert Report.from_dict(json.loads(text)).to_dict() == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("version", "torch_range"),
+    [
+        ("2.13.0+cpu", "tested"),
+        ("2.16.0a0", "newer"),
+        ("2.0.1", "older"),
+        ("main", None),
+        (None, None),
+        ([2, 13], None),
+    ],
+    ids=str,
+)
+def test_a_report_states_whether_the_version_of_torch_is_tested(version: Any, torch_range: str | None) -> None:
+    assert with_torch(version).torch_range == torch_range
 
 
 def test_every_kind_of_verdict_is_covered() -> None:
