@@ -67,11 +67,20 @@ dist.destroy_process_group()
         ("reference.py",),
         ("fsdp2.py",),
         ("tensor_parallel.py",),
+        ("styles/pipeline_schedule.py",),
     ],
     ids=" ".join,
 )
 def test_a_script_for_cuda_trains(project: Project, words: tuple[str, ...]) -> None:
     assert_it_trained(project.run(*UP, str(SCRIPTS / words[0]), *words[1:]))
+
+
+def test_a_script_that_spawns_a_rank_for_each_gpu_trains(project: Project) -> None:
+    shape = ("--nodes", "1", "--nproc-per-node", "1", "--launcher", "env", "--gpus-per-node", "2")
+    outcome = project.run(*UP, *shape, str(SCRIPTS / "styles" / "mp_spawn.py"))
+
+    assert outcome.status == 0, outcome.report["cause"]
+    assert outcome.report["metrics"]["epoch"] == 1
 
 
 def assert_it_trained(outcome: Outcome) -> None:

@@ -19,16 +19,18 @@ _QUICKER = {
     "wrapper-bypassed/broken_loss_of_discriminator",
     "wrapper-bypassed/hard_generator_and_discriminator",
 }
+# What the others use little of, and torch changes most: FSDP2 and DTensor, replayed with one rank.
+_SHARDED = ("matches-single/hard_sharded_layers", "matches-single/hard_tensor_parallel")
 
 
 def _sample() -> list[Example]:
-    """Return one script of each check and kind, which `make test` can afford."""
+    """Return one script of each check and kind, which `make test` can afford, and a few more."""
     sample = []
     for name in IDS:
         for kind in ("broken", "hard"):
             scripts = [example for example in examples([name]) if example.kind == kind]
             sample += sorted(scripts, key=lambda example: example.name not in _QUICKER)[:1]
-    return sample
+    return sample + [example for example in examples() if example.name in _SHARDED]
 
 
 _SAMPLE = _sample()  # no second run unless the script's check needs it
