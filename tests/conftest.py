@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.builders import ROOT
+from tests.matrix import entry_of
 
 # These take minutes, the zoo most: if one of them began last, one worker would be busy when the others are done.
 LONG = ("zoo/test_zoo.py", "engine/slurm/test_slurm_runs.py", "test_pytest_plugin.py", "test_train_ddp.py")
@@ -32,7 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest: those that start containers, then those that start the most ranks."""
+    """Mark what `make matrix` runs. Begin with files that take longest: those that start containers, then the most ranks."""
+    for item in items:
+        if entry_of(item.nodeid):
+            item.add_marker("matrix")
     weights: dict[str, int] = {}
     for item in items:
         starts_ranks = any(item.get_closest_marker(name) for name in ("train", "docker", "slurm"))
