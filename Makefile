@@ -12,7 +12,7 @@ help: ## List the targets and variables
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  Variables of make setup:"
-	@echo "  TORCH=torch==2.13.0   the torch to install (default: the one in .venv, else this one)"
+	@echo "  TORCH=torch==2.13.0   the torch to install (default: the one in .venv, else the newest)"
 	@echo "  TORCH_INDEX=URL       an additional package index, such as PyTorch's own, which has smaller builds for machines"
 	@echo "                        without a GPU, and builds for each CUDA version (see 'Get Started' on pytorch.org)"
 	@echo "  LOCKED=no             install the newest dependencies instead of the locked ones in requirements-dev.txt"

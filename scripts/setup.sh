@@ -2,7 +2,7 @@
 # Create or update .venv: the project (editable), its tools, and torch. Quick if nothing has changed.
 #
 #   PYTHON       the interpreter of .venv (default: the first python3 that is 3.11 or newer)
-#   TORCH        the torch to install (default: the one in .venv, else torch==2.13.0)
+#   TORCH        the torch to install (default: the one in .venv, else the newest)
 #   TORCH_INDEX  an additional package index, such as that of PyTorch's CPU builds
 #   LOCKED       no: install the newest versions that pyproject.toml accepts, not those of requirements-dev.txt
 set -euo pipefail
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 VENV=.venv
 STAMP=$VENV/composesim-setup
 LOCK=requirements-dev.txt
-DEFAULT_TORCH=torch==2.13.0
+DEFAULT_TORCH=torch
 
 main() {
     local wanted

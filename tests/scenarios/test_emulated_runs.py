@@ -80,7 +80,7 @@ def test_a_script_that_spawns_a_rank_for_each_gpu_trains(project: Project) -> No
     outcome = project.run(*UP, *shape, str(SCRIPTS / "styles" / "mp_spawn.py"))
 
     assert outcome.status == 0, outcome.report["cause"]
-    assert outcome.report["metrics"]["epoch"] == 1
+    assert outcome.report["metrics"].keys() == {"loss"}
 
 
 def assert_it_trained(outcome: Outcome) -> None:
