@@ -1,6 +1,7 @@
 """Read torch's flight recorder: the last collectives of this rank, and which of them have not completed.
 
-torch records those of NCCL, and of gloo from torch 2.13 on. Any thread can read the recorder while the main thread waits
+torch records those of NCCL, and of gloo from torch 2.13 on. From torch 2.15 on, "nccl" is another implementation, which is recorded
+under the name of its class, apart from the others. Any thread can read the recorder while the main thread waits
 for a GPU. Dumps keep torch's own format, which `python -m torch.distributed.flight_recorder.fr_trace FOLDER` reads.
 """
 
@@ -12,6 +13,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,8 @@ from ..shared.progress_page import ProgressPage
 
 _SIZE = "2000"  # collectives; the default of new versions of torch, which older ones lack
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second until torch 2.8
-_RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")  # of NCCL, of gloo
+# Functions, and the backends whose collectives they return: NCCL's, gloo's, and those of torch 2.15 and later.
+_RECORDERS = (("_dump_nccl_trace", ""), ("_dump_fr_trace", ""), ("_dump_fr_trace", "nccl2"), ("_dump_fr_trace", "nccl-lazy"))
 _MOST_PENDING, _MOST_RECENT = 4, 32
 
 _earlier: set[str] = set()  # groups that were made before the current ones, and destroyed
@@ -70,19 +73,20 @@ def dump(progress: ProgressPage) -> None:
 
 def _statuses() -> Iterator[tuple[str, int, int]]:
     """Yield the number of each group that may still exist, and of its last collectives that were issued and completed."""
-    for recorder in _RECORDERS:
-        read = _function(f"{recorder}_json")
+    for name, backend in _RECORDERS:
+        read = _function(f"{name}_json", backend)
         groups = json.loads(read(False, False)).get("pg_status", {}) if read else {}
         for number, status in groups.items():
-            if f"{recorder} {number}" not in _earlier:
+            key = f"{name} {backend} {number}"
+            if key not in _earlier:
                 issued, completed = status["last_enqueued_collective"], status["last_completed_collective"]
-                yield f"{recorder} {number}", int(issued), int(completed)
+                yield key, int(issued), int(completed)
 
 
 def _recorded() -> dict[str, Any] | None:
     """Return what torch has recorded; of NCCL if that has been used. The pickle comes from torch in this very process."""
-    for name in _RECORDERS:
-        read = _function(name)
+    for name, backend in (*_RECORDERS[:1], *_RECORDERS[2:], _RECORDERS[1]):
+        read = _function(name, backend)
         if read is None:
             continue
         with _without_compiler():
@@ -108,8 +112,12 @@ def _without_compiler() -> Iterator[None]:
         del torch._inductor
 
 
-def _function(name: str) -> Any:
-    return getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
+def _function(name: str, backend: str) -> Any:
+    """Return a function that reads a recorder; None if this torch does not have the recorder."""
+    read = getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
+    if read is None or not backend:
+        return read
+    return partial(read, backend=backend) if "backend" in (read.__doc__ or "") else None
 
 
 def _note_groups() -> None:
