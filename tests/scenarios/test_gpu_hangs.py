@@ -18,7 +18,7 @@ HANGS = {
     "differs": ("rank 0 issued all_reduce #19 of [[4]] (train.py, line {differs})", "but rank 1 broadcast #19"),
     "sends": ("rank 0 waits in send (train.py, line {sends}), while rank 1 waits in all_reduce #19", ""),
     "adds": ("rank 0 issued all_reduce #11 of [[4]] (train.py, line {adds}), but rank 1 all_reduce #11", ""),
-    "misses": ("rank 0 issued barrier #19 of [[1]] (train.py, line {misses}), but rank 1 all_reduce #19", ""),
+    "misses": ("rank 0 issued barrier #19 (train.py, line {misses}), but rank 1 all_reduce #19", ""),
     "crosses": ("rank 0 waits in all_reduce #", "of group 1: they wait for each other"),
     "loads": ("rank 1 on node-1 waits for its data loader", "sleeps at train.py, line {loads}"),
     "stops": ("rank 1 on node-1 is stopped (SIGSTOP)", "rank 0 waits for it in "),

@@ -30,8 +30,9 @@ class PendingCollective:
         return f"{self.op}{number}" + (f" ({basename(place[0])}, line {place[1]})" if place else "")
 
     def describe_with_sizes(self) -> str:
-        """Return `all_reduce #13 of [[4]] (train.py, line 11)`."""
-        return f"{self.op} #{self.number} of {self.sizes}" + self.describe(None).partition(f"#{self.number}")[2]
+        """Return `all_reduce #13 of [[4]] (train.py, line 11)`; a barrier has no size, but some backends send a tensor for it."""
+        sizes = "" if self.op == "barrier" or not self.sizes.strip("[]") else f" of {self.sizes}"
+        return f"{self.op} #{self.number}{sizes}" + self.describe(None).partition(f"#{self.number}")[2]
 
     def is_answered_by(self, other: PendingCollective) -> bool:
         """Return whether another rank has issued what belongs to this one."""
