@@ -162,7 +162,7 @@ def read_results(junit: Path) -> tuple[int, int, tuple[str, ...]]:
 
 def _pytest_words(results: Path) -> list[str]:
     workers = str(max(2, os.cpu_count() or 2))
-    words = ["-m", TIER, "-n", workers, "--dist", "worksteal", "--timeout", str(TEST_TIMEOUT_S)]
+    words = ["-m", TIER, "-n", workers, "--dist", "loadfile", "--timeout", str(TEST_TIMEOUT_S)]
     return [*words, "-p", "no:cacheprovider", "--durations", "10", f"--junitxml={results}"]
 
 
