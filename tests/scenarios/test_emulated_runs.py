@@ -19,9 +19,12 @@ from torch import nn
 dist.init_process_group("nccl")
 rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
 """
-BUGS = {  # and torch's messages for them; a duplicate GPU only while all ranks of a node use the first one
-    "nn.parallel.DistributedDataParallel(nn.Linear(2, 2).cuda())": "Duplicate GPU detected",
-    "dist.all_reduce(torch.ones(1, device='cuda'))": "Duplicate GPU detected",
+FIRST_GPU = (  # which all ranks of a node use
+    "nn.parallel.DistributedDataParallel(nn.Linear(2, 2).cuda())",
+    "dist.all_reduce(torch.ones(1, device='cuda'))",
+)
+BUGS = {  # and torch's messages for them
+    **dict.fromkeys(FIRST_GPU, "Duplicate GPU detected"),
     "torch.cuda.set_device(local); dist.all_reduce(torch.ones(1))": "No backend type associated with device type cpu",
     "torch.cuda.set_device(rank)": "CUDA error: invalid device ordinal",
     "nn.Linear(2, 2).to(local)(torch.ones(2))": "Expected all tensors to be on the same device",
@@ -117,7 +120,24 @@ def test_weights_are_those_of_the_script_on_the_cpu(project: Project) -> None:
     assert not silent.exists()
 
 
-@pytest.mark.parametrize("duplicate", [code for code, message in BUGS.items() if "Duplicate" in message])
+@pytest.mark.parametrize("bug", FIRST_GPU)
+def test_a_rank_on_the_first_gpu_is_refused_if_nccl_has_chosen_another(project: Project, bug: str) -> None:
+    """Since torch 2.15, a group has the device of LOCAL_RANK from the beginning."""
+    binds = 'hasattr(dist, "ProcessGroupNCCL2")'
+    script = project.write("train.py", f"{JOINED}print('binds', {binds})\nif {binds}:\n    {bug}\n")
+    run = project.named("first-gpu")
+    outcome = project.run(*UP, "--name", run, script)
+
+    log = (project.folder / f".composesim/runs/{run}/logs/node-0.0.log").read_text()
+    if "binds False" in log:
+        assert outcome.status == 0
+    else:
+        assert (
+            outcome.report["cause"]["message"] == "RuntimeError: Expected tensor on cuda:1 but found tensor on cuda:0"
+        )
+
+
+@pytest.mark.parametrize("duplicate", FIRST_GPU)
 def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
     """Bugs that the script catches are reported for every rank; the last one, which nothing catches, is the cause."""
     bugs = {code: message for code, message in BUGS.items() if code == duplicate or "Duplicate" not in message}
@@ -125,7 +145,8 @@ def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
     tried = "".join(f"try:\n    {code}\nexcept Exception as error:\n    seen.append(str(error))\n" for code in bugs)
     script = project.write("train.py", f"{JOINED}seen = []\n{tried}print(json.dumps(seen), flush=True)\n{last}\n")
     run = project.named("bugs")
-    outcome = project.run(*UP, "--name", run, script)
+    old = ("--env", "TORCH_DIST_USE_NCCL2=0")  # in torch 2.15, one rank would be refused, and the other one would wait
+    outcome = project.run(*UP, *old, "--name", run, script)
 
     assert outcome.status == 1
     assert BUGS[last] in outcome.report["cause"]["message"]

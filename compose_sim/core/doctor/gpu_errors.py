@@ -8,6 +8,8 @@ import re
 _DUPLICATE = re.compile(
     r"Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
 )
+# The device that NCCL has chosen in torch 2.15 and later, and that of a tensor
+_OTHER_DEVICE = re.compile(r"Expected tensor on cuda:\d+ but found tensor on cuda:\d+")
 _DRIVER = re.compile(r"driver version is insufficient|driver on your system is too old")
 _MPS = re.compile(
     r"CUDA_ERROR_MPS_\w+|MPS server is not ready|MPS client|MPS RPC failure|max(?:imum)? number of MPS clients"
@@ -21,6 +23,11 @@ def explain(text: str) -> str:
             "NCCL found two ranks of one node on one GPU. Only ranks of different nodes can share a GPU, because each node has its "
             "own NCCL_HOSTID. Call torch.cuda.set_device(LOCAL_RANK) before the first collective, set --gpus-per-node to the value "
             "of --nproc-per-node, or use --nodes N --nproc-per-node 1."
+        )
+    if _OTHER_DEVICE.search(text):
+        return (
+            "Since torch 2.15, NCCL uses the device of LOCAL_RANK, unless the script names one with init_process_group(device_id=…). "
+            'Call torch.cuda.set_device(LOCAL_RANK) before any tensor is made on "cuda".'
         )
     if _DRIVER.search(text):
         return "The NVIDIA driver is too old for the CUDA version of the nodes' torch: composesim doctor prints both."

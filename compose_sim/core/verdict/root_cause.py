@@ -18,7 +18,7 @@ _GOOD_ENDS = (None, 0, 143)  # not ended, ended well, or stopped by composesim (
 _CONSEQUENCE = re.compile(
     r"closed by peer|reset by peer|[Bb]roken pipe|[Cc]onnection (?:was |has been )?(?:closed|refused|reset|aborted)"
     r"|remote process exited|peer.*(?:exited|closed)|DistNetworkError|DistBackendError|recvValue failed|socket.*(?:closed|timed out)"
-    r"|failed to get async error|NCCL Last Error|ncclRemoteError|was lost|Horovod has been shut down"
+    r"|failed to get async error|NCCL Last Error|NCCL (?:Async Error|\w+ failed)|ncclRemoteError|was lost|Horovod has been shut down"
 )
 
 

@@ -24,7 +24,12 @@ from ..shared.progress_page import ProgressPage
 _SIZE = "2000"  # collectives; the default of new versions of torch, which older ones lack
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second until torch 2.8
 # Functions, and the backends whose collectives they return: NCCL's, gloo's, and those of torch 2.15 and later.
-_RECORDERS = (("_dump_nccl_trace", ""), ("_dump_fr_trace", ""), ("_dump_fr_trace", "nccl2"), ("_dump_fr_trace", "nccl-lazy"))
+_RECORDERS = (
+    ("_dump_nccl_trace", ""),
+    ("_dump_fr_trace", ""),
+    ("_dump_fr_trace", "nccl2"),
+    ("_dump_fr_trace", "nccl-lazy"),
+)
 _MOST_PENDING, _MOST_RECENT = 4, 32
 
 _earlier: set[str] = set()  # groups that were made before the current ones, and destroyed

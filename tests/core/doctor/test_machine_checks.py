@@ -151,6 +151,7 @@ def test_doctor_says_how_nodes_come_by_gpus_and_why_not(
 @pytest.mark.parametrize(
     ("error", "words"),
     [
+        ("RuntimeError: Expected tensor on cuda:1 but found tensor on cuda:0", "set_device(LOCAL_RANK)"),
         (
             "ncclInvalidUsage\nLast error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000",
             "LOCAL_RANK",

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from typing import Any
 
 import torch
 
 from ...shared.import_hooks import wrap
-from .. import context as rank_context
-from . import devices, own_failure
+from . import devices, group_devices, own_failure
 from .devices import CPU
 from .meeting import tensors_in
-
-_checked: dict[int, Any] = {}  # The groups whose devices have been checked, by id.
 
 
 class _Options:
@@ -92,8 +88,7 @@ def _make_group(requested: Any, options: Any) -> Any:
 def _accept_cpu_memory(c10d: Any) -> None:
     """Register the backend of CUDA tensors for CPU tensors too, because C++ uses a tensor's real device.
 
-    The patched function is private, but has had this name and result since torch 2.0, and all groups are made by it. A
-    plug-in backend could not be named `nccl`.
+    The patched function is private, but has had this name and result since torch 2.0, and all groups are made by it.
     """
 
     @wrap(c10d, "_new_process_group_helper")
@@ -110,6 +105,8 @@ def _accept_cpu_memory(c10d: Any) -> None:
             if "cuda" in backends and "cpu" not in backends:
                 backend = backends["cuda"]
                 group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, backend)
+            if is_nccl_alone(group):
+                group_devices.bind(c10d, group, device)
         return made
 
 
@@ -161,7 +158,7 @@ def check_tensors(group: Any, arguments: Any, options: Any) -> bool:
             raise RuntimeError("No backend type associated with device type cpu")
         index = tag if index is None else index
     if index is not None:
-        _check_one_device_per_rank(group, index)
+        group_devices.check(group, index)
     return True
 
 
@@ -169,35 +166,4 @@ def is_nccl_alone(group: Any) -> bool:
     """Return whether all tensors of this group go through NCCL."""
     import torch.distributed.distributed_c10d as c10d
 
-    return bool(c10d._world.pg_map.get(group, ("",))[0] == "nccl")
-
-
-def _check_one_device_per_rank(group: Any, index: int) -> None:
-    """Check once per group that no other rank of this node uses the same device, and raise NCCL's error if one does."""
-    if _checked.get(id(group)) is group:
-        return
-    _checked[id(group)] = group
-    distributed: Any = torch.distributed
-    import torch.distributed.distributed_c10d as c10d
-
-    store = c10d._world.pg_map[group][1]
-    rank, size = group.rank(), group.size()
-    node = os.environ.get("COMPOSESIM_NODE", "")
-    mine = f"{node} {index}"
-    store.set(f"composesim/device/{rank}", mine)
-    context = rank_context.here()
-    if context is not None:  # NCCL, too, waits for the other ranks in the first collective of a group
-        at = rank_context.where(rank_context.place())
-        context.wait_in(f"the first collective{at} of group {group.group_name}", group.group_name, size)
-    others = [store.get(f"composesim/device/{other}") if other != rank else b"" for other in range(size)]
-    if context is not None:
-        context.wait_in("")
-    for other, its in enumerate(others):
-        if its == mine.encode():
-            first, second = sorted((rank, other), reverse=True)
-            raise distributed.DistBackendError(
-                "NCCL error in: composesim's emulation of CUDA on the CPU, invalid usage "
-                "(run with NCCL_DEBUG=WARN for details)\n"
-                "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
-                f"Duplicate GPU detected : rank {first} and rank {second} both on CUDA device {index} of {node or 'this node'}"
-            )
+    return c10d._world.pg_map.get(group, ("",))[0] in _BACKENDS

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim.core.checks.unrecorded import DEPENDING
+from compose_sim.core.host import torch_versions
 from compose_sim.node.rank.torch_hooks import features, private_names
 from compose_sim.node.rank.torch_hooks.features import feature_of
 from compose_sim.node.rank.torch_hooks.private_names import NAMES, Private, problem_with, version_of
@@ -157,6 +158,10 @@ class TestInstalledTorch:
         assert problem_with(name).startswith(
             "torch.distributed.distributed_c10d._new_process_group_helper takes other arguments"
         )
+
+
+def test_the_table_covers_the_tested_versions() -> None:
+    assert (private_names.OLDEST, private_names.NEWEST) == (torch_versions.OLDEST, torch_versions.NEWEST)
 
 
 def test_the_version_is_read_from_any_build() -> None:
