@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.scenarios.conftest import Outcome, Project
 
 pytestmark = pytest.mark.train
 
+TORCH = tuple(map(int, version("torch").split(".")[:2]))
 SCRIPTS = ROOT / "tests" / "node" / "emulated"
 UP = ("up", "--engine", "local", "--gpus", "emulated", "--nodes", "2", "--nproc-per-node", "2", "--json")
 JOINED = """
@@ -70,7 +72,9 @@ dist.destroy_process_group()
         ("reference.py",),
         ("fsdp2.py",),
         ("tensor_parallel.py",),
-        ("styles/pipeline_schedule.py",),
+        *(
+            [("styles/pipeline_schedule.py",)] if TORCH > (2, 9) else []
+        ),  # gloo of torch 2.9 cannot run it, as under torchrun
     ],
     ids=" ".join,
 )
@@ -152,7 +156,9 @@ def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
     assert BUGS[last] in outcome.report["cause"]["message"]
     for rank in range(4):
         log = (project.folder / f".composesim/runs/{run}/logs/node-{rank // 2}.{rank}.log").read_text()
-        seen = json.loads(next(line for line in log.splitlines() if line.startswith("[")))
+        seen = json.loads(
+            next(line for line in log.splitlines() if line.startswith('["'))
+        )  # gloo of torch 2.9 prints "[Gloo]"
         expected = [message for code, message in bugs.items() if rank > 1 or "set_device(rank)" not in code]
         assert len(seen) == len(expected), seen
         assert all(message in error for message, error in zip(expected, seen, strict=True)), seen

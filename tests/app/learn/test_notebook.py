@@ -34,9 +34,10 @@ def test_a_cell_runs_on_two_ranks(tmp_path: Path) -> None:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
 
-    assert shown["text/plain"].splitlines() == ["rank 0 | <b> 0 3.0", "rank 1 | <b> 1 3.0"]
+    lines = [line for line in shown["text/plain"].splitlines() if "[Gloo]" not in line]  # which torch 2.9 prints
+    assert lines == ["rank 0 | <b> 0 3.0", "rank 1 | <b> 1 3.0"]
     assert shown["text/html"].count("<th") == 2
-    assert "<pre>&lt;b&gt; 0 3.0</pre>" in shown["text/html"]
+    assert "&lt;b&gt; 0 3.0</pre>" in shown["text/html"]
     assert "rank 0 | 1.0" in failed["text/plain"]
     assert "ZeroDivisionError" in failed["text/html"]
     assert "<cell>" in failed["text/plain"]

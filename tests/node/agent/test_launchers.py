@@ -29,6 +29,7 @@ DIFFERS = {
     "TORCHELASTIC_ERROR_FILE": "a file in a temporary folder, read by torchrun when it reports a failure; we have events",
     "TORCH_FR_BUFFER_SIZE": "ours: torch's flight recorder records collectives, and we read it when a run hangs",
     "TORCHINDUCTOR_CACHE_DIR": "set by torch's compiler, which we import on first use",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "set by torchrun of torch 2.9 for its own agent",
     "NODE_RANK": "ours: Lightning and others read it beside GROUP_RANK",
 }
 BARE_PROCESS = {
@@ -66,13 +67,17 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         timeout=PATIENCE_S,
         check=True,
     )
-    said["bare"] = next(it for it in map(_said, bare.stdout.splitlines()) if it["environment"]["RANK"] == "1")
+    said["bare"] = next(it for it in _all_said(bare.stdout) if it["environment"]["RANK"] == "1")
     return said
 
 
 def _said(text: str) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
-    return said
+    return _all_said(text)[0]
+
+
+def _all_said(text: str) -> list[dict[str, Any]]:
+    """Return what ranks have printed; gloo of torch 2.9 prints lines of its own."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 @pytest.mark.parametrize("launcher", ["warm", "torchrun", "env"])

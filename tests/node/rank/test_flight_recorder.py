@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,14 +50,16 @@ def test_a_rank_that_spins_reports_what_it_waits_for(cluster: Callable[..., Clus
     assert (sleeps["pending"], sleeps["reached"]) == ([], {"0": 300})
     assert [each["locked_in_c"] for each in (waits, sleeps)] == [False, False]
     folder = made.folder / "observations" / "flight"
-    analyzed = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "collective: gloo:all_reduce\nmissing ranks: {1}" in analyzed.stdout + analyzed.stderr
-    assert "script.py:12" in analyzed.stdout + analyzed.stderr
+    # Versions of torch without this module do not record gloo either.
+    if importlib.util.find_spec("torch.distributed.flight_recorder"):
+        analyzed = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "collective: gloo:all_reduce\nmissing ranks: {1}" in analyzed.stdout + analyzed.stderr
+        assert "script.py:12" in analyzed.stdout + analyzed.stderr
     # Writing a dump is work, but no progress.
     last = {node: made.events(node, "stalled")[-1]["t"] for node in ("node-0", "node-1")}
     assert [event for node, t in last.items() for event in made.events(node, "resumed") if event["t"] > t] == []

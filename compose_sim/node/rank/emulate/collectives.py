@@ -98,12 +98,30 @@ def _flat_and_scaled(real: Any, call: dict[str, Any]) -> Any:
     return _scaled(lambda **flat: _flat(real, flat), call)
 
 
+def _by_one_tensor(real: Any, call: dict[str, Any]) -> Any:
+    """Exchange lists of tensors as one flat tensor if this gloo, such as that of torch 2.9, has no exchange of lists."""
+    try:
+        return real(**call)
+    except RuntimeError as error:
+        if "does not support alltoall" not in str(error):
+            raise
+    outputs, inputs = call["output_tensor_list"], call["input_tensor_list"]
+    sent = torch.cat([each.reshape(-1) for each in inputs])
+    sizes, its_sizes = [each.numel() for each in inputs], [each.numel() for each in outputs]
+    received = sent.new_empty(sum(its_sizes))
+    torch.distributed.distributed_c10d.all_to_all_single(received, sent, its_sizes, sizes, group=call.get("group"))
+    for output, part in zip(outputs, received.split(its_sizes)):
+        output.copy_(part.view_as(output))
+    return Done() if call.get("async_op") else None
+
+
 Composition = Callable[[Any, dict[str, Any]], Any]
 COMPOSED: dict[str, Composition] = {
     "all_reduce": _scaled,
     "reduce": _scaled,
     "reduce_scatter": _scaled,
     "all_gather": _uneven,
+    "all_to_all": _by_one_tensor,
     "all_gather_into_tensor": _flat,
     "all_gather_single": _flat,
     "_all_gather_base": _flat,

@@ -16,9 +16,9 @@ layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)]
 share = len(layers) // size
 module = nn.Sequential(*layers[rank * share : (rank + 1) * share]).to(device)
 # With shapes that are not named, stages exchange them as objects, for which torch needs numpy.
-shape = torch.zeros(4, 16, device=device, requires_grad=True)
+shape = torch.zeros(2, 16, device=device, requires_grad=True)
 stage = PipelineStage(module, rank, size, device, input_args=shape if rank else shape.detach(), output_args=shape)
-schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=nn.functional.mse_loss)
+schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
 optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
 for step in range(4):
     x, target = torch.randn(8, 16), torch.randn(8, 16)
