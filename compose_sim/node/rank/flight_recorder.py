@@ -129,7 +129,10 @@ def _note_groups() -> None:
     """Note the ranks of all groups: torch leaves them out for gloo, and forgets those of groups that were destroyed."""
     module: Any = sys.modules["torch.distributed.distributed_c10d"]
     for group, name in module._world.pg_names.items():
-        ranks = str(module.get_process_group_ranks(group))
+        try:
+            ranks = str(module.get_process_group_ranks(group))
+        except KeyError:  # torch has raised while it made the group
+            continue
         _groups[name] = {"name": name, "desc": group.group_desc, "ranks": ranks}
 
 

@@ -7,6 +7,7 @@ with the group, for the device that the script binds to it, or else for the devi
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from .. import context as rank_context
 from . import devices
 
 _checked: dict[int, Any] = {}  # groups in which no two ranks of a node use one device, by id
+_made: Counter[str] = Counter()  # groups, by name
 _bound: dict[int, tuple[Any, int]] = {}  # groups that have a device from the beginning, by id
 
 
@@ -22,8 +24,11 @@ def bind(c10d: Any, group: Any, device: Any) -> None:
     """Give a new group its device, and wait for the other ranks, if this torch does so."""
     if not hasattr(c10d, "ProcessGroupNCCL2") or os.environ.get("TORCH_DIST_USE_NCCL2") == "0":
         return
-    number = int(os.environ.get("LOCAL_RANK", group.rank())) % devices.count()
-    index = number if device is None else devices.index_without_use(device)
+    _, index = _bound.get(id(c10d._world.default_pg), (None, None))  # which a smaller group inherits
+    if device is not None:
+        index = devices.index_without_use(device)
+    elif index is None:
+        index = int(os.environ.get("LOCAL_RANK", group.rank())) % devices.count()
     _bound[id(group)] = group, index
     _check_one_device_per_rank(group, index, "making")
 
@@ -48,12 +53,14 @@ def _check_one_device_per_rank(group: Any, index: int, what: str) -> None:
     rank, size = group.rank(), group.size()
     node = os.environ.get("COMPOSESIM_NODE", "")
     mine = f"{node} {index}"
-    store.set(f"composesim/device/{rank}", mine)
+    _made[group.group_name] += 1  # the store still holds the answers of a group that had this name and was destroyed
+    key = f"composesim/device/{_made[group.group_name]}"
+    store.set(f"{key}/{rank}", mine)
     context = rank_context.here()
     if context is not None:  # NCCL, too, waits here for the other ranks
         at = rank_context.where(rank_context.place())
         context.wait_in(f"{what} group {group.group_name}{at}", group.group_name, size)
-    others = [store.get(f"composesim/device/{other}") if other != rank else b"" for other in range(size)]
+    others = [store.get(f"{key}/{other}") if other != rank else b"" for other in range(size)]
     if context is not None:
         context.wait_in("")
     for other, its in enumerate(others):
