@@ -3,7 +3,7 @@
 This is the only such list: a test compares it with the code. Names that only objects have, such as those of the operations that
 autograd saves, cannot be checked before there is an object. They are marked by `()`, and `make matrix` tests them.
 
-    python -m compose_sim.node.rank.torch_hooks.private_names    lists the names that this torch lacks, and since when it has the others
+    python -m compose_sim.node.rank.torch_hooks.private_names    lists the names that the installed torch lacks
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ NAMES = (
     *(Private("accelerator", "torch._C", f"_accelerator_{name}", f"torch.accelerator: {name}") for name in (
         "getAccelerator", "getDeviceIndex", "setDeviceIndex", "exchangeDevice", "maybeExchangeDevice", "getStream", "setStream",
         "synchronizeDevice", "isAllocatorInitialized", "emptyCache", "getDeviceStats", "resetAccumulatedStats", "resetPeakStats")),
-    Private("accelerator", "torch._C", "_accelerator_getMemoryInfo", "torch.accelerator: getMemoryInfo", since="2.10"),
+    Private("accelerator", "torch._C", "_accelerator_getMemoryInfo", "torch.accelerator: getMemoryInfo", since="2.11"),
     Private("accelerator", "torch._C", "_accelerator_emptyHostCache", "torch.accelerator: emptyHostCache", since="2.13"),
     Private("accelerator", "torch._C", "_get_accelerator", "report CUDA to torch's own code"),
     Private("amp", "torch.amp.grad_scaler", "GradScaler._unscale_grads_", "divide gradients without the mode"),
@@ -107,8 +107,8 @@ NAMES = (
     # --- Around the script
     Private("flight_recorder", "torch._C._distributed_c10d", "_dump_nccl_trace", "read the collectives of NCCL", cuda=True),
     Private("flight_recorder", "torch._C._distributed_c10d", "_dump_nccl_trace_json", "read the collectives of NCCL", cuda=True),
-    Private("flight_recorder", "torch._C._distributed_c10d", "_dump_fr_trace", "read the collectives of gloo", since="2.13"),
-    Private("flight_recorder", "torch._C._distributed_c10d", "_dump_fr_trace_json", "read the collectives of gloo", since="2.13"),
+    Private("flight_recorder", "torch._C._distributed_c10d", "_dump_fr_trace", "read the collectives of gloo"),
+    Private("flight_recorder", "torch._C._distributed_c10d", "_dump_fr_trace_json", "read the collectives of gloo"),
     Private("flight_recorder", _C10D, "_world", "know the names of groups"),
     Private("gpu_limits", "torch._C", "_cuda_init", "set limits when CUDA is first used", cuda=True),
     Private("gpu_limits", "torch._C", "_cuda_setMemoryFraction", "limit the memory", cuda=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata as metadata
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,11 @@ class TestInstalledTorch:
         for each in NAMES:
             importlib.import_module(each.module)
         assert not [why for each in NAMES if (why := problem_with(each))]
+
+    def test_it_has_no_name_that_came_later(self) -> None:
+        version = version_of(metadata.version("torch"))
+        later = [each for each in NAMES if version_of(each.since) > version]
+        assert not [each.name for each in later if not problem_with(each._replace(since="2.9"))]
 
     @pytest.mark.parametrize(
         ("name", "problem"),
