@@ -97,14 +97,17 @@ class PlainListener:
                 self.progress(f"rank {event.rank} waits at {where}. Attach to it: {join}")
             if event.kind == "service":
                 self.progress(service_line(event))
-            if event.kind == "feature-off":
-                self._print_once(message := str(event.data.get("message")), message)
             if event.kind == "hang":
                 self._print_once(f"hang at {event.t}", f"hang: {event.data.get('message')}{self._hang_limit}")
             if words := event_line(event, state):
                 self.progress(words)
         if waiting := waiting_line(state):
             self._print_once(f"waiting in {state.generation}: {waiting}", waiting)
+        for note in state.notes:
+            if note.startswith(
+                ("torch ", "composesim with torch ")
+            ):  # what ranks cannot do with it; others are for the report
+                self._print_once(note, note)
         self.failures(state)
 
     def write(self, text: str) -> None:

@@ -108,5 +108,5 @@ def why_not_judged(observed: Observed, looked_at: Collection[type[Record]]) -> s
     for each in observed.of(FeatureOff):
         kinds = DEPENDING.get(each.feature, ())
         if any(kind in kinds or kind.kind == each.feature for kind in looked_at):
-            return f"not judged, because parts were not recorded: {each.why}"
+            return f"not judged: {each.why}"
     return ""

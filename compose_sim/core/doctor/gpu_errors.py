@@ -27,7 +27,7 @@ def explain(text: str) -> str:
     if _OTHER_DEVICE.search(text):
         return (
             "Since torch 2.15, NCCL uses the device of LOCAL_RANK, unless the script names one with init_process_group(device_id=…). "
-            'Call torch.cuda.set_device(LOCAL_RANK) before any tensor is made on "cuda".'
+            'Call torch.cuda.set_device(LOCAL_RANK) before creating any tensor on "cuda".'
         )
     if _DRIVER.search(text):
         return "The NVIDIA driver is too old for the CUDA version of the nodes' torch: composesim doctor prints both."

@@ -32,5 +32,5 @@ def range_words(version: str) -> str:
         "tested": f"in the tested range {oldest} to {newest}",
         "older": f"older than the oldest tested version, {oldest}",
         "newer": f"newer than the newest tested version, {newest}",
-        "unknown": f"not comparable with the tested versions, {oldest} to {newest}",
+        "unknown": f"of unknown version; {oldest} to {newest} are tested",
     }[torch_range(version)]

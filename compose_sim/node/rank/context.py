@@ -75,7 +75,7 @@ class RankContext:
             return function(self, *values)
         except Exception as error:  # noqa: BLE001 - this runs inside somebody's training
             self.failed.add(observer)
-            features.switch_off(features.feature_of(observer), describe(error), traceback.format_exc())
+            features.raised(features.feature_of(observer), describe(error), traceback.format_exc())
             return None
 
     def count_step(self) -> None:

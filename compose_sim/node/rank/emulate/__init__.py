@@ -35,7 +35,7 @@ def install() -> None:
 
 def _emulate(torch: Any) -> None:
     """Set up torch, which has just been imported; modules that torch imports later have their own hooks."""
-    support.require()
+    support.attempt(support.require)
 
     def start() -> None:
         from . import emulator

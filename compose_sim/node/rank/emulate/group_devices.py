@@ -6,6 +6,7 @@ with the group, for the device that the script binds to it, or else for the devi
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections import Counter
 from typing import Any
@@ -22,7 +23,11 @@ _bound: dict[int, tuple[Any, int]] = {}  # groups that have a device from the be
 
 def bind(c10d: Any, group: Any, device: Any) -> None:
     """Give a new group its device, and wait for the other ranks, if this torch does so."""
-    if not hasattr(c10d, "ProcessGroupNCCL2") or os.environ.get("TORCH_DIST_USE_NCCL2") == "0":
+    name = c10d._world.pg_map[group][0]
+    is_new = name in ("nccl2", "nccl-lazy") or (name == "nccl" and os.environ.get("TORCH_DIST_USE_NCCL2") != "0")
+    if not (is_new and hasattr(c10d, "_nccl2_device")):  # torch 2.14 has the class, too, but does not use it by itself
+        return
+    if device is None and multiprocessing.parent_process() is not None:  # mp.spawn: LOCAL_RANK is that of the parent
         return
     _, index = _bound.get(id(c10d._world.default_pg), (None, None))  # which a smaller group inherits
     if device is not None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ...shared.emulation import is_on
+from ...shared.frames import is_ours, is_user_code
 
 _HERE = str(Path(__file__).resolve().parent) + os.sep
+_PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
 # What torch raises when it reaches for a part of CUDA that neither this build nor the emulation has
+_OURS = re.compile(r"_composesim_|\brank\.emulate\.")  # names of ours in a message
 _GAPS = re.compile(
-    r"_composesim_|\brank\.emulate\.|has no attribute '_cuda_|not compiled with CUDA enabled|not linked with support for cuda"
+    r"has no attribute '_cuda_|not compiled with CUDA enabled|not linked with support for cuda"
     r"|from the 'CUDA' backend|instantiate dummy base class|_for_cpu\S* does not have a sharding strategy"
     r"|Cannot access accelerator device when none is available"
 )
@@ -30,10 +35,10 @@ HINT = (
 
 def gap(error: BaseException) -> str:
     """Return what has failed if an exception comes from the emulation itself; "" for every other exception."""
-    is_marked = getattr(error, _MARK, False)
-    if not is_on() or not (
-        is_marked or _GAPS.search(str(error)) or (isinstance(error, _MISTAKES) and _is_from_here(error))
-    ):
+    text, raised_by = str(error), _innermost_file(error)
+    is_known = _OURS.search(text) or (_GAPS.search(text) and not is_user_code(raised_by))
+    is_mistake = isinstance(error, _MISTAKES) and raised_by.startswith(_HERE)
+    if not (is_on() and (getattr(error, _MARK, False) or is_known or is_mistake)):
         return ""
     torch = getattr(sys.modules.get("torch"), "__version__", "of an unknown version")
     return f"composesim could not emulate CUDA with torch {torch}"
@@ -41,16 +46,17 @@ def gap(error: BaseException) -> str:
 
 @contextmanager
 def within_torch() -> Iterator[None]:
-    """Mark exceptions of torch's own code that the arguments of the script cannot have caused."""
+    """Mark exceptions of torch's own code, unless it has called code of the script."""
     try:
         yield
     except _OF_TORCH as error:
-        setattr(error, _MARK, True)
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if all(is_ours(file) or "/torch/" in file or file.startswith(_PYTHON) for file in files):
+            setattr(error, _MARK, True)
         raise
 
 
-def _is_from_here(error: BaseException) -> bool:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE)
+def _innermost_file(error: BaseException) -> str:
+    """Return the file that raised an exception; "<none>" if it was not raised."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return files[-1] if files else "<none>"

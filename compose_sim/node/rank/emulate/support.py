@@ -30,7 +30,7 @@ def attempt(part: Callable[[], Any]) -> None:
     try:
         part()
     except Exception as error:  # noqa: BLE001 - torch is not what it was
-        features.switch_off(_FEATURE, describe(error))
+        features.raised(_FEATURE, describe(error))
         give_up()
 
 

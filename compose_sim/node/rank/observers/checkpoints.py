@@ -89,8 +89,8 @@ def _explains(prefix: str, own: set[str], given: tuple[str, ...]) -> bool:
 
 def _after_torch(module: ModuleType) -> None:
     @wrap(module, "load")
-    def load(original: Any, file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
-        loaded = original(file, map_location, *arguments, **options)
+    def load(original: Any, f: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
+        loaded = original(f, map_location, *arguments, **options)
         context = here()
         if context is not None and map_location is None:
             context.guard(__name__, _note_devices, loaded)

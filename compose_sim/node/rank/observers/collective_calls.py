@@ -150,6 +150,8 @@ def _facts(module: Any, name: str, group: Any, value: _Value) -> dict[str, Any]:
     own = value(OWN[name]) if name in OWN else None
     if own is not None:
         given = own if isinstance(own, (list, tuple)) else [own]
+        if not given or not all(hasattr(each, "dtype") for each in given):  # the collective itself will raise
+            return facts
         facts["dtype"] = str(given[0].dtype)[6:]
         if name not in ("all_to_all_single", "all_to_all"):  # in these, each pair of ranks has a separate shape
             facts["shapes"] = _shapes(given)

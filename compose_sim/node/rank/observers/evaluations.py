@@ -34,11 +34,11 @@ def _after_module(module: ModuleType) -> None:
 
 def _after_ddp(module: ModuleType) -> None:
     @wrap(module.DistributedDataParallel, "__init__")
-    def make(original: Any, self: Any, wrapped: Any, *arguments: Any, **options: Any) -> None:
+    def make(original: Any, self: Any, module: Any, *arguments: Any, **options: Any) -> None:
         context = here()
         if context is not None:
-            context.guard(__name__, _note_weights, wrapped)
-        original(self, wrapped, *arguments, **options)
+            context.guard(__name__, _note_weights, module)
+        original(self, module, *arguments, **options)
 
 
 def _before_call(module: Any, _: Any) -> None:

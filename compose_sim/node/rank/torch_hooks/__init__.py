@@ -8,13 +8,17 @@ off: a script never sees an exception of a patch.
 from __future__ import annotations
 
 import functools
+import os
+import sysconfig
 from types import TracebackType
 from typing import Any, Callable
 
 from ...shared import import_hooks
-from ...shared.frames import is_ours, is_user_code
+from ...shared.frames import is_ours
 from . import features, private_names
 from .features import feature_of
+
+_PYTHON = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
 
 
 def after_import(name: str, function: Callable[[Any], None]) -> None:
@@ -27,7 +31,7 @@ def after_import(name: str, function: Callable[[Any], None]) -> None:
         try:
             function(module)
         except Exception as error:  # noqa: BLE001 - the script must still work
-            features.switch_off(feature, describe(error))
+            features.raised(feature, describe(error))
 
     import_hooks.after_import(name, patch)
 
@@ -47,10 +51,19 @@ def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., 
             try:
                 return function(call, *arguments, **options)
             except Exception as error:
-                if call.raised is error or not _is_ours(error):
+                if call.raised is error or not _is_of_patch(error):
                     raise
-                features.switch_off(feature, describe(error))
-            return call.result if call.returned else original(*arguments, **options)
+                if call.raised is not None:  # and then the patch itself, which must not hide that
+                    features.raised(feature, describe(error))
+                    raise call.raised from None
+                why = describe(error)
+                returned = (
+                    call.result if call.is_over else original(*arguments, **options)
+                )  # a wrong call raises here, too
+                features.raised(feature, why)
+                return returned
+            finally:
+                call.raised = call.result = None  # else the exception's frames would refer to the exception
 
         setattr(owner, name, wrapper)
         return function
@@ -61,12 +74,12 @@ def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., 
 class _Call:
     """One call of the original function, to tell its exceptions from those of the patch."""
 
-    __slots__ = ("_function", "raised", "result", "returned")
+    __slots__ = ("_function", "is_over", "raised", "result")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.raised: Exception | None = None
-        self.returned, self.result = False, None
+        self.is_over, self.result = False, None
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         try:
@@ -74,7 +87,7 @@ class _Call:
         except Exception as error:
             self.raised = error
             raise
-        self.returned = True
+        self.is_over = True
         return self.result
 
 
@@ -89,11 +102,12 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}{at}"
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Return whether an exception that left a patch was raised in it, not by a signal handler or by code of the user."""
+def _is_of_patch(error: BaseException) -> bool:
+    """Return whether an exception was raised by composesim or by what it called, not by a signal handler or other code of the user."""
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
-        if is_user_code(trace.tb_frame.f_code.co_filename):
+        file = trace.tb_frame.f_code.co_filename
+        if not (is_ours(file) or file.startswith(_PYTHON) or "/torch/" in file):
             return False
         trace = trace.tb_next
     return not isinstance(error, StopIteration)  # with which a replay ends the iteration over a loader

@@ -19,7 +19,7 @@ WITHOUT = {
     "meshes": "DTensor and FSDP2 may not work on emulated GPUs",
     "nvml": "the use of emulated GPUs is not reported",
     "profiling": "torch's profiler may look for a real GPU",
-    "refusals": "some of what emulated GPUs lack is not refused",
+    "refusals": "unsupported features of CUDA may not be refused",
     "streams": "streams and events of emulated GPUs do not exist",
     "workers": "tensors on emulated GPUs cannot be sent to another process",
     "fault_handler": "a fault cannot be injected into this rank",
@@ -56,7 +56,7 @@ WITHOUT = {
     "running_statistics": "running statistics are not recorded",
     "sketches": "sketches of gradients are not recorded",
     "states": "parameters are not recorded",
-    "training": "steps and batches are not followed",
+    "training": "steps and batches are not tracked",
     "timings": "backward passes are not timed",
 }
 _PARENTS = ("observers", "emulate", "agent", "faults")
@@ -76,14 +76,31 @@ def is_off(feature: str) -> bool:
     return feature in _off
 
 
-def switch_off(feature: str, why: str, traceback: str = "") -> None:
-    """Switch a feature off for good, and report it once: `torch 2.16.0: collectives are not recorded, since …`."""
-    if feature in _off:
-        return
-    version = getattr(sys.modules.get("torch"), "__version__", "of an unknown version")
-    _off[feature] = f"torch {version}: {WITHOUT.get(feature, f'{feature} is switched off')}, since {why}", traceback
-    if _tell is not None:
-        _tell(feature, *_off[feature])
+def switch_off(feature: str, why: str) -> None:
+    """Switch a feature off that torch does not support, and report it: `torch 2.16.0: collectives are not recorded, because …`."""
+    _switch_off(feature, f"torch {_version()}: {_without(feature)}, because {why}")
+
+
+def raised(feature: str, what: str, traceback: str = "") -> None:
+    """Switch a feature off whose own code has raised, whatever the reason."""
+    _switch_off(
+        feature, f"composesim with torch {_version()}: {_without(feature)}, because its code raised {what}", traceback
+    )
+
+
+def _switch_off(feature: str, sentence: str, traceback: str = "") -> None:
+    if feature not in _off:
+        _off[feature] = sentence, traceback
+        if _tell is not None:
+            _tell(feature, sentence, traceback)
+
+
+def _version() -> str:
+    return str(getattr(sys.modules.get("torch"), "__version__", "of an unknown version"))
+
+
+def _without(feature: str) -> str:
+    return WITHOUT.get(feature, f"{feature} is switched off")
 
 
 def report_to(tell: Callable[[str, str, str], None]) -> None:

@@ -193,7 +193,10 @@ def problem_with(name: Private) -> str:
         return ""
     found: Any = sys.modules[name.module]
     for part in name.name.split("."):
-        found = getattr(found, part, _MISSING)
+        try:
+            found = getattr(found, part, _MISSING)
+        except Exception as error:  # noqa: BLE001 - a module may make its names when they are asked for
+            return f"{name.module}.{name.name} cannot be read ({type(error).__name__})"
         if found is _MISSING:
             return f"{name.module}.{name.name} is missing"
     if name.parameters:
@@ -224,7 +227,7 @@ def version_of(text: str) -> tuple[int, int]:
 def _parameters_of(function: Any) -> tuple[str, ...]:
     try:
         return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # a function of C
+    except (NameError, TypeError, ValueError):  # a function of C, or annotations that cannot be evaluated
         return ()
 
 
