@@ -191,7 +191,7 @@ PROBES = [
     ("within('cuda', lambda: torch.arange(2.0).cos())", "cuda:0"),
     ("default('cuda', lambda: nn.Linear(1, 1).weight)", "cuda:0"),
     ("default('cuda', lambda: torch.tensor([1.0]))", "cuda:0"),
-    ("torch.zeros(1).device", "device(type='cpu')"),
+    ("torch.zeros(1).device", "cpu"),
     ("nn.Linear(1, 1).cuda().weight.__dict__", "{}"),
     ("rebuilt(nn.Linear(1, 1).cuda().weight).device", "cuda:0"),
     ("copy.deepcopy(nn.Linear(1, 1).cuda().weight).device", "cuda:0"),
