@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from compose_sim.core.state.state import ClusterState, NodeState
 
 _MOST_STATUS_LINES = 12
+_ABOUT_TORCH = ("torch ", "composesim with torch ")  # how notes begin that say what ranks cannot do with their torch
 _PHASE_COLORS = {
     "running": "green", "ended": "green", "exited": "dim", "lost": "red", "killed": "red", "creating": "dim", "absent": "dim",
 }  # fmt: skip
@@ -104,9 +105,7 @@ class PlainListener:
         if waiting := waiting_line(state):
             self._print_once(f"waiting in {state.generation}: {waiting}", waiting)
         for note in state.notes:
-            if note.startswith(
-                ("torch ", "composesim with torch ")
-            ):  # what ranks cannot do with it; others are for the report
+            if note.startswith(_ABOUT_TORCH):  # others are for the report
                 self._print_once(note, note)
         self.failures(state)
 
