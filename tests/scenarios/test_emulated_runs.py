@@ -141,6 +141,22 @@ def test_a_rank_on_the_first_gpu_is_refused_if_nccl_has_chosen_another(project: 
         )
 
 
+@pytest.mark.parametrize("backends", ["", "'cpu:gloo,cuda:nccl'"])
+def test_only_cuda_tensors_of_a_group_with_two_backends_go_through_nccl(project: Project, backends: str) -> None:
+    """Both ranks of a node use its first GPU: torch 2.15 refuses the second rank, and earlier versions refuse both."""
+    joined = JOINED.replace('"nccl"', backends)
+    script = project.write(
+        "train.py",
+        f"{joined}ones = torch.ones(1)\ndist.all_reduce(ones)\nassert ones.item() == 4\n"
+        "dist.all_reduce(torch.ones(1, device='cuda:0'))\n",
+    )
+    outcome = project.run(*UP, script)
+
+    assert outcome.status == 1
+    message = outcome.report["cause"]["message"]
+    assert message.endswith("Expected tensor on cuda:1 but found tensor on cuda:0") or "Duplicate GPU" in message
+
+
 @pytest.mark.parametrize("duplicate", FIRST_GPU)
 def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
     """Bugs that the script catches are reported for every rank; the last one, which nothing catches, is the cause."""

@@ -13,11 +13,12 @@ from typing import Any, Callable
 
 from ..records.record import Place, Record
 from ..shared.event_log import EventLog
+from ..shared.exceptions import describe_with_our_line, is_of_signal_handler
 from ..shared.frames import is_user_code
 from ..shared.progress_page import ProgressPage, WaitIn
 from .observations import Observations
 from .step_times import Times
-from .torch_hooks import describe, features
+from .torch_hooks import features
 
 _SHORTEST_WAIT_S = 0.1
 _LONGER_BY = 1.1  # than the longest wait with an event so far: a few events per run, not one per collective
@@ -70,12 +71,18 @@ class RankContext:
         self.observations.note(record)
 
     def guard(self, observer: str, function: Callable[..., Any], *values: Any) -> Any:
-        """Return `function(context, *values)`, or None if it raises: an observer's error must not reach the script."""
+        """
+        Return `function(context, *values)`, or None if it raises: an observer's error must not reach the script.
+
+        What a signal handler of the script raises is not an observer's error.
+        """
         try:
             return function(self, *values)
-        except Exception as error:  # noqa: BLE001 - this runs inside somebody's training
+        except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             self.failed.add(observer)
-            features.raised(features.feature_of(observer), describe(error), traceback.format_exc())
+            features.raised(features.feature_of(observer), describe_with_our_line(error), traceback.format_exc())
             return None
 
     def count_step(self) -> None:
@@ -159,12 +166,3 @@ def variable_number(name: str) -> int | None:
     """Return an environment variable as a number; None if it is not set, or is no number."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
-
-
-def describe_error(error: BaseException) -> str:
-    """Return the type of an exception and the beginning of its message."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - the script's own exceptions may not be printable
-        text = "<exception str() failed>"
-    return f"{type(error).__name__}: {text[:300]}"

@@ -10,10 +10,11 @@ from typing import Any
 from ..records.script import FeatureOff, LaunchEnvironment, ScriptEnd
 from ..shared import emulation
 from ..shared.event_log import EventLog
+from ..shared.exceptions import describe
 from ..shared.progress_page import ProgressPage
 from . import context as rank_context
 from . import fault_handler, flight_recorder, lazy_compiler, slow_gpu, stack_signal
-from .context import RankContext, describe_error, variable_number
+from .context import RankContext, variable_number
 from .gpu_limits import loaded_library
 from .observations import Observations
 from .observers import OBSERVERS
@@ -104,7 +105,7 @@ def _raised() -> str | None:
     error = sys.exc_info()[1]
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return None
-    return describe_error(error)
+    return describe(error)
 
 
 def _emit_versions() -> None:

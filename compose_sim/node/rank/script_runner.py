@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from ..shared import process, roles
 from ..shared.event_log import EventLog
+from ..shared.exceptions import message_of
 from ..shared.frames import is_ours
 from . import emulate, function_call, gpu_limits, instrument, teardown
 from .emulate import own_failure
@@ -166,7 +167,11 @@ def _hint(error: BaseException) -> str:
     """Return which launcher to use, or how to install a package that is missing; else ""."""
     # The launcher env sets no run id. With one rank per node, it leaves it to the script to start more.
     started = "TORCHELASTIC_RUN_ID" in os.environ or os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
-    if started and type(error).__module__ == "torch.multiprocessing.spawn" and "init_process_group" in str(error):
+    if (
+        started
+        and type(error).__module__ == "torch.multiprocessing.spawn"
+        and "init_process_group" in message_of(error)
+    ):
         again = "composesim up --launcher env --nproc-per-node 1 …"
         return f"The ranks had already been started when the script started its own. Try: {again}"
     name = (getattr(error, "name", None) or "").partition(".")[0]

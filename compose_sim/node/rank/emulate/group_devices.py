@@ -21,9 +21,8 @@ _made: Counter[str] = Counter()  # groups, by name
 _bound: dict[int, tuple[Any, int]] = {}  # groups that have a device from the beginning, by id
 
 
-def bind(c10d: Any, group: Any, device: Any) -> None:
-    """Give a new group its device, and wait for the other ranks, if this torch does so."""
-    name = c10d._world.pg_map[group][0]
+def bind(c10d: Any, group: Any, device: Any, name: str) -> None:
+    """Give a new group with this backend its device, and wait for the other ranks, if this torch does so."""
     is_new = name in ("nccl2", "nccl-lazy") or (name == "nccl" and os.environ.get("TORCH_DIST_USE_NCCL2") != "0")
     if not (is_new and hasattr(c10d, "_nccl2_device")):  # torch 2.14 has the class, too, but does not use it by itself
         return

@@ -105,8 +105,8 @@ def _accept_cpu_memory(c10d: Any) -> None:
             if "cuda" in backends and "cpu" not in backends:
                 backend = backends["cuda"]
                 group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, backend)
-            if is_nccl_alone(group):
-                group_devices.bind(c10d, group, device)
+            if name := _name_of_nccl(group):
+                group_devices.bind(c10d, group, device, name)
         return made
 
 
@@ -142,28 +142,42 @@ def _keep_barriers_on_cpu(c10d: Any) -> None:
 
 
 def check_tensors(group: Any, arguments: Any, options: Any) -> bool:
-    """Return whether the group is NCCL's.
+    """Return whether a collective with these tensors is NCCL's.
 
-    Raises NCCL's errors before a collective of the script: for CPU tensors, and for two ranks of a node on one device.
+    Raises NCCL's errors before a collective of the script: for CPU tensors, unless they have a backend of their own in this group,
+    and for two ranks of a node on one device.
     """
     import torch.distributed as distributed
 
     group = group if isinstance(group, distributed.ProcessGroup) else distributed.group.WORLD
-    if group is None or not is_nccl_alone(group):
+    if group is None or not _name_of_nccl(group):
         return False
-    index = None
+    is_alone, index = is_nccl_alone(group), None
     for tensor in tensors_in(arguments, options):
         tag = tensor._composesim_device
-        if tag == CPU:
+        if tag != CPU:
+            index = tag if index is None else index
+        elif is_alone:
             raise RuntimeError("No backend type associated with device type cpu")
-        index = tag if index is None else index
     if index is not None:
         group_devices.check(group, index)
-    return True
+    return is_alone or index is not None
 
 
 def is_nccl_alone(group: Any) -> bool:
     """Return whether all tensors of this group go through NCCL."""
+    return _backends_asked_for(group) in _BACKENDS
+
+
+def _name_of_nccl(group: Any) -> str:
+    """Return the name of NCCL under which the CUDA tensors of this group go through it; "" if they do not."""
+    asked_for = _backends_asked_for(group)
+    by_device = dict(each.split(":", 1) for each in asked_for.split(",") if ":" in each)  # such as cpu:gloo,cuda:nccl
+    name = "nccl" if asked_for == "undefined" else by_device.get("cuda", asked_for)  # undefined: no backend was named
+    return name if name in _BACKENDS else ""
+
+
+def _backends_asked_for(group: Any) -> str:
     import torch.distributed.distributed_c10d as c10d
 
-    return c10d._world.pg_map.get(group, ("",))[0] in _BACKENDS
+    return str(c10d._world.pg_map.get(group, ("",))[0])

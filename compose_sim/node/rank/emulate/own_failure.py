@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...shared.emulation import is_on
+from ...shared.exceptions import message_of
 from ...shared.frames import is_ours, is_user_code
 
 _HERE = str(Path(__file__).resolve().parent) + os.sep
@@ -35,7 +36,7 @@ HINT = (
 
 def gap(error: BaseException) -> str:
     """Return what has failed if an exception comes from the emulation itself; "" for every other exception."""
-    text, raised_by = str(error), _innermost_file(error)
+    text, raised_by = message_of(error), _innermost_file(error)
     is_known = _OURS.search(text) or (_GAPS.search(text) and not is_user_code(raised_by))
     is_mistake = isinstance(error, _MISTAKES) and raised_by.startswith(_HERE)
     if not (is_on() and (getattr(error, _MARK, False) or is_known or is_mistake)):

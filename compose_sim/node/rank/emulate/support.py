@@ -8,7 +8,8 @@ from typing import Any, Callable, NoReturn
 
 from ...shared.emulation import is_on
 from ...shared.event_log import EventLog
-from ..torch_hooks import describe, features, private_names
+from ...shared.exceptions import describe_with_our_line
+from ..torch_hooks import features, private_names
 
 _FEATURE = "emulate"
 _HINT = "composesim up --gpus none …"
@@ -30,7 +31,7 @@ def attempt(part: Callable[[], Any]) -> None:
     try:
         part()
     except Exception as error:  # noqa: BLE001 - torch is not what it was
-        features.raised(_FEATURE, describe(error))
+        features.raised(_FEATURE, describe_with_our_line(error))
         give_up()
 
 

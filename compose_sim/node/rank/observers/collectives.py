@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ...records.process_groups import Collective, CollectiveFailed, LaterCollectives, UntrackedWait
-from ..context import RankContext, describe_error, here, place
+from ...shared.exceptions import describe
+from ..context import RankContext, here, place
 from ..torch_hooks import after_import
 from . import collective_calls, gathers
 
@@ -100,7 +101,7 @@ def _wrap(module: Any, name: str, original: Callable[..., Any]) -> Any:
         try:
             return original(*arguments, **options)
         except BaseException as error:
-            begun.note(CollectiveFailed(describe_error(error)))
+            begun.note(CollectiveFailed(describe(error)))
             raise
         finally:
             _finish(begun)

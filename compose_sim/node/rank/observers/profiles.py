@@ -9,7 +9,8 @@ import sys
 from typing import Any
 
 from ...shared.event_log import clock_of
-from ..context import RankContext, describe_error, here
+from ...shared.exceptions import describe
+from ..context import RankContext, here
 from .training import follow_steps
 
 _RUNNING, _SEEN = "profiles.running", "profiles.seen"
@@ -45,7 +46,7 @@ def _advance(context: RankContext) -> None:
             made.start()
         except Exception as error:  # noqa: BLE001 - such as that the script itself is profiling
             context.progress.set("profile_steps", 0)
-            context.events.emit("profiled", why=describe_error(error))
+            context.events.emit("profiled", why=describe(error))
             return
         context.memory[_RUNNING] = (made, context.steps, context.steps + context.progress.get("profile_steps"))
 
@@ -60,7 +61,7 @@ def _stop(context: RankContext) -> None:
         made.export_chrome_trace(str(draft))
         draft.replace(path)
     except Exception as error:  # noqa: BLE001 - such as a full disk
-        context.events.emit("profiled", why=describe_error(error))
+        context.events.emit("profiled", why=describe(error))
         return
     lag = round(clock_of(context.events.folder).lag(), 6)
     context.events.emit("profiled", file=path.name, first=before + 1, steps=context.steps - before, lag=lag)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Callable
 
 from ...shared import import_hooks
+from ...shared.exceptions import describe_with_our_line
 from ...shared.frames import is_ours
 from . import features, private_names
 from .features import feature_of
@@ -31,7 +32,7 @@ def after_import(name: str, function: Callable[[Any], None]) -> None:
         try:
             function(module)
         except Exception as error:  # noqa: BLE001 - the script must still work
-            features.raised(feature, describe(error))
+            features.raised(feature, describe_with_our_line(error))
 
     import_hooks.after_import(name, patch)
 
@@ -54,9 +55,9 @@ def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., 
                 if call.raised is error or not _is_of_patch(error):
                     raise
                 if call.raised is not None:  # and then the patch itself, which must not hide that
-                    features.raised(feature, describe(error))
+                    features.raised(feature, describe_with_our_line(error))
                     raise call.raised from None
-                why = describe(error)
+                why = describe_with_our_line(error)
                 returned = (
                     call.result if call.is_over else original(*arguments, **options)
                 )  # a wrong call raises here, too
@@ -89,17 +90,6 @@ class _Call:
             raise
         self.is_over = True
         return self.result
-
-
-def describe(error: BaseException) -> str:
-    """Return the type and message of an exception, and the line of composesim that it comes through."""
-    trace, at = error.__traceback__, ""
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if is_ours(code.co_filename):
-            at = f" ({code.co_filename.rpartition('/')[2]}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return f"{type(error).__name__}: {str(error)[:200]}{at}"
 
 
 def _is_of_patch(error: BaseException) -> bool:
