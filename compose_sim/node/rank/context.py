@@ -13,8 +13,7 @@ from typing import Any, Callable
 
 from ..records.record import Place, Record
 from ..shared.event_log import EventLog
-from ..shared.exceptions import describe_with_our_line, is_of_signal_handler
-from ..shared.frames import is_user_code
+from ..shared.frames import describe_with_our_line, is_of_signal_handler, is_user_code
 from ..shared.progress_page import ProgressPage, WaitIn
 from .observations import Observations
 from .step_times import Times

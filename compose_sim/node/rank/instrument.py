@@ -10,7 +10,7 @@ from typing import Any
 from ..records.script import FeatureOff, LaunchEnvironment, ScriptEnd
 from ..shared import emulation
 from ..shared.event_log import EventLog
-from ..shared.exceptions import describe
+from ..shared.frames import describe
 from ..shared.progress_page import ProgressPage
 from . import context as rank_context
 from . import fault_handler, flight_recorder, lazy_compiler, slow_gpu, stack_signal

@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 
 from ..shared import process, roles
 from ..shared.event_log import EventLog
-from ..shared.exceptions import message_of
-from ..shared.frames import is_ours
+from ..shared.frames import is_ours, message_of
 from . import emulate, function_call, gpu_limits, instrument, teardown
 from .emulate import own_failure
 

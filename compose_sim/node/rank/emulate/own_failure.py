@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...shared.emulation import is_on
-from ...shared.exceptions import message_of
-from ...shared.frames import is_ours, is_user_code
+from ...shared.frames import is_ours, is_user_code, message_of
 
 _HERE = str(Path(__file__).resolve().parent) + os.sep
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep

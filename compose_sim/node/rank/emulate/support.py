@@ -8,7 +8,7 @@ from typing import Any, Callable, NoReturn
 
 from ...shared.emulation import is_on
 from ...shared.event_log import EventLog
-from ...shared.exceptions import describe_with_our_line
+from ...shared.frames import describe_with_our_line
 from ..torch_hooks import features, private_names
 
 _FEATURE = "emulate"

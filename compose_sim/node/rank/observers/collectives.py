@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ...records.process_groups import Collective, CollectiveFailed, LaterCollectives, UntrackedWait
-from ...shared.exceptions import describe
+from ...shared.frames import describe
 from ..context import RankContext, here, place
 from ..torch_hooks import after_import
 from . import collective_calls, gathers

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ...shared.event_log import clock_of
-from ...shared.exceptions import describe
+from ...shared.frames import describe
 from ..context import RankContext, here
 from .training import follow_steps
 

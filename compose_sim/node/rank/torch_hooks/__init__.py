@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any, Callable
 
 from ...shared import import_hooks
-from ...shared.exceptions import describe_with_our_line
-from ...shared.frames import is_ours
+from ...shared.frames import describe_with_our_line, is_ours
 from . import features, private_names
 from .features import feature_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.shared.exceptions import describe, describe_with_our_line, is_of_signal_handler, message_of
+from compose_sim.node.shared.frames import describe, describe_with_our_line, is_of_signal_handler, message_of
 
 
 class Unprintable(Exception):
