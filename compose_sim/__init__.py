@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from compose_sim.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from compose_sim.agreement import agree
     from compose_sim.app.api import check, run
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from compose_sim.core.request.spec import ClusterSpec
     from compose_sim.errors import ComposesimError, EngineError, EnvironmentMissingError, RunError, SpecError
 
-__version__ = "0.1.0"
 __all__ = [
     "ClusterSpec",
     "ComposesimError",

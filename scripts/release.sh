@@ -8,10 +8,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tag=$1
-version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' compose_sim/__init__.py)
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' compose_sim/version.py)
 fail() { echo "release.sh: $1" >&2; exit 1; }
 
-[ "$tag" = "v$version" ] || fail "the tag is $tag, and compose_sim/__init__.py has $version"
+[ "$tag" = "v$version" ] || fail "the tag is $tag, and compose_sim/version.py has $version"
 mkdir -p build/release
 awk -v heading="## [$version]" 'index($0, "## ") == 1 { inside = index($0, heading) == 1; next } inside' CHANGELOG.md >build/release/notes.md
 grep -q '[^[:space:]]' build/release/notes.md || fail "CHANGELOG.md has no section '## [$version]'"

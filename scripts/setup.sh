@@ -16,6 +16,7 @@ DEFAULT_TORCH=torch
 main() {
     local wanted
     wanted=$(fingerprint)
+    install_hook
     if [ -x "$VENV/bin/composesim" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$wanted" ]; then compile; return; fi
     make_venv
     echo "Installing composesim and its tools into $VENV ..."
@@ -33,6 +34,14 @@ compile() { "$VENV/bin/python" -m compileall -q compose_sim; }
 # Everything that would make another .venv.
 fingerprint() {
     { cat pyproject.toml "$LOCK" scripts/setup.sh; echo "$PWD ${PYTHON:-} ${TORCH:-} ${TORCH_INDEX:-} ${LOCKED:-}"; } | sha256sum | cut -d ' ' -f 1
+}
+
+# Git runs it when a message has been written. A hook of the developer's own stays.
+install_hook() {
+    local hooks
+    hooks=$(git rev-parse --git-path hooks 2>/dev/null) || return 0 # not a clone
+    [ -e "$hooks/commit-msg" ] && return
+    mkdir -p "$hooks" && ln -s "$PWD/scripts/commit_msg.sh" "$hooks/commit-msg" || echo "setup.sh: went on without the hook." >&2
 }
 
 make_venv() {

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,18 @@ def test_a_file_is_read_in_one_sitting(path: Path) -> None:
     assert len(path.read_text().splitlines()) < TOO_MANY_LINES
     assert {name: lines for name, lines in functions.items() if lines > TOO_LONG_FUNCTION} == {}
     assert ast.get_docstring(tree_of(path)) is not None
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    """Imports inside functions and for types count too: each circle is one module in several files, or a misplaced name."""
+    graph = {
+        name: {each for each in imports(path) if each in MODULES and each != name} for name, path in MODULES.items()
+    }
+
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
 
 
 def test_a_folder_is_seen_at_a_glance() -> None:

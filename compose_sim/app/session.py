@@ -10,7 +10,6 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from compose_sim import __version__
 from compose_sim.app.program import new_name
 from compose_sim.app.request import Request
 from compose_sim.core.host.host import Host
@@ -25,6 +24,7 @@ from compose_sim.errors import (
     resource_error,
     resource_errors,
 )
+from compose_sim.version import __version__
 
 if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
     from compose_sim.app.listener import Listener

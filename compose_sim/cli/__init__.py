@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 
 import click
 
-from compose_sim import __version__
 from compose_sim.cli.console import echo
 from compose_sim.cli.spelling import no_such_verb, normalize, with_suggestion
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, missing_dependency, resource_errors
+from compose_sim.version import __version__
 
 # Numbers of errors that are due to a path that the user named, or to its rights
 _UNUSABLE = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}

@@ -18,7 +18,7 @@ from compose_sim.errors import CommandError
 from compose_sim.node.shared.process import shell_status
 
 if TYPE_CHECKING:
-    from compose_sim.engine.docker import daemon
+    from compose_sim.engine.docker.daemon import DaemonPatience
 
 _LOOK_S = 2.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -184,17 +184,17 @@ def through_shell(node: str, argv: Sequence[str]) -> list[str]:
 
 def _outputs(child: subprocess.Popen[Any], argv: Sequence[str], stdin: bytes | None = None) -> tuple[Any, Any]:
     """Return all that a program prints. End it if we are interrupted, or if it waits for a Docker daemon that hangs."""
-    patience: daemon.DaemonPatience | None = None
+    patience: DaemonPatience | None = None
     while True:
         try:
             if patience:
                 patience.check()
             return child.communicate(stdin, timeout=_LOOK_S if argv[0] == "docker" else None)
         except subprocess.TimeoutExpired:
-            from compose_sim.engine.docker import daemon  # here, because it starts programs itself
+            from compose_sim.engine.docker.daemon import DaemonPatience  # no other program needs it
 
             stdin = None  # the rest of it is sent all the same
-            patience = patience or daemon.DaemonPatience(" ".join(argv[:4]))
+            patience = patience or DaemonPatience(" ".join(argv[:4]))
         except BaseException:
             child.terminate()
             raise

@@ -9,52 +9,24 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from compose_sim.assets import node_code
+from compose_sim.pytest_plugin.marks import ENGINES, SIGNATURE, MarkArguments, mark_of
 
 if TYPE_CHECKING:
     from compose_sim.pytest_plugin.cluster import RankClusters
 
-MARK = "composesim"
-_SIGNATURE = "composesim(nodes=2, nproc_per_node=1, engine=None, backend='auto', timeout=300, init=True)"
-_ENGINES = ("auto", "docker", "local")
-_TIMEOUT_S = 300.0
 _EMULATED = "COMPOSESIM_EMULATED_GPUS"  # as in node/shared/emulation.py
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterShape:
-    """What distinguishes clusters: tests of the same shape share a cluster."""
-
-    nodes: int
-    nproc_per_node: int
-    engine: str
-    backend: str
-    only: str = ""  # the only test of this cluster, if it creates the process group itself
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self.nodes * self.nproc_per_node
-
-
-@dataclass(frozen=True, slots=True)
-class MarkArguments:
-    """What the mark of a test asks for."""
-
-    shape: ClusterShape
-    timeout_s: float
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option and the setting for the engine of marks that name none."""
     group = parser.getgroup("composesim")
-    group.addoption("--composesim-engine", choices=_ENGINES, help="engine of the nodes of tests marked composesim")
+    group.addoption("--composesim-engine", choices=ENGINES, help="engine of the nodes of tests marked composesim")
     group.addoption(
         "--composesim-emulate-cuda",
         action="store_true",
@@ -76,7 +48,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the mark, and take over marked tests; in a rank they run as any other test."""
-    config.addinivalue_line("markers", f"{_SIGNATURE}: run the test on every rank of a cluster")
+    config.addinivalue_line("markers", f"{SIGNATURE}: run the test on every rank of a cluster")
     if not ("COMPOSESIM_RUN" in os.environ and "RANK" in os.environ):
         config.pluginmanager.register(_Runner(), "composesim-runner")
 
@@ -117,41 +89,6 @@ class _Runner:
             self._clusters = None
 
     pytest_sessionfinish = pytest_unconfigure
-
-
-def mark_of(item: pytest.Item) -> MarkArguments | None:
-    """Return what a test's mark asks for, or None without a mark; raise UsageError for a wrong one."""
-    mark = item.get_closest_marker(MARK)
-    if mark is None:
-        return None
-    try:
-        return _checked(item, *mark.args, **mark.kwargs)
-    except (TypeError, ValueError) as error:
-        raise pytest.UsageError(f"{item.nodeid}: {error}; the mark is {_SIGNATURE}") from None
-
-
-def _checked(
-    item: pytest.Item,
-    nodes: int = 2,
-    nproc_per_node: int = 1,
-    engine: str | None = None,
-    backend: str = "auto",
-    timeout: Any = _TIMEOUT_S,
-    init: bool = True,
-) -> MarkArguments:
-    engine = engine or item.config.getoption("--composesim-engine") or item.config.getini("composesim_engine")
-    numbers: dict[str, Any] = {"nodes": nodes, "nproc_per_node": nproc_per_node}
-    for name, value in numbers.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r} is not a positive integer")
-    if engine not in _ENGINES:
-        raise ValueError(f"engine={engine!r} is not one of {', '.join(_ENGINES)}")
-    if backend not in ("auto", "gloo", "nccl"):
-        raise ValueError(f"backend={backend!r} is not one of auto, gloo, nccl")
-    if not isinstance(timeout, int | float) or timeout <= 0:
-        raise ValueError(f"timeout={timeout!r} is not a number of seconds")
-    shape = ClusterShape(nodes, nproc_per_node, engine, backend, only="" if init else item.nodeid)
-    return MarkArguments(shape, float(timeout))
 
 
 def _next_on_cluster(item: pytest.Item, nextitem: pytest.Item | None, mark: MarkArguments) -> pytest.Item | None:

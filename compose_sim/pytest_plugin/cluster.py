@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from compose_sim.engine.run_folder.location import runs_folder
-from compose_sim.pytest_plugin import ClusterShape, MarkArguments
+from compose_sim.pytest_plugin.marks import ClusterShape, MarkArguments
 from compose_sim.pytest_plugin.outcome import RankReports, now, reports_to_show
 from compose_sim.pytest_plugin.session import arguments_of, options_of
 

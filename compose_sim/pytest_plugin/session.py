@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compose_sim.pytest_plugin import ClusterShape, mark_of
+from compose_sim.pytest_plugin.marks import ClusterShape, mark_of
 
 # Plugins that print, write a single file, or measure the main process.
 _NOT_IN_RANKS = ("terminal", "cacheprovider", "junitxml", "pytest_cov", "_cov", "html", "json-report", "metadata")

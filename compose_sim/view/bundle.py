@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from compose_sim import __version__
 from compose_sim.core.plan.masking import is_secret, masked
 from compose_sim.core.view.redaction import Redaction, secrets_of
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
@@ -24,6 +23,7 @@ from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles
 from compose_sim.engine.run_folder.record import report_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.node.shared.authentication import SECRET
+from compose_sim.version import __version__
 from compose_sim.view.document import report_page
 from compose_sim.view.dumps import flight_dumps, plain_dump
 from compose_sim.view.reader import PageReader

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -11,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compose_sim.engine.host.answers import home_folder
-from compose_sim.engine.subprocesses import try_output_of
 
 _DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"  # of the context `default`
+_HOST_OF_CONTEXT = ("Endpoints", "docker", "Host")
 _IDS = struct.Struct("3i")  # process, user and group at the other end
 _PART_BYTES = 1 << 16
 _RESPONDS_WITHIN_S = 3.0  # if systemd holds the socket, a connection waits until the next daemon accepts it
@@ -75,10 +76,11 @@ def docker_endpoint() -> str:
     """Return the address that the docker command talks to; "" if it is unknown."""
     if endpoint := os.environ.get("DOCKER_HOST"):
         return endpoint
-    if _uses_default_context():
+    name = os.environ.get("DOCKER_CONTEXT") or _setting(settings_file(), "currentContext") or "default"
+    if name == "default":
         return _DEFAULT_ENDPOINT
-    status, output = try_output_of(["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
-    return output.strip() if status == 0 else ""
+    folder = hashlib.sha256(name.encode()).hexdigest()
+    return _setting(settings_file().parent / "contexts" / "meta" / folder / "meta.json", *_HOST_OF_CONTEXT)
 
 
 def settings_file() -> Path:
@@ -86,12 +88,12 @@ def settings_file() -> Path:
     return Path(os.environ.get("DOCKER_CONFIG") or home_folder(".docker"), "config.json")
 
 
-def _uses_default_context() -> bool:
-    if os.environ.get("DOCKER_CONTEXT"):
-        return False
+def _setting(file: Path, *keys: str) -> str:
+    """Return a text from one of Docker's files; "" if it is not there."""
     try:
-        return not json.loads(settings_file().read_text()).get("currentContext")
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError, AttributeError):  # the docker command knows
-        return False
+        value = json.loads(file.read_text())
+        for key in keys:
+            value = value.get(key)
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return value if isinstance(value, str) else ""
