@@ -30,8 +30,8 @@ _MOST_NOTED = 3000
 _CHANGING = os.O_WRONLY | os.O_RDWR
 _SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib", "/bin/", "/opt/", "/run/")
 _NOT_THE_SCRIPTS = re.compile(
-    r"__pycache__|/\.(cache|config|local|matplotlib|keras|nv|cupy|ipython)/|/torchinductor_|/\.triton/|/site-packages/|\.(py|pyc|so|lock|pem|progress)$|/dev/(?!shm/)|/pymp-"
-)
+    r"__pycache__|/\.(cache|config|local|matplotlib|keras|nv|cupy|ipython)/|/torchinductor_|/\.triton/|/site-packages/|\.(py|pyc|so|lock|pem|progress)$|/dev/(?!shm/)|/pymp-|/<[^/]*>$"
+)  # the last: since Python 3.13, a SyntaxError opens the file that it names, such as <unknown>
 _AWAITED = re.compile(
     r"([A-Za-z_][\w.]*)\.(?:exists|is_file)\(\)|os\.path\.(?:exists|isfile)\(\s*([A-Za-z_][\w.]*)\s*\)"
 )
