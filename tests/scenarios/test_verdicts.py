@@ -112,3 +112,17 @@ def test_a_flood_of_lines_arrives_whole(project: Project, engine: str) -> None:
 
     for rank in (0, 1):
         assert [line for line in lines if line.startswith(f"{rank} ")] == [f"{rank} {n}" for n in range(20_000)]
+
+
+def test_a_script_that_imports_the_compiler_ends_with_its_own_output(project: Project) -> None:
+    """Triton would print what it holds when a process exits."""
+    script = project.write(
+        "train.py", JOINED + "import torch._dynamo\nprint('end', rank)\ndist.destroy_process_group()\n"
+    )
+    run = project.named("quiet")
+    outcome = project.run("up", "--engine", "local", "--gpus", "none", "--nodes", "1", "--name", run, "--json", script)
+
+    assert outcome.status == 0
+    log = (project.folder / f".composesim/runs/{run}/logs/node-0.0.log").read_text()
+    assert log.splitlines()[-1] == "end 0"
+    assert "leaked" not in log

@@ -19,6 +19,7 @@ class DdpModel(Record):
     find_unused: bool = False
     static_graph: bool = False
     device_ids: tuple[int, ...] = ()
+    init_sync: bool = True  # whether its ranks have waited for each other
     at: Place | None = None
 
 

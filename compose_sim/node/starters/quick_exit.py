@@ -3,7 +3,7 @@
 At exit, Python and C++ free piece by piece what a process has loaded, although the kernel frees all of it anyway. In a
 forked process this copies most pages that it shares with its parent. Row 10 of bench/results.md, "ranks exit", shows what is
 left. Whatever the script made ends as in any Python: open files are flushed, exit handlers and destructors run. The
-exception is an object that only torch's own modules refer to: it is not destroyed.
+exception is an object that only torch's own modules refer to: it is not destroyed. With Triton, everything is destroyed.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ def prepared() -> Iterator[None]:
 
 def _keep(names: list[str]) -> None:
     """Hide modules from the interpreter, which sets every variable of those that it knows to None."""
+    if (
+        "triton._C.libtriton" in sys.modules
+    ):  # else it would print a list of its objects that torch's modules still refer to
+        gc.unfreeze()
+        return
     if gc.isenabled():
         gc.collect()  # as the interpreter does next: a destructor may still import torch
     for each in gc.get_objects():

@@ -129,6 +129,7 @@ def test_the_last_line_of_a_run_that_passed_names_the_checks_that_failed() -> No
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "SyncBatchNorm only works with GPU modules", 1),
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "ValueError: boom", 0),
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "OSError: [Errno 28] No space left on device", 0),
+        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "exit status 1: python multigpu.py", 0),
         ("CUDA emulated on the CPU: requested", "CUDA error: invalid device ordinal", 0),
         ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "no _cuda_x", 0),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.models import DdpModel
 from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
 from compose_sim.node.records.record import Record
 
@@ -24,7 +25,10 @@ class HappensBefore:
 
     def __init__(self, observed: Observed) -> None:
         """Follow the collectives of all ranks, in an order in which they can have happened."""
-        collectives = {rank.rank: list(rank.of(Collective, DdpForward)) for rank in observed}
+        collectives = {
+            rank.rank: [each for each in rank.of(Collective, DdpForward, DdpModel) if _synchronizes(each)]
+            for rank in observed
+        }
         self._indices = {rank: [each.index for each in issued] for rank, issued in collectives.items()}
         self._untracked = {rank.rank: {self._interval(each) for each in rank.of(UntrackedWait)} for rank in observed}
         self._clocks: dict[int, list[dict[int, int]]] = {rank: [{}] for rank in collectives}
@@ -88,5 +92,10 @@ class HappensBefore:
                 yield other
 
 
-def _key(each: Collective | DdpForward) -> Key:
-    return each.group or (each.rank,), each.name if isinstance(each, Collective) else ""
+def _synchronizes(each: Record) -> bool:
+    return not isinstance(each, DdpModel) or each.init_sync  # it compares the shapes of parameters over its ranks
+
+
+def _key(each: Collective | DdpForward | DdpModel) -> Key:
+    group = each.ranks if isinstance(each, DdpModel) else each.group
+    return group or (each.rank,), each.name if isinstance(each, Collective) else ""

@@ -114,7 +114,7 @@ def _make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
     finally:
         context.wait_in("")
-    context.guard(__name__, _wrapped, self, at)
+    context.guard(__name__, _wrapped, self, bool(options.get("init_sync", True)), at)
 
 
 def _wrap_forward(original: Any) -> Any:
@@ -153,7 +153,7 @@ def _begin_buffers() -> RankContext | None:
     return context
 
 
-def _wrapped(context: RankContext, ddp: Any, at: Place | None) -> Model:
+def _wrapped(context: RankContext, ddp: Any, init_sync: bool, at: Place | None) -> Model:
     """Record a new DistributedDataParallel object, and remember its parameters."""
     distributed = sys.modules["torch.distributed"]
     models = context.memory.setdefault(_ALL, [])
@@ -177,6 +177,7 @@ def _wrapped(context: RankContext, ddp: Any, at: Place | None) -> Model:
             find_unused=bool(ddp.find_unused_parameters),
             static_graph=bool(ddp.static_graph),
             device_ids=tuple(each for each in ddp.device_ids or () if isinstance(each, int)),
+            init_sync=init_sync,
             at=at,
         )
     )
@@ -202,7 +203,7 @@ def _note_forward(context: RankContext, ddp: Any) -> None:
     memory = context.memory
     model = next((each for each in memory.get(_ALL, ()) if each.reference() is ddp), None)
     if model is None:  # unpickled or copied, not made by the constructor
-        model = _wrapped(context, ddp, place())
+        model = _wrapped(context, ddp, False, place())
     graded = sys.modules["torch"].is_grad_enabled()
     reduces = graded and ddp.require_backward_grad_sync
     if graded:
