@@ -5,7 +5,7 @@ from __future__ import annotations
 from compose_sim.core.spelling import did_you_mean, nearest
 from compose_sim.errors import SpecError
 
-# Causes come before their consequences. A check is `core/checks/rules/<id with underscores>.py`.
+# Causes come before their consequences. `core/checks/run.py` lists the checks in the same order.
 IDS = (
     "hang",
     "collective-mismatch",
@@ -33,6 +33,11 @@ IDS = (
     "wasted-time",
     "teardown",
 )
+
+
+def chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the ids of the chosen checks, in the order of IDS."""
+    return tuple(name for name in IDS if (not only or name in only) and name not in skip)
 
 
 def known_check(name: str) -> str:
