@@ -20,7 +20,7 @@ from ..shared import process, roles
 from ..shared.event_log import EventLog
 from ..shared.frames import is_ours, message_of
 from . import emulate, function_call, gpu_limits, instrument, teardown
-from .emulate import own_failure
+from .emulate import failures
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def run_alone(program: UserProgram, events: EventLog, *, end: Callable[[], None]
         exit_code = _exit_code(error.code)
         raise
     except BaseException as error:
-        gap = own_failure.gap(error)
-        hint = own_failure.HINT if gap else _hint(error)
+        gap = failures.gap(error)
+        hint = failures.HINT if gap else _hint(error)
         _hide_our_frames(error)
         _report_exception(events, error, hint, gap)
         exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..rank import instrument, script_runner
-from ..rank.emulate import support as emulation_support
+from ..rank.emulate import failures
 from ..shared import process, starter_protocol
 from . import exec_command, quick_exit
 from .import_ahead import import_ahead
@@ -64,7 +64,7 @@ class ForkServer:
     def serve(self) -> dict[str, str] | None:
         """Serve until the agent disconnects, and return None; return the variables of the rank in a forked process."""
         if "torch" in sys.modules:
-            emulation_support.require()
+            failures.require()
         self._wakeup = wake_on_child_exit()
         signal.signal(signal.SIGTERM, lambda *_: None)  # which Slurm sends to all processes of a node
         with contextlib.suppress(ConnectionError):  # the agent has disconnected, as the loop will notice

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...shared.emulation import VARIABLE, is_on
 from ...shared.import_hooks import after_import
-from . import support
+from . import failures
 
 installed = False
 # In ranks, and in processes that import the package
@@ -35,11 +35,11 @@ def install() -> None:
 
 def _emulate(torch: Any) -> None:
     """Set up torch, which has just been imported; modules that torch imports later have their own hooks."""
-    support.attempt(support.require)
+    failures.attempt(failures.require)
 
     def start() -> None:
         from . import emulator
 
         emulator.start(int(os.environ[VARIABLE]))
 
-    support.attempt(start)
+    failures.attempt(start)

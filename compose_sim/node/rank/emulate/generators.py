@@ -15,8 +15,7 @@ import torch
 
 from ...shared.import_hooks import replace
 from . import devices
-from .devices import CPU
-from .tags import put
+from .devices import CPU, put
 
 _torch: Any = torch
 _RealGenerator: Any = _torch._C.Generator

@@ -1,6 +1,4 @@
-"""Let DTensor, FSDP and tensor parallelism use emulated devices: enable the mode in torch's code that names a mesh's
-device.
-"""
+"""Let DTensor, FSDP and tensor parallelism use emulated devices: enable the mode in torch's code that names a mesh's device."""
 
 from __future__ import annotations
 
@@ -29,10 +27,7 @@ def emulate_schema(module: Any) -> None:
 
 
 def emulate_dispatch(module: Any) -> None:
-    """
-    Patch torch.distributed.tensor._dispatch once it is imported: comparing two DTensors also makes a tensor on the
-    mesh's device.
-    """
+    """Patch torch.distributed.tensor._dispatch once it is imported: comparing two DTensors also makes a tensor on the mesh's device."""
     dispatcher, name = module.OpDispatcher, "_dispatch_fast_path_python_tail"
     if hasattr(dispatcher, name):
         setattr(dispatcher, name, resumed(getattr(dispatcher, name)))
@@ -40,9 +35,9 @@ def emulate_dispatch(module: Any) -> None:
 
 
 def emulate_loss(module: Any) -> None:
-    """
-    Patch torch.distributed.tensor.parallel.loss once it is imported: below a cross-entropy of sharded logits, the
-    target is moved to the mesh's device.
+    """Patch torch.distributed.tensor.parallel.loss once it is imported.
+
+    Below a cross-entropy of sharded logits, the target is moved to the mesh's device.
     """
     handlers = module.customized_loss_ops
     handlers.update({operation: resumed(handler) for operation, handler in handlers.items()})

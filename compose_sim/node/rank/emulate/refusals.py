@@ -1,14 +1,19 @@
-"""Raise an error that names the feature and the line if a script uses something that cannot be emulated."""
+"""Raise an error that names the feature and the line if a script uses something that cannot be emulated, or run it another way."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import os
 import re
+import sys
 from typing import Any
 
 import torch
 
 from ...shared.import_hooks import replace, wrap
 from .. import context
+from . import cuda_module
 
 
 class NotEmulatedError(RuntimeError):
@@ -22,14 +27,8 @@ def refuse(what: str) -> NotEmulatedError:
     return NotEmulatedError(
         f"{what} needs a real GPU: composesim emulates CUDA on the CPU here{where}. "
         "Run this script on a machine with an NVIDIA GPU, or skip this part if "
-        f"torch.cuda.get_device_name() is '{_name()}'"
+        f"torch.cuda.get_device_name() is '{cuda_module.NAME}'"
     )
-
-
-def _name() -> str:
-    from .cuda_module import NAME
-
-    return NAME
 
 
 def _refusing(what: str) -> Any:
@@ -92,7 +91,7 @@ IMPORTED = {
 }
 
 
-def install() -> None:
+def refuse_the_rest() -> None:
     """Replace the functions and classes of torch that cannot be emulated."""
     cuda: Any = torch.cuda
     c: Any = torch._C
@@ -104,3 +103,44 @@ def install() -> None:
     functions = ("make_graphed_callables", "cudart", "graph_pool_handle", "change_current_allocator", "caching_allocator_alloc",
                  "_compile_kernel", "current_blas_handle")  # fmt: skip
     replace({name: _refusing(f"torch.cuda.{name}") for name in functions}, cuda)
+
+
+def compile(model: Any = None, **options: Any) -> Any:
+    """Replace `torch.compile`, as a call and as a decorator."""
+    if model is None:
+        return compile
+    _print_once()
+    if isinstance(model, torch.nn.Module):
+        return importlib.import_module("torch._dynamo").disable(model)
+    return model
+
+
+@functools.cache
+def _print_once() -> None:
+    if os.environ.get("RANK", "0") == "0":
+        text = "composesim: torch.compile runs this model eagerly, because CUDA is emulated on the CPU"
+        print(text, file=sys.stderr, flush=True)
+
+
+def compile_eagerly() -> None:
+    """Replace torch.compile. A backend could not do this, because each call may name another backend.
+
+    Inductor would generate Triton kernels for CUDA, or C++ for the CPU, which rounds differently. A compiled module keeps the attribute
+    `_orig_mod`, which scripts and checkpoints use.
+    """
+    library: Any = torch
+    library.compile = compile
+
+
+def profile_the_cpu() -> None:
+    """Ignore CUDA when profiling, as torch does without a GPU.
+
+    Otherwise the profiler would query the driver for the time of each operation, and print a stack for each failure.
+    All of torch's profilers use this class, which has no hook.
+    """
+    kind: Any = torch.autograd.profiler.profile
+
+    @wrap(kind, "__init__")
+    def init(original: Any, *arguments: Any, use_cuda: Any = False, use_device: Any = None, **options: Any) -> None:
+        device = None if use_cuda or str(use_device).startswith("cuda") else use_device
+        original(*arguments, use_device=device, **options)

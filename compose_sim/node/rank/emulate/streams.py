@@ -1,4 +1,4 @@
-"""Provide streams and events, which have nothing to wait for because every call is synchronous; events measure time."""
+"""Provide streams and events, which have nothing to wait for because every call is synchronous, and let torch.accelerator be CUDA."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from ...shared.import_hooks import replace
 from . import cuda_module, devices
 from .devices import index_of
+from .refusals import refuse
 
 
 class Stream:
@@ -93,8 +94,6 @@ class CudaEvent:
         return (end_event._at - self._at) * 1000.0
 
     def ipc_handle(self) -> Any:
-        from .refusals import refuse
-
         raise refuse("sharing a CUDA event between processes (CudaEvent.ipc_handle)")
 
 
@@ -142,7 +141,7 @@ def set_stream(stream: Stream | None) -> None:
         _current.streams[stream.device_index] = stream
 
 
-def install() -> None:
+def stream_nothing() -> None:
     """Replace torch.cuda's classes, which do nothing in a torch without CUDA."""
     cuda: Any = torch.cuda
     answers: dict[str, Any] = {
@@ -161,3 +160,31 @@ def install() -> None:
     library.Stream, library.Event = Stream, CudaEvent
     tensor: Any = torch.Tensor
     tensor.record_stream = lambda self, stream: None
+
+
+def accelerate() -> None:
+    """Replace the C functions that torch.accelerator uses.
+
+    The Python functions of torch.accelerator, DataLoader's pinning, DeviceMesh and checkpointing call these. The C functions only know
+    devices that torch was built for.
+    """
+    accelerator = devices.real_device("cuda")
+    answers: dict[str, Any] = {
+        "_get_accelerator": lambda check=None: accelerator,
+        "_accelerator_getAccelerator": lambda: accelerator,
+        "_accelerator_getDeviceIndex": devices.current,
+        "_accelerator_setDeviceIndex": devices.make_current,
+        "_accelerator_exchangeDevice": devices.make_current,
+        "_accelerator_maybeExchangeDevice": devices.exchange,
+        "_accelerator_getStream": current_stream,
+        "_accelerator_setStream": set_stream,
+        "_accelerator_synchronizeDevice": lambda device=None: devices.index_of(device),
+        "_accelerator_isAllocatorInitialized": lambda: True,
+        "_accelerator_emptyCache": lambda: None,
+        "_accelerator_emptyHostCache": lambda: None,
+        "_accelerator_getDeviceStats": cuda_module.stats,
+        "_accelerator_resetAccumulatedStats": lambda index: None,
+        "_accelerator_resetPeakStats": cuda_module.reset_peak,
+        "_accelerator_getMemoryInfo": cuda_module.free_and_total,
+    }
+    replace(answers, torch._C)

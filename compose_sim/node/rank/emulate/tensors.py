@@ -11,21 +11,32 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ...shared.import_hooks import wrap
 from . import devices, generators, refusals
-from .devices import CPU
+from .devices import CPU, PINNED, put, tag_of
 from .meeting import meet, tensors_in
-from .tags import PINNED, put, tag_of
 
-Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+Handler = Callable[..., Any]
 
 _torch: Any = torch
 _Tensor: Any = torch.Tensor
-# Functions that need more than computing on the arguments' device; conversions.py and other modules add to it.
-special: dict[Any, Special] = {}
+_handlers: dict[Any, Handler] = {}
 _constructors: frozenset[Any] = frozenset()
 _Parameter: Any = torch.nn.Parameter
 
 
-def as_it_is(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def for_call(*functions: Any) -> Callable[[Handler], Handler]:
+    """Handle calls of these functions of torch by the decorated one, which gets the called function before the arguments.
+
+    Those are the functions that need more than computing on the device of the arguments.
+    """
+
+    def register(handler: Handler) -> Handler:
+        _handlers.update(dict.fromkeys(functions, handler))
+        return handler
+
+    return register
+
+
+def as_it_is(func: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the CPU tensor's answer."""
     return func(*args, **kwargs)
 
@@ -37,11 +48,11 @@ class EmulatedCuda(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Handle a call of a torch function. This method is short, because it runs hundreds of times per step."""
-        own = special.get(func)
+        own = _handlers.get(func)
         if own is not None:
             if own is as_it_is:
                 return func(*args, **kwargs) if kwargs else func(*args)
-            return own(func, args, kwargs or {})
+            return own(func, *args, **kwargs) if kwargs else own(func, *args)
         if kwargs:
             if generators.own or func in _constructors or not _PLACING_OPTIONS.isdisjoint(kwargs):
                 return _call_with_options(func, args, dict(kwargs))

@@ -82,7 +82,7 @@ def let_queues_carry_devices(reductions: Any) -> None:
 
 
 def _rebuilt(tag: int, requires_grad: bool, build: Any, arguments: Any) -> Any:
-    from .tags import put
+    from .devices import put
 
     tensor = put(build(*arguments), tag)
     return tensor.requires_grad_(requires_grad) if tensor.is_leaf else tensor

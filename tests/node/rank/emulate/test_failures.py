@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.node.rank.emulate import own_failure
+from compose_sim.node.rank.emulate import failures
 from compose_sim.node.shared.emulation import VARIABLE
 
 
@@ -27,6 +27,6 @@ from compose_sim.node.shared.emulation import VARIABLE
 )
 def test_only_gaps_of_the_emulation_say_so(error: Exception, is_own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "1")
-    assert bool(own_failure.gap(error)) == is_own
+    assert bool(failures.gap(error)) == is_own
     monkeypatch.setenv(VARIABLE, "0")
-    assert own_failure.gap(error) == ""
+    assert failures.gap(error) == ""

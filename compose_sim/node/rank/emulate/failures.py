@@ -1,7 +1,8 @@
-"""Recognize an exception that comes from a gap in the emulation, not from the script."""
+"""End a process in which CUDA cannot be emulated, and recognize exceptions that come from a gap in the emulation."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -10,14 +11,19 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Callable, NoReturn
 
 from ...shared.emulation import is_on
-from ...shared.frames import is_ours, is_user_code, message_of
+from ...shared.event_log import EventLog
+from ...shared.frames import describe_with_our_line, is_ours, is_user_code, message_of
+from ..torch_hooks import features, private_names
 
+_FEATURE = "emulate"
+_OTHER_WAY = "composesim up --gpus none …"
 _HERE = str(Path(__file__).resolve().parent) + os.sep
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
-# What torch raises when it reaches for a part of CUDA that neither this build nor the emulation has
 _OURS = re.compile(r"_composesim_|\brank\.emulate\.")  # names of ours in a message
+# What torch raises when it reaches for a part of CUDA that neither this build nor the emulation has
 _GAPS = re.compile(
     r"has no attribute '_cuda_|not compiled with CUDA enabled|not linked with support for cuda"
     r"|from the 'CUDA' backend|instantiate dummy base class|_for_cpu\S* does not have a sharding strategy"
@@ -31,6 +37,32 @@ HINT = (
     "This is a gap in composesim's emulation of CUDA, not an error of the script. Please report it with this traceback.\n"
     "A machine with a GPU does not need the emulation. If the script also runs without CUDA, add --gpus none."
 )
+
+
+def require() -> None:
+    """End this process, with an event that says why, if ranks want emulated CUDA and this torch lacks what it needs."""
+    if not is_on():
+        return
+    importlib.import_module("torch.utils._device")  # which torch would import later; it has names for the emulation
+    if private_names.check(_FEATURE):
+        give_up()
+
+
+def attempt(part: Callable[[], Any]) -> None:
+    """Set up a part of the emulation; end this process if that fails, because the script must not run with half of it."""
+    try:
+        part()
+    except Exception as error:  # noqa: BLE001 - torch is not what it was
+        features.raised(_FEATURE, describe_with_our_line(error))
+        give_up()
+
+
+def give_up() -> NoReturn:
+    """Report that CUDA cannot be emulated, and exit."""
+    sentence = features.why_off(_FEATURE)
+    if "COMPOSESIM_RUN" in os.environ:
+        EventLog.from_environment(os.environ).emit("start-failed", message=sentence, hint=_OTHER_WAY, gap=True)
+    raise SystemExit(f"composesim: {sentence}\nTry: {_OTHER_WAY}")
 
 
 def gap(error: BaseException) -> str:
