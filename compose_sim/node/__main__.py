@@ -25,7 +25,7 @@ ROLES = {
     "store": ".master.store",
     "agent": ".agent.main",
     "memory-estimate": ".planning.memory_estimate",
-    "gpu-probe": ".agent.gpu_probe",
+    "gpu-probe": ".agent.gpu_proof",
     "balloon": ".agent.faults.balloon",
     "zygote": ".starters.zygote",
     "fork-server": ".starters.fork_server",

@@ -9,12 +9,14 @@ import os
 import selectors
 import signal
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable
 
 from ..shared.event_log import EventLog
 from ..shared.master_protocol import HEARTBEAT_SECONDS, Message
 from ..shared.rank_logs import RankLogs
+from ..shared.slurm_notice import is_notice
 from . import usage
 from .faults.command_runner import CommandRunner
 from .launchers import ROUND_LAUNCHERS, Launch, Starter, rank_variables
@@ -25,29 +27,31 @@ from .stalls.stall_detector import StallDetector
 STOPPED = 128 + signal.SIGTERM
 
 
+@dataclass(frozen=True)
+class Node:
+    """What an agent knows about its node from the beginning; `master` is HOST:PORT."""
+
+    master: str
+    secret: bytes = field(repr=False)
+    launch: Launch
+    rank: int
+    events: EventLog
+    contained: bool  # whether the node has a container to itself
+    stall_seconds: float
+
+
 class Agent:
     """One node of one run; it is the `listener` of the master client."""
 
     def __init__(
-        self,
-        *,
-        master: str,
-        secret: bytes,
-        launch: Launch,
-        node_rank: int,
-        events: EventLog,
-        logs: RankLogs,
-        selector: selectors.BaseSelector,
-        log: Callable[[str], None],
-        contained: bool,
-        stalls: StallDetector,
-        commands: CommandRunner,
+        self, node: Node, logs: RankLogs, selector: selectors.BaseSelector, log: Callable[[str], None]
     ) -> None:
-        """Start only the process that will start the ranks; `master` is HOST:PORT."""
-        self._launch, self._node_rank, self._events = launch, node_rank, events
+        """Start only the process that will start the ranks."""
+        self._node, self._launch, self._events = node, node.launch, node.events
         self._logs, self._selector, self._log = logs, selector, log
-        self._contained, self._stalls, self._commands = contained, stalls, commands
-        self._limits = ContainerLimits(contained=contained)
+        self._stalls = StallDetector(node.stall_seconds)
+        self._commands = CommandRunner(node.events, contained=node.contained)
+        self._limits = ContainerLimits(contained=node.contained)
         self._round: Message = {}
         self._ranks: list[RankProcess] = []
         self._stop_reason, self._leaving, self._interrupted = "", False, False
@@ -55,7 +59,7 @@ class Agent:
         self._next: Callable[[], None] | None = None  # after all ranks have ended; None: report to the master
         self._failure_code, self._done = 0, False
         self._exit_code: int | None = None
-        self._master = MasterClient(master, secret, selector, self)
+        self._master = MasterClient(node.master, node.secret, selector, self)
         self._starter = self._start_starter()
 
     def run(self) -> int:
@@ -82,9 +86,12 @@ class Agent:
         """Kill all ranks with their children, and our own processes."""
         self._signal_ranks(signal.SIGKILL)
         self._stop_starter(at_once=self._exit_code != 0)
+        self._commands.close()
 
     def interrupt(self, signals: bytes) -> None:
-        """Stop this node because of a signal, and kill the ranks at the second one."""
+        """Stop this node because of a signal, and kill the ranks at the second one. After a notice of Slurm, Slurm kills them."""
+        if is_notice(self._events.folder):
+            self._commands.wait_for_slurm()
         for number in signals:
             name = signal.Signals(number).name
             self._log(f"stopping: {name}")
@@ -142,7 +149,7 @@ class Agent:
         self._ranks, self._stop_reason, self._next = [], "", None
         self._failure_code, self._done = 0, False
         self._kill_at = float("inf")
-        place = {"node": self._events.node, "node_rank": self._node_rank, "nproc": self._launch.nproc}
+        place = {"node": self._events.node, "node_rank": self._node.rank, "nproc": self._launch.nproc}
         self._master.send({"type": "join", "ready": self._ready, **place})
 
     def _rejoin(self) -> None:
@@ -288,7 +295,7 @@ class Agent:
         for rank in self._ranks:
             if rank.ended:  # notice when the last child has ended
                 rank.signal(0)
-        used = usage.sample(os.getpid(), contained=self._contained)
+        used = usage.sample(os.getpid(), contained=self._node.contained)
         self._events.bind(generation=self._round.get("generation")).emit(
             "usage", **used, logs={str(rank.rank): self._logs.logged(rank.rank) for rank in self._ranks}
         )

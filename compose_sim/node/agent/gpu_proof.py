@@ -1,13 +1,17 @@
 """Prove, before any rank starts, that this node sees the GPUs that were planned for it.
 
-COMPOSESIM_GPUS holds the planned UUIDs; COMPOSESIM_MPS is 1 if the node shares them through MPS.
+COMPOSESIM_GPUS holds the planned UUIDs; COMPOSESIM_MPS is 1 if the node shares them through MPS. The role `gpu-probe` prints which
+GPUs CUDA shows to a process of this node, and whether they are shared through MPS, as one line of JSON. It is a process of its own
+because one that has called CUDA may not fork any more. It needs no torch.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
@@ -19,6 +23,7 @@ from ..shared.mps_marks import FAILED, READY
 _MPS_PATIENCE_S = 90.0
 _PROBE_PATIENCE_S = 60.0
 _POLL_S = 0.02
+_MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
 
 
 class GpuProof:
@@ -92,3 +97,49 @@ class GpuProof:
 def _bare(uuid: str) -> str:
     """Return a UUID without the prefix GPU- or MIG-."""
     return uuid.partition("-")[2].lower()
+
+
+class CudaError(Exception):
+    """A call of the driver has failed."""
+
+
+def visible() -> dict[str, Any]:
+    """Return UUIDs in CUDA's order, without the prefix GPU- or MIG-; `mps` is None if the driver does not know."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return {"uuids": [], "mps": None, "error": f"cannot load the library of the NVIDIA driver: {error}"}
+    try:
+        return _query(cuda)
+    except CudaError as error:
+        return {"uuids": [], "mps": None, "error": str(error)}
+
+
+def _query(cuda: Any) -> dict[str, Any]:
+    _check(cuda, "cuInit", 0)
+    count, device, value = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    _check(cuda, "cuDeviceGetCount", ctypes.byref(count))
+    uuids, shared = [], []
+    # The second version returns the UUID of a MIG slice; older drivers have only the first.
+    get_uuid = "cuDeviceGetUuid_v2" if hasattr(cuda, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+    for number in range(count.value):
+        _check(cuda, "cuDeviceGet", ctypes.byref(device), number)
+        raw = ctypes.create_string_buffer(16)
+        _check(cuda, get_uuid, raw, device)
+        uuids.append(str(uuid.UUID(bytes=raw.raw)))
+        if cuda.cuDeviceGetAttribute(ctypes.byref(value), _MPS_ENABLED, device) == 0:
+            shared.append(bool(value.value))
+    return {"uuids": uuids, "mps": all(shared) if shared else None, "error": ""}
+
+
+def _check(cuda: Any, function: str, *arguments: Any) -> None:
+    code = getattr(cuda, function)(*arguments)
+    if code:
+        text = ctypes.c_char_p()
+        cuda.cuGetErrorString(code, ctypes.byref(text))
+        raise CudaError(f"{function} failed: {(text.value or b'').decode() or code}")
+
+
+def main(_: list[str]) -> None:
+    """Print what `visible` returns, as one line of JSON."""
+    print(json.dumps(visible()))

@@ -23,12 +23,9 @@ from ..shared.authentication import MissingSecretError, read_secret
 from ..shared.event_log import EventLog
 from ..shared.rank_logs import RankLogs
 from ..shared.regular_files import open_to_append
-from ..shared.slurm_notice import is_notice
-from .agent import Agent
-from .faults.command_runner import CommandRunner
+from .agent import Agent, Node
 from .gpu_proof import GpuProof
 from .launchers import LAUNCHERS, Launch
-from .stalls.stall_detector import StallDetector
 
 _FLUSH_SECONDS = 5.0
 
@@ -95,51 +92,38 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
-    secret = read_secret(os.environ)
-    events, signals = EventLog.from_environment(os.environ), Signals()
-    contained = _is_contained()
+    environment, signals = os.environ, Signals()
+    node = Node(
+        master=master,
+        secret=read_secret(environment),
+        launch=launch,
+        rank=int(environment["COMPOSESIM_NODE_RANK"]),
+        events=EventLog.from_environment(environment),
+        contained=_is_contained(),
+        stall_seconds=float(environment.get("COMPOSESIM_STALL_SECONDS", "15")),
+    )
     with selectors.DefaultSelector() as selector:
-        echo = os.environ.get("COMPOSESIM_ECHO", "1") != "0"
-        logs = RankLogs(events.folder / "logs", events.node, selector, echo=echo)
-        commands = CommandRunner(events, contained=contained)
-        agent = Agent(
-            master=master,
-            secret=secret,
-            launch=launch,
-            node_rank=int(os.environ["COMPOSESIM_NODE_RANK"]),
-            events=events,
-            logs=logs,
-            selector=selector,
-            log=log,
-            contained=contained,
-            stalls=StallDetector(float(os.environ.get("COMPOSESIM_STALL_SECONDS", "15"))),
-            commands=commands,
-        )
+        echo = environment.get("COMPOSESIM_ECHO", "1") != "0"
+        logs = RankLogs(node.events.folder / "logs", node.events.node, selector, echo=echo)
+        agent = Agent(node, logs, selector, log)
         try:
             # While the starter imports torch. A node must not train on GPUs other than those planned for it.
-            if problem := GpuProof(os.environ).finish(events, pause=signals.wait):
+            if problem := GpuProof(environment).finish(node.events, pause=signals.wait):
                 log(problem)
                 return 1
-
-            def interrupt() -> None:
-                if is_notice(events.folder):
-                    commands.wait_for_slurm()
-                agent.interrupt(signals.received())
-
-            selector.register(signals, selectors.EVENT_READ, interrupt)
+            selector.register(signals, selectors.EVENT_READ, lambda: agent.interrupt(signals.received()))
             return agent.run()
         finally:
             agent.close()
-            commands.close()
             logs.finish(_FLUSH_SECONDS)
 
 
 def _is_contained() -> bool:
     """Return whether this node has a container to itself, so that every process in it is part of this node."""
     engine = os.environ.get("COMPOSESIM_ENGINE")
-    return (
-        engine not in ("local", "slurm") if engine else os.getppid() <= 1
-    )  # the parent is the container's init, or there is none
+    if engine:
+        return engine not in ("local", "slurm")
+    return os.getppid() <= 1  # the parent is the container's init, or there is none
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

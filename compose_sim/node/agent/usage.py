@@ -1,13 +1,16 @@
-"""Sample the CPU time, memory and network traffic of a node: of the cgroup in a container, else of all processes."""
+"""Sample the CPU time, memory and network traffic of a node, of the cgroup in a container, else of all processes, and its GPUs.
+
+NVML returns the utilization and memory of GPUs without setting up CUDA in this process. These values cover whole GPUs: on a shared
+GPU, they include the other nodes.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Optional
-
-from . import nvml
+from typing import Any, Optional
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -18,7 +21,7 @@ Sample = dict[str, Optional[float]]
 
 def sample(root: int, *, contained: bool) -> Sample:
     """Return what this container, or the process `root` with all descendants, has used so far."""
-    return {**(_of_container() if contained else _of_processes(root)), **nvml.sample()}
+    return {**(_of_container() if contained else _of_processes(root)), **_of_gpus()}
 
 
 def out_of_memory_kills() -> int:
@@ -133,3 +136,55 @@ def _number(*names: str) -> int | None:
 
 def _limit(limit: int | None) -> int | None:
     return limit if limit is not None and limit < _UNLIMITED else None
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _Gpus:
+    """The GPUs with these UUIDs that NVML knows."""
+
+    def __init__(self, uuids: list[str]) -> None:
+        """Get a handle for each GPU, if the library is installed."""
+        self._nvml: Any = None
+        self._handles: list[ctypes.c_void_p] = []
+        if not uuids:
+            return
+        try:
+            self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return
+        if self._nvml.nvmlInit_v2() != 0:
+            return
+        for uuid in uuids:
+            handle = ctypes.c_void_p()
+            if self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) == 0:
+                self._handles.append(handle)
+
+    def sample(self) -> Sample:
+        """Return the mean recent utilization, 0 to 1 (None for MIG slices), and the memory in use; {} without a GPU."""
+        if not self._handles:
+            return {}
+        uses, used = [], 0
+        for handle in self._handles:
+            utilization, memory = _Utilization(), _Memory()
+            if self._nvml.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(utilization)) == 0:
+                uses.append(utilization.gpu / 100)
+            if self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+                used += memory.used
+        return {"gpu_use": sum(uses) / len(uses) if uses else None, "gpu_memory_bytes": used}
+
+
+_gpus: _Gpus | None = None
+
+
+def _of_gpus() -> Sample:
+    global _gpus
+    if _gpus is None:
+        _gpus = _Gpus([uuid for uuid in os.environ.get("COMPOSESIM_GPUS", "").split(",") if uuid])
+    return _gpus.sample()

@@ -145,16 +145,9 @@ class CommandRunner:
 
 
 def _handler_of(command: Command) -> CommandHandler:
-    from . import (
-        checkpoints,
-        dumps,
-        profiles,
-        ranks,
-        resources,
-    )  # most runs have no faults, and their agents start sooner without these
+    from . import checkpoints, ranks, resources  # most runs have no faults, and their agents start sooner without these
 
-    tables = (ranks.HANDLERS, resources.HANDLERS, checkpoints.HANDLERS, profiles.HANDLERS, dumps.HANDLERS)
-    handlers: dict[str, CommandHandler] = {name: each for table in tables for name, each in table.items()}
+    handlers: dict[str, CommandHandler] = {**ranks.HANDLERS, **resources.HANDLERS, **checkpoints.HANDLERS}
     if command.name in handlers:
         return handlers[command.name]
     raise ExecutionError(f"unknown command '{command.name}'")

@@ -1,4 +1,8 @@
-"""Break single ranks: with a real signal, in their own code, or by limiting the number of files that they may open."""
+"""Break single ranks: with a real signal, in their own code, or by limiting the number of files that they may open.
+
+Or ask all ranks of the node for a profile of some steps (`rank/observers/profiles.py`), or for where they are and what torch's
+flight recorder holds, while they run on.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from ...shared import fault_note
+from ...shared.progress_page import ProgressPage
+from ..stalls.stall_detector import inspect_rank
 from .command import (
     POLL_SECONDS,
     SETTLE_POLLS,
@@ -124,7 +130,44 @@ def _restore_grace(_: Command, node: NodeContext) -> None:
     node.grace_seconds = NodeContext.grace_seconds
 
 
+def _dump(_: Command, node: NodeContext) -> Generator[float, None, None]:
+    """Inspect each rank of the latest round, one after another, and emit an event about each."""
+    processes = {rank.rank: rank.pid for rank in node.ranks if rank.pid and not rank.ended}
+    for rank, generation, page in list(_latest_pages(node)):
+        if rank in processes:
+            found = yield from inspect_rank(page, processes[rank], may_be_running=True)
+            node.events.bind(rank=rank, generation=generation).emit("dumped", **found)
+
+
+def _profile(command: Command, node: NodeContext) -> Generator[float, None, None]:
+    """Set `values["first"]` and `values["steps"]` in the page of each rank of the latest round."""
+    yield from ()
+    for _, _, page in _latest_pages(node):
+        page.set("profile_first", int(command.values["first"]))
+        page.set("profile_steps", int(command.values["steps"]))
+
+
+def _latest_pages(node: NodeContext) -> Iterator[tuple[int, int, ProgressPage]]:
+    """Yield each rank of the latest round, the number of that round, and the page of the rank."""
+    found = [
+        (int(rank), int(generation))
+        for path in (node.events.folder / "observations").glob(f"{node.events.node}.*.progress")
+        for rank, _, generation in [path.stem[len(node.events.node) + 1 :].partition(".")]
+        if rank.isdecimal() and generation.isdecimal()
+    ]
+    latest = max((generation for _, generation in found), default=0)
+    for rank, generation in found:
+        if generation == latest:
+            yield rank, generation, ProgressPage(node.events.folder, node.events.node, rank, generation)
+
+
+def _forget(_: Command, __: NodeContext) -> None:
+    """Change nothing: a dump needs no undoing, and a profile that has begun ends by itself."""
+
+
 HANDLERS = {
+    "dump": CommandHandler(_dump, _forget),
+    "profile": CommandHandler(_profile, _forget),
     "grace": CommandHandler(_set_grace, _restore_grace),
     "rank_signal": CommandHandler(_signal, _continue),
     "rank_fault": CommandHandler(_break_inside, _release),

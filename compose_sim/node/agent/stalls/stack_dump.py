@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import linecache
+import os
 import platform
 import re
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Callable
 
 from ...shared.frames import is_user_code
 from ...shared.progress_page import STACKS_SIGNAL, WAKE_SIGNAL
 from ...shared.regular_files import read_regular
-from . import ptrace_signal
 
 _TGKILL = {"x86_64": 234, "aarch64": 131}
 _POLL_SECONDS, _MOST_POLLS = 0.05, 40
@@ -22,6 +23,9 @@ _MOST_BYTES = 16 << 20  # of the stacks of all threads
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]+|\?\?\?) in (.*)')
 _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_CONT, _DETACH, _SEIZE, _INTERRUPT = 7, 17, 0x4206, 0x4207
+_ANY_THREAD = 0x40000000  # __WALL
+_STOP_POLL_SECONDS, _MAX_STOP_POLLS = 0.02, 25
 _HELPER = "/rank/stack_signal.py"
 # System calls by number: nanosleep, clock_nanosleep, futex, and select and pselect6, in which Python before 3.11 sleeps.
 _CALLS = {
@@ -72,9 +76,7 @@ def request(process: int, thread: int, file: Path, descriptor: int) -> Generator
     before = size = file.stat().st_size
     try:
         if main_thread_state(process) == "stopped":
-            yield from ptrace_signal.deliver(
-                thread, lambda: send_signal(process, thread), lambda: file.stat().st_size > before
-            )
+            yield from _deliver(thread, lambda: send_signal(process, thread), lambda: file.stat().st_size > before)
         else:
             send_signal(process, thread)
     except OSError:
@@ -176,3 +178,44 @@ def _is_helper(stack: Stack) -> bool:
 def _file(text: str) -> str:
     """Return a file name in which `faulthandler` has escaped all characters that are not ASCII."""
     return _ESCAPE.sub(lambda escape: chr(int(escape[0][2:], 16)), text)
+
+
+def _deliver(thread: int, send: Callable[[], None], written: Callable[[], bool]) -> Generator[float, None, None]:
+    """Let a thread of a stopped process handle the signal that `send` sends, until `written`; raise OSError if forbidden.
+
+    It uses ptrace, as a debugger would. Only our helper thread runs for that moment; the user's threads stay stopped.
+    """
+    _ptrace(_SEIZE, thread)
+    try:
+        yield from _wait_for_stop(thread)
+        send()
+        _ptrace(_CONT, thread)
+        signal = yield from _wait_for_stop(thread)
+        _ptrace(_CONT, thread, signal)
+        for _ in range(_MAX_STOP_POLLS):
+            yield _STOP_POLL_SECONDS
+            if written():
+                break
+        _ptrace(_INTERRUPT, thread)
+        yield from _wait_for_stop(thread)
+    finally:
+        with suppress(OSError):  # it has ended, or it runs and is detached when this process ends
+            _ptrace(_DETACH, thread)
+
+
+def _wait_for_stop(thread: int) -> Generator[float, None, int]:
+    """Wait until a thread stops, and return the signal that it stops for."""
+    for _ in range(_MAX_STOP_POLLS):
+        found, status = os.waitpid(thread, os.WNOHANG | _ANY_THREAD)
+        if found and os.WIFSTOPPED(status):
+            return os.WSTOPSIG(status)
+        yield _STOP_POLL_SECONDS
+    raise OSError("the thread does not stop")
+
+
+def _ptrace(request: int, thread: int, data: int = 0) -> None:
+    function = ctypes.CDLL(None, use_errno=True).ptrace
+    function.restype = ctypes.c_long
+    function.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    if function(request, thread, None, data) < 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
