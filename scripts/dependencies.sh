@@ -14,7 +14,6 @@ PURE=(tests/core tests/templates tests/test_architecture.py tests/engine/run_fol
 NOT_PURE=(
     --deselect tests/core/scenarios/test_scenario_file.py::test_the_published_schema_is_that_of_the_code # that of the locked pydantic
     --deselect tests/engine/run_folder/test_safe_files.py::test_up_ends_with_an_error_and_a_hint_in_a_linked_run_folder # needs torch
-    --deselect tests/cli/views/test_phases.py::test_the_phases_end_where_the_command_ends # needs torch
     --deselect tests/test_architecture.py::test_plan_imports_nothing_that_only_runs_and_reports_need # needs torch
 )
 

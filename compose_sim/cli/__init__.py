@@ -58,10 +58,20 @@ VERBS = {
     "completion": "Print the shell completion script for bash, zsh or fish.",
     "help": "Show the help of a verb.",
 }
+# Modules of several verbs, where each command is a function `VERB_command`. The others are `command` in `cmd_VERB.py`.
+_MODULES = {
+    "following": ("logs", "stats", "wait"),
+    "inspection": ("report", "view", "trace", "profile", "dump"),
+    "interventions": ("heal", "link", "scale"),
+    "machine": ("doctor", "bench", "image"),
+    "node_access": ("exec", "attach"),
+    "removal": ("down", "prune"),
+    "shell": ("completion", "help"),
+}
 
 
 class Verbs(click.Group):
-    """Verbs by name, each from `cli/commands/cmd_<verb>.py`."""
+    """Verbs by name, from `cli/commands/`."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the words before the verb; this prints `--help`."""
@@ -81,8 +91,10 @@ class Verbs(click.Group):
         """Import the verb's module and return its command."""
         if cmd_name not in VERBS:
             return None
+        module = next((name for name, verbs in _MODULES.items() if cmd_name in verbs), "")
         with _no_pydantic_plugins():
-            command: click.Command = import_module(f"compose_sim.cli.commands.cmd_{cmd_name}").command
+            found = import_module(f"compose_sim.cli.commands.{module or f'cmd_{cmd_name}'}")
+        command: click.Command = getattr(found, f"{cmd_name}_command" if module else "command")
         gc.freeze()  # modules stay; __main__ disabled collection while they load
         gc.enable()
         return command

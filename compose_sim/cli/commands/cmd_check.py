@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,22 @@ from compose_sim import assets
 from compose_sim.app.check import DEFAULTS, check, check_request
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
-from compose_sim.cli.console import echo, print_json
+from compose_sim.cli.console import echo, echo_workflow_command, in_github_job, print_json, say
 from compose_sim.cli.options import check_options, request_from_flags
 from compose_sim.cli.run_lookup import FILE
 from compose_sim.cli.run_session import run_session
-from compose_sim.cli.views.annotations import annotate
-from compose_sim.cli.views.checks import print_checks
+from compose_sim.cli.views.checks import print_checks, relative
 from compose_sim.cli.views.page import view_option, write_junit, write_page
-from compose_sim.cli.views.report import check_verdict, look_line, print_cause, results_beside_cause
+from compose_sim.cli.views.report import (
+    check_verdict,
+    look_line,
+    print_cause,
+    results_beside_cause,
+    unjudged_text,
+    verdict_text,
+)
+from compose_sim.core.report.github import summary, workflow_commands
+from compose_sim.core.report.report import Report
 from compose_sim.core.request.check_ids import known_check
 
 
@@ -63,9 +72,29 @@ def command(
         echo(look_line(report))
         echo(check_verdict(report))
     folder, junit = session.request.folder, session.request.spec.check.junit
-    annotate(report, folder=folder, err=as_json)
+    _annotate(report, folder=folder, err=as_json)
     unwritten = write_junit(folder / junit, report) if junit else 0
     unwritten = (write_page(html_file, session.folder) if html_file else 0) or unwritten
     if page and not session.was_interrupted:
         page.hold()
     sys.exit(report.check_exit_code or unwritten)
+
+
+def _annotate(report: Report, *, folder: Path, err: bool) -> None:
+    """Annotate the lines of code that a check complains about, if a GitHub Actions job runs composesim.
+
+    Print annotations on stdout or stderr (GitHub reads both), and add a table to the summary of the step.
+    """
+    if not in_github_job():
+        return
+    workspace = Path(os.environ.get("GITHUB_WORKSPACE") or folder)
+    for command in workflow_commands(report, path_of=lambda file: relative(folder / file, workspace)):
+        echo_workflow_command(command, err=err)
+    target = os.environ.get("GITHUB_STEP_SUMMARY")
+    if target:
+        try:
+            with Path(target).open("a", encoding="utf-8") as file:
+                verdict = "; ".join(filter(None, (unjudged_text(report), verdict_text(report))))
+                file.write(summary(report, verdict) + "\n")
+        except OSError as error:
+            say(f"the step summary '{target}' cannot be written: {error.strerror}")

@@ -13,13 +13,12 @@ from compose_sim.app.detach import continue_in_background
 from compose_sim.app.request import PROJECT_FILE, SPEC_FILE
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
-from compose_sim.cli.console import echo, print_json, say
+from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.options import cluster_options, keep_option, request_from_flags
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import announce, exit_with_report, run_session
 from compose_sim.cli.views.live import DetachedListener
 from compose_sim.cli.views.page import LivePage, view_option
-from compose_sim.cli.views.phases import print_phases, profile_option
 from compose_sim.cli.views.service_links import links_of, published_by
 from compose_sim.engine.lifetime.watch import run_at_each_change
 
@@ -33,7 +32,7 @@ from compose_sim.engine.lifetime.watch import run_at_each_change
 )
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @junit_option
-@profile_option
+@click.option("--profile-phases", is_flag=True, help="Print how long each phase took, from the start of the command.")
 @view_option
 def command(
     file: Path | None,
@@ -62,7 +61,7 @@ def command(
         exit_with_report(session, report, as_json=as_json, junit=junit_file, page=page)
     finally:
         if profile_phases:
-            print_phases(session)
+            _print_phases(session)
 
 
 def _run_at_each_change(folder: Path) -> NoReturn:
@@ -96,3 +95,19 @@ def _run_detached(session: Session, *, as_json: bool, junit: Path | None, view: 
         LivePage(session.folder)  # as long as the run
     report = session.run(DetachedListener(announce_arrival))
     exit_with_report(session, report, as_json=False, junit=junit)
+
+
+def _print_phases(session: Session) -> None:
+    """Print a row for each phase of a session that has ended."""
+    from compose_sim.core.state.phases import phases_of
+    from compose_sim.engine.host.process_start import seconds_since_start
+    from compose_sim.engine.run_folder.check_inputs import read_events  # with all checks
+
+    age, ahead = seconds_since_start(), session.folder.clock.ahead
+    session.mark("last clean-up")
+    now = session.marks["last clean-up"]
+    marks = {phase: at + ahead for phase, at in session.marks.items()}
+    phases = phases_of(now - age + ahead, marks, read_events(session.folder.path))
+    say("")
+    rows = [[phase.name, f"{phase.seconds:.2f} s", f"{phase.ended_at:.2f} s"] for phase in phases]
+    print_table(["phase", "took", "ended at"], rows, err=True)

@@ -1,4 +1,4 @@
-"""Print the results of checks, one per line, with the fix, the place and the page below each failure or warning."""
+"""Print the results of checks, with the fix, the place and the page below each failure or warning, and judged expectations."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.console import MARKS, echo
-from compose_sim.core.report.report import CheckResult
+from compose_sim.core.report.report import CheckResult, ExpectationResult
 
 _WIDTH = 118
+_MARKS = {**MARKS, "inconclusive": ("?", "yellow")}
+_LONGEST_DETAIL = 160
 
 
 def print_checks(results: Sequence[CheckResult], *, err: bool = False) -> None:
@@ -52,3 +54,18 @@ def _labeled(label: str, text: str) -> Iterable[str]:
         text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False
     ):
         yield click.style(line[: len(first)], dim=True) + line[len(first) :]
+
+
+def print_expectations(results: Sequence[ExpectationResult], *, err: bool = False) -> None:
+    """Print a blank line and the expectations, or nothing if there are none."""
+    if not results:
+        return
+    echo(err=err)
+    width = max(len(f"{result.id} {result.wanted}") for result in results)
+    for result in results:
+        mark, color = _MARKS[result.status]
+        wanted = f"{result.id} {result.wanted}".ljust(width)
+        detail = result.detail
+        if len(detail) > _LONGEST_DETAIL:
+            detail = detail[: _LONGEST_DETAIL - 1] + "…"
+        echo(f"{click.style(mark, fg=color, bold=True)} {wanted}  {detail}", err=err)

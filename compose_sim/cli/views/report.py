@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from compose_sim.cli.console import echo, print_table, verdict_line
-from compose_sim.cli.views.checks import print_checks
-from compose_sim.cli.views.expectations import print_expectations
+from compose_sim.cli.views.checks import print_checks, print_expectations
 from compose_sim.cli.views.faults import history_lines
 from compose_sim.core.doctor.gpu_errors import explain
 from compose_sim.core.plan.model import REQUESTED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.cli.commands.cmd_report import command
+from compose_sim.cli.commands.inspection import report_command
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.errors import SpecError
@@ -26,4 +26,4 @@ def test_a_run_whose_lock_cannot_be_opened_is_not_said_to_be_running(
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(SpecError, match="lock' is a named pipe"):
-        command.main(["--run", "demo"], standalone_mode=False)
+        report_command.main(["--run", "demo"], standalone_mode=False)

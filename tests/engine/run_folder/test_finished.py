@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from compose_sim.cli.commands.cmd_down import command
+from compose_sim.cli.commands.removal import down_command
 from compose_sim.engine.run_folder.finished import delete_finished, retire, size_of
 from compose_sim.engine.run_folder.folder import RunFolder, runs_of
 from compose_sim.engine.run_folder.location import runs_folder
@@ -108,7 +108,7 @@ def test_down_all_leaves_the_runs_of_other_projects_in_a_shared_folder(
     ours.mkdir()
     monkeypatch.chdir(ours)
 
-    outcome = CliRunner().invoke(command, ["--all", "--purge", "--yes"])
+    outcome = CliRunner().invoke(down_command, ["--all", "--purge", "--yes"])
 
     assert outcome.exit_code == 0, outcome.output
     assert names(theirs) == ["finished", "live"]

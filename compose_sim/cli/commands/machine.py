@@ -1,14 +1,15 @@
-"""Define `composesim image`: build the image that nodes run, if this machine lacks what a recipe needs."""
+"""Check this machine, measure its links and GPUs, and build the image that nodes run."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from compose_sim.cli.console import print_json, say
-from compose_sim.cli.run_lookup import json_option
+from compose_sim.cli.console import MARKS, echo, print_json, say
+from compose_sim.cli.run_lookup import FILE, json_option
 from compose_sim.core.compose.dockerfile import (
     DEFAULT_BASE_TAG,
     DEFAULT_TORCH,
@@ -20,19 +21,79 @@ from compose_sim.core.compose.dockerfile import (
 )
 from compose_sim.core.plan.defaults import default_image
 from compose_sim.core.units import format_bytes
-from compose_sim.engine.docker.build import BuildFiles, build_image, has_wheel
-from compose_sim.engine.host.recipe_plugins import find_recipe
+from compose_sim.errors import EnvironmentMissingError
+
+
+@click.command("doctor")
+@click.option(
+    "--gpu", is_flag=True, help="Run on the GPUs to prove that nodes get them, share them, and communicate by NCCL."
+)
+@click.option(
+    "--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of that run.  [default: one per GPU, 2 to 8]"
+)
+@json_option
+def doctor_command(gpu: bool, nodes: int | None, as_json: bool) -> None:
+    """Check this machine. The exit code is 4 if no run is possible; a ! marks what only some runs need."""
+    if nodes and not gpu:
+        raise click.UsageError("--nodes is for the run of --gpu: composesim doctor --gpu --nodes 4")
+    from compose_sim.core.doctor.machine_checks import diagnose, is_fit
+
+    if gpu:
+        from compose_sim.cli.gpu_bench import prove_gpus
+
+        checks = prove_gpus(nodes)
+    else:
+        from compose_sim.engine.lifetime.doctor_facts import inspect_machine
+
+        checks = diagnose(inspect_machine(Path.cwd()))
+    fit = is_fit(checks)
+    if as_json:
+        print_json({"schema_version": 1, "fit": fit, "checks": [check.to_dict() for check in checks]})
+    else:
+        for check in checks:
+            mark, color = MARKS[check.status]
+            echo(f"{click.style(mark, fg=color, bold=True)} {check.id:<10} {check.detail}")
+            if check.hint:
+                echo(f"  {'':<10} Try: {check.hint}")
+    sys.exit(0 if fit else EnvironmentMissingError.exit_code)
+
+
+@click.command("bench")
+@click.option(
+    "--link",
+    is_flag=False,
+    flag_value="1gbit",
+    metavar="[SHAPE]",
+    help="The link between two nodes: bandwidth, delay and loss.  [default without SHAPE: 1gbit]",
+)
+@click.option("--gpu", is_flag=True, help="Training steps and all-reduces of nodes that share this machine's GPUs.")
+@click.option("--nodes", default="1,2,4,8,16", show_default=True, metavar="N,N…", help="With --gpu: numbers of nodes.")
+@click.option("--plot", type=FILE, help="With --gpu: draw it as SVG.")
+@json_option
+def bench_command(link: str | None, gpu: bool, nodes: str, plot: Path | None, as_json: bool) -> None:
+    """Run a benchmark. The exit code is 1 if the link is not within 10 % of the requested shape, or no GPU run passed."""
+    if gpu and link is None:
+        from compose_sim.cli.gpu_bench import bench_gpu
+
+        bench_gpu(nodes, plot, as_json=as_json)
+    elif link is not None and not gpu:
+        from compose_sim.cli.link_bench import bench_link
+
+        bench_link(link, as_json=as_json)
+    else:
+        raise click.UsageError("say what to measure: composesim bench --link 100mbit, or composesim bench --gpu")
+
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.group("image")
-def command() -> None:
+def image_command() -> None:
     """Build the image that nodes run."""
 
 
-@command.command("build")
+@image_command.command("build")
 @click.option("--recipe", default="ddp", show_default=True, metavar="NAME", help="Recipe whose frameworks to install.")
 @click.option(
     "--with", "services", default="", metavar="NAME,…", help=f"Services to install as well: {', '.join(SERVICES)}."
@@ -70,6 +131,9 @@ def build(
     as_json: bool,
 ) -> None:
     """Build an image with the frameworks of a recipe and the requirements of the script. Use it with `up --image TAG`."""
+    from compose_sim.engine.docker.build import BuildFiles, build_image, has_wheel
+    from compose_sim.engine.host.recipe_plugins import find_recipe
+
     if keep_ca_certificate and not ca_certificate:
         raise click.UsageError("--keep-ca-certificate needs --ca-certificate FILE")
     contents = RECIPES.get(recipe) or contents_of_packages(recipe, find_recipe(recipe).PACKAGES)

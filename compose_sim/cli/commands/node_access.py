@@ -1,20 +1,66 @@
-"""Attach the terminal or an editor to a rank that has stopped at `breakpoint()`, or stop it where it is."""
+"""Run a command inside nodes, or attach the terminal or an editor to a rank that has stopped at `breakpoint()`."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from compose_sim.cli.console import echo, say
-from compose_sim.cli.run_lookup import run_option, select_folder
+from compose_sim.cli.console import echo, line_of_node, say
+from compose_sim.cli.run_lookup import run_option, select_folder, select_live
 from compose_sim.core.plan.debug_configuration import PORT, launch_file
-from compose_sim.core.plan.selectors import one_rank
-from compose_sim.engine.lifetime.attach import BreakpointWatch, relay, relay_editor, relay_typed, start_adapter
+from compose_sim.core.plan.selectors import node_name, one_rank
+from compose_sim.engine.protocol import Engine
 from compose_sim.engine.run_folder.finished import end_of
 from compose_sim.errors import ComposesimError, EngineError, SpecError
+
+if TYPE_CHECKING:
+    from compose_sim.engine.lifetime.attach import BreakpointWatch
+
+
+_AT_ONCE = 16
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False})
+@run_option
+@click.argument("node")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
+def exec_command(run: str | None, node: str, arguments: tuple[str, ...]) -> None:
+    """Run a command inside NODE (node-1, 1, or all) of a running run.
+
+    With `all`, every line of output starts with the name of the node, and the exit code is the highest.
+    """
+    argv = arguments[1:] if arguments[:1] == ("--",) else arguments
+    if not argv:
+        raise SpecError("no command was given", hint=f"composesim exec {node} -- nvidia-smi")
+    engine, run, _ = select_live(run)
+    statuses = engine.statuses(run)
+    if node == "all":
+        sys.exit(
+            _execute_on_all(engine, run, [each.node for each in statuses if each.role == "node" and each.running], argv)
+        )
+    name = node if node == "master" else node_name(node, [status.node for status in statuses], run=run)
+    if not any(status.node == name and status.running for status in statuses):
+        raise SpecError(f"{name} of the run '{run}' is not running", hint="composesim ps")
+    sys.exit(engine.execute(run, name, argv))
+
+
+def _execute_on_all(engine: Engine, run: str, nodes: list[str], argv: Sequence[str]) -> int:
+    if not nodes:
+        raise SpecError(f"no node of the run '{run}' is running", hint="composesim ps")
+    from concurrent.futures import ThreadPoolExecutor
+
+    width = max(map(len, nodes))
+
+    def execute(node: str) -> int:
+        return engine.execute(run, node, argv, lambda line: echo(line_of_node(node, None, width, line)))
+
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        return max(pool.map(execute, nodes))
 
 
 @click.command("attach")
@@ -31,11 +77,13 @@ from compose_sim.errors import ComposesimError, EngineError, SpecError
     help=f"Debug in an editor: serve the Debug Adapter Protocol on 127.0.0.1 (default: {PORT}; 0: any free port).",
 )
 @run_option
-def command(wanted: str | None, now: bool, dap: int | None, run: str | None) -> None:
+def attach_command(wanted: str | None, now: bool, dap: int | None, run: str | None) -> None:
     """Attach to the debugger of a rank that waits at breakpoint(), or wait until the rank gets there.
 
     Ctrl-D and Ctrl-C leave the debugger, and the rank continues. --dap needs debugpy in the Python of the nodes.
     """
+    from compose_sim.engine.lifetime.attach import BreakpointWatch
+
     folder = select_folder(run, elsewhere=False)
     plan = folder.read_plan()
     node, rank = one_rank(plan, wanted)
@@ -76,6 +124,8 @@ def _listen(port: int) -> socket.socket:
 
 
 def _serve_editor(link: socket.socket, listener: socket.socket) -> None:
+    from compose_sim.engine.lifetime.attach import relay_editor, start_adapter
+
     refusal = start_adapter(link)
     if refusal:
         raise EngineError(f"the rank cannot be debugged in an editor: {refusal}", hint="pip install debugpy")
@@ -87,6 +137,8 @@ def _serve_editor(link: socket.socket, listener: socket.socket) -> None:
 
 
 def _prompt(link: socket.socket, watch: BreakpointWatch) -> None:
+    from compose_sim.engine.lifetime.attach import relay, relay_typed
+
     link.sendall(b"pdb\n")
     if sys.stdin.isatty() and sys.stdout.isatty():
         with contextlib.suppress(ImportError):

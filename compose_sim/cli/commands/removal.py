@@ -1,4 +1,4 @@
-"""Stop runs and remove everything but the folders; with --purge, the folders too."""
+"""Stop runs and remove everything but the folders; with `down --purge`, the folders too. Remove what is left of crashed runs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 
 import click
 
-from compose_sim.cli.console import say
-from compose_sim.cli.run_lookup import everywhere_option, only_run, run_option
+from compose_sim.cli.console import print_json, say
+from compose_sim.cli.run_lookup import everywhere_option, json_option, only_run, run_option
 from compose_sim.engine.lifetime.orphans import (
     FoundRun,
     all_nodes_started,
     find_runs,
     find_runs_named,
+    forget_absent_runs,
     interrupt,
     interrupt_until_over,
     starting_runs,
 )
-from compose_sim.engine.run_folder.finished import belongs_to, delete, finished_runs
+from compose_sim.engine.run_folder.finished import belongs_to, delete, delete_finished, finished_runs
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.errors import ComposesimError, SpecError
@@ -32,7 +33,7 @@ _END_WITHIN_S = 15.0  # how long the process of a run may take to write the repo
 @everywhere_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before --all stops or deletes anything.")
 @click.option("--purge", is_flag=True, help="Also delete the folder of the run: logs, report, shared files.")
-def command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, purge: bool) -> None:
+def down_command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, purge: bool) -> None:
     """Stop a run and remove its nodes (default: the only run of this project)."""
     if everywhere and not all_runs:
         raise click.UsageError("--everywhere is for --all: composesim down --all --everywhere")
@@ -133,3 +134,39 @@ def _purge(folder: RunFolder) -> bool:
         return False
     say(f"deleted {folder.path}")
     return True
+
+
+@click.command("prune")
+@click.option("--finished", is_flag=True, help="Also delete the folders of this project's finished runs.")
+@everywhere_option
+@json_option
+def prune_command(finished: bool, everywhere: bool, as_json: bool) -> None:
+    """Remove the nodes and networks of this project's crashed runs.
+
+    Runs that are running, kept with --keep, or rendered are not touched.
+    """
+    project = Path.cwd()
+    found = [left for left in find_runs(project) if everywhere or left.is_in(project)]
+    removed = []
+    for left in found:
+        if left.state == "unreadable":
+            say(f"skipped {left.run}: its plan cannot be read. Remove it: composesim down --run {left.run}")
+        if left.state == "kept":
+            say(f"skipped {left.run}: it was started with --keep. Remove it: composesim down --run {left.run}")
+            continue
+        if left.state != "crashed":
+            continue
+        left.engine.remove(left.run)
+        removed.append({"run": left.run, "engine": left.engine.name})
+        if not as_json:
+            say(f"removed {left.run} from {left.engine.name}")
+    forget_absent_runs()
+    live = {left.run for left in found if left.state != "crashed"}
+    deleted = delete_finished(project, live=live) if finished else ()
+    if as_json:
+        print_json({"schema_version": 1, "removed": removed, "deleted": deleted})
+        return
+    for name in deleted:
+        say(f"deleted the folder of {name}")
+    if not (removed or deleted):
+        say("nothing to remove")

@@ -1,1 +1,0 @@
-"""Measure GPUs and links for `composesim bench` and `composesim doctor --gpu`."""
