@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compose_sim.core.faults.commands import Fault
 from compose_sim.core.network.node_network import NetworkFault
+
+if TYPE_CHECKING:
+    from compose_sim.node.shared.fault_note import CommandName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class AgentCommand:
     """Have the node's agent execute a command of `node/agent/faults`, or undo it if `on` is False."""
 
     node: str
-    name: str
+    name: CommandName
     values: Mapping[str, Any] = field(default_factory=dict)
     on: bool = True
 

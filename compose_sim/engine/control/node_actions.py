@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.effects import Action, AgentCommand, LimitCpus, Signal, Start
@@ -14,6 +14,9 @@ from compose_sim.engine.protocol import Engine
 from compose_sim.engine.run_folder.agent_commands import AgentCommands
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import ComposesimError, EngineError
+
+if TYPE_CHECKING:
+    from compose_sim.node.shared.fault_note import CommandName
 
 _SHUTDOWN_S = 15.0  # a node that has not ended this long after a signal is killed
 _POLL_S = 0.05
@@ -64,7 +67,7 @@ class NodeActions:
             if isinstance(action, Signal) and action.name in ("KILL", "TERM"):
                 self._ending.add(action.node)
 
-    def ask_all(self, name: str, values: Mapping[str, Any], cause: str) -> None:
+    def ask_all(self, name: CommandName, values: Mapping[str, Any], cause: str) -> None:
         """Have the agents of all running nodes execute a command, without waiting for them."""
         for node in self.running:
             self._commands.write(AgentCommand(node=node, name=name, values=values), cause)

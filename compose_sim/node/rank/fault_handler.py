@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ..shared.event_log import EventLog
-from ..shared.fault_note import SIGNAL, file_of, taken
+from ..shared.fault_note import SIGNAL, RankAction, file_of, taken
 from ..shared.frames import OUR_FOLDER, is_user_code
 
 _PASS_THROUGH = {"sleep"}  # the observers' own time.sleep, in which a script may spend hours
@@ -160,7 +160,7 @@ _AROUND_SCRIPTS = {
         "frameworks/horovod/sshd_starter.py",
     )
 }
-ACTIONS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
+ACTIONS: dict[RankAction, Callable[[Mapping[str, Any], Path], None]] = {
     "raise": _raise,
     "gpu-error": _gpu_error,
     "exit": _exit,

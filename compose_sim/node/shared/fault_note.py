@@ -1,23 +1,23 @@
-"""Locate the note that the agent leaves for a rank that should break, and the signal that announces it."""
+"""Name the commands of agents, locate the note that an agent leaves for a rank that should break, and the signal that announces it."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Literal, get_args
 
 from .event_log import EventLog
 
+CommandName = Literal[  # agent/faults executes them
+    "corrupt_checkpoint", "disk_full", "dump", "grace", "memory",
+    "processes_full", "profile", "rank_fault", "rank_files_full", "rank_signal",
+]  # fmt: skip
+RankAction = Literal[  # of the command rank_fault; rank/fault_handler.py executes them
+    "raise", "gpu-error", "exit", "hang", "lock-gil", "flip-bits", "gpu-slow", "debug"
+]
+
 SIGNAL = signal.SIGRTMAX - 4  # progress_page.STACKS_SIGNAL is the next one
-ACTIONS = (
-    "raise",
-    "gpu-error",
-    "exit",
-    "hang",
-    "lock-gil",
-    "flip-bits",
-    "gpu-slow",
-    "debug",
-)  # rank/fault_handler.py executes them
+ACTIONS: tuple[RankAction, ...] = get_args(RankAction)
 
 
 def file_of(events: EventLog, process: int) -> Path:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compose_sim.core.faults.commands import Fault
 from compose_sim.core.faults.effects import AgentCommand, Effect
 from compose_sim.core.faults.kind import FaultKind, FaultOption, RunSnapshot, require_running
 from compose_sim.errors import SpecError
 
+if TYPE_CHECKING:
+    from compose_sim.node.shared.fault_note import CommandName
+
 
 def _kind(
     name: str,
     text: str,
     summary: str,
-    command: str,
+    command: CommandName,
     *,
     lasts: bool = False,
     options: Mapping[str, FaultOption] | None = None,

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+from ...shared.fault_note import CommandName
 from ...shared.regular_files import open_regular, read_regular
 from .command import Command, CommandHandler, ExecutionError, NodeContext
 
@@ -118,4 +119,6 @@ def _checkpoints(shared: Path) -> Iterator[tuple[int, Path]]:
                     yield status.st_mtime_ns, file
 
 
-HANDLERS = {"corrupt_checkpoint": CommandHandler(_corrupt, _restore, outlives_node=True)}
+HANDLERS: dict[CommandName, CommandHandler] = {
+    "corrupt_checkpoint": CommandHandler(_corrupt, _restore, outlives_node=True)
+}

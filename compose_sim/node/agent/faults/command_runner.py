@@ -147,7 +147,8 @@ class CommandRunner:
 def _handler_of(command: Command) -> CommandHandler:
     from . import checkpoints, ranks, resources  # most runs have no faults, and their agents start sooner without these
 
-    handlers: dict[str, CommandHandler] = {**ranks.HANDLERS, **resources.HANDLERS, **checkpoints.HANDLERS}
+    tables = (ranks.HANDLERS, resources.HANDLERS, checkpoints.HANDLERS)
+    handlers: dict[str, CommandHandler] = {name: each for table in tables for name, each in table.items()}
     if command.name in handlers:
         return handlers[command.name]
     raise ExecutionError(f"unknown command '{command.name}'")

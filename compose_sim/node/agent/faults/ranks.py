@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from ...shared import fault_note
+from ...shared.fault_note import CommandName
 from ...shared.progress_page import ProgressPage
 from ..stalls.stall_detector import inspect_rank
 from .command import (
@@ -165,7 +166,7 @@ def _forget(_: Command, __: NodeContext) -> None:
     """Change nothing: a dump needs no undoing, and a profile that has begun ends by itself."""
 
 
-HANDLERS = {
+HANDLERS: dict[CommandName, CommandHandler] = {
     "dump": CommandHandler(_dump, _forget),
     "profile": CommandHandler(_profile, _forget),
     "grace": CommandHandler(_set_grace, _restore_grace),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+from ...shared.fault_note import CommandName
 from .. import usage
 from .command import (
     POLL_SECONDS,
@@ -143,7 +144,7 @@ def _end_process(command: Command, node: NodeContext) -> None:
     node.end(command)
 
 
-HANDLERS = {
+HANDLERS: dict[CommandName, CommandHandler] = {
     "memory": CommandHandler(_exhaust_memory, _end_process),
     "disk_full": CommandHandler(_fill_disk, _empty_disk),
     "processes_full": CommandHandler(_exhaust_processes, _end_process),
