@@ -88,9 +88,9 @@ MAY_IMPORT = {
     "node/starters": {"node/shared", "node/rank"},
     "node/frameworks": {"node/shared", "node/master", "node/rank", "node/starters"},
 }
-# Folders with one file per check, verb, observer or emulated part of CUDA may hold any number of them.
+# Folders with one file per verb, observer or emulated part of CUDA may hold any number of them.
 PLUG_INS = {
-    *("core/checks/rules", "cli/commands"),
+    "cli/commands",
     *("node/rank/observers", "node/rank/emulate"),
 }
 TOO_MANY_MODULES, TOO_MANY_LINES, TOO_LONG_FUNCTION = 17, 500, 60
@@ -203,6 +203,17 @@ def test_node_code_runs_on_the_oldest_python(path: Path) -> None:
     calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
     calls = [call for call in calls if ast.unparse(call.func) in ("dataclass", "field", "zip")]
     assert not {"slots", "kw_only", "strict"} & {each.arg for call in calls for each in call.keywords}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "core/checks").rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_only_rules_pronounce_results(path: Path) -> None:
+    """What several rules share returns facts; whoever runs checks may only say why one does not apply."""
+    called = {ast.unparse(node.func) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)}
+    allowed = {"rules": {"passed", "failed", "warned", "not_applicable"}}.get(path.parent.name, {"not_applicable"})
+
+    assert path.name == "__init__.py" or called & {"passed", "failed", "warned", "not_applicable"} <= allowed
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

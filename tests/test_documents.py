@@ -21,7 +21,7 @@ import yaml
 
 from compose_sim.cli import VERBS
 from compose_sim.cli.commands.cmd_check import command as check
-from compose_sim.core.checks import question
+from compose_sim.core.checks.run import BY_ID
 from compose_sim.core.events.events import KINDS, READ_FROM_LOGS
 from compose_sim.core.request.check_ids import IDS
 from compose_sim.node.records import KINDS as RECORDS
@@ -144,7 +144,7 @@ def test_a_page_says_the_same_things_as_the_others(page: Path) -> None:
     """Each page has what, why, how it is detected, the code to write and false alarms, on one screen."""
     text = page.read_text()
 
-    assert text.startswith(f"# {page.stem}\n\n**{question(page.stem)}** ")
+    assert text.startswith(f"# {page.stem}\n\n**{BY_ID[page.stem].question}** ")
     assert re.findall(r"^## (.*)", text, re.MULTILINE) == SECTIONS
     assert "```python\n" in text
     assert len(text.splitlines()) <= 45

@@ -10,10 +10,10 @@ from dataclasses import replace
 from compose_sim.app.listener import Listener, ProgressListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
-from compose_sim.core.checks import Case, chosen, run_checks
-from compose_sim.core.checks.coverage import coverage, why_inconclusive
-from compose_sim.core.checks.evidence.replay_diff import needs_alone, reason_against, was_replayed
-from compose_sim.core.checks.source.hints import find_hints, uses_hashes
+from compose_sim.core.checks import Case
+from compose_sim.core.checks.rules.replays import needs_alone, reason_against, was_replayed
+from compose_sim.core.checks.run import chosen, coverage, run_checks, why_inconclusive
+from compose_sim.core.checks.source import find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.request.spec import ClusterSpec

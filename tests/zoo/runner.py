@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from compose_sim.core.checks import BROKEN
+from compose_sim.core.checks.run import BROKEN
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.check_ids import IDS
 

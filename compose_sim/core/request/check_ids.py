@@ -5,7 +5,7 @@ from __future__ import annotations
 from compose_sim.core.spelling import did_you_mean, nearest
 from compose_sim.errors import SpecError
 
-# Causes come before their consequences. A check is `core/checks/rules/<id with underscores>.py`.
+# Causes come before their consequences. `core/checks/run.py` lists the checks in the same order.
 IDS = (
     "hang",
     "collective-mismatch",

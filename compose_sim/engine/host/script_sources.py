@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from compose_sim.core.checks.source.hints import imported_names
-from compose_sim.core.checks.source.search_path import added_folders
+from compose_sim.core.checks.source import added_folders, imported_names
 from compose_sim.engine.project_files import read_project_file
 from compose_sim.errors import SpecError
 

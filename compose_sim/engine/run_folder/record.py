@@ -52,17 +52,15 @@ def with_counted_steps(folder: RunFolder, state: ClusterState) -> ClusterState:
 
 def prepare_report() -> None:
     """Import what `build_report` needs, which takes as long as what it does."""
-    from compose_sim.core import checks
+    from compose_sim.core.checks import run  # noqa: F401 - imported ahead of its use
     from compose_sim.core.report import make_report  # noqa: F401 - as above
     from compose_sim.engine.run_folder import check_inputs  # noqa: F401 - as above
-
-    checks.load()
 
 
 def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: Mapping[str, str]) -> Report:
     """Return the report of a run that is over, with the timeline and the checks of what is left in the folder."""
-    from compose_sim.core.checks import run_checks, why_no_check
-    from compose_sim.core.checks.evidence.preemption import with_checkpoints
+    from compose_sim.core.checks.rules.checkpoints import with_checkpoints
+    from compose_sim.core.checks.run import run_checks, why_no_check
     from compose_sim.core.report.make_report import make_report
     from compose_sim.core.report.rank_times import rank_times
     from compose_sim.core.state.timeline import Timeline

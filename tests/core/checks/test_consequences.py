@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from compose_sim.core.checks import FAILED, WARNED, Case, confirmed, failed, run_checks, warned
-from compose_sim.core.checks.consequences import _MAY_FOLLOW, first_cause
+from compose_sim.core.checks import FAILED, WARNED, Case, failed, warned
+from compose_sim.core.checks.run import CHECKS, confirmed, first_cause, run_checks
 from compose_sim.core.request.check_ids import IDS
 from compose_sim.node.records.gradients import ParameterNames
 from compose_sim.node.records.process_groups import ProcessGroup
@@ -41,7 +41,7 @@ def test_a_warning_that_each_rank_is_right_does_not_follow_from_replicas_that_di
 
 
 def test_every_check_has_one_first_cause_even_if_all_fail() -> None:
-    assert {each for name, causes in _MAY_FOLLOW.items() for each in (name, *causes)} <= set(IDS)
+    assert {name for each in CHECKS for name in (each.id, *each.may_follow)} <= set(IDS)
     for name in IDS:
         assert first_cause(first_cause(name, set(IDS)), set(IDS)) == ""
 
@@ -85,3 +85,7 @@ def test_parameters_have_the_names_that_the_script_gives_them() -> None:
     }
     found = next(result for result in run_checks(case(notes)) if result.id == "params-in-sync")
     assert "parameter head.bias (4×2) differs" in found.detail
+
+
+def test_every_check_is_listed_once_in_the_order_of_ids() -> None:
+    assert tuple(each.id for each in CHECKS) == IDS

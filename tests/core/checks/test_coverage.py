@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
-from compose_sim.core.checks.coverage import coverage, why_inconclusive
+from compose_sim.core.checks.run import coverage, why_inconclusive
 from compose_sim.node.records.process_groups import ProcessGroup
 from tests.core.checks.rules.cluster import case
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from compose_sim.core.checks import Case, run_checks
+from compose_sim.core.checks import Case
+from compose_sim.core.checks.run import run_checks
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.horovod_timeline import HorovodTimeline
 from compose_sim.core.report.make_report import make_report

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from compose_sim.core.checks import Case
-from compose_sim.core.checks.rules.hang import judge as judge_hang
+from compose_sim.core.checks.rules.progress import hang
 from compose_sim.core.events.events import Event
 from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.report.places import Place
 from compose_sim.core.report.report import Cause
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import ClusterState
@@ -255,18 +256,18 @@ def of_case(state: ClusterState, verdict: str, **changes: Any) -> Case:
 def test_the_check_fails_with_the_message_of_the_run_and_a_fix() -> None:
     state = fold_all(PLAN, [*running(), waits(0), waits(1), stalled(2)])
     cause = Cause(kind="hang", message="the message", rank=2)
-    result = judge_hang(of_case(state, "hung", cause=cause))
+    result = hang.judge(of_case(state, "hung", cause=cause))
     assert (result.status, result.detail, result.ranks) == ("failed", "the message", (2,))
-    assert result.at == ("/home/ada/project/train.py", 40)
+    assert result.place == Place(file="/home/ada/project/train.py", line=40)
     assert result.fix == diagnose(standings_of(state)).fix
 
-    assert judge_hang(of_case(state, "timeout")).status == "failed"  # the time limit came first
-    assert judge_hang(of_case(state, "interrupted")).status == "not-applicable"
+    assert hang.judge(of_case(state, "timeout")).status == "failed"  # the time limit came first
+    assert hang.judge(of_case(state, "interrupted")).status == "not-applicable"
 
 
 def test_a_run_that_came_to_its_end_passes() -> None:
     ended = [an_event("rank-exited", 9.0, rank=rank, exit_code=0) for rank in range(3)]
-    assert judge_hang(of_case(fold_all(PLAN, [*running(), *ended]), "passed")).status == "passed"
+    assert hang.judge(of_case(fold_all(PLAN, [*running(), *ended]), "passed")).status == "passed"
 
 
 def test_a_rank_that_never_joined_is_told_without_a_fix_for_something_else() -> None:
@@ -278,7 +279,7 @@ def test_a_rank_that_never_joined_is_told_without_a_fix_for_something_else() -> 
     plan = a_plan(nodes=2)
     deadlock = find_deadlock(fold_all(plan, events))
     assert deadlock is not None
-    result = judge_hang(
+    result = hang.judge(
         of_case(fold_all(plan, events), "hung", cause=Cause(kind="hang", message=deadlock.message, rank=1))
     )
     assert (result.status, result.ranks) == ("failed", (1,))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.checks.source.hints import find_hints
+from compose_sim.core.checks.source import find_hints
 from compose_sim.engine.host.script_sources import read_sources
 
 LOOP = "import torch.distributed as dist\ndef fit():\n    if dist.get_rank() == 0:\n        dist.all_reduce(1)\n"

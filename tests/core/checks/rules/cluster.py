@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from compose_sim.core.checks import Case
+from compose_sim.core.checks import Case, Result
 from compose_sim.core.events.observations import Observed, RankObserved, parse_rank
 from compose_sim.node.rank.observations import encode
 from compose_sim.node.records.devices_and_files import FileOp, FileUse
 from compose_sim.node.records.process_groups import Collective
-from compose_sim.node.records.record import Record
+from compose_sim.node.records.record import Place, Record
 from compose_sim.node.records.script import LaunchEnvironment
 
 Records = list[Record]
@@ -37,6 +37,11 @@ def two_nodes(records_of: Callable[[int], Sequence[Record]], *, verdict: str = "
         launched = LaunchEnvironment(rank % 2, world_size=4, local_world_size=2, master_addr="10.0.0.1")
         ranks[rank] = observe(rank, [launched, *records_of(rank)], f"node-{rank // 2}")
     return Case(observed=Observed(ranks=ranks), verdict=verdict, **more)
+
+
+def at(result: Result) -> Place | None:
+    """Return the line that a result points at, as records hold it."""
+    return (result.place.file, result.place.line or 0) if result.place else None
 
 
 def collective(op: str, *shape: int, line: int = 5, **more: Any) -> Collective:

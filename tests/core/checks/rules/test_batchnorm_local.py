@@ -5,32 +5,35 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.rules.batchnorm_local import judge
+from compose_sim.core.checks.rules.wrapping import batchnorm_local
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.models import LocalBatchNorm, RunningStatistics
-from tests.core.checks.rules.cluster import Records, case
+from tests.core.checks.rules.cluster import Records, at, case
 from tests.core.checks.rules.replicas import AT, ddp, forward
 
 NORM = LocalBatchNorm(0, ("features.1",), count=3)
 
 
 def test_its_modules_are_named() -> None:
-    result = judge(case({rank: [ddp(), forward(), NORM] for rank in range(2)}))
+    result = batchnorm_local.judge(case({rank: [ddp(), forward(), NORM] for rank in range(2)}))
     assert result.status == WARNED
     assert result.detail.startswith("BatchNorm features.1 and 2 more ")
-    assert result.at == ("/work/train.py", 3)
+    assert at(result) == ("/work/train.py", 3)
 
 
 def test_a_group_of_one_rank_sees_the_whole_batch() -> None:
-    assert judge(case({rank: [ddp((rank,)), forward(), NORM] for rank in range(2)})).status == NOT_APPLICABLE
+    assert (
+        batchnorm_local.judge(case({rank: [ddp((rank,)), forward(), NORM] for rank in range(2)})).status
+        == NOT_APPLICABLE
+    )
 
 
 def test_models_without_it_pass() -> None:
-    assert judge(case({rank: [ddp(), forward()] for rank in range(2)})).status == PASSED
+    assert batchnorm_local.judge(case({rank: [ddp(), forward()] for rank in range(2)})).status == PASSED
 
 
 def test_models_that_are_not_called_are_not_judged() -> None:
-    assert judge(case({rank: [ddp()] for rank in range(2)})).status == NOT_APPLICABLE
+    assert batchnorm_local.judge(case({rank: [ddp()] for rank in range(2)})).status == NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -53,4 +56,4 @@ def test_ranks_that_train_together_keep_equal_statistics(
         statistics = RunningStatistics("RunningMeanStd", 0, 2, (means[rank], 1.0), AT)
         return [SketchedTensors(0, (SketchedTensor(None, "weight", (2, 2)),)), step, statistics]
 
-    assert judge(case({rank: trained(rank) for rank in range(2)})).status == status
+    assert batchnorm_local.judge(case({rank: trained(rank) for rank in range(2)})).status == status

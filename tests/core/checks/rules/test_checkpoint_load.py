@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks.rules.checkpoint_load import judge
+from compose_sim.core.checks.rules.checkpoints import checkpoint_load
 from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
-from tests.core.checks.rules.cluster import case, file
+from tests.core.checks.rules.cluster import at, case, file
 from tests.core.checks.rules.replicas import AT
 
 
@@ -22,12 +22,12 @@ from tests.core.checks.rules.replicas import AT
 )
 def test_no_name_that_matches(prefix: str, strict: bool, verdict: str, status: str) -> None:
     state = LoadedState(4, 4, ("module.0.weight",), prefix, strict, AT)
-    result = judge(case({rank: [file("read"), state] for rank in range(2)}, verdict=verdict))
+    result = checkpoint_load.judge(case({rank: [file("read"), state] for rank in range(2)}, verdict=verdict))
 
-    assert (result.status, result.at) == (status, None if status == "passed" else AT)
+    assert (result.status, at(result)) == (status, None if status == "passed" else AT)
 
 
 def test_the_gpu_of_another_rank() -> None:
-    result = judge(case({0: [file("read")], 1: [file("read"), LoadedElsewhere((0,), 1, AT)]}))
+    result = checkpoint_load.judge(case({0: [file("read")], 1: [file("read"), LoadedElsewhere((0,), 1, AT)]}))
 
-    assert (result.status, result.ranks, result.at) == ("warned", (1,), AT)
+    assert (result.status, result.ranks, at(result)) == ("warned", (1,), AT)

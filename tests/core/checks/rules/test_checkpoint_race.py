@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.rules.checkpoint_race import judge
+from compose_sim.core.checks.rules.checkpoints import checkpoint_race
 from compose_sim.node.records.process_groups import UntrackedWait
 from tests.core.checks.rules.cluster import collective, file, two_nodes
 
@@ -11,41 +11,46 @@ BARRIER = collective("barrier")
 
 
 def test_two_writers_fail_and_local_ranks_are_recognized() -> None:
-    assert judge(two_nodes(lambda rank: [file("write")])).ranks == (0, 1, 2, 3)
-    result = judge(two_nodes(lambda rank: [file("write")] if rank % 2 == 0 else []))
+    assert checkpoint_race.judge(two_nodes(lambda rank: [file("write")])).ranks == (0, 1, 2, 3)
+    result = checkpoint_race.judge(two_nodes(lambda rank: [file("write")] if rank % 2 == 0 else []))
     assert (result.status, result.ranks) == (FAILED, (0, 2))
     assert "those with LOCAL_RANK 0" in result.detail
 
 
 def test_turns_names_appending_and_a_folder_a_node_pass() -> None:
     turns = two_nodes(lambda rank: [*([BARRIER] * rank), file("write"), *([BARRIER] * (4 - rank))])
-    assert judge(turns).status == PASSED
-    assert judge(two_nodes(lambda rank: [file("write", f"/work/{rank}.pt")])).status == PASSED
-    assert judge(two_nodes(lambda rank: [file("append")])).status == NOT_APPLICABLE
-    assert judge(two_nodes(lambda rank: [file("write", "/tmp/a.pt")] if rank % 2 == 0 else [])).status == PASSED
+    assert checkpoint_race.judge(turns).status == PASSED
+    assert checkpoint_race.judge(two_nodes(lambda rank: [file("write", f"/work/{rank}.pt")])).status == PASSED
+    assert checkpoint_race.judge(two_nodes(lambda rank: [file("append")])).status == NOT_APPLICABLE
+    assert (
+        checkpoint_race.judge(two_nodes(lambda rank: [file("write", "/tmp/a.pt")] if rank % 2 == 0 else [])).status
+        == PASSED
+    )
 
 
 def test_reading_needs_a_collective_after_the_writing() -> None:
-    early = judge(two_nodes(lambda rank: [BARRIER, file("write") if rank == 0 else file("read")]))
+    early = checkpoint_race.judge(two_nodes(lambda rank: [BARRIER, file("write") if rank == 0 else file("read")]))
     assert early.status == FAILED
     assert "reads /work/model.pt (train.py, line 9)" in early.detail
     late = two_nodes(lambda rank: [file("write"), BARRIER] if rank == 0 else [BARRIER, file("read")])
-    assert judge(late).status == PASSED
+    assert checkpoint_race.judge(late).status == PASSED
 
 
 def test_what_messages_order_is_not_judged() -> None:
     assert (
-        judge(two_nodes(lambda rank: [file("write")] if rank == 0 else [UntrackedWait("recv"), file("read")])).status
+        checkpoint_race.judge(
+            two_nodes(lambda rank: [file("write")] if rank == 0 else [UntrackedWait("recv"), file("read")])
+        ).status
         == PASSED
     )
 
 
 def test_to_wait_for_a_name_is_enough_only_where_the_file_is_whole_by_then() -> None:
     waits = [UntrackedWait("sleep"), file("await"), file("read", polls=True)]
-    early = judge(two_nodes(lambda rank: [file("write")] if rank == 0 else waits))
+    early = checkpoint_race.judge(two_nodes(lambda rank: [file("write")] if rank == 0 else waits))
     assert early.status == FAILED
     assert "as soon as it exists" in early.detail
     renamed = [file("write", "/work/part"), file("rename", "/work/part", to="/work/model.pt")]
-    assert judge(two_nodes(lambda rank: renamed if rank == 0 else waits)).status == PASSED
+    assert checkpoint_race.judge(two_nodes(lambda rank: renamed if rank == 0 else waits)).status == PASSED
     marked = [*waits[:1], file("await", "/work/done"), *waits[2:]]
-    assert judge(two_nodes(lambda rank: [file("write")] if rank == 0 else marked)).status == PASSED
+    assert checkpoint_race.judge(two_nodes(lambda rank: [file("write")] if rank == 0 else marked)).status == PASSED

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.rules.collective_mismatch import judge
+from compose_sim.core.checks.rules.collectives import collective_mismatch
 from compose_sim.core.report.report import Cause
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.node.records.data import EpochProgress
 from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives, LaterInGroup
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
-from tests.core.checks.rules.cluster import WORLD, collective, two_nodes
+from tests.core.checks.rules.cluster import WORLD, at, collective, two_nodes
 
 BARRIER = collective("barrier")
 FORWARD = DdpForward(0, WORLD)
@@ -31,30 +31,45 @@ FORWARD = DdpForward(0, WORLD)
     ],
 )
 def test_each_difference_is_named(odd: Collective, what: str) -> None:
-    result = judge(two_nodes(lambda rank: [BARRIER, odd if rank == 2 else collective("all_reduce", 4)]))
+    result = collective_mismatch.judge(
+        two_nodes(lambda rank: [BARRIER, odd if rank == 2 else collective("all_reduce", 4)])
+    )
     assert result.status == FAILED
     assert f"collective 2 of group [0, 1, 2, 3] differs in its {what}: ranks 0, 1, 3 all_reduce" in result.detail
-    assert (result.ranks, result.at) == ((2,), odd.at)
+    assert (result.ranks, at(result)) == ((2,), odd.at)
 
 
 def test_a_root_that_differs_fails() -> None:
-    assert judge(two_nodes(lambda rank: [collective("broadcast", 4, root=rank % 2)])).status == FAILED
+    assert (
+        collective_mismatch.judge(two_nodes(lambda rank: [collective("broadcast", 4, root=rank % 2)])).status == FAILED
+    )
 
 
 def test_shapes_that_were_agreed_on_pass() -> None:
     peers = ((1,), (2,), (3,), (4,))
-    assert judge(two_nodes(lambda rank: [collective("all_gather", rank + 1, peers=peers)])).status == PASSED
-    assert judge(two_nodes(lambda rank: [collective("all_gather", rank + 1)])).status == FAILED
-    assert judge(two_nodes(lambda rank: [collective("broadcast", *([] if rank else [1]), root=0)])).status == PASSED
+    assert (
+        collective_mismatch.judge(two_nodes(lambda rank: [collective("all_gather", rank + 1, peers=peers)])).status
+        == PASSED
+    )
+    assert collective_mismatch.judge(two_nodes(lambda rank: [collective("all_gather", rank + 1)])).status == FAILED
+    assert (
+        collective_mismatch.judge(
+            two_nodes(lambda rank: [collective("broadcast", *([] if rank else [1]), root=0)])
+        ).status
+        == PASSED
+    )
 
 
 def test_groups_are_judged_each_alone() -> None:
     pair = collective("all_reduce", 4, group=(0, 1), name="1")
-    assert judge(two_nodes(lambda rank: [BARRIER, *([pair, pair] if rank < 2 else [])])).status == PASSED
+    assert (
+        collective_mismatch.judge(two_nodes(lambda rank: [BARRIER, *([pair, pair] if rank < 2 else [])])).status
+        == PASSED
+    )
 
 
 def test_a_call_of_one_rank_alone_fails_though_the_run_passed() -> None:
-    result = judge(
+    result = collective_mismatch.judge(
         two_nodes(lambda rank: [BARRIER, *([collective("broadcast", 1, line=31)] if rank == 0 else []), ScriptEnd()])
     )
     assert result.status == FAILED
@@ -68,13 +83,13 @@ def test_a_rank_that_raised_is_not_one_that_forgot() -> None:
         verdict="failed",
         cause=cause,
     )
-    assert judge(case).status == NOT_APPLICABLE
+    assert collective_mismatch.judge(case).status == NOT_APPLICABLE
 
 
 @pytest.mark.parametrize("verdict", ["passed", "failed", "hung", "timeout", "interrupted", "inconclusive"])
 def test_unequal_counts_never_pass(verdict: str) -> None:
     case = two_nodes(lambda rank: [BARRIER] * (50 if rank else 55), verdict=verdict)
-    result = judge(case)
+    result = collective_mismatch.judge(case)
     assert result.status == (FAILED if verdict == "passed" else NOT_APPLICABLE)
     assert "rank 0 issued 55 collectives in group [0, 1, 2, 3], ranks 1, 2, 3 only 50" in result.detail
 
@@ -82,7 +97,7 @@ def test_unequal_counts_never_pass(verdict: str) -> None:
 def test_unequal_counts_fail_if_a_rank_crashed_after_all_scripts_had_ended() -> None:
     cause = Cause(kind="teardown", rank=0, message="SIGABRT")
     case = two_nodes(lambda rank: [*[BARRIER] * (50 if rank else 55), ScriptEnd()], verdict="failed", cause=cause)
-    assert (judge(case).status, judge(case).ranks) == (FAILED, (1, 2, 3))
+    assert (collective_mismatch.judge(case).status, collective_mismatch.judge(case).ranks) == (FAILED, (1, 2, 3))
 
 
 @pytest.mark.parametrize("verdict", ["hung", "timeout", "interrupted"])
@@ -101,8 +116,8 @@ def test_unequal_counts_fail_if_the_ranks_hung_at_their_end(verdict: str, end: M
         verdict=verdict,
         stalls=stalls,
     )
-    result = judge(case)
-    assert (result.status, result.ranks, result.at) == (FAILED, (1, 2, 3), ("/work/train.py", 9))
+    result = collective_mismatch.judge(case)
+    assert (result.status, result.ranks, at(result)) == (FAILED, (1, 2, 3), ("/work/train.py", 9))
 
 
 def test_collectives_that_were_too_many_to_note_are_counted_in_each_group() -> None:
@@ -110,19 +125,19 @@ def test_collectives_that_were_too_many_to_note_are_counted_in_each_group() -> N
         more = LaterCollectives((LaterInGroup(WORLD, "0", later, 77),))
         return [BARRIER, more, ScriptEnd()]
 
-    same = judge(two_nodes(lambda rank: records(3)))
+    same = collective_mismatch.judge(two_nodes(lambda rank: records(3)))
     assert (same.status, same.detail.split()[0]) == (PASSED, "16")
-    fewer = judge(two_nodes(lambda rank: records(3 if rank else 8)))
+    fewer = collective_mismatch.judge(two_nodes(lambda rank: records(3 if rank else 8)))
     assert (fewer.status, fewer.ranks) == (FAILED, (1, 2, 3))
 
 
 def test_ranks_that_ran_out_of_batches_are_left_to_uneven_inputs() -> None:
     ended = EpochProgress(0, 0, "exhausted", batches=1)
     case = two_nodes(lambda rank: [FORWARD, *([ended, BARRIER] if rank == 1 else [FORWARD])], verdict="hung")
-    assert judge(case).status == NOT_APPLICABLE
+    assert collective_mismatch.judge(case).status == NOT_APPLICABLE
 
 
 def test_an_extra_barrier_at_the_end_of_an_epoch_is_not_a_lack_of_batches() -> None:
     ended = EpochProgress(0, 0, "exhausted", batches=1)
     case = two_nodes(lambda rank: [FORWARD, ended, BARRIER if rank == 0 else FORWARD], verdict="hung")
-    assert judge(case).status == FAILED
+    assert collective_mismatch.judge(case).status == FAILED

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.checks.rules import batchnorm_local, metric_local, params_in_sync
+from compose_sim.core.checks.rules.metrics import metric_local
+from compose_sim.core.checks.rules.replicas import params_in_sync
+from compose_sim.core.checks.rules.wrapping import batchnorm_local
 from compose_sim.node.records.data import EpochProgress
 from compose_sim.node.records.models import (
     EvaluatedModel,
@@ -17,7 +19,7 @@ from compose_sim.node.records.models import (
     WeightsBeforeWrapping,
 )
 from compose_sim.node.records.record import Record
-from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.replicas import AT, all_reduce, ddp, step, table
 
 ROWS = (TensorRow("parameter", None, "weight", (4, 2)), TensorRow("buffer", None, "1.running_mean", (4,)))
@@ -62,7 +64,7 @@ def test_a_tied_weight_of_two_stages_stays_equal(drifts: bool, given: bool, stat
 
     assert result.status == status
     if status == "warned":
-        assert (result.at, result.ranks) == (AT, (0, 1))
+        assert (at(result), result.ranks) == (AT, (0, 1))
         assert "(0 on rank 0, 1 on rank 1)" in result.detail
     else:  # the replicas of each stage are compared
         assert result.detail.startswith("2 tensors compared")

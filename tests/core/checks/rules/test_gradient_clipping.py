@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks.rules.gradient_clipping import judge
+from compose_sim.core.checks.rules.scaling import gradient_clipping
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.precautions import Clip, ShardScaling
-from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.replicas import AT
 
 
 @pytest.mark.parametrize(("scale", "status"), [(1.0, "passed"), (1024.0, "failed")])
 def test_gradients_must_be_unscaled_before_they_are_clipped(scale: float, status: str) -> None:
-    result = judge(case({rank: [Clip(1.0, 700.0, scale, AT)] for rank in range(2)}))
+    result = gradient_clipping.judge(case({rank: [Clip(1.0, 700.0, scale, AT)] for rank in range(2)}))
 
-    assert (result.status, result.at) == (status, AT if status == "failed" else None)
+    assert (result.status, at(result)) == (status, AT if status == "failed" else None)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_ranks_that_shard_a_parameter_scale_it_by_the_same_factor(
         rank: [ShardScaling(0, nth, factor, ranks, AT) for nth in range(1, 6)] for rank, factor in enumerate(factors)
     }
 
-    assert judge(case(scalings)).status == status
+    assert gradient_clipping.judge(case(scalings)).status == status
 
 
 def test_replicas_of_different_shards_may_scale_differently() -> None:
@@ -44,13 +44,13 @@ def test_replicas_of_different_shards_may_scale_differently() -> None:
         for rank, ranks in enumerate(groups)
     }
 
-    assert judge(case(scalings)).status == "not-applicable"
+    assert gradient_clipping.judge(case(scalings)).status == "not-applicable"
     with_clips = {rank: [*each, Clip(1.0, 2.0, 1.0, AT)] for rank, each in scalings.items()}
-    assert judge(case(with_clips)).status == "passed"
+    assert gradient_clipping.judge(case(with_clips)).status == "passed"
 
 
 def test_nothing_is_judged_if_nothing_was_clipped() -> None:
-    assert judge(case({0: [], 1: []})).status == "not-applicable"
+    assert gradient_clipping.judge(case({0: [], 1: []})).status == "not-applicable"
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,6 @@ def test_copies_are_clipped_by_the_same_norm(factors: tuple[float, float], statu
         for rank in range(2)
     }
 
-    result = judge(case(notes))
+    result = gradient_clipping.judge(case(notes))
     assert result.status == status
     assert cause in result.detail

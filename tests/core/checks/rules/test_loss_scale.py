@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.rules.loss_scale import judge
+from compose_sim.core.checks.rules.scaling import loss_scale
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.replays import RecordedModels, RecordedStep
-from tests.core.checks.rules.cluster import WORLD, collective, two_nodes
+from tests.core.checks.rules.cluster import WORLD, at, collective, two_nodes
 from tests.core.checks.rules.replays import AT, case, recorded, step
 
 
@@ -23,12 +23,12 @@ def rates(one: dict[str, float], many: dict[str, float]) -> dict[str, object]:
 
 
 def test_the_right_scale_passes() -> None:
-    assert judge(case(step(0), step(1))).status == PASSED
+    assert loss_scale.judge(case(step(0), step(1))).status == PASSED
 
 
 @pytest.mark.parametrize(("ratio", "words"), [(4.0, "are 1/4.00 of"), (0.25, "are 4.00 times")])
 def test_a_constant_factor_fails(ratio: float, words: str) -> None:
-    result = judge(case(*(step(number, ratio=ratio, difference=0.75) for number in range(4))))
+    result = loss_scale.judge(case(*(step(number, ratio=ratio, difference=0.75) for number in range(4))))
     assert result.status == FAILED
     assert words in result.detail
 
@@ -56,7 +56,7 @@ def test_a_factor_of_the_root_is_a_norm_of_copies(
         for rank, each in recorded().ranks.items()
     }
     steps = [step(number, ratio=ratio, difference=0.75) for number in range(4)]
-    result = judge(case(*steps, observed=Observed(ranks=seen)))
+    result = loss_scale.judge(case(*steps, observed=Observed(ranks=seen)))
     assert result.status == FAILED
     assert ("the square root of 4" in result.detail) == counts_copies
 
@@ -67,7 +67,7 @@ def test_a_factor_of_the_world_size_may_come_from_a_reduction_in_the_loss(throug
     seen = {rank: replace(each, records=(*each.records, *reduced)) for rank, each in recorded().ranks.items()}
     steps = [step(number, ratio=4.0, difference=0.75) for number in range(4)]
 
-    result = judge(case(*steps, observed=Observed(ranks=seen)))
+    result = loss_scale.judge(case(*steps, observed=Observed(ranks=seen)))
 
     assert result.status == FAILED
     assert ("torch.distributed.nn.functional.all_reduce" in result.fix) == through
@@ -75,25 +75,25 @@ def test_a_factor_of_the_world_size_may_come_from_a_reduction_in_the_loss(throug
 
 def test_a_factor_that_changes_is_none() -> None:
     steps = [step(number, ratio=ratio, difference=0.5) for number, ratio in enumerate((1.1, 0.8, 1.3))]
-    assert judge(case(*steps)).status == NOT_APPLICABLE
+    assert loss_scale.judge(case(*steps)).status == NOT_APPLICABLE
 
 
 def test_a_sum_divided_by_the_batch_size_of_a_rank_is_a_mean() -> None:
     steps = [step(number, ratio=4.0, difference=3.0, divisors=(8.0,)) for number in range(3)]
-    assert judge(case(*steps)).status == NOT_APPLICABLE
+    assert loss_scale.judge(case(*steps)).status == NOT_APPLICABLE
 
 
 def test_a_sum_over_one_sample_is_a_mean() -> None:
     steps = [step(number, ratio=4.0, difference=3.0, batch_size=1) for number in range(3)]
-    assert judge(case(*steps)).status == NOT_APPLICABLE
+    assert loss_scale.judge(case(*steps)).status == NOT_APPLICABLE
 
 
 def test_a_factor_of_the_world_size_shows_through_dropout() -> None:
     noisy = recorded(drew=("torch",))
     summed = [step(number, ratio=3.9 + number / 10, cosine=0.95, difference=3.0) for number in range(4)]
     right = [step(number, ratio=1.1, cosine=0.95, difference=0.3) for number in range(4)]
-    assert judge(case(*summed, observed=noisy)).status == FAILED
-    assert judge(case(*right, observed=noisy)).status == NOT_APPLICABLE
+    assert loss_scale.judge(case(*summed, observed=noisy)).status == FAILED
+    assert loss_scale.judge(case(*right, observed=noisy)).status == NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_a_factor_of_the_world_size_shows_through_dropout() -> None:
     ],
 )
 def test_a_learning_rate_is_scaled_once(one: dict[str, float], many: dict[str, float], status: str) -> None:
-    assert judge(case(step(0, **rates(one, many)), step(1, **rates(one, many)))).status == status
+    assert loss_scale.judge(case(step(0, **rates(one, many)), step(1, **rates(one, many)))).status == status
 
 
 def test_a_warm_up_is_no_scale() -> None:
     first = rates({"lr": 0.001, "initial_lr": 0.1}, {"lr": 0.016, "initial_lr": 0.4})
     second = rates({"lr": 0.002, "initial_lr": 0.1}, {"lr": 0.032, "initial_lr": 0.4})
-    assert judge(case(step(0, **first), step(1, **second))).status == PASSED
+    assert loss_scale.judge(case(step(0, **first), step(1, **second))).status == PASSED
 
 
 @pytest.mark.parametrize(("settled", "status"), [(0.4, PASSED), (1.6, FAILED)])
@@ -120,7 +120,7 @@ def test_a_rate_that_a_warm_up_scales_again_fails_once_it_has_settled(settled: f
     pairs = [(0.05, settled / 2), *[(0.1, settled)] * 3]
     steps = [step(number, **rates({"lr": one}, {"lr": many})) for number, (one, many) in enumerate(pairs)]
 
-    assert judge(case(*steps)).status == status
+    assert loss_scale.judge(case(*steps)).status == status
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_rate_that_a_warm_up_scales_again_fails_once_it_has_settled(settled: f
 def test_rates_that_change_are_compared_by_their_ratio(pairs: list[tuple[float, float]], status: str) -> None:
     steps = [step(number, **rates({"lr": one}, {"lr": many})) for number, (one, many) in enumerate(pairs)]
 
-    assert judge(case(*steps)).status == status
+    assert loss_scale.judge(case(*steps)).status == status
 
 
 @pytest.mark.parametrize(
@@ -152,14 +152,14 @@ def test_a_sum_divided_by_the_count_of_all_ranks_makes_up_for_the_mean(
             found.append(SketchedStep(0, nth, (), (), (), (), 1, sum_times=times / sum(counts), at=AT))
         return found
 
-    result = judge(two_nodes(records))
+    result = loss_scale.judge(two_nodes(records))
 
     assert result.status == status
-    assert (result.at == AT) == (status == FAILED)
+    assert (at(result) == AT) == (status == FAILED)
 
     if status == FAILED:  # the replay shows the factor, and not what explains it
         steps = [step(number, ratio=4.0, difference=0.75) for number in range(4)]
-        replayed = judge(case(*steps, observed=two_nodes(records).observed))
+        replayed = loss_scale.judge(case(*steps, observed=two_nodes(records).observed))
         assert (replayed.status, replayed.fix) == (status, result.fix)
 
 
@@ -189,7 +189,7 @@ def test_accumulated_batches_are_divided_by_their_number(
             ]
         return found
 
-    result = judge(case(step(0), step(1), observed=two_nodes(records).observed))
+    result = loss_scale.judge(case(step(0), step(1), observed=two_nodes(records).observed))
 
     assert result.status == status
-    assert (result.at == AT) == (status == WARNED)
+    assert (at(result) == AT) == (status == WARNED)

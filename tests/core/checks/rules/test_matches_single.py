@@ -7,50 +7,49 @@ from dataclasses import replace
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Case
-from compose_sim.core.checks.evidence.replay_diff import needs_alone
-from compose_sim.core.checks.rules.matches_single import judge
+from compose_sim.core.checks.rules.replays import matches_single, needs_alone
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.models import OptimizerStep
-from tests.core.checks.rules.cluster import observe
+from tests.core.checks.rules.cluster import at, observe
 from tests.core.checks.rules.replays import AT, case, recorded, step
 
 PARTED = [step(0), step(1, difference=0.4, cosine=0.9)]
 
 
 def test_equal_gradients_pass() -> None:
-    assert judge(case(step(0), step(1))).status == PASSED
+    assert matches_single.judge(case(step(0), step(1))).status == PASSED
 
 
 def test_the_step_and_tensor_that_part_are_named() -> None:
     judged = case(*PARTED, alone=(step(0), step(1, difference=0.4, cosine=0.9)))
-    result = judge(judged)
+    result = matches_single.judge(judged)
     assert result.status == FAILED
     assert result.detail.startswith("step 2, head.weight:")
-    assert result.at == ("/work/train.py", 31)
+    assert at(result) == ("/work/train.py", 31)
 
 
 def test_ranks_that_are_right_alone_and_not_together_warn_where_that_is_clear() -> None:
     differ = [step(0, difference=0.3, cosine=0.97), step(1, difference=0.4, cosine=0.9)]
     assert needs_alone(case(*differ))
-    result = judge(case(*differ, alone=(step(0), step(1))))
+    result = matches_single.judge(case(*differ, alone=(step(0), step(1))))
     assert result.status == WARNED
     assert result.detail.startswith("step 2, head.weight: one rank with the batches of all 4 has another gradient")
-    assert judge(case(step(0), step(1), *PARTED[1:], alone=(step(0), step(1)))).status == PASSED
+    assert matches_single.judge(case(step(0), step(1), *PARTED[1:], alone=(step(0), step(1)))).status == PASSED
     low = [step(0, precision="low", difference=0.1, cosine=0.99)]
-    assert judge(case(*low, alone=(step(0),))).status == PASSED
+    assert matches_single.judge(case(*low, alone=(step(0),))).status == PASSED
 
 
 def test_batches_that_cannot_be_joined_never_fail() -> None:
     ragged = [step(0, why_not="ranks have batches of different shapes (8×9, 8×11)", difference=0.4)]
     assert needs_alone(case(*ragged))
-    assert judge(case(*ragged, alone=(step(0, difference=0.4, cosine=0.99),))).status == NOT_APPLICABLE
-    assert judge(case(*ragged, alone=(step(0),))).status == PASSED
+    assert matches_single.judge(case(*ragged, alone=(step(0, difference=0.4, cosine=0.99),))).status == NOT_APPLICABLE
+    assert matches_single.judge(case(*ragged, alone=(step(0),))).status == PASSED
 
 
 def test_a_factor_fails_without_more_runs() -> None:
     judged = case(*(step(number, ratio=4.0, difference=3.0) for number in range(3)))
     assert not needs_alone(judged)
-    assert judge(judged).status == FAILED
+    assert matches_single.judge(judged).status == FAILED
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_a_factor_fails_without_more_runs() -> None:
     ],
 )
 def test_what_differs_rightly_is_not_judged(observed: object, words: str) -> None:
-    result = judge(replace(case(*PARTED), observed=observed))
+    result = matches_single.judge(replace(case(*PARTED), observed=observed))
     assert result.status == NOT_APPLICABLE
     assert words in result.detail
 
@@ -77,29 +76,32 @@ def test_what_differs_rightly_is_not_judged(observed: object, words: str) -> Non
     ],
 )
 def test_what_cannot_be_repeated_says_why(models: dict[str, object], words: str) -> None:
-    result = judge(replace(case(), observed=recorded(**models), single=None))
+    result = matches_single.judge(replace(case(), observed=recorded(**models), single=None))
     assert result.status == NOT_APPLICABLE
     assert words in result.detail
 
 
 def test_an_unknown_communication_hook_may_change_gradients() -> None:
     judged = case(*PARTED, observed=recorded(hooks=("sparsify",)), alone=(step(0, difference=0.4, cosine=0.9),))
-    assert judge(judged).status == NOT_APPLICABLE
+    assert matches_single.judge(judged).status == NOT_APPLICABLE
 
 
 def test_few_digits_part_more() -> None:
-    assert judge(case(step(0, precision="low", difference=2e-2))).status == PASSED
-    assert judge(replace(case(step(0, difference=2e-2), alone=(step(0, difference=2e-2),)))).status == FAILED
+    assert matches_single.judge(case(step(0, precision="low", difference=2e-2))).status == PASSED
+    assert (
+        matches_single.judge(replace(case(step(0, difference=2e-2), alone=(step(0, difference=2e-2),)))).status
+        == FAILED
+    )
 
 
 def test_up_which_records_no_steps_does_not_say_that_there_were_none() -> None:
     stepped = Observed(ranks={rank: observe(rank, [OptimizerStep(1, 0, 1, AT)]) for rank in range(2)})
 
-    result = judge(Case(observed=stepped, verdict="passed"))
+    result = matches_single.judge(Case(observed=stepped, verdict="passed"))
 
     assert (result.status, result.detail) == (NOT_APPLICABLE, "only `composesim check` replays the script")
 
 
 def test_a_parameter_that_all_ranks_hold_fails_beside_those_in_parts() -> None:
-    assert judge(case(step(0, difference=2.3, cosine=0.93, ratio=3.0, in_parts=True))).status == FAILED
-    assert judge(case(step(0, in_parts=True))).status == PASSED
+    assert matches_single.judge(case(step(0, difference=2.3, cosine=0.93, ratio=3.0, in_parts=True))).status == FAILED
+    assert matches_single.judge(case(step(0, in_parts=True))).status == PASSED

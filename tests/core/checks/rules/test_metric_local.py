@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from compose_sim.core.checks import PASSED, WARNED
-from compose_sim.core.checks.rules.metric_local import judge
+from compose_sim.core.checks.rules.metrics import metric_local
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, Sampling
 from compose_sim.node.records.devices_and_files import TrainerLibraries
 from compose_sim.node.records.models import LossValue
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
-from tests.core.checks.rules.cluster import collective, two_nodes
+from tests.core.checks.rules.cluster import at, collective, two_nodes
 
 VALUES = (0.91234, 0.70111, 0.50777, 0.32345)
 MEANS = tuple(value + 0.015 for value in VALUES)
@@ -28,12 +28,12 @@ def said(values: Sequence[float], text: str = "loss {:.5f}") -> tuple[str, ...]:
 
 
 def test_the_loss_of_steps_is_not_judged() -> None:
-    assert judge(two_nodes(losses, logs={0: said(VALUES)})).status == PASSED
-    assert judge(two_nodes(losses, logs={0: said([sum(VALUES) / 4])})).status == PASSED
+    assert metric_local.judge(two_nodes(losses, logs={0: said(VALUES)})).status == PASSED
+    assert metric_local.judge(two_nodes(losses, logs={0: said([sum(VALUES) / 4])})).status == PASSED
 
 
 def test_lines_of_the_first_rank_of_every_node_warn() -> None:
-    result = judge(two_nodes(losses, logs={0: said(MEANS), 2: said(MEANS)}))
+    result = metric_local.judge(two_nodes(losses, logs={0: said(MEANS), 2: said(MEANS)}))
     assert (result.status, result.ranks) == (WARNED, (0, 2))
 
 
@@ -42,9 +42,12 @@ def test_an_accuracy_of_a_share_warns() -> None:
     passage = [EpochProgress(1, 0, "begun"), EpochProgress(1, 0, "exhausted")]
     end = ScriptEnd(steps=4)
     logs = {0: ("validation accuracy 0.812",)}
-    assert judge(two_nodes(lambda rank: [share, *passage, end], logs=logs)).at == ("/work/t.py", 4)
+    assert at(metric_local.judge(two_nodes(lambda rank: [share, *passage, end], logs=logs))) == ("/work/t.py", 4)
     assert (
-        judge(two_nodes(lambda rank: [share, *passage, collective("all_reduce", 2), end], logs=logs)).status == PASSED
+        metric_local.judge(
+            two_nodes(lambda rank: [share, *passage, collective("all_reduce", 2), end], logs=logs)
+        ).status
+        == PASSED
     )
 
 
@@ -54,11 +57,15 @@ def test_an_evaluation_whose_batches_are_counted_warns_and_what_a_rank_broadcast
     stop, end = collective("broadcast", 1, root=0), ScriptEnd(steps=4)
     logs = {0: ("validation accuracy 0.812",)}
     assert (
-        judge(two_nodes(lambda rank: [*seen, stop, end, EpochProgress(1, 0, "closed", batches=2)], logs=logs)).status
+        metric_local.judge(
+            two_nodes(lambda rank: [*seen, stop, end, EpochProgress(1, 0, "closed", batches=2)], logs=logs)
+        ).status
         == WARNED
     )
     assert (
-        judge(two_nodes(lambda rank: [*seen, stop, end, EpochProgress(1, 0, "closed", batches=1)], logs=logs)).status
+        metric_local.judge(
+            two_nodes(lambda rank: [*seen, stop, end, EpochProgress(1, 0, "closed", batches=1)], logs=logs)
+        ).status
         == PASSED
     )
 
@@ -67,7 +74,7 @@ def test_what_a_library_logs_once_a_node_by_itself_passes() -> None:
     for asks, status in ((True, WARNED), (False, PASSED)):
         libraries = TrainerLibraries(("transformers",), asks)
         case = two_nodes(lambda rank, seen=libraries: [*losses(rank), seen], logs={0: said(MEANS), 2: said(MEANS)})
-        assert judge(case).status == status
+        assert metric_local.judge(case).status == status
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_a_number_that_may_be_a_mean_over_unequal_counts_is_said_not_to_be_judge
     value: float, reduce: str | None, judged: bool
 ) -> None:
     reduced = collective("all_reduce", 1, values=(value,), reduce=reduce, at=("/work/t.py", 7))
-    result = judge(two_nodes(lambda rank: [*losses(rank), reduced], logs={0: said(VALUES)}))
+    result = metric_local.judge(two_nodes(lambda rank: [*losses(rank), reduced], logs={0: said(VALUES)}))
 
     assert result.status == PASSED
     assert ("not judged: whether the ranks' number reduced (t.py, line 7)" in result.detail) is not judged

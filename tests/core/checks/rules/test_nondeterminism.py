@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks.rules.nondeterminism import judge
+from compose_sim.core.checks.rules.machines import nondeterminism
 from compose_sim.node.records.models import RepeatedPass
 from tests.core.checks.rules.cluster import two_nodes
 
@@ -22,7 +22,7 @@ from tests.core.checks.rules.cluster import two_nodes
 def test_only_few_ranks_that_clearly_differ_have_a_fault(
     differences: tuple[float, ...], status: str, ranks: tuple[int, ...]
 ) -> None:
-    result = judge(
+    result = nondeterminism.judge(
         two_nodes(
             lambda rank: [
                 RepeatedPass("Net", 2, True),

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
-from compose_sim.core.checks.rules.params_in_sync import judge
+from compose_sim.core.checks.rules.replicas import params_in_sync
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.models import TensorHashes, TensorRow, TensorTable, UnusedParameters
 from compose_sim.node.records.process_groups import ProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
-from tests.core.checks.rules.cluster import Records, case
+from tests.core.checks.rules.cluster import Records, at, case
 from tests.core.checks.rules.replicas import AT, all_reduce, ddp, forward, state, step, table
 
 GROUP = ProcessGroup(world_size=2, backend="gloo")
@@ -30,7 +30,7 @@ def training(*values: str, model: int | None = 0, kind: str = "parameter") -> Re
 
 
 def test_equal_tensors_pass() -> None:
-    result = judge(case({rank: [ddp(), *training("a", "b", "c")] for rank in range(2)}))
+    result = params_in_sync.judge(case({rank: [ddp(), *training("a", "b", "c")] for rank in range(2)}))
     assert result.status == PASSED
     assert "after each of 2 sampled steps" in result.detail
 
@@ -39,75 +39,75 @@ def test_parameters_of_no_model_are_not_compared() -> None:
     sketched = ((None,), (None,), ((0.5,),), ((0.5,),))
     stale = [SketchedTensors(0, (SketchedTensor(None, "weight", (4, 2)),))]
     stale += [SketchedStep(0, nth, *sketched, copy_of=0) for nth in (1, 2)]
-    result = judge(case({rank: [ddp(), *training("a", "a", "a"), *stale] for rank in range(2)}))
+    result = params_in_sync.judge(case({rank: [ddp(), *training("a", "a", "a"), *stale] for rank in range(2)}))
     assert (result.status, result.judged_by) == (NOT_APPLICABLE, "gradient-mean")
 
 
 def test_the_first_step_and_tensor_that_differ_are_named_with_the_ranks_that_agree() -> None:
     ranks = {rank: [ddp(range(4)), *training("a", "b", "cd"[rank % 2], "ef"[rank % 2])] for rank in range(4)}
-    result = judge(case(ranks))
+    result = params_in_sync.judge(case(ranks))
     assert result.status == FAILED
     assert result.detail.startswith(
         "after step 2 parameter weight (4×2) differs between ranks (ranks 0, 2 against ranks 1, 3)"
     )
-    assert result.at == ("/work/train.py", 7)
+    assert at(result) == ("/work/train.py", 7)
 
 
 def test_ranks_that_average_now_and_then_pass() -> None:
     ranks = {rank: [ddp(), *training("a", f"b{rank}", f"c{rank}", "d", f"e{rank}")] for rank in range(2)}
-    assert judge(case(ranks)).status == PASSED
+    assert params_in_sync.judge(case(ranks)).status == PASSED
 
 
 def test_ranks_that_exchange_their_parameters_may_differ_whenever_they_are_looked_at() -> None:
     ranks = {rank: [ddp(), all_reduce(4, 2), *training("a", f"b{rank}", f"c{rank}")] for rank in range(2)}
-    assert judge(case(ranks)).status == NOT_APPLICABLE
+    assert params_in_sync.judge(case(ranks)).status == NOT_APPLICABLE
 
 
 def test_a_metric_that_is_reduced_excuses_nothing() -> None:
     ranks = {rank: [ddp(), all_reduce(), *training("a", f"b{rank}")] for rank in range(2)}
-    assert judge(case(ranks)).status == FAILED
+    assert params_in_sync.judge(case(ranks)).status == FAILED
 
 
 def test_models_are_compared_within_their_own_group_of_ranks() -> None:
     ranks = {rank: [ddp((0, 1) if rank < 2 else (2, 3)), *training("a", "bc"[rank // 2])] for rank in range(4)}
-    assert judge(case(ranks)).status == PASSED
+    assert params_in_sync.judge(case(ranks)).status == PASSED
 
 
 def test_ranks_that_took_different_numbers_of_steps_are_compared_at_those_they_share() -> None:
     ranks = {0: [ddp(), *training("a", "b", "c")], 1: [ddp(), *training("a", "b"), state(1, "x", final=True)]}
-    assert judge(case(ranks)).status == PASSED
+    assert params_in_sync.judge(case(ranks)).status == PASSED
 
 
 def test_what_differs_only_when_the_script_ends_was_loaded_there() -> None:
     ranks = {rank: [ddp(), *training("a", "b"), state(2, f"best{rank}", final=True)] for rank in range(2)}
-    assert judge(case(ranks)).status == PASSED
+    assert params_in_sync.judge(case(ranks)).status == PASSED
 
 
 def test_without_any_wrapper_each_rank_trains_alone() -> None:
     ranks = {rank: [GROUP, *training("a", f"b{rank}", model=None)] for rank in range(2)}
-    result = judge(case(ranks))
+    result = params_in_sync.judge(case(ranks))
     assert result.status == FAILED
     assert "no DistributedDataParallel" in result.detail
 
 
 def test_ranks_that_send_each_other_messages_may_hold_different_parts() -> None:
     ranks = {rank: [GROUP, UntrackedWait("isend"), *training("a", f"b{rank}", model=None)] for rank in range(2)}
-    assert judge(case(ranks)).status == NOT_APPLICABLE
+    assert params_in_sync.judge(case(ranks)).status == NOT_APPLICABLE
 
 
 def test_sharded_parameters_are_not_judged() -> None:
     ranks = {rank: training("a", f"b{rank}", kind="sharded") for rank in range(2)}
-    assert judge(case(ranks)).status == NOT_APPLICABLE
+    assert params_in_sync.judge(case(ranks)).status == NOT_APPLICABLE
 
 
 def test_one_rank_has_nothing_to_agree_with() -> None:
-    assert judge(case({0: training("a", "b")})).status == NOT_APPLICABLE
+    assert params_in_sync.judge(case({0: training("a", "b")})).status == NOT_APPLICABLE
 
 
 def test_what_a_reduction_that_never_ended_left_different_is_its_fault() -> None:
     unused = UnusedParameters(0, ("bias",), count=1)
     ranks = {rank: [ddp(), *training("a", f"b{rank}"), unused] for rank in range(2)}
-    assert judge(case(ranks, verdict="failed")).status == NOT_APPLICABLE
+    assert params_in_sync.judge(case(ranks, verdict="failed")).status == NOT_APPLICABLE
 
 
 def joined(*values: str) -> Records:
@@ -119,19 +119,19 @@ def test_ranks_that_join_early_are_compared_by_their_steps_within_the_join() -> 
     again = [JOIN, state(2, "d"), step(3)]
     longer = [JOIN, state(3, "d"), step(4)]
     ranks = {0: [ddp(), *joined("a", "b"), *again], 1: [ddp(), *joined("a", "b", "c"), *longer]}
-    assert judge(case(ranks)).status == PASSED
+    assert params_in_sync.judge(case(ranks)).status == PASSED
     ranks[1][-2] = state(3, "e")
-    assert judge(case(ranks)).status == FAILED
+    assert params_in_sync.judge(case(ranks)).status == FAILED
 
 
 def test_a_rank_that_reduces_and_never_steps_fails_unless_it_is_sent_the_weights() -> None:
     def ranks(*more: Record) -> dict[int, Records]:
         return {0: [ddp(), *training("a", "b", "c", "d"), *more], 1: [ddp(), *[forward()] * 4, *more]}
 
-    result = judge(case(ranks()))
+    result = params_in_sync.judge(case(ranks()))
 
     assert (result.status, result.ranks) == (FAILED, (1,))
-    assert judge(case(ranks(*[all_reduce(4, 2)] * 3))).status == NOT_APPLICABLE
+    assert params_in_sync.judge(case(ranks(*[all_reduce(4, 2)] * 3))).status == NOT_APPLICABLE
 
 
 def sketched(used: Sequence[tuple[float, ...]], *, rank: int, differs: bool) -> Records:
@@ -147,11 +147,14 @@ def sketched(used: Sequence[tuple[float, ...]], *, rank: int, differs: bool) -> 
 def test_ranks_that_reduce_gradients_by_hand_must_hold_equal_weights() -> None:
     used = [(1.0, 2.0, 3.0, 4.0), (2.0, 5.0, 1.0, 7.0), (4.0, 4.0, 3.0, 1.0)]
 
-    result = judge(case({rank: sketched(used, rank=rank, differs=True) for rank in range(2)}))
+    result = params_in_sync.judge(case({rank: sketched(used, rank=rank, differs=True) for rank in range(2)}))
 
     assert result.status == FAILED
     assert "began with different values" in result.detail
-    assert judge(case({rank: sketched(used, rank=rank, differs=False) for rank in range(2)})).status == PASSED
+    assert (
+        params_in_sync.judge(case({rank: sketched(used, rank=rank, differs=False) for rank in range(2)})).status
+        == PASSED
+    )
 
 
 @pytest.mark.parametrize(("sent_again", "status"), [(False, FAILED), (True, PASSED)])
@@ -177,14 +180,14 @@ def test_a_step_that_one_rank_left_out_shows_although_too_few_follow_to_compare(
             ]
         return notes
 
-    result = judge(case({rank: member(rank) for rank in range(2)}))
+    result = params_in_sync.judge(case({rank: member(rank) for rank in range(2)}))
 
     assert result.status == status
     if status == FAILED:
         assert result.detail.startswith(
             "rank 1 exchanged gradients for step 3 of rank 0, but left it out (rank 0: 4, rank 1: 3"
         )
-        assert (result.at, result.ranks) == (AT, (1,))
+        assert (at(result), result.ranks) == (AT, (1,))
 
 
 def test_a_rank_may_go_on_alone_after_the_others_waited_for_it() -> None:
@@ -205,7 +208,7 @@ def test_a_rank_may_go_on_alone_after_the_others_waited_for_it() -> None:
             ]
         return notes if rank == 0 else [*notes, all_reduce(op="barrier")]
 
-    assert judge(case({rank: member(rank) for rank in range(2)})).status == PASSED
+    assert params_in_sync.judge(case({rank: member(rank) for rank in range(2)})).status == PASSED
 
 
 def test_a_rank_that_left_out_a_step_is_named_with_the_numbers_of_steps() -> None:
@@ -214,7 +217,7 @@ def test_a_rank_that_left_out_a_step_is_named_with_the_numbers_of_steps() -> Non
     ranks[1].append(state(2, "3x"))
     ranks[0].append(state(3, "4"))
 
-    assert "(rank 0: 3, rank 1: 2)" in judge(case(ranks)).detail
+    assert "(rank 0: 3, rank 1: 2)" in params_in_sync.judge(case(ranks)).detail
 
 
 def test_the_first_step_with_different_learning_rates_is_named() -> None:
@@ -229,7 +232,7 @@ def test_the_first_step_with_different_learning_rates_is_named() -> None:
         for rank in range(2)
     }
 
-    result = judge(case(ranks))
+    result = params_in_sync.judge(case(ranks))
 
     assert "different learning rates in step 2 (rank 0: 0.5, rank 1: 0.25)" in result.detail
     assert "scheduler" in result.fix
@@ -245,7 +248,7 @@ def test_optimizer_state_that_differs_because_the_parameter_does_is_no_cause() -
         return [*notes, TensorHashes(0, 1, 1, (f"b{rank}", f"c{rank}")), step(2)]
 
     assert (
-        judge(case({rank: member(rank) for rank in range(2)})).detail
+        params_in_sync.judge(case({rank: member(rank) for rank in range(2)})).detail
         == "each rank trains its own model, which differed from the start"
     )
 
@@ -258,7 +261,7 @@ def test_state_that_only_one_rank_has_loaded_is_the_cause() -> None:
         notes: Records = [ddp(), TensorTable(0, 0, begun[0]), state(0, *begun[1]), forward(), step(1)]
         return [*notes, TensorTable(0, 1, (weight,)), TensorHashes(0, 1, 1, (f"b{rank}",)), forward(), step(2)]
 
-    result = judge(case({rank: member(rank) for rank in range(2)}))
+    result = params_in_sync.judge(case({rank: member(rank) for rank in range(2)}))
 
     assert result.status == FAILED
     assert "had state of it (exp_avg) on rank 0, and none on rank 1" in result.detail
@@ -271,7 +274,7 @@ def test_gradients_that_no_backward_pass_made_are_the_cause() -> None:
             notes += [forward(), state(nth, value), step(nth + 1, backwards=0)]
         return notes
 
-    result = judge(case({rank: member(rank) for rank in range(2)}))
+    result = params_in_sync.judge(case({rank: member(rank) for rank in range(2)}))
 
     assert result.status == FAILED
     assert "torch.autograd.grad" in result.detail

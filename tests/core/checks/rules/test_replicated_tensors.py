@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.checks.rules.replicated_tensors import judge
+from compose_sim.core.checks.rules.copies import replicated_tensors
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.precautions import ReplicatedTensor
 from compose_sim.node.records.record import Record
-from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.replicas import AT, all_reduce
 
 
@@ -30,11 +30,14 @@ def inputs(*hashes: str, is_input: bool = True) -> list[ReplicatedTensor]:
     ],
 )
 def test_the_ranks_of_a_mesh_get_the_same_inputs(other: Sequence[ReplicatedTensor], status: str) -> None:
-    assert judge(case({0: inputs("a", "b", "c"), 1: other})).status == status
+    assert replicated_tensors.judge(case({0: inputs("a", "b", "c"), 1: other})).status == status
 
 
 def test_parameters_alone_are_no_inputs() -> None:
-    assert judge(case({rank: inputs(str(rank), is_input=False) for rank in range(2)})).status == "not-applicable"
+    assert (
+        replicated_tensors.judge(case({rank: inputs(str(rank), is_input=False) for rank in range(2)})).status
+        == "not-applicable"
+    )
 
 
 ROWS = (SketchedTensor(None, "up.weight", (8, 2)), SketchedTensor(None, "embed.weight", (6, 8)))
@@ -61,9 +64,9 @@ def parallel(rank: int, *, apart: float = 0.2, parts: float = 1.0, reduced: int 
     ],
 )
 def test_a_copy_beside_parts_must_not_drift(more: dict[str, Any], status: str) -> None:
-    result = judge(case({rank: parallel(rank, **more) for rank in range(2)}))
+    result = replicated_tensors.judge(case({rank: parallel(rank, **more) for rank in range(2)}))
     assert result.status == status
-    assert (status != "failed") or ("embed.weight (6×8)" in result.detail and result.at == AT)
+    assert (status != "failed") or ("embed.weight (6×8)" in result.detail and at(result) == AT)
 
 
 def test_a_matrix_that_stays_equal_shows_that_samples_are_the_same() -> None:
@@ -78,4 +81,4 @@ def test_a_matrix_that_stays_equal_shows_that_samples_are_the_same() -> None:
         ]
         return [SketchedTensors(0, (*ROWS, SketchedTensor(None, "out.weight", (8, 3)))), *steps]
 
-    assert judge(case({rank: with_another(rank) for rank in range(2)})).status == "not-applicable"
+    assert replicated_tensors.judge(case({rank: with_another(rank) for rank in range(2)})).status == "not-applicable"

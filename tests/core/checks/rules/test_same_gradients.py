@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from compose_sim.core.checks import Result
-from compose_sim.core.checks.rules.sampler_overlap import judge
+from compose_sim.core.checks.rules.samples import sampler_overlap
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 from compose_sim.node.records.record import Record
-from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.replicas import AT, all_reduce, ddp
 
 SHAPE = (10, 10)
@@ -35,7 +35,9 @@ def judged(
     table = SketchedTensors(0, (SketchedTensor(model, "weight", SHAPE),))
     reduced: list[Record] = [all_reduce(*SHAPE) for _ in steps[0]] if reduces else []
     models = [ddp()] if model is not None else []
-    return judge(case({rank: [*models, table, *more, *mine, *reduced, *late] for rank, mine in enumerate(steps)}))
+    return sampler_overlap.judge(
+        case({rank: [*models, table, *more, *mine, *reduced, *late] for rank, mine in enumerate(steps)})
+    )
 
 
 def same(count: int = 4, **more: Any) -> list[list[SketchedStep]]:
@@ -46,7 +48,7 @@ def same(count: int = 4, **more: Any) -> list[list[SketchedStep]]:
 def test_equal_gradients_at_every_step_are_a_warning(options: dict[str, Any]) -> None:
     result = judged(same(), **options)
 
-    assert (result.status, result.at) == ("warned", AT)
+    assert (result.status, at(result)) == ("warned", AT)
     assert result.detail.startswith("all 2 ranks computed the same gradients from equal weights at each of 4 steps")
     assert "seed + dist.get_rank()" in (result.fix or "")
 

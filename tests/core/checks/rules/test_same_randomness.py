@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.rules.same_randomness import judge
+from compose_sim.core.checks.rules.loaders import same_randomness
 from compose_sim.node.records.data import RandomDraws, TrainingForward
 from compose_sim.node.records.record import Record
-from tests.core.checks.rules.cluster import Records, case
+from tests.core.checks.rules.cluster import Records, at, case
 from tests.core.checks.rules.loading import LINE, epoch, loader
 from tests.core.checks.rules.replicas import ddp
 
@@ -24,24 +24,30 @@ def loaded(*records: Record) -> Records:
 
 
 def test_dropout_with_equal_states_is_warned_of() -> None:
-    result = judge(case({rank: [ddp(), fed(5, 0), fed(6, 1)] for rank in range(2)}))
+    result = same_randomness.judge(case({rank: [ddp(), fed(5, 0), fed(6, 1)] for rank in range(2)}))
     assert result.status == WARNED
     assert "ranks 0 and 1 drew the same random numbers in the model's forward (dropout)" in result.detail
 
 
 def test_augmentation_with_equal_states_is_warned_of() -> None:
-    result = judge(case({rank: loaded(drawn(5, 0), drawn(6, 1)) for rank in range(2)}))
+    result = same_randomness.judge(case({rank: loaded(drawn(5, 0), drawn(6, 1)) for rank in range(2)}))
     assert result.status == WARNED
     assert "(augmentation)" in result.detail
-    assert result.at == LINE
+    assert at(result) == LINE
 
 
 def test_states_of_their_own_pass() -> None:
-    assert judge(case({rank: loaded(drawn(5 + rank, 0), drawn(7 + rank, 1)) for rank in range(2)})).status == PASSED
+    assert (
+        same_randomness.judge(case({rank: loaded(drawn(5 + rank, 0), drawn(7 + rank, 1)) for rank in range(2)})).status
+        == PASSED
+    )
 
 
 def test_a_number_for_the_whole_batch_is_not_judged() -> None:
     assert (
-        judge(case({rank: [ddp(), fed(5, 0, drew=1), fed(6, 1, drew=1)] for rank in range(2)})).status == NOT_APPLICABLE
+        same_randomness.judge(case({rank: [ddp(), fed(5, 0, drew=1), fed(6, 1, drew=1)] for rank in range(2)})).status
+        == NOT_APPLICABLE
     )
-    assert judge(case({rank: loaded(drawn(5, 0, count=0)) for rank in range(2)})).status == NOT_APPLICABLE
+    assert (
+        same_randomness.judge(case({rank: loaded(drawn(5, 0, count=0)) for rank in range(2)})).status == NOT_APPLICABLE
+    )

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.rules.sampler_overlap import judge
+from compose_sim.core.checks.rules.samples import sampler_overlap
 from compose_sim.node.records.data import RandomDraws, Sampling, TrainingForward
 from compose_sim.node.records.script import ScriptEnd
-from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.loading import LINE, epoch, loader
 from tests.core.checks.rules.replicas import ddp
 
@@ -19,12 +19,12 @@ DIVIDED = Sampling(num_replicas=2)
 
 
 def test_equal_indices_fail() -> None:
-    result = judge(case({rank: [ddp(), loader(), *epoch(range(8))] for rank in range(2)}))
+    result = sampler_overlap.judge(case({rank: [ddp(), loader(), *epoch(range(8))] for rank in range(2)}))
     assert result.status == FAILED
     assert result.detail.startswith(
         "ranks 0 and 1 both saw all 8 samples in epoch 0 of the loader of Pictures (train.py, line 12)"
     )
-    assert (result.at, result.ranks) == (LINE, (0, 1))
+    assert (at(result), result.ranks) == (LINE, (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_equal_indices_fail() -> None:
     ],
 )
 def test_the_fix_is_that_of_the_wrong_setting(made: Callable[[int], dict[str, Any]], evidence: str, fix: str) -> None:
-    result = judge(case({rank: [ddp(), loader(**made(rank)), *epoch(range(8))] for rank in range(2)}))
+    result = sampler_overlap.judge(case({rank: [ddp(), loader(**made(rank)), *epoch(range(8))] for rank in range(2)}))
 
     assert (result.status, evidence in result.detail, fix in result.fix) == (FAILED, True, True), result
 
@@ -54,22 +54,30 @@ def test_the_fix_is_that_of_the_wrong_setting(made: Callable[[int], dict[str, An
 def test_shares_pass_though_the_last_batch_is_padded() -> None:
     shares = {0: [0, 2, 4, 6], 1: [1, 3, 5, 0]}
     assert (
-        judge(case({rank: [ddp(), loader(length=7), *epoch(share)] for rank, share in shares.items()})).status == PASSED
+        sampler_overlap.judge(
+            case({rank: [ddp(), loader(length=7), *epoch(share)] for rank, share in shares.items()})
+        ).status
+        == PASSED
     )
 
 
 def test_indices_that_mean_other_samples_pass() -> None:
     rows = {0: range(100, 108), 1: range(200, 208)}
-    assert judge(case({rank: [ddp(), loader(), *epoch(range(8), rows=rows[rank])] for rank in rows})).status == PASSED
+    assert (
+        sampler_overlap.judge(
+            case({rank: [ddp(), loader(), *epoch(range(8), rows=rows[rank])] for rank in rows})
+        ).status
+        == PASSED
+    )
 
 
 def test_a_sample_with_another_index_on_each_rank_fails_with_the_fix_for_that() -> None:
     rows = {0: [10, 11, 12, 13, 14, 15, 16, 17], 1: [13, 10, 11, 12, 20, 21, 22, 23]}
     notes = {rank: [ddp(), loader(sampling=DIVIDED), *epoch(range(8), rows=rows[rank])] for rank in rows}
 
-    result = judge(case(notes))
+    result = sampler_overlap.judge(case(notes))
 
-    assert (result.status, result.at, result.ranks) == (FAILED, LINE, (0, 1))
+    assert (result.status, at(result), result.ranks) == (FAILED, LINE, (0, 1))
     assert "the sample with index 0 on rank 0 has index 1 on rank 1, as have 3 others" in result.detail
     assert "random_split" in result.fix
 
@@ -86,20 +94,20 @@ def test_a_sample_that_occurs_twice_in_the_data_has_two_indices(rows: dict[int, 
     indices = {0: range(len(rows[0])), 1: range(100, 100 + len(rows[1]))}
     notes = {rank: [ddp(), loader(sampling=DIVIDED), *epoch(indices[rank], rows=rows[rank])] for rank in rows}
 
-    assert judge(case(notes)).status == PASSED
+    assert sampler_overlap.judge(case(notes)).status == PASSED
 
 
 def test_an_index_may_be_another_sample_on_ranks_that_train_another_model() -> None:
     rows = {0: [10, 11, 12, 13, 14, 15, 16, 17], 1: [13, 10, 11, 12, 20, 21, 22, 23]}
     notes = {rank: [ddp((rank,)), loader(sampling=DIVIDED), *epoch(range(8), rows=rows[rank])] for rank in rows}
 
-    assert judge(case(notes)).status == NOT_APPLICABLE
+    assert sampler_overlap.judge(case(notes)).status == NOT_APPLICABLE
 
 
 def test_names_that_ranks_number_differently_fail_even_if_no_sample_is_shared() -> None:
     codes = {"alike": ((("classes", 1, 2),),) * 2, "apart": ((("classes", 1, 2),), (("classes", 1, 3),))}
     results = {
-        key: judge(
+        key: sampler_overlap.judge(
             case({rank: [ddp(), loader(codes=mine[rank]), *epoch(range(8 * rank, 8 * rank + 8))] for rank in range(2)})
         )
         for key, mine in codes.items()
@@ -113,7 +121,7 @@ def test_a_part_of_the_data_that_is_divided_again_warns() -> None:
     rows = {0: range(100, 108), 1: range(200, 208)}
     notes = {rank: [ddp(), loader(sampling=DIVIDED), *epoch(range(8), rows=rows[rank])] for rank in rows}
 
-    assert judge(case(notes)).status == WARNED
+    assert sampler_overlap.judge(case(notes)).status == WARNED
 
 
 def test_samples_that_change_from_epoch_to_epoch_do_not_show_what_an_index_means() -> None:
@@ -127,24 +135,27 @@ def test_samples_that_change_from_epoch_to_epoch_do_not_show_what_an_index_means
         for rank in rows
     }
 
-    assert judge(case(notes)).status == PASSED
+    assert sampler_overlap.judge(case(notes)).status == PASSED
 
 
 def test_ranks_without_ddp_may_rightly_see_the_same_as_in_tensor_parallelism() -> None:
     ends = ScriptEnd(steps=4, synchronizations=8)
 
-    assert judge(case({rank: [loader(), *epoch(range(8)), ends] for rank in range(2)})).status == NOT_APPLICABLE
+    assert (
+        sampler_overlap.judge(case({rank: [loader(), *epoch(range(8)), ends] for rank in range(2)})).status
+        == NOT_APPLICABLE
+    )
 
 
 def test_equal_indices_fail_where_augmentation_makes_contents_differ() -> None:
     rows = {0: range(100, 108), 1: range(200, 208)}
     drawn = RandomDraws(0, 0, 0, 2, states={"torch": (1, 9)})
     notes = {rank: [ddp(), loader(), drawn, *epoch(range(8), rows=rows[rank])] for rank in rows}
-    assert judge(case(notes)).status == FAILED
+    assert sampler_overlap.judge(case(notes)).status == FAILED
 
 
 def test_pairs_of_all_ranks_are_named_by_their_ranks() -> None:
-    result = judge(case({rank: [ddp(range(4)), loader(), *epoch(range(8))] for rank in range(4)}))
+    result = sampler_overlap.judge(case({rank: [ddp(range(4)), loader(), *epoch(range(8))] for rank in range(4)}))
     assert result.detail.startswith("any two of ranks 0, 1, 2, 3 both saw all 8 samples")
 
 
@@ -159,15 +170,17 @@ def test_slices_of_the_same_batches_pass() -> None:
         + epoch(range(8))
         for rank in fed
     }
-    assert judge(case(notes)).status == PASSED
+    assert sampler_overlap.judge(case(notes)).status == PASSED
 
 
 def test_ranks_of_other_groups_may_see_the_same() -> None:
     notes = {rank: [ddp((rank,)), loader(), *epoch(range(8))] for rank in range(2)}
-    assert judge(case(notes)).status == NOT_APPLICABLE
+    assert sampler_overlap.judge(case(notes)).status == NOT_APPLICABLE
 
 
 def test_draws_with_replacement_pass_and_equal_ones_fail() -> None:
     draws = {0: [1, 5, 5, 9, 12, 1, 3, 14, 3, 8], 1: [7, 5, 2, 9, 9, 15, 2, 1, 0, 15]}
-    assert judge(case({rank: [ddp(), loader(), *epoch(draws[rank])] for rank in draws})).status == PASSED
-    assert judge(case({rank: [ddp(), loader(), *epoch(draws[0])] for rank in draws})).status == FAILED
+    assert (
+        sampler_overlap.judge(case({rank: [ddp(), loader(), *epoch(draws[rank])] for rank in draws})).status == PASSED
+    )
+    assert sampler_overlap.judge(case({rank: [ddp(), loader(), *epoch(draws[0])] for rank in draws})).status == FAILED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
-from compose_sim.core.checks.rules.sampler_tail import judge
+from compose_sim.core.checks.rules.loaders import sampler_tail
 from compose_sim.node.records.process_groups import Collective
 from tests.core.checks.rules.cluster import case
 from tests.core.checks.rules.loading import epoch, loader
@@ -13,7 +13,7 @@ CUT = {0: [4, 2, 0], 1: [5, 1, 3]}
 
 
 def test_padding_is_warned_of() -> None:
-    result = judge(case({rank: [loader(length=7), *epoch(share)] for rank, share in PADDED.items()}))
+    result = sampler_tail.judge(case({rank: [loader(length=7), *epoch(share)] for rank, share in PADDED.items()}))
     assert result.status == WARNED
     assert result.detail.startswith("1 sample of 7 used twice in epoch 0")
 
@@ -23,23 +23,29 @@ def test_padding_of_an_evaluation_that_is_gathered_passes() -> None:
         rank: [loader(length=7), *epoch(share, trained=False), Collective("all_gather")]
         for rank, share in PADDED.items()
     }
-    assert judge(case(notes)).status == PASSED
+    assert sampler_tail.judge(case(notes)).status == PASSED
 
 
 def test_what_an_evaluation_leaves_out_is_warned_of() -> None:
     notes = {rank: [loader(length=7, drop_last=True), *epoch(share, trained=False)] for rank, share in CUT.items()}
-    assert judge(case(notes)).detail.startswith("1 sample of 7 left out in epoch 0")
+    assert sampler_tail.judge(case(notes)).detail.startswith("1 sample of 7 left out in epoch 0")
 
 
 def test_training_may_leave_out_others_in_every_epoch() -> None:
     notes = {rank: [loader(length=7, drop_last=True), *epoch(share)] for rank, share in CUT.items()}
-    assert judge(case(notes)).status == PASSED
+    assert sampler_tail.judge(case(notes)).status == PASSED
 
 
 def test_ranks_that_see_everything_share_nothing_out() -> None:
-    assert judge(case({rank: [loader(length=7), *epoch(range(7))] for rank in range(2)})).status == NOT_APPLICABLE
+    assert (
+        sampler_tail.judge(case({rank: [loader(length=7), *epoch(range(7))] for rank in range(2)})).status
+        == NOT_APPLICABLE
+    )
 
 
 def test_samples_that_are_repeated_while_others_are_missed_are_no_tail() -> None:
     shares = {0: [0, 2, 4, 6, 8], 1: [1, 3, 5, 7, 0]}
-    assert judge(case({rank: [loader(length=10), *epoch(share)] for rank, share in shares.items()})).status != WARNED
+    assert (
+        sampler_tail.judge(case({rank: [loader(length=10), *epoch(share)] for rank, share in shares.items()})).status
+        != WARNED
+    )

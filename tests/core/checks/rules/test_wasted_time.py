@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.checks.rules.wasted_time import judge
+from compose_sim.core.checks.rules.machines import wasted_time
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.timings import StepTimes, Wait
-from tests.core.checks.rules.cluster import case
+from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.replicas import AT, step
 
 
@@ -30,18 +30,20 @@ def waited(seconds: float, step: int = 1, what: str = "barrier #1 (train.py, lin
 def test_ranks_that_wait_before_the_first_step(seconds: tuple[float, ...], status: str) -> None:
     records = {rank: [waited(each), step(1)] for rank, each in enumerate(seconds)}
 
-    assert judge(case(records)).status == status
+    assert wasted_time.judge(case(records)).status == status
 
 
 def test_a_first_batch_that_loads_slowly_is_no_preparation() -> None:
     wait = "DDP's gradient all-reduce in backward (train.py, line 9)"
     records = {rank: [waited(8.0 * (rank > 0), what=wait), step(1)] for rank in range(4)}
 
-    assert judge(case(records)).status == "passed"
+    assert wasted_time.judge(case(records)).status == "passed"
 
 
 def test_waits_during_training_are_not_judged() -> None:
-    assert judge(case({rank: [step(1), waited(9.0 * rank, step=5)] for rank in range(4)})).status == "passed"
+    assert (
+        wasted_time.judge(case({rank: [step(1), waited(9.0 * rank, step=5)] for rank in range(4)})).status == "passed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,6 @@ def test_waits_during_training_are_not_judged() -> None:
     ],
 )
 def test_every_micro_step_is_reduced(counts: dict[str, Any], status: str) -> None:
-    result = judge(case({rank: [step(nth, **counts) for nth in range(1, 5)] for rank in range(2)}))
+    result = wasted_time.judge(case({rank: [step(nth, **counts) for nth in range(1, 5)] for rank in range(2)}))
 
-    assert (result.status, result.at) == (status, AT if status == "warned" else None)
+    assert (result.status, at(result)) == (status, AT if status == "warned" else None)

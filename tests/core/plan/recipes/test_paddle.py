@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks import Case, run_checks, why_no_check
+from compose_sim.core.checks import Case
+from compose_sim.core.checks.run import run_checks, why_no_check
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.host.host import Host, PythonFacts
 from compose_sim.core.plan.model import Plan

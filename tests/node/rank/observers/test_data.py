@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compose_sim.core.checks.evidence.epochs import indices_of, rows_of
+from compose_sim.core.checks.rules.loaders import indices_of, rows_of
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, RandomDraws
 from tests.node.harness import Cluster
 

@@ -1,1 +1,0 @@
-"""Derive from observations what several checks judge."""

@@ -1,0 +1,276 @@
+"""Find values that should be equal on all ranks and are not, by comparing hashes of tensors step by step.
+
+Ranks are compared at equal steps of an optimizer, by the tensors that all of them have with the same name, shape and type. A tensor
+that differed and was equal again later is averaged now and then, as in local SGD: it does not count as different. With `join()`, ranks
+may take different numbers of steps until the join ends; they are then compared by their steps within the join.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+from compose_sim.core.checks.wording import ranks_text
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.data import Join
+from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, TensorHashes, TensorTable
+from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.record import Shape
+
+EXCHANGED = "ranks exchange as many numbers as all parameters have by themselves, which may be gradients or weights"
+_MAX_METRIC = 64  # numbers in a collective: a metric, not part of a model
+Key = tuple[str, int | None, str]  # kind, number of the DDP model, name
+Value = tuple[Shape, str | None, str | None, str | None]  # shape, type, device, hash
+Values = Mapping[Key, Value]
+Groups = Mapping[int, Mapping[int, tuple[int, ...]]]  # rank -> DDP model -> the ranks of the model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first time that a tensor differed, after `nth` steps of the optimizer; `agreeing` are the ranks that hold the same value."""
+
+    optimizer: int
+    nth: int
+    kind: str
+    model: int | None
+    name: str
+    shape: Shape
+    agreeing: tuple[tuple[int, ...], ...]
+
+    def __str__(self) -> str:
+        size = "×".join(map(str, self.shape))
+        return f"{self.kind} {self.name}{f' ({size})' if size else ''}"
+
+    @property
+    def who(self) -> str:
+        """Which ranks hold the same value: "ranks 0, 2 against ranks 1, 3"."""
+        if all(len(ranks) == 1 for ranks in self.agreeing):
+            return f"each of ranks {', '.join(str(ranks[0]) for ranks in self.agreeing)} has its own"
+        return " against ".join(map(ranks_text, self.agreeing))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The result of comparing one optimizer's tensors."""
+
+    optimizer: int
+    different: tuple[Difference, ...]  # those that stayed different, the earliest first
+    excused: tuple[Difference, ...]  # the same, but ranks exchange whole sets of parameters by themselves
+    again_equal: tuple[str, ...]  # names of tensors that differed and were equal later
+    tensors: int  # how many were compared
+    samples: int  # after how many steps
+    sharded: bool
+    ranks: tuple[int, ...]
+
+
+def compare(observed: Observed) -> tuple[Comparison, ...]:
+    """Return one comparison for each optimizer."""
+    is_uneven = has_uneven_join(observed)
+    samples = {rank.rank: _samples(rank, by_join=is_uneven) for rank in observed}
+    optimizers = sorted({moment.optimizer for mine in samples.values() for moment in mine})
+    groups = {rank.rank: {each.ddp: each.ranks for each in rank.of(DdpModel)} for rank in observed}
+    compared = [_compare(optimizer, samples, groups) for optimizer in optimizers]
+    return tuple(_excuse(each, observed, samples) for each in compared)
+
+
+def step_at(observed: Observed, difference: Difference) -> OptimizerStep | None:
+    """Return the step after which the difference was seen; the first step if it was seen before that."""
+    nth = max(1, difference.nth)
+    steps = (each for each in observed.of(OptimizerStep) if each.optimizer == difference.optimizer)
+    return next((each for each in steps if each.nth == nth), None)
+
+
+def model_at(step: OptimizerStep | None, number: int | None) -> SteppedModel | None:
+    """Return what a step recorded about a DDP model; None if the step was not sampled."""
+    return next((each for each in (step.models if step else ()) if each.ddp == number), None)
+
+
+def maybe_parts(difference: Difference) -> str:
+    """Return why ranks that give each other tensors may differ, and what would be wrong if they should not."""
+    if not difference.nth:
+        return "they may hold different parts"
+    return "they may hold different parts; if they hold copies that began equal, such as tied weights, add up their gradients"
+
+
+def states_at_start(observed: Observed, found: Difference) -> dict[int, set[str]]:
+    """Return the names of what the optimizer held for this parameter before its first step, by rank."""
+    kept: dict[int, set[str]] = {}
+    for rank in observed:
+        for moment, (nth, values) in _samples(rank, by_join=False).items():
+            if moment.optimizer == found.optimizer and nth == 0:
+                states = (
+                    name.rpartition(": ")
+                    for kind, model, name in values
+                    if kind == "optimizer state" and model == found.model
+                )
+                kept[rank.rank] = {key for owner, _, key in states if owner == found.name}
+    return kept
+
+
+def shapes_exchanged(rank: RankObserved) -> list[Shape]:
+    """Return the shapes of floating-point tensors in collectives that the script itself issued."""
+    own = (each for each in rank.of(Collective) if not each.by_fsdp)
+    return [shape for each in own if "float" in str(each.dtype) for shape in each.shapes]
+
+
+def exchanges_parts(observed: Observed) -> bool:
+    """Return whether some rank gives tensors to collectives of its own in every other step: ranks may hold different parts."""
+    steps = max(sum(1 for _ in rank.of(OptimizerStep)) for rank in observed)
+    large = [sum(prod(shape) > _MAX_METRIC for shape in shapes_exchanged(rank)) for rank in observed]
+    return any(2 * count >= steps for count in large)
+
+
+def has_uneven_join(observed: Observed) -> bool:
+    """Return whether ranks took different numbers of steps, and `join()` answered for those that had none left."""
+    steps = {max((each.nth for each in rank.of(OptimizerStep)), default=0) for rank in observed}
+    return len(steps) > 1 and any(each.enabled for each in observed.of(Join))
+
+
+def _excuse(comparison: Comparison, observed: Observed, samples: Mapping[int, Samples]) -> Comparison:
+    """Excuse the differences if ranks average parameters now and then: that may have happened between two samples."""
+    if not comparison.different:
+        return comparison
+    found = {
+        (key, value[0])
+        for moment, (_, sample) in samples[comparison.ranks[0]].items()
+        if moment.optimizer == comparison.optimizer
+        for key, value in sample.items()
+        if key[0] == "parameter"
+    }
+    total = sum(prod(shape) for _, shape in found)
+    for rank in comparison.ranks:
+        exchanged = set(shapes_exchanged(observed.ranks[rank]))
+        if {shape for _, shape in found} <= exchanged or (total,) in exchanged:
+            return replace(comparison, different=(), excused=comparison.different)
+    return comparison
+
+
+class StepMoment(NamedTuple):
+    """When the tensors of an optimizer were hashed."""
+
+    optimizer: int
+    joins: int  # entered so far
+    steps: int  # since the last of them
+    final: bool  # at the end of the script
+
+
+Samples = Mapping[StepMoment, tuple[int, Values]]  # all steps so far, and the values at that moment
+
+
+def _samples(rank: RankObserved, *, by_join: bool) -> Samples:
+    """
+    Return what the rank held, by moment.
+
+    If ranks join unevenly, the end of each join makes parameters equal, but nothing makes the optimizer's state equal.
+    """
+    tables: dict[tuple[int, int], TensorTable] = {}
+    found: dict[StepMoment, tuple[int, Values]] = {}
+    joins, stepped, before = 0, Counter[int](), Counter[int]()
+    for each in rank.of(TensorTable, TensorHashes, OptimizerStep, Join):
+        if isinstance(each, Join):
+            joins, before = joins + (by_join and each.enabled), Counter(stepped if by_join else ())
+        elif isinstance(each, OptimizerStep):
+            stepped[each.optimizer] = each.nth
+        elif isinstance(each, TensorTable):
+            tables[each.optimizer, each.table] = each
+        elif isinstance(each, TensorHashes) and (each.optimizer, each.table) in tables:
+            rows = tables[each.optimizer, each.table].rows
+            if len(rows) != len(each.hashes):
+                continue
+            values = {
+                (row.kind, row.model, row.name): (row.shape or (), row.dtype, row.device, hashed)
+                for row, hashed in zip(rows, each.hashes, strict=True)
+                if row.kind == "parameter" or not joins
+            }
+            when = (joins + 1, 0) if joins and each.final else (joins, each.nth - before[each.optimizer])
+            found[StepMoment(each.optimizer, *when, each.final)] = each.nth, values
+    return found
+
+
+def _compare(optimizer: int, samples: Mapping[int, Samples], groups: Groups) -> Comparison:
+    mine = {
+        rank: {moment: held for moment, held in all_.items() if moment.optimizer == optimizer}
+        for rank, all_ in samples.items()
+    }
+    mine = {rank: held for rank, held in mine.items() if held}
+    moments = sorted({moment for held in mine.values() for moment in held})
+    # The end of a script may legitimately differ, for example if one rank loads the best weights again. Unless nothing else is
+    # known, it only shows what became equal.
+    between = any(nth > 0 and not moment.final for held in mine.values() for moment, (nth, _) in held.items())
+    first: dict[tuple[Key, tuple[int, ...]], Difference] = {}
+    equal_again: set[str] = set()
+    compared: set[Key] = set()
+    times = 0
+    for moment in moments:
+        here = {rank: held[moment][1] for rank, held in mine.items() if moment in held}
+        nth = next(held[moment][0] for held in mine.values() if moment in held)
+        found = list(_differences(here, groups))
+        times += nth > 0 and bool(found)
+        for key, peers, agreeing in found:
+            compared.add(key)
+            if len(agreeing) == 1:
+                again = [each for each in first if each[0] == key and set(each[1]) <= set(peers)]
+                equal_again.update(key[2] for _ in again)
+                first = {each: value for each, value in first.items() if each not in again}
+            elif (key, peers) not in first and key[2] not in equal_again and not (moment.final and between):
+                shape = here[agreeing[0][0]][key][0]
+                first[key, peers] = Difference(
+                    optimizer=optimizer, nth=nth, kind=key[0], model=key[1], name=key[2], shape=shape, agreeing=agreeing
+                )
+    order = {"parameter": 0, "buffer": 1}
+    different = sorted(first.values(), key=lambda it: (it.nth, order.get(it.kind, 2)))
+    return Comparison(
+        optimizer=optimizer,
+        different=tuple(different),
+        excused=(),
+        again_equal=tuple(sorted(equal_again)),
+        tensors=len(compared),
+        samples=times,
+        sharded=any(key[0] == "sharded" for held in mine.values() for _, values in held.values() for key in values),
+        ranks=tuple(sorted(mine)),
+    )
+
+
+def _differences(
+    here: Mapping[int, Values], groups: Groups
+) -> Iterator[tuple[Key, tuple[int, ...], tuple[tuple[int, ...], ...]]]:
+    """Yield each tensor at one moment, with the ranks that hold it and those of them that agree."""
+    found = list(_among_peers(here, groups))
+    if found:
+        yield from found
+        return
+    alike: dict[frozenset[tuple[Key, Shape]], dict[int, Values]] = {}  # the stages of pipelines, by their parameters
+    for rank, values in here.items():
+        held = frozenset((key, value[0]) for key, value in values.items() if key[0] == "parameter")
+        alike.setdefault(held, {})[rank] = values
+    for stage in alike.values():
+        yield from _among_peers(stage, groups)
+
+
+def _among_peers(
+    here: Mapping[int, Values], groups: Groups
+) -> Iterator[tuple[Key, tuple[int, ...], tuple[tuple[int, ...], ...]]]:
+    """Yield each tensor that all ranks of a DDP model (or all ranks) have."""
+    for peers in sorted(
+        {_peers(rank, model, groups, here) for rank in here for model in {key[1] for key in here[rank]}}
+    ):
+        if len(peers) < 2:
+            continue
+        names = [key for key in here[peers[0]] if all(key in here[rank] for rank in peers)]
+        for key in names:
+            if key[0] == "sharded" or any(_peers(rank, key[1], groups, here) != peers for rank in peers):
+                continue
+            values = {rank: here[rank][key] for rank in peers}
+            if len({value[:-1] for value in values.values()}) == 1:
+                hashes = dict.fromkeys(value[-1] for value in values.values())
+                alike = (tuple(rank for rank in peers if values[rank][-1] == each) for each in hashes)
+                yield key, peers, tuple(alike)
+
+
+def _peers(rank: int, model: int | None, groups: Groups, here: Mapping[int, Values]) -> tuple[int, ...]:
+    mine = groups.get(rank, {})
+    ranks = mine.get(model) if model is not None else next(iter(mine.values()), tuple(here))
+    return tuple(sorted(each for each in ranks or () if each in here))

@@ -1,0 +1,324 @@
+"""
+Judge the files of a script: who writes and reads them, and when, and whether a loaded checkpoint reaches the model.
+
+Nothing but collectives orders ranks: `HappensBefore` follows them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import TypeVar
+
+from compose_sim.core.checks import SEVERAL_RANKS, Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks.wording import names_text, ranks_text, where
+from compose_sim.core.events.observations import Observed
+from compose_sim.core.report.report import FaultReport, Report
+from compose_sim.core.units import format_count
+from compose_sim.node.records.devices_and_files import FileUse
+from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
+from compose_sim.node.records.models import DdpModel
+from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
+from compose_sim.node.records.record import Record
+
+_WRITERS = ("write", "update")
+_FIX_WRITE = "Let one rank write (`if dist.get_rank() == 0:`), or put the rank into the file name."
+_FIX_LOCAL = (
+    "LOCAL_RANK is 0 once per node. If the nodes share the folder, test RANK instead: `if dist.get_rank() == 0:`."
+)
+
+
+@check(
+    "checkpoint-race",
+    "Is every shared file written by one rank, and read only when it is complete?",
+    SEVERAL_RANKS,
+    may_follow=("rank-confusion",),
+)
+def checkpoint_race(case: Case) -> Result:
+    """Look at the files that more than one rank opened, at least one of them to write."""
+    observed = case.observed
+    files = _by_path(observed)
+    written = sorted(path for path, uses in files.items() if any(use.op in _WRITERS for use in uses))
+    if not written:
+        return not_applicable("the script writes no file")
+    order, renamed, awaited = HappensBefore(observed), _renamed(observed), _awaited(observed)
+    twice = (_written_twice(observed, order, path, files[path]) for path in written)
+    early = (
+        _read_early(observed, order, path, files[path])
+        or (None if path in renamed else _awaited_and_read(observed, awaited, path, files[path]))
+        for path in written
+    )
+    return (
+        next(filter(None, twice), None)
+        or next(filter(None, early), None)
+        or passed(f"{format_count(len(written), 'file')} written, none by two ranks at once or read while incomplete")
+    )
+
+
+def _by_path(observed: Observed) -> dict[str, list[FileUse]]:
+    files: dict[str, list[FileUse]] = {}
+    for each in observed.of(FileUse):
+        files.setdefault(each.path, []).append(each)
+    return files
+
+
+def _renamed(observed: Observed) -> set[str | None]:
+    """Return the names that files got when they were complete."""
+    return {each.to for each in observed.of(FileUse) if each.op == "rename"}
+
+
+def _awaited(observed: Observed) -> dict[tuple[int, int, int], set[str]]:
+    """Return the files that a rank waited for, by rank, steps and synchronizations so far."""
+    found: dict[tuple[int, int, int], set[str]] = {}
+    for each in observed.of(FileUse):
+        if each.op == "await":
+            found.setdefault((each.rank, each.steps, each.sync), set()).add(each.path)
+    return found
+
+
+def _written_twice(observed: Observed, order: HappensBefore, path: str, uses: Sequence[FileUse]) -> Result | None:
+    rivals: set[int] = set()
+    first: FileUse | None = None
+    writes: dict[int, list[FileUse]] = {}
+    for each in uses:
+        if each.op in _WRITERS:
+            writes.setdefault(each.rank, []).append(each)
+    for rank, other_rank in combinations(sorted(writes), 2):
+        for one in writes[rank]:
+            for other in order.overlapping(one, writes[other_rank]):
+                if _is_same_file(observed, one, other) and not _is_handed_over(one, other, uses):
+                    rivals |= {rank, other_rank}
+                    first = first or one
+    if first is None:
+        return None
+    by_local = rivals == {rank.rank for rank in observed if rank.local_rank == 0}
+    by_local = by_local and len(observed.nodes) < observed.world_size
+    why = ", those with LOCAL_RANK 0," if by_local else ""
+    return failed(
+        f"{ranks_text(rivals)}{why} write {path} at the same time{where(first.at)}: the last of them wins",
+        fix=_FIX_LOCAL if by_local else _FIX_WRITE,
+        at=first.at,
+        ranks=sorted(rivals),
+    )
+
+
+def _awaited_and_read(
+    observed: Observed, awaited: Mapping[tuple[int, int, int], set[str]], path: str, uses: Sequence[FileUse]
+) -> Result | None:
+    """Find a rank that waits until a file exists, and reads it while another rank is still writing under the final name."""
+    for write, read in _writes_and_reads(observed, uses):
+        # A second file may signal that the first is complete.
+        if awaited.get((read.rank, read.steps, read.sync)) == {path}:
+            return _too_early(path, write, read, "as soon as it exists, while")
+    return None
+
+
+def _read_early(observed: Observed, order: HappensBefore, path: str, uses: Sequence[FileUse]) -> Result | None:
+    for write, read in _writes_and_reads(observed, uses):
+        if order.may_overlap(write, read) and not _is_handed_over(write, read, uses):
+            return _too_early(path, write, read, "without a barrier in between, while")
+    return None
+
+
+def _too_early(path: str, write: FileUse, read: FileUse, when: str) -> Result:
+    return failed(
+        f"rank {read.rank} reads {path}{where(read.at)} {when} rank {write.rank} may still be writing it{where(write.at)}",
+        fix="Call `dist.barrier()` between writing and reading, or write to another name and `os.replace` the complete file.",
+        at=read.at,
+        ranks=(write.rank, read.rank),
+    )
+
+
+def _writes_and_reads(observed: Observed, uses: Sequence[FileUse]) -> Iterator[tuple[FileUse, FileUse]]:
+    """Yield each use of a file that writes with each one of another rank that reads the same file after as many steps."""
+    reads: dict[int, list[FileUse]] = {}
+    for each in uses:
+        if each.op == "read":
+            reads.setdefault(each.steps, []).append(each)
+    for write in uses:
+        if write.op in _WRITERS:
+            for read in reads.get(write.steps, ()):
+                if read.rank != write.rank and _is_same_file(observed, write, read):
+                    yield write, read
+
+
+def _is_same_file(observed: Observed, one: FileUse, other: FileUse) -> bool:
+    """Return whether two ranks mean the same file by the same path: not if each node has its own and they are on two nodes."""
+    return not (one.private or other.private) or observed.ranks[one.rank].node == observed.ranks[other.rank].node
+
+
+def _is_handed_over(write: FileUse, use: FileUse, uses: Sequence[FileUse]) -> bool:
+    """Return whether the script waits for files to appear, and this one was complete by then."""
+    ends = [each.t for each in uses if each.op == "written" and each.rank == write.rank and each.t >= write.t]
+    return use.polls and use.t >= min(ends, default=write.t)
+
+
+A = TypeVar("A", bound=Record)
+Key = tuple[tuple[int, ...], str]
+
+
+class HappensBefore:
+    """
+    What each rank knew about the progress of the others through collectives: a vector clock.
+
+    After a collective, each participating rank is later than everything that any of them did before. Beyond the point at which
+    the ranks' collectives no longer match, nothing is known.
+    """
+
+    def __init__(self, observed: Observed) -> None:
+        """Follow the collectives of all ranks, in an order in which they can have happened."""
+        collectives = {
+            rank.rank: [each for each in rank.of(Collective, DdpForward, DdpModel) if _synchronizes(each)]
+            for rank in observed
+        }
+        self._indices = {rank: [each.index for each in issued] for rank, issued in collectives.items()}
+        self._untracked = {rank.rank: {self._interval(each) for each in rank.of(UntrackedWait)} for rank in observed}
+        self._clocks: dict[int, list[dict[int, int]]] = {rank: [{}] for rank in collectives}
+        self._follow({rank: list(map(_key, issued)) for rank, issued in collectives.items()})
+
+    def _interval(self, record: Record) -> int:
+        """Return how many collectives the rank had issued."""
+        return bisect_left(self._indices[record.rank], record.index)
+
+    def _follow(self, ahead: dict[int, list[Key]]) -> None:
+        waiting: dict[Key, list[int]] = {}
+        ready = list(ahead)
+        while ready:
+            rank = ready.pop()
+            done = len(self._clocks[rank]) - 1
+            if done >= len(ahead[rank]):
+                continue
+            key = ahead[rank][done]
+            there = waiting.setdefault(key, [])
+            there.append(rank)
+            members = [member for member in key[0] if member in ahead]
+            if len(there) == len(members):
+                self._meet(waiting.pop(key))
+                ready += members
+
+    def _meet(self, members: list[int]) -> None:
+        known: dict[int, int] = {}
+        for member in members:
+            clock = {**self._clocks[member][-1], member: len(self._clocks[member])}
+            for rank, count in clock.items():
+                known[rank] = max(known.get(rank, 0), count)
+        for member in members:
+            self._clocks[member].append(known)
+
+    def may_overlap(self, one: Record, other: Record) -> bool:
+        """Return whether either may have happened first, as far as can be seen: nothing between them orders them."""
+        first, second = self._interval(one), self._interval(other)
+        clocks = self._clocks
+        if first >= len(clocks[one.rank]) or second >= len(clocks[other.rank]):
+            return False
+        if first in self._untracked[one.rank] or second in self._untracked[other.rank]:
+            return False  # a message, a store, a lock
+        one_first = clocks[other.rank][second].get(one.rank, 0) > first
+        other_first = clocks[one.rank][first].get(other.rank, 0) > second
+        return not one_first and not other_first
+
+    def overlapping(self, one: Record, others: Sequence[A]) -> Iterator[A]:
+        """Yield those of `others`, which are records of one rank in order, that `may_overlap` with `one`."""
+        first, clocks = self._interval(one), self._clocks
+        if not others or first >= len(clocks[one.rank]):
+            return
+        rank = others[0].rank
+        # All before these have happened before, and once one has happened after, all that follow have.
+        start = bisect_left(others, clocks[one.rank][first].get(rank, 0), key=self._interval)
+        for place in range(start, len(others)):
+            other = others[place]
+            second = self._interval(other)
+            if second >= len(clocks[rank]) or clocks[rank][second].get(one.rank, 0) > first:
+                return
+            if self.may_overlap(one, other):
+                yield other
+
+
+def _synchronizes(each: Record) -> bool:
+    return not isinstance(each, DdpModel) or each.init_sync  # it compares the shapes of parameters over its ranks
+
+
+def _key(each: Collective | DdpForward | DdpModel) -> Key:
+    group = each.ranks if isinstance(each, DdpModel) else each.group
+    return group or (each.rank,), each.name if isinstance(each, Collective) else ""
+
+
+@check("checkpoint-load", "Does a loaded checkpoint reach the model, on the GPU of its rank?")
+def checkpoint_load(case: Case) -> Result:
+    """Look for state dicts without any name that matches, and for tensors loaded onto the GPU of another rank."""
+    for each in case.observed.of(LoadedState):
+        if each.prefix or not each.strict:
+            found = _unmatched(case, each)
+            if found:
+                return found
+    elsewhere = list(case.observed.of(LoadedElsewhere))
+    if elsewhere:
+        first = elsewhere[0]
+        return warned(
+            f"{ranks_text({each.rank for each in elsewhere})} loaded a checkpoint without map_location: its tensors went to the GPU "
+            f"that saved them ({', '.join(f'cuda:{each}' for each in first.devices)}), not to cuda:{first.current}",
+            fix='Load with `torch.load(path, map_location="cpu")`, or with `map_location=f"cuda:{local_rank}"`.',
+            at=first.at,
+            ranks=sorted({each.rank for each in elsewhere}),
+        )
+    if any(each.op == "read" for each in case.observed.of(FileUse)):
+        return passed("the names in every loaded state dict match those of the model")
+    return not_applicable("no checkpoint was seen to be loaded")
+
+
+def _unmatched(case: Case, each: LoadedState) -> Result | None:
+    """Judge a state dict without a name that the module has; `strict` loading raises, and the script may go on from there."""
+    if each.strict and case.verdict == "passed":
+        return None
+    names = names_text(each.unexpected)
+    if not each.prefix:
+        return warned(
+            f"none of the {each.names} names of the model is in the state dict ({names}), and strict=False ignores that",
+            fix="Load the state dict of this model, and look at the names that `load_state_dict` returns.",
+            at=each.at,
+        )
+    outcome = "load_state_dict raised" if each.strict else "strict=False ignores that, so nothing was loaded"
+    return failed(
+        f"none of the {each.names} names of the model is in the state dict ({names}); they differ by the prefix '{each.prefix}' of a "
+        f"wrapper, and {outcome}",
+        fix="Save the weights of the model inside the wrapper, `model.module.state_dict()`, and load them before wrapping.",
+        at=each.at,
+    )
+
+
+def with_checkpoints(report: Report, observed_in: Callable[[int], Observed]) -> Report:
+    """
+    Add to each preemption of a report the last file that was complete after SIGTERM, on any rank of that round.
+
+    Ranks often agree on a preemption, and then rank 0 writes, wherever it runs. A file is complete when torch.save returns, or
+    when it is renamed; what another library writes without a rename is not seen. `observed_in` returns the observations of a
+    generation.
+    """
+    started = report.timings.started_at
+    if started is None:
+        return report
+    return replace(
+        report,
+        faults=tuple(
+            _with_checkpoint(fault, started + (fault.begun_s or 0.0), observed_in(_generation_at(report, fault)))
+            if fault.kind == "preempt"
+            else fault
+            for fault in report.faults
+        ),
+    )
+
+
+def _with_checkpoint(fault: FaultReport, begun_at: float, observed: Observed) -> FaultReport:
+    complete = [each for each in observed.of(FileUse) if each.op in ("written", "rename") and each.t >= begun_at]
+    last = max(complete, key=lambda each: each.t, default=None)
+    if last is None:
+        return fault
+    return replace(fault, checkpoint=last.to or last.path, checkpoint_s=round(last.t - begun_at, 3))
+
+
+def _generation_at(report: Report, fault: FaultReport) -> int:
+    """Return the generation of the round that was under way when a fault began."""
+    began = fault.begun_s or 0.0
+    return max((each.generation for each in report.rounds if (each.began_s or 0.0) <= began), default=0)

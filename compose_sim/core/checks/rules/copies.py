@@ -1,0 +1,342 @@
+"""
+Judge the copies that ranks hold beside the replicas.
+
+They are the copies beside the parts of a tensor-parallel model, averages of weights, tied weights, experts, and what FSDP leaves out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks.replica_diff import Difference, step_at
+from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, distance, norm, optimizers
+from compose_sim.core.checks.tolerances import MIN_STEPS
+from compose_sim.core.checks.wording import names_text, ranks_text, where
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.units import format_count
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor
+from compose_sim.node.records.models import (
+    DdpModel,
+    EvaluatedModel,
+    OptimizerStep,
+    TensorHashes,
+    TensorTable,
+    WeightsBeforeWrapping,
+)
+from compose_sim.node.records.precautions import ReplicatedTensor
+from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.record import Place, Shape
+from compose_sim.node.records.replays import RecordedModels
+
+_MAX_METRIC = 8  # numbers: a metric
+_DRIFT = 0.01  # of how far the copy has moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftingCopy:
+    """Ranks that add up activations in every step began with equal values of this parameter, and end with different ones."""
+
+    ranks: Ranks
+    copy: SketchedTensor
+    part: SketchedTensor  # a parameter of which each rank had another value from the start
+    at: Place | None  # where the activations are added up
+
+
+@check("replicated-tensors", "Do ranks of a mesh hold equal values of what they declare replicated?")
+def replicated_tensors(case: Case) -> Result:
+    """Compare the tensors that DTensor.from_local was given as replicated, call by call; and copies beside parts held by hand."""
+    calls: dict[tuple[tuple[int, ...], int], dict[int, ReplicatedTensor]] = {}
+    for each in case.observed.of(ReplicatedTensor):
+        calls.setdefault((each.ranks, each.number), {})[each.rank] = each
+    compared = [
+        by_rank
+        for by_rank in calls.values()
+        if len(by_rank) > 1 and len({each.shape for each in by_rank.values()}) == 1 and _first(by_rank).is_input
+    ]
+    drifting = drifting_copy(case.observed)
+    if drifting:
+        return _drifted(drifting)
+    if not compared:
+        return not_applicable("no tensor was declared replicated over a device mesh")
+    different = [by_rank for by_rank in compared if len({each.hash for each in by_rank.values()}) > 1]
+    if different and different[0] is compared[0] and 2 * len(different) > len(compared):
+        first = _first(different[0])
+        return failed(
+            f"{ranks_text(first.ranks)} are one tensor-parallel group, but {len(different)} of {len(compared)} inputs that they "
+            f"declare replicated differ, from the first one ({'×'.join(map(str, first.shape))}): they are fed different samples",
+            fix="Feed all ranks of a tensor-parallel group the same samples: give the sampler the data-parallel rank and size "
+            '(`num_replicas=mesh["dp"].size(), rank=mesh["dp"].get_local_rank()`), not the global ones.',
+            at=first.at,
+            ranks=first.ranks,
+        )
+    return passed(f"{format_count(len(compared), 'input')} declared replicated, equal on all ranks of their mesh")
+
+
+def _first(by_rank: dict[int, ReplicatedTensor]) -> ReplicatedTensor:
+    return by_rank[min(by_rank)]
+
+
+def _drifted(found: DriftingCopy) -> Result:
+    size = "×".join(map(str, found.copy.shape))
+    return failed(
+        f"{ranks_text(found.ranks)} hold different parts of the model, such as parameter {found.part.name}, and add up activations in "
+        f"every step{where(found.at)}, but parameter {found.copy.name} ({size}), which began equal on all of them, drifts apart: they "
+        "are fed different samples, or do not add up its gradient",
+        fix="Feed all ranks of a tensor-parallel group the same samples: divide the data among the groups, not among their ranks. "
+        "If ranks work on parts of a sequence, add up the gradients of what they all hold.",
+        at=found.at,
+        ranks=found.ranks,
+    )
+
+
+def drifting_copy(observed: Observed) -> DriftingCopy | None:
+    """
+    Return a copy that drifts, if ranks hold different parts of some matrices, and no matrix that began equal stays equal.
+
+    Where some parts differ from the start, a matrix that is equal is no part, unless it is zero.
+    """
+    if observed.first(DdpModel):
+        return None
+    for optimizer in optimizers(observed):
+        if 1 not in optimizer.steps:
+            continue
+        for ranks, at in _adding_activations(observed, optimizer).items():
+            matrices = [row for row, each in enumerate(optimizer.rows) if len(each.shape) > 1]
+            begun = {
+                row: alike({rank: optimizer.steps[1][rank].before[row] or () for rank in ranks}) for row in matrices
+            }
+            parts = [row for row in matrices if len(begun[row]) == len(ranks)]
+            copies = [
+                row for row in matrices if len(begun[row]) == 1 and norm(optimizer.steps[1][ranks[0]].before[row] or ())
+            ]
+            if parts and copies and all(_drifts(optimizer, row, ranks) for row in copies):
+                return DriftingCopy(ranks=ranks, copy=optimizer.rows[copies[0]], part=optimizer.rows[parts[0]], at=at)
+    return None
+
+
+def _adding_activations(observed: Observed, optimizer: Optimizer) -> dict[Ranks, Place | None]:
+    """Return the groups that all-reduce what is no gradient before and during the backward passes of each step, and where."""
+    shapes = {row.shape for row in optimizer.rows}
+    found: dict[Ranks, list[Collective]] = {}
+    for each in observed.ranks[min(optimizer.steps[1])].of(Collective):
+        is_large = any(prod(shape) > _MAX_METRIC and shape not in shapes for shape in each.shapes)
+        if each.op == "all_reduce" and "float" in str(each.dtype) and is_large and not each.by_fsdp:
+            found.setdefault(tuple(sorted(each.group)), []).append(each)
+    steps = list(optimizer.steps.values())
+    return {
+        ranks: reduced[0].at
+        for ranks, reduced in found.items()
+        if len(ranks) > 1
+        and len(steps) >= MIN_STEPS
+        and len(reduced) >= 2 * len(steps)
+        and all(_reduces_in_both(by_rank, ranks, len(optimizer.rows)) for by_rank in steps)
+    }
+
+
+def _reduces_in_both(steps: Mapping[int, SketchedStep], ranks: Ranks, count: int) -> bool:
+    """Return whether all these ranks made the step, with collectives in the forward and the backward pass."""
+    mine = [steps[rank] for rank in ranks if rank in steps]
+    return len(mine) == len(ranks) and all(
+        each.in_forward and each.in_backward and len(each.before) == len(each.after) == count for each in mine
+    )
+
+
+def _drifts(optimizer: Optimizer, row: int, ranks: Ranks) -> bool:
+    """Return whether a parameter ends apart on these ranks, by more than rounding makes of how far it has moved."""
+    last = optimizer.steps[max(optimizer.steps)]
+    begun, *ends = (optimizer.steps[1][ranks[0]].before[row] or (), *(last[rank].after[row] or () for rank in ranks))
+    apart = max(distance(ends[0], each) for each in ends)
+    return apart > _DRIFT * max(distance(begun, each) for each in ends)
+
+
+_MIN_EXCHANGES = 3  # exchanges of samples between experts
+
+
+def left_behind(case: Case) -> Result | None:
+    """Find a model that all ranks evaluate, but that still has its first weights on some of them."""
+    initial = initial_weights(case.observed)
+    for each in evaluations(case.observed):
+        held = each.held("parameter")
+        unmoved = [rank for rank, mine in held.items() if mine and set(mine.values()) <= initial[rank]]
+        moved = [rank for rank in held if rank not in unmoved]
+        if not unmoved or not moved or len({initial[rank] for rank in held}) > 1:
+            continue
+        return failed(
+            f"after step {each.first.steps} all ranks evaluate a {each.first.type} that only {ranks_text(moved)} updated; "
+            f"on {ranks_text(unmoved)} it still has the weights of the start",
+            fix="Update the average on every rank, not under `if rank == 0:`: the weights that it averages are the same on all ranks.",
+            at=each.first.at,
+            ranks=unmoved,
+        )
+    return None
+
+
+def untied(case: Case) -> Result | None:
+    """Find a weight that stages of a pipeline were given as the same, and that differs between them after their first steps."""
+    held = {rank.rank: _parameters(rank) for rank in case.observed}
+    for shared in _shared_before_training(case.observed):
+        stages = [held.get(rank, {}) for rank in shared.group]
+        together = sorted(set.intersection(*(set(stage) for stage in stages)))
+        if len(together) < 2 or together[0] or len({frozenset(stage[0].keys()) for stage in stages}) < len(stages):
+            continue  # ranks with the same parameters are replicas, which are compared elsewhere
+        begun = [
+            {hashed: name for (name, shape), hashed in stage[0].items() if shape in shared.shapes} for stage in stages
+        ]
+        names = [[each[same] for each in begun] for same in set.intersection(*(set(each) for each in begun))]
+        for mine in names:
+            later = [
+                {stage[nth].get((name, shared.shapes[0])) for stage, name in zip(stages, mine, strict=True)}
+                for nth in together[1:]
+            ]
+            if all(len(each) > 1 for each in later):
+                owners = ", ".join(f"{name} on rank {rank}" for rank, name in zip(shared.group, mine, strict=True))
+                return warned(
+                    f"{shared.op} gave {ranks_text(shared.group)} the same weight ({owners}), which differs between them after each "
+                    f"of {len(later)} sampled steps: if it is tied, as an embedding and the output of a pipeline are, each "
+                    "stage trains a copy with a part of the gradient",
+                    fix="Add up the gradients of a tied weight over its ranks before each step: `dist.all_reduce(weight.grad, "
+                    "group=…)`.",
+                    at=shared.at,
+                    ranks=shared.group,
+                )
+    return None
+
+
+def _parameters(rank: RankObserved) -> dict[int, dict[tuple[str, Shape], str | None]]:
+    """Return the hash of each parameter that an optimizer of this rank holds, by steps so far."""
+    tables = {(each.optimizer, each.table): each.rows for each in rank.of(TensorTable)}
+    found: dict[int, dict[tuple[str, Shape], str | None]] = {}
+    for each in rank.of(TensorHashes):
+        for row, hashed in zip(tables.get((each.optimizer, each.table), ()), each.hashes, strict=False):
+            if row.kind == "parameter" and not each.final:
+                found.setdefault(each.nth, {})[row.name, row.shape or ()] = hashed
+    return found
+
+
+def _shared_before_training(observed: Observed) -> Iterator[Collective]:
+    """Yield what the first rank of each group shares before it steps."""
+    for rank in observed:
+        for each in rank.of(Collective, OptimizerStep):
+            if isinstance(each, OptimizerStep):
+                break
+            if each.op in ("broadcast", "all_reduce") and len(each.shapes) == 1 and min(each.group) == rank.rank:
+                yield each
+
+
+def overwritten_experts(case: Case) -> Result | None:
+    """Find weights that differed between ranks when they were wrapped, although ranks send each other samples for them."""
+    groups = _groups_that_exchange(case.observed)
+    for model in case.observed.of(DdpModel):
+        spanned = next((group for group in groups if len(set(group) & set(model.ranks)) > 1), ())
+        different, count = _different(case, model, sorted(set(spanned) & set(model.ranks)))
+        if not different:
+            continue
+        experts = [name for name in different if "expert" in name.lower()]
+        if not experts and len(different) == count:
+            continue  # no rank was seeded
+        named = experts or different
+        return (failed if experts else warned)(
+            f"{format_count(len(named), 'parameter')} ({names_text(named)}) differed between {ranks_text(spanned)}, which send each "
+            "other samples by all_to_all, until DistributedDataParallel gave all ranks those of the first: they are no longer "
+            "different experts",
+            fix="Keep the experts out of the wrapper: wrap only the other modules, or name them in "
+            "`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`. If each rank's loss is a mean over its samples, "
+            "divide the experts' gradients by the number of ranks: each holds the sum over all.",
+            at=model.at,
+            ranks=spanned,
+        )
+    return None
+
+
+def _groups_that_exchange(observed: Observed) -> set[tuple[int, ...]]:
+    """Return the groups whose ranks send each other samples: by all_to_all, or by a scatter from each of them, as on gloo."""
+    exchanges = Counter(
+        (each.rank, each.group, each.root if each.op == "scatter" else None)
+        for each in observed.of(Collective)
+        if each.op.startswith("all_to_all") or each.op == "scatter"
+    )
+    often = {which for which, count in exchanges.items() if count >= _MIN_EXCHANGES}
+    return {
+        group
+        for rank, group, root in often
+        if root is None or (len(group) > 1 and all((rank, group, each) in often for each in group))
+    }
+
+
+def not_sharded(case: Case, different: Iterable[Difference]) -> Result | None:
+    """Report the first of these differences if FSDP alone divides the work: such a parameter is not sharded, and must be equal."""
+    found = next(iter(different), None)
+    if found is None or not any(each.divided_by_fsdp for each in case.observed.of(RecordedModels)):
+        return None
+    step = step_at(case.observed, found)
+    return failed(
+        f"after step {found.nth} {found} differs between ranks ({found.who}): FSDP does not shard it, and does not reduce its gradient",
+        fix="Let FSDP manage it (leave it out of `ignored_params` and `ignored_modules`), or all-reduce its gradient and "
+        "divide it by the number of ranks before each step.",
+        at=step.at if step else None,
+        ranks=sorted(rank for agreeing in found.agreeing for rank in agreeing),
+    )
+
+
+def _different(case: Case, model: DdpModel, ranks: list[int]) -> tuple[list[str], int]:
+    """Return the wrapped parameters whose values differed between these ranks, and the number of parameters."""
+    before = [
+        each for rank in ranks for each in case.observed.ranks[rank].of(WeightsBeforeWrapping) if each.ddp == model.ddp
+    ]
+    if len(before) < max(2, len(ranks)) or len({each.rows for each in before}) > 1:
+        return [], 0
+    rows = [(row.name, position) for position, row in enumerate(before[0].rows) if row.kind == "parameter"]
+    wrapped = set(model.names)
+    different = [
+        name for name, position in rows if name in wrapped and len({each.hashes[position] for each in before}) > 1
+    ]
+    return different, len(rows)
+
+
+Held = Mapping[str, str | None]  # the hash of each tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksEvaluated:
+    """One model that several ranks evaluated."""
+
+    by_rank: Mapping[int, EvaluatedModel]
+
+    @property
+    def first(self) -> EvaluatedModel:
+        """The record of the first rank."""
+        return self.by_rank[min(self.by_rank)]
+
+    def held(self, kind: str) -> dict[int, Held]:
+        """Return the hashes of the tensors of this kind, by rank."""
+        return {
+            rank: {row.name: hashed for row, hashed in zip(each.rows, each.hashes, strict=False) if row.kind == kind}
+            for rank, each in self.by_rank.items()
+        }
+
+
+def evaluations(observed: Observed) -> Iterator[RanksEvaluated]:
+    """Yield the models that at least two ranks evaluated after the same step."""
+    found: dict[object, dict[int, EvaluatedModel]] = {}
+    for each in observed.of(EvaluatedModel):
+        found.setdefault((each.steps, each.type, each.at, each.rows), {}).setdefault(each.rank, each)
+    yield from (RanksEvaluated(by_rank=by_rank) for by_rank in found.values() if len(by_rank) > 1)
+
+
+def initial_weights(observed: Observed) -> dict[int, frozenset[str]]:
+    """Return the hashes of the parameters that each rank held before its optimizers' first steps."""
+    found: dict[int, frozenset[str]] = {}
+    for rank in observed:
+        kinds = {(each.optimizer, each.table): [row.kind for row in each.rows] for each in rank.of(TensorTable)}
+        found[rank.rank] = frozenset(
+            hashed
+            for each in rank.of(TensorHashes)
+            if each.nth == 0
+            for kind, hashed in zip(kinds.get((each.optimizer, each.table), ()), each.hashes, strict=False)
+            if kind == "parameter" and hashed
+        )
+    return found

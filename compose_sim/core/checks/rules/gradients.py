@@ -1,0 +1,449 @@
+"""
+Judge whether each step uses the mean over the ranks of the gradients that each rank computed by itself.
+
+Ranks may also exchange their weights between two steps, as in local SGD: then the weights, or their changes, must be averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import prod
+from statistics import median
+
+from compose_sim.core.checks import SEVERAL_RANKS, Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks.sketches import (
+    Optimizer,
+    Ranks,
+    Reduction,
+    Vector,
+    alike,
+    distance,
+    factor,
+    holds_copies,
+    is_known,
+    joined,
+    mean,
+    norm,
+    optimizers,
+    weights,
+)
+from compose_sim.core.checks.tolerances import MIN_ELEMENTS, MIN_STEPS, ROUNDING_16_BIT, ROUNDING_COMBINATION
+from compose_sim.core.checks.wording import names_text, ranks_text
+from compose_sim.core.units import format_count
+from compose_sim.node.records.data import Join
+from compose_sim.node.records.gradients import SHARDED, DetachedInLoss, SketchedStep
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective
+
+_MAX_RANKS, _MAX_ROWS = 8, 64
+_FIX_COPY = "Make the optimizer from the parameters of the model that is trained, after it was copied: `Optimizer(model.parameters())`."
+_FIX_REPLACED = (
+    "Make the optimizer after fully_shard, which gives the model new parameters: `Optimizer(model.parameters())`."
+)
+FIX_GATHER = (
+    "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient; if the loss does not use the result, gather "
+    "`tensor.detach()`."
+)
+_FIX_DETACHED = (
+    "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient. If they are meant as constants, as the keys of "
+    "another encoder are, nothing is wrong."
+)
+
+
+@check(
+    "gradient-mean",
+    "Does each step use the mean over ranks of their gradients?",
+    SEVERAL_RANKS,
+    may_follow=("wrapper-bypassed", "params-after-wrap", "collective-mismatch"),
+)
+def gradient_mean(case: Case) -> Result:
+    """Compare the gradients that were used with those that each rank computed before any reduction."""
+    found = optimizers(case.observed)
+    if not found:
+        return not_applicable(_why_nothing(case))
+    joins = any(each.enabled for each in case.observed.of(Join))
+    for each in found:
+        problem = _copy(each) or _crossed(each) or added_weights(each) or _wrong_reduction(each, joins=joins)
+        problem = problem or summed_in_part(each)
+        if problem:
+            return problem
+    lost = _lost_in_gather(case)
+    if lost:
+        return lost
+    judged = [reduction for each in found for reduction in each.reductions if _is_judged(reduction)]
+    if judged:
+        return passed(_summary(judged))
+    return not_applicable(_why_not(found))
+
+
+def _lost_in_gather(case: Case) -> Result | None:
+    """Find tensors that require a gradient and are gathered in most steps by a collective that returns none."""
+    for rank in case.observed:
+        least = max(MIN_STEPS, sum(1 for _ in rank.of(OptimizerStep)) // 2)
+        gathered = [(each.op, each.shapes[0], each.at) for each in rank.of(Collective) if each.detaches and each.shapes]
+        detached = [(each.op, each.shape, each.at) for each in rank.of(DetachedInLoss)]
+        for found, which, fix in ((gathered, "that requires a", FIX_GATHER), (detached, "without its", _FIX_DETACHED)):
+            if len(found) >= least:
+                op, shape, at = found[0]
+                return warned(
+                    f"{op} gathers a tensor ({'×'.join(map(str, shape))}) {which} gradient {len(found)} times, and returns none: "
+                    "a loss over the gathered tensors ignores how each rank's part changes the others' terms",
+                    fix=fix,
+                    at=at,
+                )
+    return None
+
+
+def _why_nothing(case: Case) -> str:
+    if case.observed.first(OptimizerStep):
+        return "only `composesim check` records gradients"
+    return "no optimizer step was seen"
+
+
+def _is_judged(reduction: Reduction) -> bool:
+    return reduction.factor is not None or bool(reduction.weights)
+
+
+def _summary(judged: Sequence[Reduction]) -> str:
+    steps = format_count(len({(each.step.optimizer, each.nth) for each in judged}), "step")
+    exact = all(each.factor is not None and abs(each.factor - 1) < ROUNDING_16_BIT for each in judged)
+    what = (
+        "the mean" if exact else "a multiple of the mean" if all(each.factor for each in judged) else "a weighted mean"
+    )
+    return f"{steps} used {what} of the gradients that the ranks computed ({ranks_text(judged[0].ranks)})"
+
+
+def _why_not(found: Sequence[Optimizer]) -> str:
+    steps = [step for each in found for by_rank in each.steps.values() for step in by_rank.values()]
+    if any(each.reductions for each in found):
+        return "the gradients that were used are no combination of those that the ranks computed: something else is part of them"
+    if all(len(by_rank) < 2 for each in found for by_rank in each.steps.values()):
+        return "ranks train different parameters, or each optimizer is stepped by only one rank"
+    if any(used for step in steps for used in step.used) and not any(step.backwards for step in steps):
+        return "no backward pass before a step gave the gradients that it used: the script set them, or a closure computed them"
+    if not any(is_known(step, row) for step in steps for row in range(len(step.own))):
+        return "what each rank computes by itself was not seen, as if parameters were sharded"
+    if all(_computed_alone(step) for step in steps):
+        return "each rank steps with its own gradient, or all computed the same"
+    return "no gradient was reduced over ranks that computed different ones"
+
+
+def _computed_alone(step: SketchedStep) -> bool:
+    known = [row for row in range(len(step.own)) if is_known(step, row)]
+    return factor(joined(step.used, known), joined(step.own, known)) is not None
+
+
+def _copy(optimizer: Optimizer) -> Result | None:
+    """Find an optimizer whose parameters never have a gradient, while a model of the same shapes has."""
+    if not holds_copies(optimizer):
+        return None
+    steps = [step for by_rank in optimizer.steps.values() for step in by_rank.values()]
+    model, why, fix = "DistributedDataParallel model", "the parameters of another copy", _FIX_COPY
+    if steps[0].copy_of == SHARDED:
+        model, why, fix = "model of fully_shard", "the parameters that fully_shard has replaced", _FIX_REPLACED
+    return failed(
+        f"none of the {len(optimizer.rows)} parameters of the {steps[0].type} had a gradient at any of {len(optimizer.steps)} steps, "
+        f"but a {model} with the same shapes had: the optimizer holds {why}, so the model never changes",
+        fix=fix,
+        at=steps[0].at,
+    )
+
+
+def _crossed(optimizer: Optimizer) -> Result | None:
+    """Find a gradient that was reduced with that of another parameter on another rank."""
+    steps = optimizer.steps.get(1, {})
+    if any(map(_is_judged, optimizer.reductions)) or not 2 <= len(steps) <= _MAX_RANKS:
+        return None
+    found = [(row, *each) for row in range(min(len(optimizer.rows), _MAX_ROWS)) for each in _partners(optimizer, row)]
+    if len({row for row, _, _ in found}) < 2:
+        return None
+    (row, other, ranks), rank = found[0], min(steps)
+    return failed(
+        f"in step 1 the gradient of {optimizer.rows[row].name} on rank {rank} was reduced with that of "
+        f"{optimizer.rows[other].name} on {ranks_text(ranks)}: ranks reduce gradients in different orders",
+        fix="Reduce in the same order on every rank, such as that of `model.parameters()`; never in that of a set or of files.",
+        at=steps[rank].at,
+        ranks=sorted(steps),
+    )
+
+
+def _partners(optimizer: Optimizer, row: int) -> Iterator[tuple[int, Ranks]]:
+    """Yield each parameter that other ranks reduced together with this one of the first rank, and these ranks."""
+    steps = optimizer.steps[1]
+    first, *others = sorted(steps)
+    if not _is_replica(optimizer, row) or not norm(steps[first].used[row] or ()):
+        return
+    used, own = steps[first].used[row] or (), steps[first].own[row] or ()
+    for other in range(min(len(optimizer.rows), _MAX_ROWS)):
+        if (
+            other == row
+            or optimizer.rows[other].shape != optimizer.rows[row].shape
+            or not _is_replica(optimizer, other)
+        ):
+            continue
+        for choice in product((row, other), repeat=len(others)):
+            average = mean([own, *(steps[rank].own[at] or () for rank, at in zip(others, choice, strict=True))])
+            fits = any(
+                distance(used, [times * each for each in average]) < ROUNDING_COMBINATION * norm(used)
+                for times in (1, len(steps))
+            )
+            if other in choice and fits:
+                yield other, tuple(rank for rank, at in zip(others, choice, strict=True) if at == other)
+
+
+def _is_replica(optimizer: Optimizer, row: int) -> bool:
+    """Return whether all ranks began with equal values of a parameter that is large enough to be told from others."""
+    steps = optimizer.steps[1]
+    if prod(optimizer.rows[row].shape) < MIN_ELEMENTS or not all(is_known(step, row) for step in steps.values()):
+        return False
+    return len(alike({rank: step.before[row] or () for rank, step in steps.items()})) == 1
+
+
+def _wrong_reduction(optimizer: Optimizer, *, joins: bool) -> Result | None:
+    """Judge the reductions of each group of ranks; in `join()`, DDP divides by all ranks, also once some have no batches left."""
+    groups: dict[Ranks, list[Reduction]] = {}
+    most = max((len(each.ranks) for each in optimizer.reductions), default=0)
+    for each in optimizer.reductions:
+        if not joins or len(each.ranks) == most:
+            groups.setdefault(each.ranks, []).append(each)
+    for _, reductions in sorted(groups.items()):
+        problem = scaled(reductions) or _added_again(reductions) or _left_out(reductions) or _clipped_early(reductions)
+        if problem:
+            return problem
+    return None
+
+
+def _added_again(reductions: Sequence[Reduction]) -> Result | None:
+    """Find sums over ranks of gradients that earlier backward passes had summed already: each pass counts N times the next."""
+    size, known = len(reductions[0].ranks), [each for each in reductions if each.by_pass]
+    again = [
+        each
+        for each in known
+        if all(abs(one / size - two) < ROUNDING_16_BIT * abs(two) for one, two in pairwise(each.by_pass))
+    ]
+    if len(again) < MIN_STEPS or len(again) < len(known):
+        return None
+    passes = len(again[0].by_pass)
+    return failed(
+        f"at each of {len(again)} steps the gradient of the first of {passes} backward passes counts {size ** (passes - 1)} times that "
+        "of the last: each pass adds up the whole gradient over ranks again, also what was summed before",
+        fix="Reduce once per step, after the last backward pass, and only then divide by the number of ranks.",
+        at=again[0].step.at,
+        ranks=again[0].ranks,
+    )
+
+
+def _left_out(reductions: Sequence[Reduction]) -> Result | None:
+    """Find a rank whose gradient is never part of the one that all use."""
+    known = [each for each in reductions if each.weights]
+    if len(known) < MIN_STEPS or len(known) < len(reductions):
+        return None
+    ranks = reductions[0].ranks
+    without = [
+        rank
+        for place, rank in enumerate(ranks)
+        if all(abs(each.weights[place]) < ROUNDING_COMBINATION for each in known)
+    ]
+    if not without or len(without) == len(ranks):
+        return None
+    return failed(
+        f"{ranks_text(without)} computed gradients at {len(known)} steps that no rank used: all used those of the others",
+        fix="Reduce the gradients of all ranks with `all_reduce`, instead of sending those of one rank.",
+        at=reductions[0].step.at,
+        ranks=without,
+    )
+
+
+def _clipped_early(reductions: Sequence[Reduction]) -> Result | None:
+    """Find gradients that were scaled on each rank, each by another factor below 1, before the mean."""
+    known = [each for each in reductions if each.weights and each.factor is None]
+    shrunk = [
+        each
+        for each in known
+        if all(0 < weight < 1 + ROUNDING_16_BIT for weight in each.weights)
+        and max(each.weights) > 1.05 * min(each.weights)
+    ]
+    if len(shrunk) < MIN_STEPS or len(shrunk) < len(known):
+        return None
+    weights = ", ".join(f"{weight:.2f}" for weight in shrunk[0].weights)
+    return warned(
+        f"in step {shrunk[0].nth} each rank's gradient was scaled by another factor ({weights}) before the mean, as by early clipping",
+        fix="Clip after the reduction: then every rank scales the mean by the same factor.",
+        at=shrunk[0].step.at,
+        ranks=shrunk[0].ranks,
+    )
+
+
+ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # whose steps do not depend on a constant factor
+_FIX_DIVIDE = "Divide by the number of ranks after the sum: `p.grad /= dist.get_world_size()`, or reduce with `op=dist.ReduceOp.AVG`."
+_FIX_ONCE = "Divide once: DistributedDataParallel and ReduceOp.AVG already take the mean over ranks."
+
+
+def scaled(reductions: Sequence[Reduction]) -> Result | None:
+    """Find a gradient that is the same multiple of the mean at every step, if nothing else explains the factor."""
+    factors = [each.factor for each in reductions if each.factor is not None]
+    size, first = len(reductions[0].ranks), reductions[0].step
+    if (
+        len(factors) < min(MIN_STEPS, len(reductions))
+        or len(factors) < 2
+        or max(factors) > (1 + ROUNDING_16_BIT) * min(factors)
+    ):
+        return None
+    times = median(factors)
+    # The ranks' losses are means over their samples, times a number, added up over backward passes.
+    scales = {(each.step.mean_times or 0.0) * each.step.backwards for each in reductions}
+    of_loss = scales.pop() if len(scales) == 1 else 0.0
+    if abs(of_loss - 1) > ROUNDING_16_BIT or any(each.step.in_backward for each in reductions):
+        return None
+    wrong = (
+        size
+        if abs(times - size) < ROUNDING_16_BIT * size
+        else 1 / size
+        if abs(times - 1 / size) < ROUNDING_16_BIT / size
+        else None
+    )
+    if wrong is None:
+        return None
+    who = ranks_text(reductions[0].ranks)
+    text = f"at each of {len(factors)} steps the gradient that was used is {_multiple_text(times)} the mean of those that {who} computed"
+    why = "gradients are added but not divided" if times > 1 else "gradients are divided by the number of ranks twice"
+    fix = _FIX_DIVIDE if times > 1 else _FIX_ONCE
+    unsure = first.type.startswith(ADAPTIVE) or any(each.step.in_forward for each in reductions)
+    return (warned if unsure else failed)(f"{text}: {why}", fix=fix, at=first.at, ranks=reductions[0].ranks)
+
+
+def summed_in_part(optimizer: Optimizer) -> Result | None:
+    """Find parameters whose gradients are at each step the sum over all ranks, while those of others are the mean."""
+    steps = list(optimizer.steps.values())
+    ranks = tuple(sorted(steps[0])) if steps else ()
+    if len(steps) < MIN_STEPS or len(ranks) < 2 or any(row.model is not None for row in optimizer.rows):
+        return None  # of a model that DDP wraps, all gradients are reduced alike
+    if any(each.in_backward for by_rank in steps for each in by_rank.values()) or all(
+        each.in_forward for each in (by_rank[min(by_rank)] for by_rank in steps)
+    ):
+        return None  # each rank may have a part of the gradient of some parameters, as in sequence parallelism
+    found = [_times_the_least(optimizer, by_rank) if tuple(sorted(by_rank)) == ranks else {} for by_rank in steps]
+    sums = [
+        row
+        for row in found[0]
+        if all(abs(each.get(row, 0.0) - len(ranks)) < ROUNDING_COMBINATION * len(ranks) for each in found)
+    ]
+    means = [row for row in found[0] if all(abs(each.get(row, 0.0) - 1) < ROUNDING_COMBINATION for each in found)]
+    if not sums or not means or len(sums) + len(means) < len(found[0]):
+        return None
+    first, these = steps[0][ranks[0]], names_text([optimizer.rows[row].name for row in sums])
+    return (warned if first.type.startswith(ADAPTIVE) else failed)(
+        f"at each of {len(steps)} steps the gradients of {these}, measured by the mean of those that {ranks_text(ranks)} "
+        f"computed, are {len(ranks)} times those of {format_count(len(means), 'other parameter')}: "
+        "they are added but not divided",
+        fix="Divide these as well: each bucket or tensor that is added over ranks, also the last and smallest, by the number of "
+        "ranks.",
+        at=first.at,
+        ranks=ranks,
+    )
+
+
+def _times_the_least(optimizer: Optimizer, steps: Mapping[int, SketchedStep]) -> dict[int, float]:
+    """Return by parameter how often the mean was used, divided by the least of these; {} unless all ranks have a part in each."""
+    found: dict[int, float] = {}
+    for row in (row for row, tensor in enumerate(optimizer.rows) if prod(tensor.shape) >= MIN_ELEMENTS):
+        if not all(is_known(step, row) for step in steps.values()):
+            return {}
+        owns = {rank: step.own[row] or () for rank, step in steps.items()}
+        used = {rank: step.used[row] or () for rank, step in steps.items()}
+        times = factor(used[min(used)], mean(list(owns.values())), ROUNDING_COMBINATION)
+        if not times or times < 0 or len(alike(used)) > 1 or len(alike(owns)) == 1 or not all(map(norm, owns.values())):
+            return {}
+        found[row] = times
+    least = min(found.values(), default=1.0)
+    # Clipping divides all alike; if the larger ones are exactly the mean, the others were divided on purpose.
+    is_clear = least < 1 + ROUNDING_16_BIT and abs(max(found.values(), default=1.0) - 1) > ROUNDING_COMBINATION
+    return {row: each / least for row, each in found.items()} if is_clear else {}
+
+
+def _multiple_text(value: float) -> str:
+    return f"{value:.3g} times" if value > 1 else f"1/{1 / value:.3g} of"
+
+
+_MIN_EXCHANGES = 2  # exchanges
+_MAX_MOMENTUM = 2.0  # times the mean change: above what outer momentum makes of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchange:
+    """All ranks held different weights, and then the same."""
+
+    step: SketchedStep  # the first after it
+    ranks: Ranks
+    of_weights: float | None  # the new weights, as a multiple of the mean of those before
+    # How often the change of the common weights holds the mean of the ranks' changes, besides earlier means
+    of_changes: float | None
+
+
+def added_weights(optimizer: Optimizer) -> Result | None:
+    """Find ranks whose common weights are the sum of theirs, or move by far more than the mean of their changes."""
+    found = _exchanges(optimizer)
+    if not found:
+        return None
+    first = found[0]
+    who, count = ranks_text(first.ranks), len(first.ranks)
+    if all(each.of_weights is not None and abs(each.of_weights - count) < ROUNDING_16_BIT * count for each in found):
+        return failed(
+            f"before step {first.step.nth} {who} replaced their weights by the sum of them, {count} times the mean",
+            fix="Divide by the number of ranks after the sum, before the weights are used.",
+            at=first.step.at,
+            ranks=first.ranks,
+        )
+    least = max(_MAX_MOMENTUM, count / 2)
+    moved = [each.of_changes for each in found if each.of_changes is not None]
+    are_sums = all(abs(each - count) < ROUNDING_COMBINATION * count for each in moved)
+    if _MIN_EXCHANGES <= len(found) == len(moved) and (are_sums or min(moved) > least):
+        return warned(
+            f"before step {first.step.nth} {who} moved their common weights by {first.of_changes:.3g} times the mean of their "
+            f"changes, and as far at each of {format_count(len(found), 'exchange')}: the changes are added, not averaged",
+            fix="Divide the sum of the changes by the number of ranks before it is added to the common weights.",
+            at=first.step.at,
+            ranks=first.ranks,
+        )
+    return None
+
+
+def _exchanges(optimizer: Optimizer) -> list[_Exchange]:
+    rows = range(len(optimizer.rows))
+    found: list[_Exchange] = []
+    common: Vector | None = None
+    changes: list[Vector] = []  # the mean of the ranks' changes, for each exchange
+    for nth, earlier in sorted(optimizer.steps.items()):
+        later = optimizer.steps.get(nth + 1, {})
+        ranks = tuple(sorted(earlier.keys() & later.keys()))
+        # An optimizer may get more parameters later.
+        values = [each for rank in ranks for each in (earlier[rank].before, earlier[rank].after, later[rank].before)]
+        if len(ranks) < 2 or any(len(each) != len(rows) or None in each for each in values):
+            continue
+        before = {rank: joined(earlier[rank].before, rows) for rank in ranks}
+        then = {rank: joined(earlier[rank].after, rows) for rank in ranks}
+        now = {rank: joined(later[rank].before, rows) for rank in ranks}
+        common = before[ranks[0]] if len(alike(before)) == 1 else common
+        if len(alike(then)) == len(ranks) and len(alike(now)) == 1:
+            average, new = mean(list(then.values())), now[ranks[0]]
+            changes += [_minus(average, common)] if common is not None else []
+            moved = _times_changed(_minus(new, common), changes) if common is not None else None
+            found.append(
+                _Exchange(step=later[ranks[0]], ranks=ranks, of_weights=factor(new, average), of_changes=moved)
+            )
+    return found
+
+
+def _times_changed(moved: Vector, changes: Sequence[Vector]) -> float | None:
+    """Return how often a change holds the last of the mean changes: by itself, or with momentum, which holds the earlier ones too."""
+    alone = factor(moved, changes[-1])
+    if alone is not None:
+        return alone
+    found = weights(moved, changes)
+    return found[-1] / len(found) if found else None
+
+
+def _minus(one: Vector, other: Vector) -> Vector:
+    return [left - right for left, right in zip(one, other, strict=True)]

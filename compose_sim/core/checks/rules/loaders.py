@@ -1,0 +1,458 @@
+"""Read what each rank recorded about its loaders, and judge their orders, their ends and their random numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import Any
+
+from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks.wording import ranks_text, where
+from compose_sim.core.events.observations import RankObserved
+from compose_sim.core.units import format_count
+from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws, TrainingForward
+from compose_sim.node.records.models import DdpModel, OptimizerStep
+from compose_sim.node.records.process_groups import Collective, DdpForward
+from compose_sim.node.records.record import Place
+
+_MIN_SAMPLES = 8  # samples of a rank: fewer may come in the same order by chance
+_FIX_SET_EPOCH = (
+    "Call {it}.set_epoch(epoch) at the start of every epoch, before `for batch in loader`: it seeds the order."
+)
+_FIX_OWN_SAMPLER = (
+    "Seed the sampler's order with seed + epoch: give it a set_epoch(epoch) and call that before every epoch."
+)
+
+
+@check("set-epoch", "Does the order of samples change from epoch to epoch?")
+def set_epoch(case: Case) -> Result:
+    """Compare the orders of consecutive epochs of each training loader on each rank."""
+    compared = shuffled = 0
+    for by_rank in loaders(case):
+        for loader in by_rank.values():
+            epochs = [loader.epochs[number] for number in sorted(loader.epochs) if loader.epochs[number].trained]
+            steps = list(case.observed.ranks[loader.rank].of(OptimizerStep))
+            for before, after in pairwise(epochs):
+                if not _comparable(loader, before, after) or _starts_over(steps, before, after):
+                    continue
+                compared += 1
+                shuffled += _is_shuffled(loader, before)
+                if _is_repeated(loader, before, after):
+                    return _repeated(by_rank, loader, before, after)
+    if not compared:
+        return not_applicable("no loader was trained from for two epochs whose order is known")
+    if not shuffled:
+        return passed("samples are not shuffled")
+    return passed("each epoch had a different order")
+
+
+def _comparable(loader: Loader, before: Epoch, after: Epoch) -> bool:
+    if loader.info.iterable:
+        return all(len(rows_of(each.batches)) >= _MIN_SAMPLES for each in (before, after))
+    return all(each.last.drawn >= _MIN_SAMPLES and each.last.order is not None for each in (before, after))
+
+
+def _is_shuffled(loader: Loader, epoch: Epoch) -> bool:
+    """Return whether the order is another than that of the data. What pads a share without shuffling comes from its beginning."""
+    return not epoch.last.ascending and loader.info.sampling.shuffle is not False
+
+
+def _starts_over(steps: Sequence[OptimizerStep], before: Epoch, after: Epoch) -> bool:
+    """Return whether another training with new optimizers has begun, as in a search for a learning rate: it may start at epoch 0."""
+    if not (before.batches and after.batches):
+        return False
+    first, later = (
+        next((each.optimizer for each in steps if each.index > epoch.batches[0].index), None)
+        for epoch in (before, after)
+    )
+    return first is not None and later is not None and later > first
+
+
+def _is_repeated(loader: Loader, before: Epoch, after: Epoch) -> bool:
+    """Return whether an order that is meant to change did not."""
+    info = loader.info
+    if info.iterable:  # shuffling cannot be seen, only that set_epoch exists and is never called
+        called = before.marks != after.marks or not after.marks
+        same = rows_of(before.batches) == rows_of(after.batches)
+        return info.data_set_epoch and info.data_shuffles and not called and same
+    if not (_is_shuffled(loader, before) and _is_shuffled(loader, after)):
+        return False
+    sampling = info.sampling
+    meant = info.set_epoch or sampling.random or sampling.shuffle or sampling.seed is not None
+    return bool(meant) and _same_order(before, after)
+
+
+def _same_order(before: Epoch, after: Epoch) -> bool:
+    """Return whether both epochs drew the same indices; if one was cut short, whether it drew those at the start of the other."""
+    if before.last.drawn == after.last.drawn:
+        return before.last.order == after.last.order
+    first, second = (indices_of(epoch.batches) or [] for epoch in (before, after))
+    count = min(len(first), len(second))
+    is_one_batch = min(len(before.batches), len(after.batches)) < 2  # a look at the data, or a warm-up
+    return count >= _MIN_SAMPLES and not is_one_batch and first[:count] == second[:count]
+
+
+def _repeated(by_rank: dict[int, Loader], loader: Loader, before: Epoch, after: Epoch) -> Result:
+    info = loader.info
+    drawn = min(before.last.drawn, after.last.drawn)
+    count = f"the same {drawn} samples" if drawn else "the same samples"
+    detail = f"epochs {before.number} and {after.number} of {loader} drew {count} in the same order"
+    fix = _FIX_OWN_SAMPLER
+    if info.set_epoch or info.data_set_epoch:
+        names = [name for name in info.samplers if "Batch" not in name] or [*info.samplers] or ["sampler"]
+        detail += f"; the epoch of its {names[-1] if info.set_epoch else info.data} did not change"
+        fix = _FIX_SET_EPOCH.format(it="sampler" if info.set_epoch else "data_set")
+    return failed(detail, fix=fix, at=loader.place, ranks=sorted(by_rank))
+
+
+_FIX_DOUBLED_TRAINING = (
+    "Make the length divisible by the number of ranks, or use DistributedSampler(…, drop_last=True), which leaves out different "
+    "samples in every epoch."
+)
+_FIX_DOUBLED_EVALUATION = (
+    "A metric over these samples counts some twice: evaluate with a sampler that does not pad, such as range(rank, len(data), world), "
+    "or gather the predictions and cut them at len(data)."
+)
+_FIX_DROPPED_TRAINING = "Shuffle, so that different samples are left out in every epoch, or use drop_last=False."
+_FIX_DROPPED_EVALUATION = (
+    "The metric is not that of the whole set: evaluate with drop_last=False in the loader and the sampler."
+)
+
+
+@check("sampler-tail", "Is every sample used once per epoch?", may_follow=("rank-confusion", "sampler-overlap"))
+def sampler_tail(case: Case) -> Result:
+    """Combine what all ranks of a group drew in an epoch that they finished, and compare it with the data set."""
+    looked_at = 0
+    for by_rank in loaders(case):
+        for group in groups(case, by_rank):
+            members = {rank: loader for rank, loader in by_rank.items() if rank in group}
+            if len(members) < max(2, len(group)) or len({loader.data for loader in members.values()}) > 1:
+                continue
+            for number in sorted(set.intersection(*(set(loader.epochs) for loader in members.values()))):
+                drawn = _drawn({rank: loader.epochs[number] for rank, loader in members.items()})
+                result = _judge_epoch(case, members, number, drawn) if drawn is not None else None
+                if result is not None and result.status != "passed":
+                    return result
+                looked_at += result is not None
+    if looked_at:
+        return passed("every sample was used once per epoch, or left out by a drop_last that the script asked for")
+    return not_applicable("no loader that divides one data set by index finished an epoch")
+
+
+def _drawn(epochs: Mapping[int, Epoch]) -> dict[int, list[int]] | None:
+    """Return the indices that each rank drew; None if an epoch was not finished, or not recorded as a whole."""
+    drawn: dict[int, list[int]] = {}
+    for rank, epoch in epochs.items():
+        indices = indices_of(epoch.batches)
+        if not epoch.exhausted or indices is None or len(epoch.batches) < epoch.fetched:
+            return None
+        drawn[rank] = indices
+    return drawn
+
+
+def _judge_epoch(case: Case, members: dict[int, Loader], number: int, drawn: dict[int, list[int]]) -> Result | None:
+    """Return None if the data set is not divided: if ranks see everything, or a chosen part, or draw with replacement."""
+    loader = next(iter(members.values()))
+    info, length = loader.info, loader.info.length
+    if not length:
+        return None
+    whole = info.threshold is None
+    sizes = sum(each.epochs[number].last.drawn for each in members.values())
+    together = {index for indices in drawn.values() for index in indices}
+    doubled = sum(map(len, drawn.values())) - len(together) if whole else max(0, sizes - length)
+    dropped = length - len(together) if whole else max(0, length - sizes)
+    tail = len(members) * max(1, info.batch_size or 1)
+    repeats = sum(len(indices) - len(set(indices)) for indices in drawn.values())
+    if doubled >= tail or dropped >= tail or 2 * (doubled + dropped) >= length or repeats > len(members):
+        return None
+    if doubled and dropped:
+        return None  # a tail is padded or left out; ranks with other orders repeat and miss samples
+    if info.sampling.replacement:
+        return None
+    trained = any(each.epochs[number].trained for each in members.values())
+    if doubled and (trained or not _is_gathered(case, members, number)):
+        replicas = info.sampling.num_replicas
+        is_padding = replicas and doubled == -length % replicas
+        why = f" to divide {length} evenly among {replicas} ranks" if is_padding else ""
+        fix = _FIX_DOUBLED_TRAINING if trained else _FIX_DOUBLED_EVALUATION
+        return _result(loader, number, f"{format_count(doubled, 'sample')} of {length} used twice", why, fix)
+    if dropped and not (trained and _is_asked_for(loader)):
+        fix = _FIX_DROPPED_TRAINING if trained else _FIX_DROPPED_EVALUATION
+        return _result(loader, number, f"{format_count(dropped, 'sample')} of {length} left out", "", fix)
+    return passed("")
+
+
+def _is_gathered(case: Case, members: dict[int, Loader], number: int) -> bool:
+    """Return whether results are gathered after the epoch: then the script can drop those of repeated samples."""
+    for rank, loader in members.items():
+        batches = loader.epochs[number].batches
+        begun = batches[0].index if batches else 0
+        if any(each.index > begun and "gather" in each.op for each in case.observed.ranks[rank].of(Collective)):
+            return True
+    return False
+
+
+def _is_asked_for(loader: Loader) -> bool:
+    """Return whether the script asked for different samples to be left out in every epoch."""
+    in_order = all(epoch.last.ascending for epoch in loader.epochs.values())
+    return bool(loader.info.drop_last or loader.info.sampling.drop_last) and not in_order
+
+
+def _result(loader: Loader, number: int, what: str, why: str, fix: str) -> Result:
+    return warned(f"{what} in epoch {number} of {loader}{why}", fix=fix, at=loader.place)
+
+
+_MIN_DRAWS = 2  # draws that must be the same: one may be the same by chance
+_MIN_NUMBERS = 4
+_FIX_SEED = (
+    "Once the model is built, seed each rank differently: torch.manual_seed(seed + dist.get_rank()), and likewise random and numpy if "
+    "they are used. DDP itself makes the models equal."
+)
+_Draws = dict[Any, int]  # a hash of a generator's state, by when it was drawn from, and which one
+
+
+@check("same-randomness", "Does each rank draw its own random numbers?", may_follow=("rank-confusion",))
+def same_randomness(case: Case) -> Result:
+    """Compare the states of random generators before draws for samples, on all pairs of ranks of a DDP group."""
+    together = pairs(case)
+    if not together:
+        return not_applicable("there is only one rank")
+    purposes: list[tuple[str, dict[int, _Draws], list[Pair], Place | None]] = [
+        ("the model's forward (dropout)", _in_forward(case), together, None),
+        ("what is done to a batch before the model's forward", _in_loop(case), together, None),
+    ]
+    for by_rank in training_loaders(case):
+        draws = {rank: _in_fetches(case, loader) for rank, loader in by_rank.items()}
+        first = next(iter(by_rank.values()))
+        purposes.append((f"{first} (augmentation)", draws, pairs(case, by_rank), first.place))
+    compared = 0
+    for purpose, draws, of, place in purposes:
+        comparable = [pair for pair in of if len(_both(draws, pair)) >= _MIN_DRAWS]
+        same = [pair for pair in comparable if all(left == right for left, right in _both(draws, pair))]
+        compared += len(comparable)
+        if same:
+            detail = (
+                f"{pairs_text(same)} drew the same random numbers in {purpose}: their generators were in the same state before each "
+                f"of {len(_both(draws, same[0]))} draws"
+            )
+            if local_rank_twins(case, same):
+                detail += "; these are the ranks with the same LOCAL_RANK, which was probably the seed"
+            return warned(detail, fix=_FIX_SEED, at=place, ranks=sorted({rank for pair in same for rank in pair}))
+    if not compared:
+        return not_applicable("no random numbers were seen to be drawn for samples or in a model")
+    return passed("each rank drew its own random numbers")
+
+
+def _both(draws: Mapping[int, _Draws], pair: Pair) -> list[tuple[int, int]]:
+    left, right = draws.get(pair[0], {}), draws.get(pair[1], {})
+    return [(left[key], right[key]) for key in left if key in right]
+
+
+def _is_many(drew: int | None, forward: TrainingForward) -> bool:
+    """Return whether this is more than a single decision, which all ranks may have to make alike."""
+    return (drew or 0) >= max(_MIN_NUMBERS, len(forward.rows or ()))
+
+
+def _in_forward(case: Case) -> dict[int, _Draws]:
+    return {
+        rank.rank: {
+            (each.model, each.ranks, each.forward): each.state
+            for each in rank.of(TrainingForward)
+            if _is_many(each.drew, each)
+        }
+        for rank in case.observed
+    }
+
+
+def _in_loop(case: Case) -> dict[int, _Draws]:
+    """Return the states between taking a batch and giving it to the model."""
+    return {
+        rank.rank: {
+            (each.model, each.ranks, each.forward): each.loop
+            for each in rank.of(TrainingForward)
+            if each.loader is not None and each.loop is not None and _is_many(each.loop_drew, each)
+        }
+        for rank in case.observed
+    }
+
+
+def _in_fetches(case: Case, loader: Loader) -> _Draws:
+    draws: _Draws = {}
+    iterable = loader.info.iterable
+    for each in case.observed.ranks[loader.rank].of(RandomDraws):
+        if each.loader != loader.info.loader or (iterable and not each.fetch):
+            continue  # the first fetch of an iterable data set begins the epoch: it may draw an order for all ranks
+        for name, (state, count) in each.states.items():
+            if iterable and not name.startswith(("torch", "numpy")):
+                continue  # buffers that shuffle
+            if count >= each.size - 1:
+                draws[(each.epoch, each.worker, each.fetch, name)] = state
+    return draws
+
+
+Pair = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Epoch:
+    """One pass of a rank over a loader; `last` is the latest progress record."""
+
+    number: int
+    last: EpochProgress
+    marks: tuple[int, ...] | None  # the epoch numbers that samplers and data set held at the beginning
+    closed: bool = False
+    batches: list[Batch] = field(default_factory=list)
+
+    @property
+    def trained(self) -> bool:
+        return self.last.trained
+
+    @property
+    def exhausted(self) -> bool:
+        return self.last.exhausted
+
+    @property
+    def fetched(self) -> int:
+        """How many batches were taken, as far as that was recorded before a run broke off."""
+        return max(self.last.batches, self.batches[-1].batch + 1 if self.batches else 0)
+
+    @property
+    def forwards(self) -> int:
+        """How many forward passes were made."""
+        return max(self.last.forwards, *(batch.forwards for batch in self.batches), 0)
+
+    @property
+    def synchronized(self) -> int:
+        """How many forward passes were made whose gradients are reduced."""
+        return max(self.last.synchronized, self.batches[-1].synchronized if self.batches else 0)
+
+
+@dataclass(slots=True)
+class Loader:
+    """One loader as one rank sees it."""
+
+    rank: int
+    info: LoaderInfo
+    epochs: dict[int, Epoch] = field(default_factory=dict)
+
+    @property
+    def trained(self) -> bool:
+        return any(epoch.trained for epoch in self.epochs.values())
+
+    @property
+    def place(self) -> Place | None:
+        return self.info.made or self.info.at
+
+    @property
+    def data(self) -> tuple[str, int | None, int]:
+        """Equal on two ranks that load from the same data set, as far as can be seen."""
+        return self.info.data, self.info.length, self.info.fingerprint
+
+    def __str__(self) -> str:
+        return f"the loader of {self.info.data}{where(self.place)}"
+
+
+def loaders(case: Case) -> list[dict[int, Loader]]:
+    """Return each loader of the script, as every rank that has it sees it."""
+    found: dict[Any, dict[int, Loader]] = {}
+    for rank in case.observed:
+        seen: Counter[Any] = Counter()
+        for loader in _loaders_of(rank):
+            alike = (loader.place, loader.info.data, loader.info.samplers)
+            found.setdefault((alike, seen[alike]), {})[rank.rank] = loader
+            seen[alike] += 1
+    return list(found.values())
+
+
+def training_loaders(case: Case) -> list[dict[int, Loader]]:
+    """Return the loaders from which a rank trains."""
+    return [by_rank for by_rank in loaders(case) if any(loader.trained for loader in by_rank.values())]
+
+
+def _loaders_of(rank: RankObserved) -> list[Loader]:
+    found: dict[int, Loader] = {}
+    for each in rank.of(LoaderInfo, EpochProgress, Batch):
+        if isinstance(each, LoaderInfo):
+            found[each.loader] = Loader(rank=rank.rank, info=each)
+        elif each.loader not in found:
+            continue
+        elif isinstance(each, EpochProgress):
+            epochs = found[each.loader].epochs
+            epoch = epochs.setdefault(each.epoch, Epoch(number=each.epoch, last=each, marks=each.marks))
+            epoch.last = each
+            epoch.closed = epoch.closed or each.phase == "closed"
+        elif each.epoch in found[each.loader].epochs:
+            found[each.loader].epochs[each.epoch].batches.append(each)
+    return list(found.values())
+
+
+def calls_by_batch(rank: RankObserved, loader: Loader) -> dict[tuple[int, int], Place | None]:
+    """Return where the model was called between a batch and the next, by epoch and batch; without a call only if a next was taken."""
+    found: dict[tuple[int, int], Place | None] = {}
+    last: tuple[int, int] | None = None
+    called: Place | None = None
+    for each in rank.of(Batch, DdpForward):
+        if isinstance(each, DdpForward):
+            called = called or each.at
+        elif each.loader == loader.info.loader:
+            if last is not None and (called or (each.epoch, each.batch) == (last[0], last[1] + 1)):
+                found[last] = called
+            last, called = (each.epoch, each.batch), None
+    if last is not None and called:
+        found[last] = called
+    return found
+
+
+def indices_of(batches: Sequence[Batch]) -> list[int] | None:
+    """Return the indices in these batches, in order; None unless they were recorded for all of them."""
+    if not batches or any(batch.indices is None for batch in batches):
+        return None
+    return [index for batch in batches for index in batch.indices or ()]
+
+
+def rows_of(batches: Sequence[Batch]) -> list[int]:
+    """Return the hashes of the samples in these batches, in order."""
+    return [row for batch in batches for row in batch.rows or ()]
+
+
+def groups(case: Case, by_rank: Mapping[int, Loader] | None = None) -> list[tuple[int, ...]]:
+    """Return the ranks that train one model together: on this loader if that was seen, else those of each DDP model, else all."""
+    numbers = {rank: loader.info.loader for rank, loader in (by_rank or {}).items()}
+    trained = [each for each in case.observed.of(LoaderRanks) if numbers.get(each.rank) == each.loader]
+    found = {tuple(sorted(each.ranks)) for each in trained or case.observed.of(DdpModel) if each.ranks}
+    return sorted(found) or [tuple(sorted(case.observed.ranks))]
+
+
+def pairs(case: Case, by_rank: Mapping[int, Loader] | None = None) -> list[Pair]:
+    """Return all pairs of ranks that train one model together."""
+    return sorted({pair for group in groups(case, by_rank) for pair in combinations(group, 2)})
+
+
+def drew_random(case: Case, loader: Loader) -> bool | None:
+    """Return whether random numbers went into this loader's samples; None if that was not recorded."""
+    drawn = [each for each in case.observed.ranks[loader.rank].of(RandomDraws) if each.loader == loader.info.loader]
+    return any(each.states for each in drawn) if drawn else None
+
+
+def local_rank_twins(case: Case, found: list[Pair]) -> bool:
+    """Return whether these are exactly the pairs of ranks with the same LOCAL_RANK."""
+    ranks = case.observed.ranks
+    twins = [pair for pair in pairs(case) if ranks[pair[0]].local_rank == ranks[pair[1]].local_rank]
+    return bool(twins) and sorted(found) == twins and len(twins) < len(pairs(case))
+
+
+def pairs_text(found: list[Pair]) -> str:
+    """Return "ranks 0 and 1, 0 and 2 and 4 more pairs", or "any two of ranks 0, 1, 2"."""
+    ranks = sorted({rank for pair in found for rank in pair})
+    if len(found) > 1 and len(found) == len(ranks) * (len(ranks) - 1) // 2:
+        return f"any two of {ranks_text(ranks)}"
+    listed = ", ".join(f"{left} and {right}" for left, right in found[:3])
+    return f"ranks {listed}" + (f" and {len(found) - 3} more pairs" if len(found) > 3 else "")
+
+
+def shared_epochs(left: Loader, right: Loader) -> Iterator[tuple[Epoch, Epoch]]:
+    """Yield the epochs that both ranks saw."""
+    for number in sorted(left.epochs.keys() & right.epochs.keys()):
+        yield left.epochs[number], right.epochs[number]

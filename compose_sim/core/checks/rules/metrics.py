@@ -1,0 +1,298 @@
+"""
+Judge whether reported metrics are those of all ranks, and are reported once.
+
+The loss of a training step is left alone: nearly every script prints that of rank 0, to watch it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from compose_sim.core.checks import SEVERAL_RANKS, Case, Result, check, not_applicable, passed, warned
+from compose_sim.core.checks.tolerances import WHOLE_NUMBER
+from compose_sim.core.checks.wording import ranks_text, where
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
+from compose_sim.node.records.devices_and_files import TrainerLibraries
+from compose_sim.node.records.models import DdpModel, OptimizerStep
+from compose_sim.node.records.process_groups import Collective, UntrackedWait
+from compose_sim.node.records.record import Place, Record
+from compose_sim.node.records.script import ScriptEnd
+
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\.\d)")
+_ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_METRIC = re.compile(
+    r"loss|acc|error|metric|score|precision|recall|\bf1\b|\bauc\b|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward",
+    re.IGNORECASE,
+)
+_EVALUATION = re.compile(
+    r"val|test|eval|\bdev\b|acc|\bf1\b|\bauc\b|perplexity|ppl|precision|recall|top-?\d|bleu|score", re.IGNORECASE
+)
+_LABELED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
+_REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLine:
+    """A line with a metric that a rank printed."""
+
+    rank: int
+    text: str
+
+    @property
+    def template(self) -> str:
+        """The line without its numbers."""
+        return _ANY_NUMBER.sub("#", self.text).strip()
+
+
+@check(
+    "metric-local",
+    "Are reported metrics those of all ranks, and reported once?",
+    SEVERAL_RANKS,
+    may_follow=("rank-confusion",),
+)
+def metric_local(case: Case) -> Result:
+    """Compare what ranks printed with what they can have known."""
+    observed = case.observed
+    found = next(means_of_means(observed), None)
+    if found:
+        return _wrong_mean(found)
+    lines = {rank.rank: _metric_lines(rank.rank, case.logs.get(rank.rank, ())) for rank in observed}
+    speakers = [rank for rank, printed in lines.items() if printed]
+    if not speakers:
+        return not_applicable("no rank printed a line with a metric")
+    result = _every_node(observed, lines)
+    if result is None and len(speakers) == 1:
+        result = _own_evaluation(observed, lines[speakers[0]])
+    if result:
+        return result
+    unjudged = _not_judged(observed)
+    if len(speakers) > 1:
+        return passed(f"{ranks_text(speakers)} each report metrics{unjudged and f' ({unjudged})'}")
+    return passed(
+        f"only rank {speakers[0]} reports metrics; that of no evaluation is known to be only its own "
+        f"({unjudged or 'losses of steps are not judged'})"
+    )
+
+
+def _not_judged(observed: Observed) -> str:
+    """Say where ranks add up numbers of which nothing shows whether they are sums, or means that need the ranks' counts as weights."""
+    for each in observed.of(Collective):
+        added = each.op == "all_reduce" and each.reduce in (None, "SUM", "AVG") and each.at is not None
+        if added and len(each.values) == 1 and not each.values[0].is_integer():
+            return f"not judged: whether the ranks' number reduced{where(each.at)} is a sum, or a mean over unequally many samples"
+    return ""
+
+
+def _wrong_mean(found: MeanOfMeans) -> Result:
+    counts = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(found.samples.items()))
+    return warned(
+        f"the ranks' own shares of hits are averaged ({found.mean:.4g}), although they evaluated different numbers of samples "
+        f"({counts}): over all samples it is {found.weighted:.4g}",
+        fix="Sum hits and samples over the ranks (`dist.all_reduce(torch.tensor([hits, samples]))`), then divide.",
+        at=found.at,
+        ranks=sorted(found.samples),
+    )
+
+
+def _metric_lines(rank: int, lines: Sequence[str]) -> list[MetricLine]:
+    found = []
+    for text in lines:
+        is_metric = len(text) < 1000 and _METRIC.search(text) and _NUMBER.search(text)
+        if is_metric and not _LABELED.search(text) and "Warning" not in text:
+            found.append(MetricLine(rank, text.strip()))
+    return found
+
+
+def _every_node(observed: Observed, lines: Mapping[int, Sequence[MetricLine]]) -> Result | None:
+    """Find the same kind of line from the first rank of every node, and from no other rank."""
+    first = {rank.rank for rank in observed if rank.local_rank == 0}
+    if len(observed.nodes) < 2 or len(first) == observed.world_size or len(first) != len(observed.nodes):
+        return None
+    if any(len(each.ranks) < observed.world_size for each in observed.of(DdpModel)):
+        return None  # ranks train several models, and each may have its report
+    if any("transformers" in each.names and not each.asks_for_node for each in observed.of(TrainerLibraries)):
+        return None  # the library's Trainer logs once per node, and the user's code never asks for that
+    speakers: dict[str, set[int]] = {}
+    for rank, printed in lines.items():
+        for line in printed:
+            speakers.setdefault(line.template, set()).add(rank)
+    for template, ranks in speakers.items():
+        if ranks == first:
+            line = next(line for line in lines[min(first)] if line.template == template)
+            return warned(
+                f"{ranks_text(first)}, those with LOCAL_RANK 0, each report {line.text!r}: once per node, not once",
+                fix="Let only RANK 0 report: `if dist.get_rank() == 0:` instead of `if local_rank == 0:` (with Accelerate: "
+                "`is_main_process`; its `print` tests `is_local_main_process`).",
+                ranks=sorted(first),
+            )
+    return None
+
+
+def _exchanges(each: Record) -> bool:
+    """Return whether a rank may have learned something from others; what it broadcasts itself is not new to it."""
+    if isinstance(each, Collective):
+        own = each.root == each.rank and each.op.startswith(("broadcast", "scatter"))
+        return not own and bool(_REDUCING.search(each.op))
+    return isinstance(each, UntrackedWait)
+
+
+def _own_evaluation(observed: Observed, printed: Sequence[MetricLine]) -> Result | None:
+    """Find metrics of an evaluation of which each rank did a part, with nothing exchanged afterwards."""
+    of_evaluation = [line for line in printed if _EVALUATION.search(line.text)]
+    rank = observed.ranks[printed[0].rank]
+    if not of_evaluation:
+        return None
+    loaders = {each.loader: each for each in rank.of(LoaderInfo)}
+    passages = [(each, alone) for each, alone in _evaluations(rank) if _is_sharded(observed, loaders.get(each.loader))]
+    step = rank.first(OptimizerStep)
+    # An evaluation before the first step is a trial.
+    passages = [each for each in passages if each[0].index > (step.index if step else 0)] or passages
+    shards = [each for each, alone in passages if alone]
+    if not shards or len(shards) < len(passages):  # the report may be of those whose result is reduced
+        return None
+    loader = loaders[shards[0].loader]
+    return warned(
+        f"rank {rank.rank} reports {of_evaluation[0].text!r} after evaluating its own part of the samples, and nothing is exchanged "
+        "in between",
+        fix="Reduce it over all ranks before one of them reports it: `dist.all_reduce(value)`, then divide by "
+        "`dist.get_world_size()` (for an accuracy, sum hits and samples).",
+        at=loader.at or loader.made,
+        ranks=(rank.rank,),
+    )
+
+
+def _evaluations(rank: RankObserved) -> Iterator[tuple[EpochProgress, bool]]:
+    """Yield each finished epoch without training, and whether nothing was exchanged in it and until training continued."""
+    finished: list[EpochProgress] = []
+    begun: dict[int, EpochProgress] = {}  # by loader: the epoch that was not seen to be exhausted
+    exchanged: dict[int, bool] = {}  # by loader: whether anything was since the epoch began
+    counted = _counted(rank)
+    for each in rank.records:
+        if _exchanges(each):
+            exchanged = dict.fromkeys(exchanged, True)
+        elif isinstance(each, EpochProgress) and each.phase == "begun":
+            begun[each.loader] = each
+            exchanged[each.loader] = False
+        elif isinstance(each, EpochProgress) and each.phase == "exhausted" and not each.trained:
+            begun.pop(each.loader, None)
+            finished.append(each)
+        elif isinstance(each, (OptimizerStep, ScriptEnd)):
+            finished += [epoch for epoch in begun.values() if counted.get(_key(epoch), each.index) < each.index]
+            yield from ((epoch, not exchanged.get(epoch.loader)) for epoch in finished)
+            finished, begun = [], {}
+
+
+def _counted(rank: RankObserved) -> dict[tuple[int, int], int]:
+    """Return the epochs whose batches are counted instead of exhausted, as Lightning does, with the index of the last batch."""
+    lengths = {each.loader: _batches(each) for each in rank.of(LoaderInfo)}
+    closed = [each for each in rank.of(EpochProgress) if each.phase == "closed" and not each.trained]
+    whole = {_key(each) for each in closed if each.batches and each.batches == lengths.get(each.loader)}
+    return {_key(each): each.index for each in rank.of(Batch) if _key(each) in whole}
+
+
+def _batches(loader: LoaderInfo) -> int:
+    """Return how many batches an epoch of a loader has."""
+    if not loader.batch_size or not loader.length:
+        return 0
+    ranks = loader.sampling.num_replicas or 1
+    share = loader.length // ranks if loader.sampling.drop_last else ceil(loader.length / ranks)
+    return share // loader.batch_size if loader.drop_last else ceil(share / loader.batch_size)
+
+
+def _key(each: EpochProgress | Batch) -> tuple[int, int]:
+    return each.loader, each.epoch
+
+
+def _is_sharded(observed: Observed, loader: LoaderInfo | None) -> bool:
+    """Return whether the loaders of the ranks, made on the same line, have different samples."""
+    if loader is None:
+        return False
+    if (loader.sampling.num_replicas or 1) > 1:
+        return True
+    seen = set()
+    for rank in observed:
+        numbers = {each.loader for each in rank.of(LoaderInfo) if each.made == loader.made}
+        rows = tuple(each.rows or () for each in rank.of(Batch) if each.loader in numbers)
+        if not any(rows):
+            return False
+        seen.add(rows[:4])
+    return len(seen) == observed.world_size
+
+
+_OPS = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanOfMeans:
+    """Each rank's own mean, the number of its samples, and where they were reduced."""
+
+    means: Mapping[int, float]
+    samples: Mapping[int, int]
+    at: Place | None
+
+    @property
+    def mean(self) -> float:
+        """The mean of the means."""
+        return sum(self.means.values()) / len(self.means)
+
+    @property
+    def weighted(self) -> float:
+        """The mean over all samples."""
+        return sum(self.means[rank] * count for rank, count in self.samples.items()) / sum(self.samples.values())
+
+
+def means_of_means(observed: Observed) -> Iterator[MeanOfMeans]:
+    """
+    Yield the reductions of shares of hits: on each rank a number from 0 to 1 that is a whole number of the rank's own samples.
+
+    An evaluation is left out if ranks then exchange anything but such single numbers before the next step. One that is whole on
+    all ranks may be the count by which they weigh the others.
+    """
+    by_rank = {rank.rank: _reduced_after_evaluation(rank) for rank in observed}
+    for together in zip(*by_rank.values(), strict=False):
+        samples = {exchanged[0].rank: count for exchanged, count in together}
+        numbers = list(zip(*(exchanged for exchanged, _ in together), strict=False))
+        are_equally_many = all(len(exchanged) == len(numbers) for exchanged, _ in together)
+        has_counts = any(all(_is_whole(each.values[0]) for each in number) for number in numbers)
+        if are_equally_many and not has_counts and len(set(samples.values())) > 1:
+            yield from (found for number in numbers if (found := _mean_of_means(number, samples)))
+
+
+def _mean_of_means(reduced: Sequence[Collective], samples: Mapping[int, int]) -> MeanOfMeans | None:
+    means = {each.rank: each.values[0] for each in reduced}
+    hits = [means[rank] * samples[rank] for rank in means]
+    are_shares = all(0 <= each <= 1 for each in means.values()) and all(map(_is_whole, hits))
+    is_one = len({each.at for each in reduced}) == 1 and set(means) == set(reduced[0].group)
+    is_mean = is_one and (are_shares or reduced[0].reduce == "AVG")
+    return MeanOfMeans(means=means, samples=samples, at=reduced[0].at) if is_mean else None
+
+
+def _is_whole(value: float) -> bool:
+    return abs(value - round(value)) < WHOLE_NUMBER
+
+
+def _reduced_after_evaluation(rank: RankObserved) -> list[tuple[Sequence[Collective], int]]:
+    """Return the single numbers that the rank exchanged after each evaluation, with the number of samples it evaluated."""
+    found: list[tuple[Sequence[Collective], int]] = []
+    exchanged: list[Collective] = []
+    samples = 0
+
+    def close() -> None:
+        if samples and exchanged and all(len(each.values) == 1 and each.op in _OPS for each in exchanged):
+            found.append((tuple(exchanged), samples))
+        exchanged.clear()
+
+    for each in rank.of(Collective, EpochProgress, OptimizerStep):
+        if isinstance(each, Collective):
+            exchanged += [each] if each.op != "barrier" else []
+            continue
+        if isinstance(each, EpochProgress) and each.phase != "exhausted":
+            continue
+        close()
+        samples = each.drawn if isinstance(each, EpochProgress) and not each.trained else 0
+    close()
+    return found

@@ -1,0 +1,405 @@
+"""Judge whether one rank that repeats the recorded steps computes the same, and find legitimate reasons for a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks.rules.loaders import pairs_text
+from compose_sim.core.checks.rules.samples import pairs_with_the_same
+from compose_sim.core.checks.sketches import optimizers
+from compose_sim.core.checks.tolerances import ROUNDING_16_BIT
+from compose_sim.core.events.observations import Observed
+from compose_sim.core.units import format_count
+from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective, UntrackedWait
+from compose_sim.node.records.record import Place
+from compose_sim.node.records.replays import (
+    RecordedModels,
+    RecordedStep,
+    RecordingStopped,
+    ReplayedStep,
+    ReplayEnd,
+    ReplayFailed,
+    ReplayMisaligned,
+)
+
+_FIX_SCALE = "See loss-scale."
+_ONLY_CHECK = "only `composesim check` replays the script"
+_CLEAR = 5.0  # times the tolerance
+_CLEAR_16_BIT = 0.25  # in low precision
+
+
+@check(
+    "matches-single",
+    "Does one rank with the same global batches compute the same?",
+    may_follow=(
+        "wrapper-bypassed",
+        "params-after-wrap",
+        "gradient-mean",
+        "gradient-clipping",
+        "loss-scale",
+        "rank-confusion",
+        "sampler-overlap",
+        "replicated-tensors",
+        "params-in-sync",
+        "nondeterminism",
+    ),
+)
+def matches_single(case: Case) -> Result:
+    """Compare the gradients of the recorded steps on all ranks with those of one rank with the same batches."""
+    why = why_not(case)
+    if why:
+        return not_applicable(why)
+    if trains_apart(case.observed):
+        return not_applicable(
+            "every forward pass before a step ran in no_sync(), so each rank steps with its own gradient"
+        )
+    different = noise(case.observed)
+    if different:
+        return not_applicable(f"{different}, so one rank with all batches rightly computes something else")
+    steps = comparable(steps_of(case.single))
+    bad = beyond_tolerance(steps, case)
+    if steps and not bad:
+        return passed(
+            f"{format_count(len(steps), 'step')} repeated by one rank: gradients agree within {_worst(steps)}"
+        )
+    if bad and bad[0].in_parts:
+        return failed(
+            f"{_step_text(bad[0])}: all ranks hold this parameter, and its gradient differs from that of one rank with the whole "
+            f"batch and all parts of the other parameters ({_numbers(bad[0])})",
+            fix="Reduce the gradients of the parameters that all ranks hold: each rank computes them from its part of the samples "
+            "or of the sequence, as in `dist.all_reduce(norm.weight.grad)`.",
+            at=step_place(case),
+        )
+    parts = _parts_of_samples(case)
+    if parts:
+        return not_applicable(parts)
+    factor = constant_factor(steps, case)
+    if factor is not None:
+        reason = explained(factor)
+        if reason:
+            return not_applicable(f"{reason}, so one rank with {case.observed.world_size} of them differs")
+        text = f"gradients of one rank are {factor.value:.3g} times those of {case.observed.world_size} ranks, at every step"
+        return failed(f"{_step_text(bad[0])}: {text}", fix=_FIX_SCALE, at=step_place(case))
+    return _judge_alone(case, bad)
+
+
+def _parts_of_samples(case: Case) -> str:
+    """Return why one rank may differ if FSDP ranks of a smaller group share samples: each may train on its part of a sequence."""
+    models = list(case.observed.of(RecordedModels))
+    if not any(each.sharded and not each.divided_by_fsdp for each in models):
+        return ""
+    same = pairs_with_the_same(case)
+    return f"{pairs_text(same)} train on the same samples, each perhaps on a part of them" if same else ""
+
+
+def why_not(case: Case) -> str:
+    """Return why there is nothing to compare; "" if there is."""
+    if case.single is None:
+        is_recorded = case.observed.first(RecordedStep) or case.observed.first(RecordingStopped)
+        if case.observed.first(OptimizerStep) and not (is_recorded or case.why_no_single):
+            return _ONLY_CHECK  # `up` records no steps
+        return case.why_no_single or reason_against(case.observed) or _ONLY_CHECK
+    steps = steps_of(case.single)
+    failure = case.single.first(ReplayFailed)
+    if not steps and failure is not None:
+        return f"the steps could not be repeated: {failure.traceback.strip().splitlines()[-1]}"
+    if not steps:
+        return case.why_no_single or _why_it_ended(case)
+    if not comparable(steps) and not why_not_joined(case.single):
+        return "gradients are zero or not finite"
+    return ""
+
+
+def _why_it_ended(case: Case) -> str:
+    end = case.single.first(ReplayEnd) if case.single else None
+    misaligned = case.single.first(ReplayMisaligned) if case.single else None
+    if misaligned is not None and misaligned.fetched != misaligned.recorded_fetched:
+        return (
+            f"the script takes {misaligned.fetched} batches for its first step at world size 1, but "
+            f"{misaligned.recorded_fetched} per rank in the recorded run"
+        )
+    return end.why if end else "at world size 1 the script ended before its first optimizer step"
+
+
+def _judge_alone(case: Case, bad: Sequence[ReplayedStep]) -> Result:
+    """Judge whether each rank computes what it would alone, which the joined batches do not show."""
+    steps = alone_steps(case)
+    reason = why_not_joined(case.single)
+    differing = beyond_tolerance(steps, case)
+    if steps and not differing:
+        because = reason or "joined batches have another loss, because it is not a mean over samples"
+        return _own_loss(case, bad) or passed(
+            f"{format_count(len(steps), 'step')} repeated with each rank's batches alone: "
+            f"the mean agrees within {_worst(steps)} with what DDP computed ({because})"
+        )
+    custom = hooks(case.observed)
+    if custom:
+        return not_applicable(f"the communication hook {custom[0]} changes gradients")
+    factor = constant_factor(steps, case)
+    if factor is None and (not steps or not bad):  # a loss may rightly weight ranks, which no rank alone can know
+        where = _step_text(bad[0]) if bad else "the first step"
+        return not_applicable(
+            reason or f"{where}: one rank differs, but each rank's batches could not be repeated alone"
+        )
+    if any(step.by_value for step in steps):
+        return not_applicable("gradients are clipped by value, so means cannot be compared")
+    if factor is not None:
+        text = f"each rank alone has gradients {factor.value:.3g} times those of {case.observed.world_size} ranks"
+        return failed(text, fix=_FIX_SCALE, at=step_place(case))
+    return failed(
+        f"{_step_text(differing[0])}: its gradient on {case.observed.world_size} ranks differs from that of one rank with the same "
+        f"batches, and from the mean of the ranks' own gradients ({_numbers(differing[0])})",
+        fix="Find what depends on the world size in the loss of this step: a gather without gradient, parameters used outside DDP, "
+        "a branch on the rank. The gradient must be the mean over ranks.",
+        at=step_place(case),
+    )
+
+
+def _own_loss(case: Case, bad: Sequence[ReplayedStep]) -> Result | None:
+    """Warn if each rank by itself is right, but at most steps all of them together clearly differ from one rank."""
+    steps = comparable(steps_of(case.single))
+    if not bad or any(step.by_value for step in steps):
+        return None
+    if median((step.difference or 0.0) / _clear(step, case) for step in steps) < 1.0:
+        return None
+    worst = max(bad, key=lambda step: step.difference or 0.0)
+    return warned(
+        f"{_step_text(worst)}: one rank with the batches of all {case.observed.world_size} has another gradient ({_numbers(worst)}), "
+        "although each rank alone has the gradient that it contributed: its loss is divided by its own count or padded length, "
+        "mixes or compares only its own samples, or its gradient is clipped before the mean",
+        fix="Divide by a count over all ranks (`dist.all_reduce(count)`, then multiply by the world size, since DDP takes the "
+        "mean), gather with gradient the samples that are compared, clip after backward. Mixing samples of a batch (mixup) is no "
+        "mistake; for this and what else is intentional: `--skip matches-single`.",
+        at=step_place(case),
+    )
+
+
+def _clear(step: ReplayedStep, case: Case) -> float:
+    return _CLEAR_16_BIT if step.precision == "low" else _CLEAR * tolerance_of(step, case)
+
+
+def _step_text(step: ReplayedStep) -> str:
+    return f"step {step.step + 1}, {step.tensor}"
+
+
+def _numbers(step: ReplayedStep) -> str:
+    return f"relative difference {step.difference:.2g}, cosine {step.cosine:.3f}, ratio of norms {step.ratio:.3g}"
+
+
+def _worst(steps: Sequence[ReplayedStep]) -> str:
+    return f"{max(step.difference or 0.0 for step in steps):.1e}"
+
+
+_MAX_RANKS_ALONE = 8
+_PARALLEL = 0.999
+_LOOSER = {"float32": 1.0, "tf32": 10.0, "low": 50.0}  # times the tolerance, by precision
+_OUTSIDE = ("ZeroRedundancyOptimizer", "PostLocalSGDOptimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """The factor by which all gradients at world size 1 are too large, the same at every step."""
+
+    value: float
+    optimizer: int
+    step: ReplayedStep  # the first of them
+
+
+def reason_against(observed: Observed) -> str:
+    """Return why one rank cannot repeat the run; "" if it can."""
+    if observed.world_size < 2:
+        return "the run had one rank"
+    first = observed.ranks.get(0)
+    steps = list(first.of(RecordedStep)) if first else []
+    models = list(first.of(RecordedModels)) if first else []
+    stopped = first.last(RecordingStopped) if first else None
+    if stopped and stopped.reason in ("closure", "failed", "unsaved") and not stopped.steps:
+        return _last_line(stopped.detail)
+    if not steps:
+        return "no optimizer step was seen"
+    return _reason_against_models(observed, models) or (
+        "" if any(step.fetched or step.inputs for step in steps) else "no model was seen to be given a batch"
+    )
+
+
+def _reason_against_models(observed: Observed, models: Sequence[RecordedModels]) -> str:
+    world_size = observed.world_size
+    for each in models:
+        outside = [name for name in each.optimizer_types if name in _OUTSIDE]
+        if outside:
+            return f"{outside[0]} keeps part of its state on each rank"
+        if each.sharded:
+            continue  # ranks that share parameters are one rank in a replay
+        if not each.ranks and (_averages_by_hand(observed) or _computes_together(observed)):
+            continue
+        if not each.ranks:
+            return "no model is wrapped in DistributedDataParallel"
+        if any(ranks != world_size for ranks in each.ranks):
+            return f"DistributedDataParallel joins {min(each.ranks)} of {world_size} ranks"
+        if not each.covered:
+            return "the optimizer trains parameters that are in no DistributedDataParallel model"
+        lossy = [name for name in each.hooks if "powersgd" in name.lower() or "quantiz" in name.lower()]
+        if lossy:
+            return f"the communication hook {lossy[0]} approximates gradients"
+    return ""
+
+
+def _averages_by_hand(observed: Observed) -> bool:
+    """Return whether every optimizer steps with a combination of the gradients that all ranks computed."""
+    found = optimizers(observed)
+    return bool(found) and all(
+        any(
+            len(reduction.ranks) == observed.world_size and len(reduction.rows) == len(each.rows)
+            for reduction in each.reductions
+        )
+        for each in found
+    )
+
+
+def _computes_together(observed: Observed) -> bool:
+    """Return whether ranks exchange tensors in every backward pass, but neither samples nor messages: they divide one computation."""
+    steps = list(observed.of(SketchedStep))
+    apart = any(each.op.startswith(("all_to_all", "scatter")) for each in observed.of(Collective))
+    return bool(steps) and all(each.in_backward for each in steps) and not apart and not observed.first(UntrackedWait)
+
+
+def noise(observed: Observed) -> str:
+    """Return why one rank with all batches legitimately computes something else; "" if it should not."""
+    drawing = [step for step in observed.of(RecordedStep) if step.drew]
+    if drawing:
+        drew = ", ".join(sorted({name for step in drawing for name in step.drew}))
+        steps = {step.step for step in observed.of(RecordedStep)} - {step.step for step in drawing}
+        first = 1 + min(step.step for step in drawing)
+        when = f"before step {first} ({drew}), as for a new model" if steps else f"({drew}), as dropout does"
+        return f"the training draws random numbers {when}"
+    local = [name for each in observed.of(RecordedModels) for name in each.batchnorm]
+    return f"BatchNorm ({local[0].removeprefix('module.')}) sees the batch of one rank only" if local else ""
+
+
+def trains_apart(observed: Observed) -> bool:
+    """Return whether no sampled step was preceded by a reduction, as in local SGD, which averages parameters now and then."""
+    models = [model for step in observed.of(OptimizerStep) for model in step.models if model.forwards]
+    return bool(models) and not any(model.reduced for model in models)
+
+
+def hooks(observed: Observed) -> tuple[str, ...]:
+    """Return the communication hooks that do more than DDP's own averaging."""
+    names = {name for each in observed.of(RecordedModels) for name in each.hooks}
+    return tuple(sorted(name for name in names if name != "allreduce_hook"))
+
+
+def steps_of(replay: Observed | None) -> list[ReplayedStep]:
+    """Return all repeated steps that were compared."""
+    return [] if replay is None else list(replay.of(ReplayedStep))
+
+
+def was_replayed(replay: Observed) -> bool:
+    """Return whether a run at world size 1 came as far as the recorded steps."""
+    return any(replay.of(ReplayedStep, ReplayEnd))
+
+
+def why_not_joined(replay: Observed | None) -> str:
+    """Return why the batches of the first step that was not comparable could not be joined; "" if all could."""
+    return next((step.why_not for step in steps_of(replay) if step.why_not), "")
+
+
+def comparable(steps: Sequence[ReplayedStep]) -> list[ReplayedStep]:
+    """Return the steps that mean something: batches were joined, and gradients are finite and not all zero."""
+    return [step for step in steps if not step.why_not and _has_gradient(step)]
+
+
+def _has_gradient(step: ReplayedStep) -> bool:
+    return step.finite and not step.vanished and bool(step.cosine)
+
+
+def tolerance_of(step: ReplayedStep, case: Case) -> float:
+    """Return how far a step may differ: the user's tolerance, or more if numbers are computed with fewer digits."""
+    return case.tolerance * _LOOSER[step.precision]
+
+
+def beyond_tolerance(steps: Sequence[ReplayedStep], case: Case) -> list[ReplayedStep]:
+    """Return the steps that differ by more than the tolerance."""
+    return [step for step in steps if (step.difference or 0.0) > tolerance_of(step, case)]
+
+
+def constant_factor(steps: Sequence[ReplayedStep], case: Case) -> Factor | None:
+    """Return the factor between both runs if it is the same for all gradients of an optimizer at every step, and is not 1."""
+    for own in _by_optimizer(steps):
+        ratios = [step.ratio or 0.0 for step in own]
+        if min(ratios) <= 0:
+            continue
+        slack = max(tolerance_of(step, case) for step in own)
+        same = all((step.cosine or 0.0) > min(_PARALLEL, 1.0 - slack / 5) for step in own)
+        even = max(ratios) / min(ratios) < 1.0 + ROUNDING_16_BIT + slack
+        value = median(ratios)
+        if same and even and abs(value - 1.0) > max(0.05, 3 * slack):
+            return Factor(value=value, optimizer=own[0].optimizer, step=own[0])
+    return None
+
+
+def factor_in_noise(steps: Sequence[ReplayedStep], world_size: int) -> Factor | None:
+    """Return the factor if dropout or BatchNorm blurs each step: then only a factor equal to the world size can be detected."""
+    if world_size < 3 or len(steps) < 3:
+        return None
+    for own in _by_optimizer(steps):
+        if len(own) < 3 or median(step.cosine or 0.0 for step in own) < 0.8:
+            continue
+        value = median(step.ratio or 0.0 for step in own)
+        if any(0.85 < value / goal < 1.15 for goal in (float(world_size), 1.0 / world_size)):
+            return Factor(value=value, optimizer=own[0].optimizer, step=own[0])
+    return None
+
+
+def _by_optimizer(steps: Sequence[ReplayedStep]) -> list[list[ReplayedStep]]:
+    """Return the steps of each optimizer, without those whose gradients were clipped by value."""
+    found: dict[int, list[ReplayedStep]] = {}
+    for step in steps:
+        if not step.by_value:
+            found.setdefault(step.optimizer, []).append(step)
+    return [found[optimizer] for optimizer in sorted(found)]
+
+
+def explained(factor: Factor) -> str:
+    """Return why a factor is no error of the ranks: the loss is a sum divided by the fixed batch size of one rank."""
+    size, several = float(factor.step.batch_size), factor.step.batches_per_step
+    if factor.value < 1 or not size:
+        return ""
+    if size == 1:
+        return "the loss may be a sum over batches of one sample, which is their mean"
+    found = [each for each in factor.step.divisors if min(abs(each - size), abs(each - size * several)) < 1e-3]
+    return f"the loss is a sum divided by {found[0]:g}, the size of one rank's batch" if found else ""
+
+
+def needs_alone(case: Case) -> bool:
+    """Return whether to repeat each rank's batches alone: with all of them together, the steps differ for no simple reason."""
+    world_size = case.observed.world_size
+    steps = comparable(steps_of(case.single))
+    makes_batches = not any(step.fetched for step in case.observed.of(RecordedStep))  # which no rank does alone
+    if not steps_of(case.single) or world_size > _MAX_RANKS_ALONE or noise(case.observed) or makes_batches:
+        return False
+    if not steps:
+        return bool(why_not_joined(case.single))
+    return bool(beyond_tolerance(steps, case)) and constant_factor(steps, case) is None
+
+
+def alone_steps(case: Case) -> list[ReplayedStep]:
+    """Return the steps that every rank repeated alone, with the mean of the ranks compared with what DDP computed."""
+    last = max(case.alone, default=None)
+    if last is None or len(case.alone) < case.observed.world_size:
+        return []
+    return [step for step in steps_of(case.alone[last]) if _has_gradient(step)]
+
+
+def step_place(case: Case) -> Place | None:
+    """Return the line at which the script steps, if that was recorded."""
+    return next((each.at for each in case.observed.of(OptimizerStep) if each.at), None)
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""

@@ -1,0 +1,477 @@
+"""
+Judge whether each rank sees different samples.
+
+Samples are compared by index if the ranks' data sets are the same, else by content. A DistributedSampler divides wrongly if an index is
+another sample on each rank, or if its settings differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from compose_sim.core.checks import SEVERAL_RANKS, Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks.replica_diff import exchanges_parts
+from compose_sim.core.checks.rules.copies import drifting_copy
+from compose_sim.core.checks.rules.loaders import (
+    Epoch,
+    Loader,
+    Pair,
+    drew_random,
+    groups,
+    indices_of,
+    local_rank_twins,
+    pairs,
+    pairs_text,
+    rows_of,
+    shared_epochs,
+    training_loaders,
+)
+from compose_sim.core.checks.sketches import same_gradients
+from compose_sim.core.checks.wording import ranks_text
+from compose_sim.core.events.observations import RankObserved
+from compose_sim.node.records.data import Batch, TrainingForward
+from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.models import DdpModel
+from compose_sim.node.records.replays import RecordedModels
+from compose_sim.node.records.script import ScriptEnd
+
+_MIN_BATCHES = 3
+_FIX = "Give the loader a DistributedSampler: `DataLoader(data, sampler=DistributedSampler(data), …)`."
+_FIX_ITERABLE = (
+    "Let the data set yield every world_size-th sample, starting at RANK: `islice(samples, rank, None, world_size)`."
+)
+_FIX_ORDER = (
+    "Order and split the data the same on all ranks: sort what comes from a folder or a set, and seed every shuffle, "
+    "random_split(…, generator=torch.Generator().manual_seed(0))."
+)
+_FIX_TWINS = (
+    "Divide by RANK (dist.get_rank()) and WORLD_SIZE (dist.get_world_size()): LOCAL_RANK starts at 0 on every node."
+)
+_FIX_BY_HAND = (
+    "Give each rank its own part of the data: data[rank::world_size]. Seed what makes samples, such as environments, by rank: "
+    "`seed + dist.get_rank()`."
+)
+_WITHOUT_DDP = (
+    "{pairs} train on the same samples; without DistributedDataParallel that may be intended, as in tensor parallelism"
+)
+_TWINS = "; these are the ranks with the same LOCAL_RANK, which was probably used as RANK"
+
+
+@check("sampler-overlap", "Does each rank see different samples?", SEVERAL_RANKS, may_follow=("rank-confusion",))
+def sampler_overlap(case: Case) -> Result:
+    """Compare all pairs of ranks of a DDP group, in the same epochs of the same training loader."""
+    training = training_loaders(case)
+    if not training:
+        return _judge_by_hand(case, pairs(case), same_gradients(case.observed))
+    if not case.observed.first(DdpModel) and not _synchronizes(case):
+        return not_applicable(
+            "the ranks do not train together: there is no DDP model, and there are hardly any collectives"
+        )
+    looked_at: list[CommonSamples] = []
+    for by_rank in training:
+        recoded = _other_codes(by_rank)
+        if recoded:
+            return recoded
+        mismatch = find_mismatch(case, by_rank)
+        if mismatch:
+            return _other_samples(mismatch, by_rank)
+        decided = compare_all(case, by_rank)
+        overlapping = [pair for pair, each in decided.items() if each.is_overlap]
+        if overlapping and _is_convincing(by_rank, overlapping, decided):
+            if not case.observed.first(DdpModel) and not _fsdp_divides(case):
+                return not_applicable(_WITHOUT_DDP.format(pairs=pairs_text(overlapping)))
+            return _overlap(case, by_rank, overlapping, decided[overlapping[0]])
+        looked_at += decided.values()
+    if not looked_at:
+        return not_applicable("the samples cannot be told apart, or no two ranks load from the same loader")
+    drifting = drifting_copy(case.observed)
+    if drifting:
+        return not_applicable(
+            f"{ranks_text(drifting.ranks)} hold parts of one model, so they must see the same samples"
+        )
+    return passed(f"no two ranks saw the same sample in one epoch (by {looked_at[0].by})")
+
+
+def _is_convincing(by_rank: dict[int, Loader], overlapping: list[Pair], decided: dict[Pair, CommonSamples]) -> bool:
+    """Return False if it may be padding: if an epoch is a single batch, padding is most of it for some ranks, never for all."""
+    lone = all(epoch.fetched <= 1 for loader in by_rank.values() for epoch in loader.epochs.values())
+    return not lone or len(overlapping) == len(decided)
+
+
+def _fsdp_divides(case: Case) -> bool:
+    """Return whether FSDP alone divides the work, and ranks exchange nothing else that could be parts of the same samples."""
+    return any(each.divided_by_fsdp for each in case.observed.of(RecordedModels)) and not exchanges_parts(case.observed)
+
+
+def _synchronizes(case: Case) -> bool:
+    ends = (rank.last(ScriptEnd) for rank in case.observed)
+    return any(end is not None and 2 * end.synchronizations >= end.steps > 0 for end in ends)
+
+
+def _overlap(case: Case, by_rank: dict[int, Loader], overlapping: list[Pair], common: CommonSamples) -> Result:
+    loader = by_rank[overlapping[0][0]]
+    many = f"all {common.of}" if common.common == common.of else f"{common.common} of {common.of}"
+    detail = f"{pairs_text(overlapping)} both saw {many} samples in epoch {common.epoch} of {loader}, by {common.by}"
+    members = max((group for group in groups(case, by_rank) if set(overlapping[0]) <= set(group)), key=len)
+    why, fix = wrong_setting([by_rank[rank] for rank in overlapping[0]], len(members))
+    if local_rank_twins(case, overlapping):
+        why, fix = _TWINS, _FIX_TWINS
+    elif loader.info.iterable:
+        fix = _FIX_ITERABLE
+    elif not fix:
+        why, fix = f"; its samplers: {', '.join(loader.info.samplers or ('none',))}", _FIX
+    ranks = sorted({rank for pair in overlapping for rank in pair})
+    return failed(detail + why, fix=fix, at=loader.place, ranks=ranks)
+
+
+def _other_codes(by_rank: dict[int, Loader]) -> Result | None:
+    """Find names, such as those of classes, that the data sets of two ranks number differently, although a sampler divides them."""
+    divided = [rank for rank, loader in sorted(by_rank.items()) if "DistributedSampler" in loader.info.samplers]
+    first = divided[0] if divided else 0
+    for rank in divided[1:]:
+        ours, theirs = by_rank[first].info, by_rank[rank].info
+        for (name, names, codes), (its_name, its_names, its_codes) in zip(ours.codes, theirs.codes, strict=False):
+            if (ours.data, name, names) == (theirs.data, its_name, its_names) and codes != its_codes:
+                return failed(
+                    f"the data set of {by_rank[first]} numbers the same names differently on ranks {first} and {rank}, in its "
+                    f"attribute `{name}`: a label means another class on each rank",
+                    fix=_FIX_ORDER,
+                    at=by_rank[first].place,
+                    ranks=(first, rank),
+                )
+    return None
+
+
+def _other_samples(mismatch: Mismatch, by_rank: dict[int, Loader]) -> Result:
+    """Report that ranks divide indices, which are other samples on each rank."""
+    left, right = mismatch.ranks
+    loader = by_rank[left]
+    if mismatch.moved is None:
+        return warned(
+            f"{loader} divides its indices among {loader.info.sampling.num_replicas} ranks, but none of {mismatch.count} indices "
+            f"that ranks {left} and {right} both had is the same sample: each rank divides data of which only it knows",
+            fix="Divide the data once: give every rank all of it and a DistributedSampler, or each rank a part and no such "
+            "sampler.",
+            at=loader.place,
+            ranks=mismatch.ranks,
+        )
+    ours, theirs = mismatch.moved
+    return failed(
+        f"an index of {loader} is another sample on each rank: the sample with index {ours} on rank {left} has index {theirs} on "
+        f"rank {right}, as have {mismatch.count - 1} others, so samples are used twice or never",
+        fix=_FIX_ORDER,
+        at=loader.place,
+        ranks=mismatch.ranks,
+    )
+
+
+def _judge_by_hand(case: Case, together: list[Pair], same: SketchedStep | None) -> Result:
+    """Without a loader, compare the rows that the DDP models are given, and the gradients that ranks compute."""
+    rows = {rank.rank: _given(rank) for rank in case.observed}
+    known = [pair for pair in together if rows.get(pair[0]) and rows.get(pair[1])]
+    overlapping = [pair for pair in known if overlap(rows[pair[0]], rows[pair[1]])[0] >= 2]
+    if same and not overlapping:
+        return warned(
+            f"all {case.observed.world_size} ranks computed the same gradients from equal weights at each of {same.nth} steps, "
+            "and reduced them: they train on the same samples, as if their environments or generators had the same seed",
+            fix=_FIX_BY_HAND,
+            at=same.at,
+        )
+    if not known:
+        return not_applicable("the script trains from no DataLoader, and gives no stored samples to a DDP model")
+    if not overlapping:
+        return passed("no two ranks gave their DDP model the same rows")
+    left, right = (set(rows[rank]) for rank in overlapping[0])
+    twins = local_rank_twins(case, overlapping)
+    return failed(
+        f"{pairs_text(overlapping)} gave their DDP model the same rows: {len(left & right)} of {min(len(left), len(right))}"
+        f"{_TWINS if twins else ''}",
+        fix=_FIX_TWINS if twins else _FIX_BY_HAND,
+        at=next((each.at for each in case.observed.of(TrainingForward) if each.at), None),
+    )
+
+
+def _given(rank: RankObserved) -> list[int]:
+    """Return the rows given to the rank's first DDP model; none if they may not come from stored data."""
+    forwards = [each for each in rank.of(TrainingForward) if each.loader is None and each.model == 0 and each.rows]
+    batches = [each.rows or () for each in forwards]
+    drawn = sum(bool(each.loop_drew) for each in forwards[1:])
+    if len(set(batches)) < 3 or 2 * drawn >= len(forwards) - 1 or any(len(set(rows)) < len(rows) for rows in batches):
+        return []
+    return _until_repeated(batches[1:])  # the first may be a warm-up that all ranks make
+
+
+def _until_repeated(batches: list[tuple[int, ...]]) -> list[int]:
+    """Return the rows of all batches, or of those before the first that repeats one if they are several: later epochs repeat all."""
+    rows: list[int] = []
+    for number, batch in enumerate(batches):
+        if number >= _MIN_BATCHES and set(batch) & set(rows):
+            break
+        rows.extend(batch)
+    return rows
+
+
+_MIN_SHARE = 0.02
+_SLICED = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonSamples:
+    """What two ranks have in common: `common` of the `of` samples of the rank with fewer, first in this epoch."""
+
+    common: int
+    of: int
+    epoch: int
+    by: str  # index or content
+
+    @property
+    def is_overlap(self) -> bool:
+        return self.common >= 2
+
+
+def compare(case: Case, left: Loader, right: Loader) -> CommonSamples | None:
+    """Return what the epochs of two ranks have in common; None if that cannot be decided."""
+    found = [_compare_epoch(case, left, right, *epochs) for epochs in shared_epochs(left, right)]
+    decided = [each for each in found if each is not None]
+    return next((each for each in decided if each.is_overlap), decided[0] if decided else None)
+
+
+def compare_all(case: Case, by_rank: Mapping[int, Loader]) -> dict[Pair, CommonSamples]:
+    """Return what pairs of ranks with this loader have in common, as far as it can be decided."""
+    both = [pair for pair in pairs(case, by_rank) if set(pair) <= by_rank.keys()]
+    found = {pair: compare(case, by_rank[pair[0]], by_rank[pair[1]]) for pair in both}
+    return {pair: each for pair, each in found.items() if each is not None}
+
+
+def pairs_with_the_same(case: Case) -> list[Pair]:
+    """Return the pairs of ranks that trained on the same samples."""
+    compared = [compare_all(case, by_rank) for by_rank in training_loaders(case)]
+    return [pair for each in compared for pair, common in each.items() if common.is_overlap]
+
+
+def overlap(left: Sequence[object], right: Sequence[object], *, unique: bool = False) -> tuple[int, int]:
+    """
+    Return how many of how many samples are in both; none if that may be chance.
+
+    Independent draws from one pool have about twice as much in common as each has repetitions, with a spread of about the square root.
+    So do rows that are equal by nature. If samples are `unique` and neither side repeats one, nothing in common is chance.
+    """
+    ours, theirs = set(left), set(right)
+    fewer = min(len(ours), len(theirs))
+    common = len(ours & theirs)
+    repeated = max(len(left) - len(ours), len(right) - len(theirs))
+    by_chance = 0.0 if unique and not repeated else 2 * (repeated + 2 * repeated**0.5 + 3)
+    is_the_same = list(left) == list(right)
+    return (common, fewer) if is_the_same or common > max(by_chance, _MIN_SHARE * fewer) else (0, fewer)
+
+
+def _compare_epoch(case: Case, left: Loader, right: Loader, ours: Epoch, theirs: Epoch) -> CommonSamples | None:
+    if not (ours.trained or theirs.trained):
+        return None
+    first, second = _without_padding(ours), _without_padding(theirs)
+    lone = len(first) == 1 or len(second) == 1
+    indices, others = indices_of(first), indices_of(second)
+    random = drew_random(case, left) or drew_random(case, right)
+    by_content = _by_content(first, second)
+    if left.data == right.data and indices is not None and others is not None:
+        common, of = overlap(indices, others, unique=_draws_once(left, min(len(indices), len(others))))
+        if common and random is not True and _contradicted(first, second):
+            common = 0  # the same indices are other samples on each rank
+        by, same_order = "index", indices == others
+    elif by_content is not None and not (random and not by_content[0]):
+        (common, of), by, same_order = by_content, "content", rows_of(first) == rows_of(second)
+    else:
+        return None
+    if lone and common < 0.5 * of:
+        common = 0  # the second round of a small data set is nothing but padding
+    if common and same_order and _sliced(case, left, right, ours, theirs):
+        common = 0
+    if common:  # count the last batch too
+        samples = [indices_of(epoch.batches) if by == "index" else rows_of(epoch.batches) for epoch in (ours, theirs)]
+        common, of = _count(*(set(each or ()) for each in samples))
+    return CommonSamples(common=common, of=of, epoch=ours.number, by=by)
+
+
+def _count(ours: Set[int], theirs: Set[int]) -> tuple[int, int]:
+    return len(ours & theirs), min(len(ours), len(theirs))
+
+
+def _draws_once(loader: Loader, count: int) -> bool:
+    """Return whether a sampler that has repeated nothing in `count` draws never repeats anything."""
+    sampling, length = loader.info.sampling, loader.info.length or 0
+    if sampling.replacement:
+        return False
+    known = {"DistributedSampler", "SequentialSampler"} & set(loader.info.samplers)
+    # With replacement, about three samples would have been repeated by now.
+    return sampling.replacement is not None or bool(known) or count * count >= 6 * length
+
+
+def _without_padding(epoch: Epoch) -> list[Batch]:
+    """Leave out an epoch's last batch, which may repeat samples so that all ranks have equally many."""
+    return epoch.batches[:-1] if epoch.exhausted and len(epoch.batches) > 1 else epoch.batches
+
+
+def _by_content(first: Sequence[Batch], second: Sequence[Batch]) -> tuple[int, int] | None:
+    shapes = {batch.shape for batch in (*first, *second) if batch.rows}
+    ours, theirs = rows_of(first), rows_of(second)
+    if not ours or not theirs or (len(shapes) > 1 and not set(ours) & set(theirs)):
+        return None
+    return overlap(ours, theirs)
+
+
+def _contradicted(first: Sequence[Batch], second: Sequence[Batch]) -> bool:
+    """Return whether most samples with the same index have other contents."""
+    ours, theirs = _by_index(first), _by_index(second)
+    comparable = [index for index in ours.keys() & theirs.keys() if ours[index][1] == theirs[index][1]]
+    equal = sum(ours[index] == theirs[index] for index in comparable)
+    return bool(comparable) and equal < len(comparable) / 2
+
+
+def _by_index(batches: Sequence[Batch]) -> dict[int, tuple[int, int | None]]:
+    return {
+        index: (row, batch.shape)
+        for batch in batches
+        if batch.rows and batch.indices and len(batch.rows) == len(batch.indices)
+        for index, row in zip(batch.indices, batch.rows, strict=True)
+    }
+
+
+def _sliced(case: Case, left: Loader, right: Loader, ours: Epoch, theirs: Epoch) -> bool:
+    """Return whether both load the same batches, but each trains on a part of them only."""
+    mine, others = _fed(case, left, ours), _fed(case, right, theirs)
+    if not mine or not others:
+        return False
+    common, of = overlap([row for rows in mine for row in rows], [row for rows in others for row in rows])
+    if common > of / 2:
+        return False
+    batches = [len(batch.rows) for batch in ours.batches if batch.rows]
+    given = sum(map(len, mine)) / len(mine)
+    fewer_rows = bool(batches) and given < _SLICED * sum(batches) / len(batches)
+    return fewer_rows or ours.forwards < _SLICED * (ours.fetched - 1)
+
+
+def _fed(case: Case, loader: Loader, epoch: Epoch) -> list[tuple[int, ...]]:
+    """Return the rows of each batch that the model was given in this epoch."""
+    forwards = case.observed.ranks[loader.rank].of(TrainingForward)
+    return [
+        each.rows for each in forwards if each.rows and (each.loader, each.epoch) == (loader.info.loader, epoch.number)
+    ]
+
+
+_MIN_SAMPLES = 3
+_FIX_SHARE = (
+    "Leave out `num_replicas` and `rank`: DistributedSampler(data) takes them from the process group; or pass dist.get_world_size() "
+    "and dist.get_rank()."
+)
+_FIX_SEED = (
+    "Pass the same `seed` on every rank: a constant, or a number that rank 0 broadcasts; not one from the clock, the process id or "
+    "the rank. The sampler itself gives each rank another part."
+)
+_FIX_EPOCH = "Call `sampler.set_epoch(epoch)` with the same number on every rank."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """What shows that an index is not the same sample on two ranks."""
+
+    ranks: tuple[int, int]
+    moved: tuple[int, int] | None  # the indices of one sample on both ranks; None if the ranks have no sample in common
+    count: int  # of the samples, or of the indices, that show it
+
+
+def find_mismatch(case: Case, by_rank: Mapping[int, Loader]) -> Mismatch | None:
+    """Return the first two ranks on which indices are other samples; None if there are none, or if that cannot be decided."""
+    ranks = [rank for rank, loader in sorted(by_rank.items()) if _is_divided(loader)]
+    rows = {rank: _rows(by_rank[rank]) for rank in ranks if drew_random(case, by_rank[rank]) is not True}
+    for left, right in pairs(case, by_rank):
+        if left in rows and right in rows:
+            ours, theirs = by_rank[left].info, by_rank[right].info
+            alike = (ours.data, ours.length) == (theirs.data, theirs.length)
+            replicas = ours.sampling.num_replicas or 1
+            found = _compare((left, right), rows[left], rows[right], replicas) if alike else None
+            if found:
+                return found
+    return None
+
+
+def _is_divided(loader: Loader) -> bool:
+    replicas = loader.info.sampling.num_replicas
+    return "DistributedSampler" in loader.info.samplers and replicas is not None and replicas > 1
+
+
+def _rows(loader: Loader) -> dict[int, set[int]]:
+    """Return the contents that each index had."""
+    found: dict[int, set[int]] = {}
+    for epoch in loader.epochs.values():
+        for batch in epoch.batches:
+            if batch.rows and batch.indices and len(batch.rows) == len(batch.indices):
+                for index, row in zip(batch.indices, batch.rows, strict=True):
+                    found.setdefault(index, set()).add(row)
+    return found
+
+
+def _compare(
+    ranks: tuple[int, int], ours: Mapping[int, set[int]], theirs: Mapping[int, set[int]], replicas: int
+) -> Mismatch | None:
+    """Compare what the indices of both ranks had, or else the contents that both had: these may occur twice in right data too."""
+    if any(len(rows) > 1 for mine in (ours, theirs) for rows in mine.values()):
+        return None  # samples are not the same in every epoch, as with augmentation
+    both = ours.keys() & theirs.keys()
+    other = [index for index in both if ours[index] != theirs[index]]
+    if both and 2 * len(other) <= len(both):
+        return None
+    left, right = _indices(ours), _indices(theirs)
+    shared = sorted(left.keys() & right.keys(), key=lambda row: left[row])
+    moved = [(left[row], right[row]) for row in shared if left[row] != right[row]]
+    meet = len(left) < len(ours) or len(right) < len(theirs)  # equal contents on one rank
+    proven = len(other) >= _MIN_SAMPLES or not (meet or _may_be_twins(moved, len(ours), replicas))
+    if proven and len(moved) >= _MIN_SAMPLES and 2 * len(moved) > len(shared):
+        return Mismatch(ranks=ranks, moved=moved[0], count=len(moved))
+    if len(both) >= 2 * _MIN_SAMPLES and set().union(*ours.values()).isdisjoint(set().union(*theirs.values())):
+        return Mismatch(ranks=ranks, moved=None, count=len(both))
+    return None
+
+
+def _may_be_twins(moved: Sequence[tuple[int, int]], length: int, replicas: int) -> bool:
+    """
+    Return whether contents at other indices on each rank may be samples that occur twice in the data.
+
+    In data that is repeated, twins are as far apart everywhere. Of data in another order, a rank with `length` samples shares about
+    one of `replicas` with another rank; half of that is asked for.
+    """
+    distances = {abs(index - other) for index, other in moved}
+    return len(distances) < 2 or 2 * replicas * len(moved) < length
+
+
+def _indices(rows: Mapping[int, set[int]]) -> dict[int, int]:
+    """Return the index of each content that only one index has."""
+    found: dict[int, list[int]] = {}
+    for index, contents in rows.items():
+        for row in contents:
+            found.setdefault(row, []).append(index)
+    return {row: indices[0] for row, indices in found.items() if len(indices) == 1}
+
+
+def wrong_setting(loaders: Sequence[Loader], size: int) -> tuple[str, str]:
+    """Return the evidence, to follow a sentence, and the fix, for two ranks of a group of `size`; empty without such a sampler."""
+    if any("DistributedSampler" not in loader.info.samplers for loader in loaders):
+        return "", ""
+    first, second = (loader.info.sampling for loader in loaders)
+    ranks = [loader.rank for loader in loaders]
+    if first.num_replicas is not None and first.num_replicas != size:
+        of = f"num_replicas={first.num_replicas}, but {size} ranks train together"
+        both = f" (ranks {ranks[0]} and {ranks[1]} both have rank={first.rank})" if first.rank == second.rank else ""
+        return f"; its sampler has {of}{both}", _FIX_SHARE
+    if first.rank is not None and first.rank == second.rank:
+        return f"; its sampler has rank={first.rank} on both", _FIX_SHARE
+    if first.shuffle and first.seed != second.seed:
+        return (
+            f"; its sampler has seed={first.seed} on rank {ranks[0]} and seed={second.seed} on rank {ranks[1]}",
+            _FIX_SEED,
+        )
+    marks = [{number: epoch.marks for number, epoch in loader.epochs.items()} for loader in loaders]
+    for number in sorted(marks[0].keys() & marks[1].keys()):
+        if first.shuffle and marks[0][number] != marks[1][number]:
+            return f"; set_epoch got other numbers on rank {ranks[0]} than on rank {ranks[1]}", _FIX_EPOCH
+    return "", _FIX_SHARE

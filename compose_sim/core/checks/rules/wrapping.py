@@ -1,0 +1,303 @@
+"""Judge whether DistributedDataParallel sees the whole model: its calls, its parameters and its statistics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from compose_sim.core.checks import DDP_MODEL, Case, Result, check, failed, not_applicable, passed, report_place, warned
+from compose_sim.core.checks.replica_diff import Difference, compare
+from compose_sim.core.checks.rules.copies import evaluations
+from compose_sim.core.checks.rules.gradients import FIX_GATHER
+from compose_sim.core.checks.sketches import optimizers
+from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_32_BIT
+from compose_sim.core.checks.wording import names_text, ranks_text, where
+from compose_sim.core.units import format_count
+from compose_sim.node.records.models import (
+    DdpModel,
+    LocalBatchNorm,
+    OptimizerStep,
+    RunningStatistics,
+    SteppedModel,
+    UnusedParameters,
+)
+from compose_sim.node.records.process_groups import Collective, DdpForward
+from compose_sim.node.records.replays import RecordedModels
+
+
+@check("wrapper-bypassed", "Is the model called through its DDP wrapper?", DDP_MODEL)
+def wrapper_bypassed(case: Case) -> Result:
+    """Look for steps with gradients for which the wrapper was not called, and after which ranks differ."""
+    steps = case.observed.of(OptimizerStep)
+    graded = [(step, model) for step in steps for model in step.models if model.graded]
+    if not graded:
+        return not_applicable("no optimizer stepped a DistributedDataParallel model")
+    around = [(step, model) for step, model in graded if not model.forwards]
+    beside = [(step, model) for step, model in graded if _is_beside(case, step, model)]
+    different: dict[tuple[int, int], Difference] = {}
+    for comparison in compare(case.observed):
+        for each in comparison.different:
+            if each.model is not None and each.nth:
+                different.setdefault((comparison.optimizer, each.model), each)
+    for step, model in [*around, *beside]:
+        difference = different.get((step.optimizer, model.ddp))
+        if difference and difference.nth >= step.nth:
+            return _went_around(case, step, model, difference)
+    if around:
+        return passed("gradients that the wrapper did not reduce are nevertheless equal on all ranks")
+    return passed("the wrapper was called before every sampled step")
+
+
+def _is_beside(case: Case, step: OptimizerStep, model: SteppedModel) -> bool:
+    """Return whether a separate backward pass went through the model but not the wrapper, which was also called."""
+    alone = len(step.models) == 1 and not (
+        any(each.optimizer for each in case.observed.of(OptimizerStep))
+        or any(each.ddp for each in case.observed.of(DdpModel))
+    )
+    return alone and 0 < model.forwards < step.backwards and not step.retained
+
+
+def _went_around(case: Case, step: OptimizerStep, model: SteppedModel, difference: Difference) -> Result:
+    if model.forwards:
+        what = f"{step.backwards} backward passes followed {format_count(model.forwards, 'call')} of the wrapper"
+    else:
+        what = f"the DistributedDataParallel wrapper was not called, but {model.graded} of its parameters had gradients"
+    return failed(
+        f"before step {step.nth} {what}: nothing reduced them, and {difference} differs ({difference.who})",
+        fix="Call the wrapper: `ddp_model(inputs)`, not `ddp_model.module(inputs)` or the model inside it. If the loss comes from "
+        "another method, let forward call that method, so that the wrapper's forward runs before each backward.",
+        at=step.at,
+        ranks=sorted(case.observed.ranks),
+    )
+
+
+Change = tuple[
+    OptimizerStep, SteppedModel, str, Sequence[str]
+]  # how parameters came to be in the model, and their names
+
+
+@check("params-after-wrap", "Are the parameters those that DDP wrapped?", DDP_MODEL)
+def params_after_wrap(case: Case) -> Result:
+    """Look for parameters that are trained under a DDP model but were not in the model, or not as such, when it was wrapped."""
+    if not any(step.models for step in case.observed.of(OptimizerStep)):
+        return not_applicable("no optimizer stepped a DistributedDataParallel model")
+    changes = list(_changes(case))
+    left_out = _left_out(case)
+    if left_out:
+        return left_out
+    if not changes and any(each.ranks and not each.covered for each in case.observed.of(RecordedModels)):
+        return not_applicable("the optimizer trains parameters that are in no DistributedDataParallel model")
+    if not changes:
+        return passed("all trained parameters are those that DistributedDataParallel wrapped")
+    comparisons = compare(case.observed)
+    different = {(each.model, each.name) for comparison in comparisons for each in comparison.different}
+    for step, model, how, names in changes:
+        differing = [name for name in names if (model.ddp, name) in different]
+        if differing:
+            return _changed(case, (step, model, how, differing), f"and {differing[0]} differs between ranks")
+    if case.verdict != "passed":
+        replaced = next((each for each in changes if each[2] == "replaced"), None)
+        if replaced:
+            return _changed(case, replaced, "and DistributedDataParallel waits for the old ones")
+        return not_applicable("parameters changed after wrapping, but the run ended before ranks could be compared")
+    if not any(comparison.samples for comparison in comparisons):
+        return not_applicable("parameters changed after wrapping, but there is no later step at which to compare ranks")
+    return passed("parameters changed after wrapping, but are equal on all ranks")
+
+
+def _left_out(case: Case) -> Result | None:
+    """Find parameters that an optimizer was not given because it was built before they took the place of others."""
+    sampled: dict[int, list[OptimizerStep]] = {}
+    for step in case.observed.ranks[0].of(OptimizerStep):
+        if step.models:
+            sampled.setdefault(step.optimizer, []).append(step)
+    for steps in sampled.values():
+        names = steps[-1].left_out
+        if names and len(steps) >= MIN_STEPS and all(step.left_out == names for step in steps):
+            return failed(
+                f"no optimizer holds {names_text(names)}, with gradients before each of {len(steps)} steps, and {steps[-1].type} "
+                "holds as many parameters that no module has any longer: it was built before a layer was replaced",
+                fix="Build the optimizer last: replace layers and wrap the model first, then give `model.parameters()` to the "
+                "optimizer.",
+                at=steps[-1].at,
+            )
+    return None
+
+
+def _changes(case: Case) -> Iterator[Change]:
+    for step in case.observed.of(OptimizerStep):
+        for model in step.models:
+            for how, names in (("added", model.new), ("replaced", model.replaced), ("unfrozen", model.unfrozen)):
+                if names:
+                    yield step, model, how, names
+
+
+def _changed(case: Case, change: Change, consequence: str) -> Result:
+    step, model, how, names = change
+    wrapped = (each.at for each in case.observed.of(DdpModel) if (each.rank, each.ddp) == (step.rank, model.ddp))
+    were, gradients = ("were", "their gradients") if len(names) > 1 else ("was", "its gradient")
+    return failed(
+        f"{names_text(names)} {were} {how} after DistributedDataParallel wrapped the model{where(next(wrapped, None))}: "
+        f"nothing reduces {gradients}, {consequence}",
+        fix="Build, replace, freeze and unfreeze first, then wrap: `model = DistributedDataParallel(model)` as the last step "
+        "before the optimizer. After a later change, wrap the inner model again (`DistributedDataParallel(model.module)`).",
+        at=step.at,
+        ranks=sorted(case.observed.ranks),
+    )
+
+
+UNFINISHED = "Expected to have finished reduction in the prior iteration"
+_INDICES = re.compile(r"did not receive grad for rank (\d+): ((?:[\w.]+,? )*[\w.]+)")
+_FIX_UNUSED = (
+    "Use all of the model in the loss, or freeze what it does not use (`requires_grad_(False)` before wrapping). If a part is "
+    "intentionally left out in some steps: `DistributedDataParallel(model, find_unused_parameters=True)`."
+)
+
+
+@check("unused-params", "Does every parameter under DDP get a gradient?", DDP_MODEL)
+def unused_params(case: Case) -> Result:
+    """Look for parameters that a whole backward pass left without a gradient, and for DDP's own error."""
+    models = {(each.rank, each.ddp): each for each in case.observed.of(DdpModel)}
+    unused = list(case.observed.of(UnusedParameters))
+    if unused:
+        return _explained(_unused(unused), case)
+    complaint = _complaint(case)
+    if complaint and any(model.replaced for step in case.observed.of(OptimizerStep) for model in step.models):
+        return not_applicable("DDP waits for parameters that the model no longer has: see params-after-wrap")
+    if complaint:
+        return _explained(_waited(_names(complaint, models), case), case)
+    if not case.observed.first(DdpForward):
+        return not_applicable("no DistributedDataParallel model was called to train")
+    if all(each.find_unused or each.static_graph for each in models.values()):
+        return passed("DistributedDataParallel looks for unused parameters itself")
+    return passed("every parameter that DistributedDataParallel waits for got a gradient")
+
+
+def _unused(found: list[UnusedParameters]) -> Result:
+    first = found[0]
+    ranks = sorted({each.rank for each in found})
+    return failed(
+        f"{first.count} of the parameters that DistributedDataParallel waits for got no gradient from backward on "
+        f"{ranks_text(ranks)}: {names_text(first.names, first.count)}",
+        fix=_FIX_UNUSED,
+        at=first.at,
+        ranks=ranks,
+    )
+
+
+def _explained(result: Result, case: Case) -> Result:
+    """Name the gather that returns no gradient, if there is one: what only it uses has none."""
+    gathered = next((each for each in case.observed.of(Collective) if each.detaches), None)
+    if gathered is None:
+        return result
+    detail = f"{result.detail}; {gathered.op} is given a tensor that requires a gradient, and returns one that has none"
+    return replace(result, detail=detail, fix=FIX_GATHER, place=report_place(gathered.at) or result.place)
+
+
+def _complaint(case: Case) -> str:
+    """Return DDP's error when it starts a forward pass while a reduction has not ended; "" if there was none."""
+    texts = [case.evidence, *("\n".join(lines) for _, lines in sorted(case.logs.items()))]
+    return next((text for text in texts if UNFINISHED in text), "")
+
+
+def _names(complaint: str, models: dict[tuple[int, int], DdpModel]) -> str:
+    """Return the parameters that the error lists; indices become names if there is only one model."""
+    found = _INDICES.search(complaint)
+    if not found:
+        return ""
+    listed = found[2].replace(",", "").split()
+    names = next(iter(models.values())).names
+    if len({index for _, index in models}) == 1 and all(each.isdecimal() and int(each) < len(names) for each in listed):
+        listed = [names[int(each)] for each in listed]
+    return names_text(listed)
+
+
+def _waited(names: str, case: Case) -> Result:
+    forward = case.observed.last(DdpForward)
+    return failed(
+        "DistributedDataParallel waited for gradients of parameters that got none in the previous backward pass"
+        f"{f': {names}' if names else ''}",
+        fix=_FIX_UNUSED,
+        at=forward.at if forward else None,
+    )
+
+
+@check("batchnorm-local", "Does BatchNorm normalize by the whole batch?")
+def batchnorm_local(case: Case) -> Result:
+    """Look for BatchNorm modules in training mode in a DDP model of several ranks."""
+    apart = _apart(case) or _own_statistics(case)
+    if apart:
+        return apart
+    models = {(each.rank, each.ddp): each for each in case.observed.of(DdpModel)}
+    if not models:
+        return not_applicable("no model was wrapped in DistributedDataParallel")
+    shared = {key: each for key, each in models.items() if len(each.ranks) > 1}
+    if not shared:
+        return not_applicable("every DistributedDataParallel model has only one rank, so its batch is the whole batch")
+    found = next((each for each in case.observed.of(LocalBatchNorm) if (each.rank, each.ddp) in shared), None)
+    if found is None:
+        if not case.observed.first(DdpForward):
+            return not_applicable("no DistributedDataParallel model was called to train")
+        return passed("no DistributedDataParallel model takes BatchNorm statistics from one rank's batch")
+    model = shared[found.rank, found.ddp]
+    names = (
+        f"BatchNorm {found.names[0]} and {found.count - 1} more normalize"
+        if found.count > 1
+        else f"BatchNorm {found.names[0]} normalizes"
+    )
+    return warned(
+        f"{names} by the batch of each of the {len(model.ranks)} ranks alone, and only the running statistics of rank "
+        f"{model.ranks[0]} are saved",
+        fix="Convert the model before wrapping it: `model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)` (GPUs only), or "
+        "use GroupNorm or LayerNorm. If each rank has a large batch, it is common to leave BatchNorm as it is.",
+        at=model.at,
+    )
+
+
+def _apart(case: Case) -> Result | None:
+    """Find running statistics that differ between ranks that evaluate equal weights, outside DistributedDataParallel."""
+    for each in evaluations(case.observed):
+        parameters, statistics = each.held("parameter"), each.held("buffer")
+        names = [name for name, held in statistics[min(statistics)].items() if held]
+        different = [name for name in names if len({mine[name] for mine in statistics.values()}) > 1]
+        if (
+            each.first.wrapped
+            or not different
+            or any(held != parameters[min(parameters)] for held in parameters.values())
+        ):
+            continue
+        return warned(
+            f"after step {each.first.steps} {ranks_text(each.by_rank)} evaluate a {each.first.type} with equal weights but different "
+            f"running statistics ({names_text(different)}): each rank has only seen its own samples, and predicts something else",
+            fix="Average the running statistics over the ranks before evaluation: `dist.all_reduce(buffer)` and divide by the "
+            "number of ranks, for each running_mean and running_var; or use GroupNorm or LayerNorm.",
+            at=each.first.at,
+            ranks=sorted(each.by_rank),
+        )
+    return None
+
+
+def _own_statistics(case: Case) -> Result | None:
+    """Find statistics of the script's own that differ between ranks which train one model together."""
+    kept: dict[tuple[int, str, int], dict[int, RunningStatistics]] = {}
+    for each in case.observed.of(RunningStatistics):
+        kept.setdefault((each.number, each.type, each.size), {})[each.rank] = each
+    together = {frozenset(found.ranks) for each in optimizers(case.observed) for found in each.reductions}
+    for by_rank in kept.values():
+        ranks = next((group & by_rank.keys() for group in together if len(group & by_rank.keys()) > 1), frozenset())
+        means = [by_rank[rank].mean for rank in sorted(ranks)]
+        spread = max((max(each) - min(each) for each in zip(*means, strict=False)), default=0.0)
+        if spread <= ROUNDING_32_BIT * max((abs(value) for mean in means for value in mean), default=0.0):
+            continue
+        first = by_rank[min(ranks)]
+        shown = ", ".join(f"{by_rank[rank].mean[0]:.3g} on rank {rank}" for rank in sorted(ranks))
+        return warned(
+            f"{ranks_text(ranks)} train one model, but each keeps a {first.type} of its own samples: its mean begins with {shown} at "
+            "the second step, so the same input is another one on each rank, and only the statistics of one are saved",
+            fix="Update them with the samples of all ranks: add up the count, the sum and the sum of squares with "
+            "`dist.all_reduce` first. If each rank is meant to have its own, as it may for rewards, leave them.",
+            at=first.at,
+            ranks=sorted(ranks),
+        )
+    return None

@@ -1,0 +1,261 @@
+"""Read the source of a script: lines that are often wrong, imported modules, and folders added to `sys.path`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from compose_sim.core.report.places import Hint, Place
+
+_COLLECTIVES = {
+    *(
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "reduce_scatter_tensor",
+        "all_to_all_single",
+    ),
+    *(
+        "all_to_all",
+        "broadcast",
+        "broadcast_object_list",
+        "reduce",
+        "gather",
+        "gather_object",
+        "barrier",
+        "reduce_scatter",
+    ),
+}
+NORM_OF_SHARDS = "scales gradients by the norm of the rank's own shards, and reduces nothing"
+_NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
+_MODULES = {"dist", "distributed", "c10d"}
+_MAX_NODES = 100  # of the syntax tree of a condition, which is quoted; Python cannot print a deep one
+_OF_ONE_RANK = ("rank", "is_main", "is_master", "is_chief")
+_SET_EPOCH_THEMSELVES = ("lightning", "pytorch_lightning", "accelerate", "transformers", "ignite")
+
+
+def find_hints(sources: Mapping[str, str]) -> list[Hint]:
+    """Return what to look at in these files, by line; a file that is no Python is left out."""
+    trees = {file: tree for file, text in sources.items() if (tree := parsed(text))}
+    found = [
+        (file, line, text)
+        for file, tree in trees.items()
+        for line, text in (*_shuffles(tree), *_on_one_rank(tree), *_early_cuda(tree), *_loads(tree), *_set_orders(tree))
+    ]
+    found += [(file, line, text) for file, tree in trees.items() for line, text in _norms_of_shards(tree)]
+    found += _same_order(trees, sources)
+    in_order = sorted(set(found), key=lambda each: (list(sources).index(each[0]), each[1]))
+    return [Hint(place=Place(file=file, line=line), text=text) for file, line, text in in_order]
+
+
+def parsed(text: str) -> ast.Module | None:
+    """Return the syntax tree; None if the text is no Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def imported_names(text: str) -> list[str]:
+    """Return the modules that a file imports, as far as its text shows."""
+    tree = parsed(text)
+    found: list[str] = []
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            found += [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def uses_hashes(sources: Mapping[str, str]) -> bool:
+    """Return whether a file makes a set or calls `hash`: strings hash differently in each process, and so sets have another order."""
+    for tree in filter(None, map(parsed, sources.values())):
+        members = {id(each) for node in ast.walk(tree) if isinstance(node, ast.Compare) for each in node.comparators}
+        if any(name in ("set", "frozenset", "hash") and isinstance(call.func, ast.Name) for name, call in _calls(tree)):
+            return True
+        if any(isinstance(node, (ast.Set, ast.SetComp)) and id(node) not in members for node in ast.walk(tree)):
+            return True
+    return False
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Yield each call with the last part of the name that is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield _name(node.func), node
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _given(call: ast.Call, name: str) -> ast.expr | None:
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def _is(node: ast.expr | None, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def _shuffles(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for name, call in _calls(tree):
+        sampler = _given(call, "sampler")
+        if name == "DataLoader" and _is(_given(call, "shuffle"), True) and sampler and not _is(sampler, None):
+            yield call.lineno, "shuffle=True beside a sampler raises ValueError; DistributedSampler shuffles by itself"
+
+
+def _same_order(trees: Mapping[str, ast.Module], sources: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
+    calls = [(file, name, call) for file, tree in trees.items() for name, call in _calls(tree)]
+    libraries = {each.partition(".")[0] for text in sources.values() for each in imported_names(text)}
+    if any(name == "set_epoch" for _, name, _ in calls) or libraries & set(_SET_EPOCH_THEMSELVES):
+        return
+    for file, name, call in calls:
+        if name == "DistributedSampler" and not _is(_given(call, "shuffle"), False):
+            yield file, call.lineno, "no set_epoch is called, so each epoch has the same order"
+
+
+def _on_one_rank(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Find collectives under `if rank == 0:` whose other branch has no such collective."""
+    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _chooses_one_rank(node.test)]
+    # `if rank != 0: barrier()` and later `if rank == 0: barrier()` let one rank go first.
+    barriers = sum(name == "barrier" for node in branches for name, _ in _collectives(node.body))
+    for node in branches:
+        other = {name for name, _ in _collectives(node.orelse)}
+        for name, call in _collectives(node.body):
+            if name not in other and not (name == "barrier" and barriers > 1):
+                yield (
+                    call.lineno,
+                    f"{name} is called under `if {ast.unparse(node.test)}:`; the other ranks never call it",
+                )
+
+
+def _chooses_one_rank(test: ast.expr) -> bool:
+    nodes = [*ast.walk(test)]
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and len(nodes) < _MAX_NODES:
+        return any(map(_chooses_one_rank, test.values))
+    names = [_name(node).lower() for node in nodes if isinstance(node, (ast.Name, ast.Attribute))]
+    compares = isinstance(test, ast.Compare) and any(isinstance(each, ast.Constant) for each in test.comparators)
+    is_flag = isinstance(test, (ast.Name, ast.Attribute, ast.Call))
+    ranks = [name for name in names if any(word in name for word in _OF_ONE_RANK)]
+    return bool(ranks) and len(nodes) < _MAX_NODES and (compares or (is_flag and not names[0].endswith("rank")))
+
+
+def _collectives(body: list[ast.stmt]) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the collectives over all ranks that these statements call themselves."""
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        for name, call in _calls(statement):
+            of_module = isinstance(call.func, ast.Attribute) and _name(call.func.value) in _MODULES
+            if name in _COLLECTIVES and of_module and _given(call, "group") is None:
+                yield name, call
+
+
+def _early_cuda(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Find `.cuda()` and `.to("cuda")` above `set_device` in one body."""
+    for scope in ast.walk(tree):
+        if not isinstance(scope, (ast.Module, ast.FunctionDef)):
+            continue
+        calls = sorted(
+            ((name, call) for statement in scope.body if not isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+             for name, call in _calls(statement)),
+            key=lambda each: each[1].lineno,
+        )  # fmt: skip
+        chosen = next((call.lineno for name, call in calls if name == "set_device"), 0)
+        for name, call in calls:
+            first = call.args[0] if call.args else None
+            moves = (name == "cuda" and not call.args) or (
+                name == "to" and isinstance(first, ast.Constant) and first.value == "cuda"
+            )
+            if moves and isinstance(call.func, ast.Attribute) and call.lineno < chosen:
+                yield call.lineno, f"moved to the first GPU of the node: set_device is called only in line {chosen}"
+
+
+def _loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for name, call in _calls(tree):
+        is_torchs = isinstance(call.func, ast.Attribute) and _name(call.func.value) == "torch"
+        if name == "load" and is_torchs and len(call.args) < 2 and _given(call, "map_location") is None:
+            yield call.lineno, "torch.load without map_location puts tensors on the GPU that saved them"
+
+
+def _set_orders(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Find `enumerate(set(names))`: Python gives each process another order of strings."""
+    for name, call in _calls(tree):
+        first = call.args[0] if call.args and name == "enumerate" else None
+        if isinstance(first, (ast.Set, ast.SetComp)) or (isinstance(first, ast.Call) and _name(first.func) == "set"):
+            yield (
+                call.lineno,
+                "a set of strings has another order in each process; enumerate(sorted(…)) has the same on all ranks",
+            )
+
+
+def _norms_of_shards(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Find functions that scale gradients by the norm of a rank's own shards, and reduce nothing."""
+    for scope in ast.walk(tree):
+        if not isinstance(scope, ast.FunctionDef):
+            continue
+        calls = dict(reversed([(name, call.lineno) for name, call in _calls(scope)]))
+        has_gradients = any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in ast.walk(scope))
+        reduces = any(word in name for name in calls for word in ("reduce", "gather", "full_tensor", "redistribute"))
+        if "to_local" in calls and has_gradients and calls.keys() & _NORMS and calls.keys() & _SCALING and not reduces:
+            yield calls["to_local"], f"{scope.name} {NORM_OF_SHARDS}"
+
+
+_MAX_PARTS = 20  # of the expression of one folder
+_OF_ARGUMENT = ("Path", "PurePath", "str", "fspath", "abspath", "realpath", "normpath", "expanduser")
+
+
+def added_folders(text: str, file: str) -> list[str]:
+    """Return the arguments of `sys.path.insert` and `sys.path.append` in this file, relative ones below the working directory."""
+    found: list[str] = []
+    for node in ast.walk(parsed(text) or ast.Module([], [])):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            continue
+        if ast.unparse(node.func) in ("sys.path.insert", "sys.path.append"):
+            folder = _value(node.args[-1], file, _MAX_PARTS)
+            found += [folder] if folder else []
+    return list(dict.fromkeys(found))
+
+
+def _value(node: ast.expr, file: str, depth: int) -> str:
+    """Return the path that an expression of constants and `__file__` stands for; nothing for any other expression."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.Name) and node.id == "__file__":
+        return file
+    if not depth:
+        return ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return _joined([node.left, node.right], file, depth)
+    if isinstance(node, ast.Attribute) and node.attr == "parent":
+        return _parent(_value(node.value, file, depth - 1))
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "parents":
+        number = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        path = _value(node.value.value, file, depth - 1)
+        for _ in range(number + 1 if isinstance(number, int) and 0 <= number < _MAX_PARTS else 0):
+            path = _parent(path)
+        return path if isinstance(number, int) else ""
+    return _called(node, file, depth) if isinstance(node, ast.Call) else ""
+
+
+def _called(node: ast.Call, file: str, depth: int) -> str:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name in ("resolve", "absolute", "as_posix") and isinstance(node.func, ast.Attribute):
+        return _value(node.func.value, file, depth - 1)
+    if name == "join":
+        return _joined(node.args, file, depth)
+    argument = _value(node.args[0], file, depth - 1) if len(node.args) == 1 else ""
+    return _parent(argument) if name == "dirname" else argument if name in _OF_ARGUMENT else ""
+
+
+def _joined(nodes: list[ast.expr], file: str, depth: int) -> str:
+    parts = [_value(each, file, depth - 1) for each in nodes]
+    return str(PurePosixPath(*parts)) if parts and all(parts) else ""
+
+
+def _parent(path: str) -> str:
+    return str(PurePosixPath(path).parent) if path else ""

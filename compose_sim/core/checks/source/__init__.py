@@ -1,1 +1,0 @@
-"""Read the source of a script, as its syntax tree."""

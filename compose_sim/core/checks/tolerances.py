@@ -1,0 +1,17 @@
+"""How far numbers may differ, and how often something must be seen, before a check draws a conclusion from it.
+
+Tolerances are relative unless noted otherwise.
+"""
+
+from __future__ import annotations
+
+ROUNDING_64_BIT = 1e-6  # ratios of learning rates, which schedulers compute in Python
+ROUNDING_32_BIT = 1e-5  # one tensor of 32 bits on two ranks: reductions give them the same bits, or nearly
+ROUNDING_32_BIT_SUM = 1e-4  # sums of many numbers of 32 bits, such as atomic additions in another order
+ROUNDING_COMBINATION = 1e-3  # combinations of gradients of 32 bits, such as a weighted mean over ranks
+ROUNDING_16_BIT = 0.02  # gradients of 16 bits
+WHOLE_NUMBER = 1e-3  # absolute: a product of rounded numbers, such as a mean and a count, that should be whole
+LOSS_FACTOR = 0.01  # by which number a script multiplies or divides its loss
+
+MIN_STEPS = 3  # steps that must show the same; in one or two, it may be chance
+MIN_ELEMENTS = 4  # numbers of a tensor: the sketch of a smaller one fits too much

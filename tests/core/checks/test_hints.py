@@ -1,0 +1,84 @@
+"""Lines of a script that are often wrong, found before it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from compose_sim.core.checks.source import find_hints, imported_names, uses_hashes
+from tests.builders import ROOT
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("DataLoader(data, shuffle=True, sampler=sampler)", [1]),
+        ("DataLoader(data, shuffle=True)\nDataLoader(data, shuffle=True, sampler=None)", []),
+        ("if dist.get_rank() == 0:\n    dist.all_reduce(loss)", [2]),
+        ("if accelerator.is_main_process:\n    dist.barrier()", [2]),
+        ("if rank == 0 and step % 10 == 0:\n    dist.barrier()", [2]),
+        ("if rank == 0 or step % 10 == 0:\n    dist.barrier()", []),
+        ("if rank == 0:\n    dist.broadcast(a, 0)\nelse:\n    dist.broadcast(b, 0)", []),
+        ("if rank == 0:\n    dist.send(a, 1)\n    dist.all_reduce(a, group=first)", []),
+        ("if local_rank != 0:\n    dist.barrier()\nload()\nif local_rank == 0:\n    dist.barrier()", []),
+        ("if rank in members:\n    dist.all_reduce(a)\nif world_size == 1:\n    dist.barrier()", []),
+        ("model.cuda()\ntorch.cuda.set_device(local_rank)", [1]),
+        ("torch.cuda.set_device(local_rank)\nmodel.cuda()\nmodel.to('cuda')", []),
+        ("sampler = DistributedSampler(data)", [1]),
+        ("sampler = DistributedSampler(data)\nsampler.set_epoch(epoch)", []),
+        ("sampler = DistributedSampler(data, shuffle=False)", []),
+        ("import lightning.pytorch as pl\nsampler = DistributedSampler(data)", []),
+        ("torch.load(path)\ntorch.load(path, 'cpu')\ntorch.load(path, map_location='cpu')\njson.load(file)", [1]),
+        ("{name: i for i, name in enumerate(set(names))}\nenumerate(sorted(set(names)))", [1]),
+        ("no Python", []),
+        ("x = " + "-" * 200_000 + "1", []),  # on which Python's parser fails with MemoryError
+        ("if rank" + "+1" * 500 + " == 0:\n    dist.barrier()", []),
+    ],
+)
+def test_lines_to_look_at(source: str, lines: list[int]) -> None:
+    assert [hint.place.line for hint in find_hints({"train.py": source})] == lines
+
+
+CLIPS = """
+def clip(parameters, limit):
+    shards = [each.grad.to_local() for each in parameters]
+    total = torch.stack([each.norm() for each in shards]).norm()
+    {}
+    for each in shards:
+        each.mul_((limit / total).clamp(max=1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("reduces", "lines"), [("pass", [3]), ("dist.all_reduce(total)", []), ("total = reduced(total).full_tensor()", [])]
+)
+def test_a_norm_of_shards_is_noted_unless_it_is_reduced(reduces: str, lines: list[int]) -> None:
+    assert [hint.place.line for hint in find_hints({"train.py": CLIPS.format(reduces)})] == lines
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("names = list(set(names))", True),
+        ("for name in {each.parent for each in files}: pass", True),
+        ("seed = hash(name) % 1000", True),
+        ("store.set('own', 1)\nif name in {'a', 'b'}: hashlib.md5(name)", False),
+        ("no Python", False),
+    ],
+)
+def test_a_script_whose_ranks_need_hashes_of_their_own(source: str, expected: bool) -> None:
+    assert uses_hashes({"train.py": source}) is expected
+
+
+def test_an_epoch_may_be_set_in_another_file() -> None:
+    sources = {"train.py": "DistributedSampler(data)", "loop.py": "sampler.set_epoch(epoch)"}
+
+    assert not find_hints(sources)
+
+
+def test_imports_are_those_of_the_text() -> None:
+    assert imported_names("import a.b\nfrom c import d\nfrom . import e") == ["a.b", "c", "c.d", "e"]
+
+
+@pytest.mark.parametrize("name", ["train_ddp.py", "templates/init/train.py"])
+def test_our_own_templates_have_none(name: str) -> None:
+    assert not find_hints({name: (ROOT / name).read_text()})
