@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from compose_sim.core.checks.source import find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.request.spec import ClusterSpec
-from compose_sim.core.verdict.verdict import EXIT_CODES
+from compose_sim.core.verdict.verdict import EXIT_CODES, VerdictWord
 from compose_sim.engine.host.script_sources import read_sources
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
@@ -28,7 +27,7 @@ from compose_sim.errors import ComposesimError, SpecError
 DEFAULTS = {  # of the cluster, as flags take them
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
 }
-_NEED_A_REPLAY = ("loss-scale", "matches-single")
+_NEED_A_REPLAY = {"loss-scale", "matches-single"}
 _RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
@@ -58,52 +57,114 @@ def check_request(request: Request) -> Request:
 
 def check(session: Session, listener: Listener) -> Report:
     """Run a session, replay the first steps if a chosen check needs that, and return the report with all chosen checks."""
-    settings, request = session.request.spec.check, session.request
-    sources = read_sources(request.folder, str(request.spec.script or ""), _search_path(session))
-    hints = tuple(find_hints(sources))
-    for hint in hints:
-        listener.progress(f"note: {hint}")
-    if uses_hashes(sources):
-        session.add_environment(COMPOSESIM_OWN_HASHES="1")
-    names = chosen(settings.only, settings.skip)
-    replays = any(name in names for name in _NEED_A_REPLAY)
-    if replays or settings.steps:
-        limit = {"COMPOSESIM_CHECK_STEPS": str(settings.steps)} if settings.steps else {}
-        record = session.add_mount(session.folder.path / _RECORD, _RECORD, read_only=False)
-        session.add_environment(COMPOSESIM_CHECK="record", COMPOSESIM_RECORD=record, **limit)
-    else:
-        session.add_environment(COMPOSESIM_CHECK="record")  # observers look closer, and nothing is kept for a replay
+    return CheckedRun(session, listener).run()
 
-    def conclude(report: Report) -> Report:
-        case = replace(read_case(session.folder.path, report), sources=sources)
-        if settings.tolerance is not None:
-            case = replace(case, tolerance=settings.tolerance)
-        interrupted = False
-        try:
-            case = _with_replays(case, session, engine, listener, report) if replays else case
-        except KeyboardInterrupt:  # the first run is worth a report even without a replay
-            interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
-            session.was_interrupted = True
-        finally:
-            session.folder.files.remove_tree(_RECORD)
-        results = run_checks(case, only=settings.only, skip=settings.skip)
-        found = coverage(results, only=settings.only, skip=settings.skip)
-        report = _concluded(
-            replace(
-                report,
-                checks=tuple(result.to_report() for result in results),
-                coverage=found,
-                hints=hints,
-            )
+
+class CheckedRun:
+    """A run whose first steps are recorded, replayed at world size 1 if a chosen check needs that, and judged."""
+
+    def __init__(self, session: Session, listener: Listener) -> None:
+        """Read the script, and note its lines that are often wrong."""
+        self._session, self._listener = session, listener
+        self._settings = session.request.spec.check
+        self._replays = bool(_NEED_A_REPLAY & set(chosen(self._settings.only, self._settings.skip)))
+        self._engine: Engine | None = None  # which the replays share
+        self._sources = read_sources(
+            session.request.folder, str(session.request.spec.script or ""), _search_path(session)
         )
-        if report.verdict == "passed":
-            report = _inconclusive(
-                report, why_inconclusive(case, results, found, only=settings.only, is_strict=settings.strict)
-            )
-        return replace(report, verdict="interrupted", exit_code=EXIT_CODES["interrupted"]) if interrupted else report
+        self._hints = tuple(find_hints(self._sources))
+        for hint in self._hints:
+            listener.progress(f"note: {hint}")
 
-    with shared(session.engine) if replays else nullcontext() as engine:
-        return session.run(listener, conclude=conclude)
+    def run(self) -> Report:
+        """Run, replay and judge. An interrupted replay costs only the checks that need it."""
+        session, interrupted = self._session, False
+        self._record()
+        with (
+            shared(session.engine) if self._replays else nullcontext() as self._engine,
+            session.running(self._listener),
+        ):
+            case = replace(read_case(session.folder.path, session.report), sources=self._sources)
+            if self._settings.tolerance is not None:
+                case = replace(case, tolerance=self._settings.tolerance)
+            try:
+                case = self.replay(case) if self._replays else case
+            except KeyboardInterrupt:  # the first run is worth a report even without a replay
+                interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
+                session.was_interrupted = True
+            finally:
+                session.folder.files.remove_tree(_RECORD)
+            report = self.judge(case)
+            session.report = _with_verdict(report, "interrupted", report.cause) if interrupted else report
+        return session.report
+
+    def replay(self, case: Case) -> Case:
+        """
+        Return the case with the observations of replays, or with the reason why there are none.
+
+        The first replay gets the batches of all ranks; if it differs, one replay for each rank gets the batches of that rank.
+        """
+        why = _why_no_replay(case)
+        if why:
+            return replace(case, why_no_single=why)
+        self._listener.progress("Replaying the first steps at world size 1.")
+        single, why = self._replay("single")
+        case = replace(case, single=single, why_no_single=why)
+        alone: dict[int, Observed] = {}
+        for rank in sorted(case.observed.ranks) if needs_alone(case) else []:
+            self._listener.progress(f"World size 1 differs: replaying the steps with the batches of rank {rank} only.")
+            observed, why = self._replay(f"alone-{rank}", COMPOSESIM_RECORD_RANK=str(rank))
+            if why or not observed:
+                break
+            alone[rank] = observed
+        return replace(case, alone=alone)
+
+    def judge(self, case: Case) -> Report:
+        """Return the report with the results of the chosen checks, and the verdict of run and checks together."""
+        only, skip = self._settings.only, self._settings.skip
+        results = run_checks(case, only=only, skip=skip)
+        found = coverage(results, only=only, skip=skip)
+        checks = tuple(result.to_report() for result in results)
+        report = _concluded(replace(self._session.report, checks=checks, coverage=found, hints=self._hints))
+        if report.verdict != "passed":
+            return report
+        why = why_inconclusive(case, results, found, only=only, is_strict=self._settings.strict)
+        return _with_verdict(report, "inconclusive", Cause(kind="coverage", message=why)) if why else report
+
+    def _record(self) -> None:
+        """Let the ranks' observers look closer, and record steps if there is a replay."""
+        session, steps = self._session, self._settings.steps
+        if uses_hashes(self._sources):
+            session.add_environment(COMPOSESIM_OWN_HASHES="1")
+        session.add_environment(COMPOSESIM_CHECK="record")
+        if self._replays or steps:
+            limit = {"COMPOSESIM_CHECK_STEPS": str(steps)} if steps else {}
+            record = session.add_mount(session.folder.path / _RECORD, _RECORD, read_only=False)
+            session.add_environment(COMPOSESIM_RECORD=record, **limit)
+
+    def _replay(self, name: str, **variables: str) -> tuple[Observed | None, str]:
+        """Return what a replay observed at world size 1, and the reason if it is not usable."""
+        session = self._session
+        patience = _REPLAYS_TAKE_S + 4 * (session.report.timings.total_s or 0.0)
+        request = session.request.with_spec(nodes=1, nproc_per_node=1, keep=False, subnet=None, timeout=patience)
+        replay = None
+        try:
+            replay = Session(request, name=f"{session.name}-{name}", engine=self._engine)
+            record = replay.add_mount(session.folder.path / _RECORD, _RECORD)
+            replay.add_environment(COMPOSESIM_CHECK="replay", COMPOSESIM_RECORD=record, **variables)
+            result = replay.run(ProgressListener(self._listener))
+            observed = read_observed(replay.folder.path)
+        except ComposesimError as error:
+            return None, f"there was no run at world size 1: {error.message}"
+        finally:
+            if replay is not None and replay.folder.files.exists():
+                delete(replay.folder)
+        if result.verdict == "interrupted":
+            raise KeyboardInterrupt
+        if was_replayed(observed):
+            return observed, ""
+        cause = result.cause
+        return observed, f"at world size 1 the script {result.verdict}: {cause.first_line}" if cause else ""
 
 
 def _search_path(session: Session) -> list[str]:
@@ -112,64 +173,11 @@ def _search_path(session: Session) -> list[str]:
     return {**inherited, **session.plan.environment}.get("PYTHONPATH", "").split(os.pathsep)
 
 
-def _with_replays(case: Case, session: Session, engine: Engine | None, listener: Listener, report: Report) -> Case:
-    """Return the case with the observations of replays, or with the reason why there are none.
-
-    The first replay gets the batches of all ranks; if it differs, one replay for each rank gets the batches of that rank. They
-    run on `engine`, if there is one.
-    """
-    why = _why_no_replay(case)
-    if why:
-        return replace(case, why_no_single=why)
-    listener.progress("Replaying the first steps at world size 1.")
-    single, why = _replay("single", {}, session, engine, listener, report)
-    case = replace(case, single=single, why_no_single=why)
-    alone: dict[int, Observed] = {}
-    for rank in sorted(case.observed.ranks) if needs_alone(case) else []:
-        listener.progress(f"World size 1 differs: replaying the steps with the batches of rank {rank} only.")
-        chosen_rank = {"COMPOSESIM_RECORD_RANK": str(rank)}
-        observed, why = _replay(f"alone-{rank}", chosen_rank, session, engine, listener, report)
-        if why or not observed:
-            break
-        alone[rank] = observed
-    return replace(case, alone=alone)
-
-
 def _why_no_replay(case: Case) -> str:
     is_teardown = case.verdict == "failed" and case.cause is not None and case.cause.kind == "teardown"
     if case.verdict != "passed" and not is_teardown:
         return f"the run {case.verdict}" if case.verdict in ("failed", "hung") else f"the run ended: {case.verdict}"
     return reason_against(case.observed)
-
-
-def _replay(
-    name: str,
-    variables: Mapping[str, str],
-    session: Session,
-    engine: Engine | None,
-    listener: Listener,
-    report: Report,
-) -> tuple[Observed | None, str]:
-    """Return what a replay observed at world size 1, and the reason if it is not usable."""
-    patience = _REPLAYS_TAKE_S + 4 * (report.timings.total_s or 0.0)
-    request = session.request.with_spec(nodes=1, nproc_per_node=1, keep=False, subnet=None, timeout=patience)
-    replay = None
-    try:
-        replay = Session(request, name=f"{session.name}-{name}", engine=engine)
-        record = replay.add_mount(session.folder.path / _RECORD, _RECORD)
-        replay.add_environment(COMPOSESIM_CHECK="replay", COMPOSESIM_RECORD=record, **variables)
-        result = replay.run(ProgressListener(listener))
-        observed = read_observed(replay.folder.path)
-    except ComposesimError as error:
-        return None, f"there was no run at world size 1: {error.message}"
-    finally:
-        if replay is not None and replay.folder.files.exists():
-            delete(replay.folder)
-    if result.verdict == "interrupted":
-        raise KeyboardInterrupt
-    if was_replayed(observed):
-        return observed, ""
-    return observed, f"at world size 1 the script {result.verdict}: {result.cause.first_line}" if result.cause else ""
 
 
 def _concluded(report: Report) -> Report:
@@ -183,12 +191,8 @@ def _concluded(report: Report) -> Report:
     first = next((result for result in report.checks if result.status == "failed" and not result.follows), None)
     if verdict == "passed" and first:
         verdict, cause = "failed", Cause(kind="check", message=f"{first.id}: {first.detail}")
+    return _with_verdict(report, verdict, cause)
+
+
+def _with_verdict(report: Report, verdict: VerdictWord, cause: Cause | None) -> Report:
     return replace(report, verdict=verdict, exit_code=EXIT_CODES[verdict], cause=cause)
-
-
-def _inconclusive(report: Report, why: str) -> Report:
-    """Return the report with the verdict that nothing may be concluded, if there is a reason for that."""
-    if not why:
-        return report
-    cause = Cause(kind="coverage", message=why)
-    return replace(report, verdict="inconclusive", exit_code=EXIT_CODES["inconclusive"], cause=cause)

@@ -28,8 +28,8 @@ def play(session: Session, scenario: Scenario, listener: Listener, *, name: str,
     Raises SpecError if a step makes no sense for the plan.
     """
     player = ScenarioPlayer(scenario, session.plan, seed=seed)
-
-    def concluded(report: Report) -> Report:
+    with session.running(listener, player=player):
+        report = session.report
         left = None if session.plan.keep else _what_is_left(session.engine, session.name)
         played = player.outcomes()
         results = judge_scenario(scenario, FinishedRun(events=tuple(player.events), report=report, left=left), played)
@@ -37,9 +37,8 @@ def play(session: Session, scenario: Scenario, listener: Listener, *, name: str,
         of_scenario = ScenarioReport(
             name=name, seed=seed, steps=tuple(steps), run_verdict=report.verdict, run_exit_code=report.exit_code
         )
-        return replace(conclude(report, results), scenario=of_scenario)
-
-    return session.run(listener, player=player, conclude=concluded)
+        session.report = replace(conclude(report, results), scenario=of_scenario)
+    return session.report
 
 
 def read_scenario(name: str) -> Scenario:

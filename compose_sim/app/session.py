@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +72,7 @@ class Session:
         self._supervisor: Supervisor | None = None
         self.plan: Plan
         self.host: Host
+        self.report: Report  # of the run, once that is over
         self._make_plan()
         self.mark("inspection and plan")
 
@@ -106,46 +108,49 @@ class Session:
         self.plan = self.plan.with_mounts(mount)
         return mount.target
 
-    @resource_errors()
-    def run(
-        self,
-        listener: Listener,
-        *,
-        player: Player | None = None,
-        conclude: Callable[[Report], Report] = lambda report: report,
-    ) -> Report:
+    def run(self, listener: Listener) -> Report:
         """
         Run the plan to the end and return the report; only the run's folder remains, unless nodes are to be kept.
 
-        `player` injects faults during the run. `conclude` may extend the report once the nodes are gone.
         Raises ComposesimError if the run could not be started.
+        """
+        with self.running(listener):
+            return self.report
+
+    @contextmanager
+    def running(self, listener: Listener, *, player: Player | None = None) -> Iterator[None]:
+        """
+        Run the plan to the end, and enter the context once the nodes are gone. It may extend `report`, which is written at its end.
+
+        `player` injects faults during the run. Raises ComposesimError if the run could not be started.
         """
         from compose_sim.engine.lifetime.orphans import remove_crashed
         from compose_sim.engine.run_folder.finished import discard_unstarted, retire
 
-        if self.plan.links:
-            from compose_sim.engine.docker.network import Networks
+        with resource_errors():
+            if self.plan.links:
+                from compose_sim.engine.docker.network import Networks
 
-            Networks(self.plan, self.engine).check(self.plan.links)
-        for crashed in remove_crashed(self.request.folder):
-            listener.progress(f"removed what the crashed run '{crashed.run}' had left on {crashed.engine.name}")
-        self.folder.claim()
-        try:
-            self._lay_out()
-            self.mark("run folder")
-            report = conclude(self._run_or_interrupt(listener, player))
-            if unwritten := self._write_report(report):
-                listener.progress(f"report.json was not written: {unwritten.message}. Try: {unwritten.hint}")
-            spec = self.request.spec
-            retire(self.request.folder, most_runs=spec.keep_runs, most_bytes=spec.keep_runs_size)
-        except (ComposesimError, KeyboardInterrupt):
-            discard_unstarted(self.folder)
-            raise
-        finally:
-            self.folder.release()
-            if self._supervisor:
-                self._supervisor.hand_over()  # after the release: it claims the folder
-        return report
+                Networks(self.plan, self.engine).check(self.plan.links)
+            for crashed in remove_crashed(self.request.folder):
+                listener.progress(f"removed what the crashed run '{crashed.run}' had left on {crashed.engine.name}")
+            self.folder.claim()
+            try:
+                self._lay_out()
+                self.mark("run folder")
+                self.report = self._run_or_interrupt(listener, player)
+                yield
+                if unwritten := self._write_report(self.report):
+                    listener.progress(f"report.json was not written: {unwritten.message}. Try: {unwritten.hint}")
+                spec = self.request.spec
+                retire(self.request.folder, most_runs=spec.keep_runs, most_bytes=spec.keep_runs_size)
+            except (ComposesimError, KeyboardInterrupt):
+                discard_unstarted(self.folder)
+                raise
+            finally:
+                self.folder.release()
+                if self._supervisor:
+                    self._supervisor.hand_over()  # after the release: it claims the folder
 
     def _make_plan(self) -> None:
         plan, self.host = self.request.plan(run=self.name, run_folder=self._folder, portable=self._portable)

@@ -27,11 +27,11 @@ NOT_APPLICABLE: Final = "not-applicable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a check judges: a finished run, seen from inside its ranks and from outside."""
+    """A finished run, seen from inside its ranks and from outside."""
 
     observed: Observed
-    verdict: str  # of the run: passed, failed, hung, timeout, …
-    cause: Cause | None = None  # of the run's verdict
+    verdict: str  # how the run ended: passed, failed, hung, timeout, …
+    cause: Cause | None = None  # why it ended so
     logs: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # what each rank printed, by line
     stalls: tuple[Standing, ...] = ()  # where each rank stood when nothing moved any more (core/verdict/hang.py)
     single: Observed | None = None  # the replay at world size 1, if `check` made one

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
-from compose_sim.core.checks.wording import ranks_text
+from compose_sim.core.checks.wording import ranks_text, shape_text
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, TensorHashes, TensorTable
@@ -21,7 +21,7 @@ from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Shape
 
 EXCHANGED = "ranks exchange as many numbers as all parameters have by themselves, which may be gradients or weights"
-_MAX_METRIC = 64  # numbers in a collective: a metric, not part of a model
+_MAX_METRIC = 64  # a collective of fewer numbers is a metric, and no part of a model
 Key = tuple[str, int | None, str]  # kind, number of the DDP model, name
 Value = tuple[Shape, str | None, str | None, str | None]  # shape, type, device, hash
 Values = Mapping[Key, Value]
@@ -41,7 +41,7 @@ class Difference:
     agreeing: tuple[tuple[int, ...], ...]
 
     def __str__(self) -> str:
-        size = "×".join(map(str, self.shape))
+        size = shape_text(self.shape)
         return f"{self.kind} {self.name}{f' ({size})' if size else ''}"
 
     @property
@@ -57,7 +57,7 @@ class Comparison:
     """The result of comparing one optimizer's tensors."""
 
     optimizer: int
-    different: tuple[Difference, ...]  # those that stayed different, the earliest first
+    different: tuple[Difference, ...]  # tensors that stayed different, the earliest first
     excused: tuple[Difference, ...]  # the same, but ranks exchange whole sets of parameters by themselves
     again_equal: tuple[str, ...]  # names of tensors that differed and were equal later
     tensors: int  # how many were compared
@@ -154,7 +154,7 @@ class StepMoment(NamedTuple):
     optimizer: int
     joins: int  # entered so far
     steps: int  # since the last of them
-    final: bool  # at the end of the script
+    final: bool  # whether the script had ended
 
 
 Samples = Mapping[StepMoment, tuple[int, Values]]  # all steps so far, and the values at that moment

@@ -88,7 +88,7 @@ def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] 
 
 
 def confirmed(results: list[Result]) -> list[Result]:
-    """Fail a warning of gradient-mean if loss-scale failed at the same line: comparing with one rank shows the same."""
+    """Fail a warning of gradient-mean if loss-scale failed at the same line: gradient-mean names the cause."""
     scale = next((result for result in results if result.id == "loss-scale" and result.status == FAILED), None)
     return [
         replace(result, status=FAILED)

@@ -24,7 +24,7 @@ from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 
-_SHARING = ("broadcast", "scatter", "gather", "all_to_all")  # in the names of collectives
+_SHARING = ("broadcast", "scatter", "gather", "all_to_all")  # parts of the names of collectives
 
 Vector = Sequence[float]
 Ranks = tuple[int, ...]
@@ -40,7 +40,7 @@ class Reduction:
     factor: float | None  # used = factor × mean of the ranks' own; None if it is not proportional
     weights: tuple[float, ...]  # used = mean of weight × own of each rank; empty if it is no such combination
     by_pass: tuple[float, ...]  # used = sum of factor × mean of each backward pass; empty if it is no such combination
-    step: SketchedStep  # of the first rank
+    step: SketchedStep  # the first rank's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Optimizer:
 
     index: int
     rows: tuple[SketchedTensor, ...]
-    steps: Mapping[int, Mapping[int, SketchedStep]]  # by number and rank
+    steps: Mapping[int, Mapping[int, SketchedStep]]  # step number -> rank -> step
     reductions: tuple[Reduction, ...]
 
 
@@ -153,7 +153,7 @@ def same_gradients(observed: Observed) -> SketchedStep | None:
     """
     Return the last sketched step if all ranks hold the same replica and computed equal gradients from the first step on.
 
-    None as well if nothing reduces these gradients, or if ranks give each other tensors that are no weights: then samples may be
+    Also return None if nothing reduces these gradients, or if ranks give each other tensors that are no weights: then samples may be
     the same on purpose.
     """
     found = optimizers(observed)
@@ -175,14 +175,14 @@ def _has_one_gradient(optimizer: Optimizer) -> bool:
 
 def _is_reduced(observed: Observed, optimizer: Optimizer) -> bool:
     if all(row.model is not None for row in optimizer.rows):
-        return True  # by DDP
-    # By the script: as many numbers as the gradients have.
+        return True  # DDP reduces them
+    # The script reduces them if it reduces as many numbers as the gradients have.
     numbers = sum(prod(shape) for shape in _reduced_shapes(observed))
     return 2 * numbers >= len(optimizer.steps) * sum(prod(row.shape) for row in optimizer.rows)
 
 
 def _reduced_shapes(observed: Observed) -> list[tuple[int, ...]]:
-    """Return the shapes of what the first rank reduces with all ranks."""
+    """Return the shapes of the tensors that the first rank reduces with all ranks."""
     everyone = tuple(sorted(observed.ranks))
     own = (each for each in observed.ranks[0].of(Collective) if each.op == "all_reduce" and each.group == everyone)
     return [shape for each in own if "float" in str(each.dtype) for shape in each.shapes]
@@ -280,12 +280,17 @@ def distance(one: Vector, other: Vector) -> float:
 
 
 def weights(vector: Vector, bases: Sequence[Vector]) -> tuple[float, ...]:
-    """Return w if vector = mean of w[i] × bases[i] and nothing else is; empty otherwise."""
+    """
+    Return w if vector = mean of w[i] × bases[i] and nothing else is; empty otherwise.
+
+    The weights of the least squared distance solve the equations `sum of w[j] (base[i]·base[j]) = base[i]·vector`, which Gauss-Jordan
+    elimination solves. Bases that depend on each other have no pivot; weights that do not give the vector do not count.
+    """
     count = len(bases)
     if len(vector) < 2 * count:
         return ()
     rows = [[*(dot(one, other) for other in bases), dot(one, vector)] for one in bases]
-    for column in range(count):  # Gauss and Jordan
+    for column in range(count):
         pivot = max(range(column, count), key=lambda row: abs(rows[row][column]))
         rows[column], rows[pivot] = rows[pivot], rows[column]
         if abs(rows[column][column]) <= 1e-6 * max(dot(base, base) for base in bases):

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from compose_sim.core.report.places import Hint, Place
 
-_COLLECTIVES = {
-    *(
-        "all_reduce",
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_object",
-        "reduce_scatter_tensor",
-        "all_to_all_single",
-    ),
-    *(
-        "all_to_all",
-        "broadcast",
-        "broadcast_object_list",
-        "reduce",
-        "gather",
-        "gather_object",
-        "barrier",
-        "reduce_scatter",
-    ),
-}
+_COLLECTIVES = re.compile(
+    r"all_reduce|all_gather(_into_tensor|_object)?|all_to_all(_single)?|barrier|broadcast(_object_list)?|gather(_object)?"
+    r"|reduce|reduce_scatter(_tensor)?"
+)
 NORM_OF_SHARDS = "scales gradients by the norm of the rank's own shards, and reduces nothing"
 _NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
 _MODULES = {"dist", "distributed", "c10d"}
-_MAX_NODES = 100  # of the syntax tree of a condition, which is quoted; Python cannot print a deep one
+_MAX_NODES = 100  # a condition with more nodes is not quoted: Python cannot print a deep syntax tree
 _OF_ONE_RANK = ("rank", "is_main", "is_master", "is_chief")
 _SET_EPOCH_THEMSELVES = ("lightning", "pytorch_lightning", "accelerate", "transformers", "ignite")
 
 
 def find_hints(sources: Mapping[str, str]) -> list[Hint]:
-    """Return what to look at in these files, by line; a file that is no Python is left out."""
+    """Return the lines of these files that are often wrong; a file that is no Python is left out."""
     trees = {file: tree for file, text in sources.items() if (tree := parsed(text))}
     found = [
         (file, line, text)
@@ -127,10 +112,8 @@ def _on_one_rank(tree: ast.Module) -> Iterator[tuple[int, str]]:
         other = {name for name, _ in _collectives(node.orelse)}
         for name, call in _collectives(node.body):
             if name not in other and not (name == "barrier" and barriers > 1):
-                yield (
-                    call.lineno,
-                    f"{name} is called under `if {ast.unparse(node.test)}:`; the other ranks never call it",
-                )
+                condition = ast.unparse(node.test)
+                yield call.lineno, f"{name} is called under `if {condition}:`; the other ranks never call it"
 
 
 def _chooses_one_rank(test: ast.expr) -> bool:
@@ -151,7 +134,7 @@ def _collectives(body: list[ast.stmt]) -> Iterator[tuple[str, ast.Call]]:
             continue
         for name, call in _calls(statement):
             of_module = isinstance(call.func, ast.Attribute) and _name(call.func.value) in _MODULES
-            if name in _COLLECTIVES and of_module and _given(call, "group") is None:
+            if _COLLECTIVES.fullmatch(name) and of_module and _given(call, "group") is None:
                 yield name, call
 
 
@@ -187,10 +170,8 @@ def _set_orders(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for name, call in _calls(tree):
         first = call.args[0] if call.args and name == "enumerate" else None
         if isinstance(first, (ast.Set, ast.SetComp)) or (isinstance(first, ast.Call) and _name(first.func) == "set"):
-            yield (
-                call.lineno,
-                "a set of strings has another order in each process; enumerate(sorted(…)) has the same on all ranks",
-            )
+            text = "a set of strings has another order in each process; enumerate(sorted(…)) has the same on all ranks"
+            yield call.lineno, text
 
 
 def _norms_of_shards(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -205,7 +186,7 @@ def _norms_of_shards(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield calls["to_local"], f"{scope.name} {NORM_OF_SHARDS}"
 
 
-_MAX_PARTS = 20  # of the expression of one folder
+_MAX_PARTS = 20  # a folder's expression may be nested this deeply
 _OF_ARGUMENT = ("Path", "PurePath", "str", "fspath", "abspath", "realpath", "normpath", "expanduser")
 
 

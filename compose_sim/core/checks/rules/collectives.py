@@ -83,7 +83,7 @@ def _differ(case: Case, group: IssuingGroup) -> Result | None:
 
 
 def _difference(one: Collective, other: Collective) -> str:
-    """Return what two ranks should agree on but do not, except shapes that may differ by agreement."""
+    """Return the first property on which two ranks disagree, shapes aside if ranks may agree on different ones; "" if none."""
     for field, name in _AGREED.items():
         if getattr(one, field) != getattr(other, field):
             return name
@@ -148,7 +148,7 @@ def _value(seen: Collective, what: str) -> str:
 
 
 def _missing(case: Case, group: IssuingGroup) -> Result | None:
-    """Find a member that issued fewer than another, and would not have issued more: it has ended, or waits in something else."""
+    """Find a rank that stopped issuing collectives before the others: it has ended, or waits in something else."""
     counts = group.counts
     shortest = min(counts.values())
     if shortest == max(counts.values()) or (group.later and not all(_ends(case, group))):
@@ -188,7 +188,7 @@ def _is_missed(case: Case, group: IssuingGroup, behind: Sequence[int], ahead: Se
         return False
     cause = case.cause
     if cause and cause.kind == "exit" and cause.rank in behind:
-        return True  # the rank ended without an error, and too early
+        return True  # the rank exited early, without an error
     ranks = case.observed.ranks
     if case.verdict == "failed" and not any(_died_in(ranks[rank], cause) for rank in ahead):
         return False  # something else ended the run before the ranks behind could come
@@ -273,12 +273,12 @@ class IssuedCollective:
 
 @dataclass(frozen=True, slots=True)
 class IssuingGroup:
-    """What each member of a process group issued, in order."""
+    """The collectives that each member of a process group issued, in order."""
 
     ranks: tuple[int, ...]
     issued: Mapping[int, Sequence[IssuedCollective]]
-    forwards: Mapping[int, int]  # of DDP models, in all, by rank
-    later: Mapping[int, LaterInGroup]  # those that were too many to be recorded one by one
+    forwards: Mapping[int, int]  # rank -> number of forward passes of DDP models
+    later: Mapping[int, LaterInGroup]  # rank -> collectives that were too many to be recorded one by one
 
     @property
     def counts(self) -> dict[int, int]:
@@ -320,10 +320,8 @@ def issuing_groups(observed: Observed) -> list[IssuingGroup]:
             if isinstance(each, DdpForward):
                 forwards[rank.rank] += 1
             elif len(each.group) > 1:
-                members: dict[int, list[IssuedCollective]] = {
-                    member: [] for member in each.group if member in observed.ranks
-                }
-                issued = found.setdefault((each.group, each.name), members)
+                members = (member for member in each.group if member in observed.ranks)
+                issued = found.setdefault((each.group, each.name), {member: [] for member in members})
                 issued.setdefault(rank.rank, []).append(IssuedCollective(each, forwards[rank.rank]))
     later: dict[tuple[tuple[int, ...], str], dict[int, LaterInGroup]] = {}
     for rank in observed:

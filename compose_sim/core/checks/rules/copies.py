@@ -14,8 +14,8 @@ from math import prod
 from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned
 from compose_sim.core.checks.replica_diff import Difference, step_at
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, distance, norm, optimizers
-from compose_sim.core.checks.tolerances import MIN_STEPS
-from compose_sim.core.checks.wording import names_text, ranks_text, where
+from compose_sim.core.checks.tolerances import DRIFT, MIN_STEPS
+from compose_sim.core.checks.wording import names_text, ranks_text, shape_text, where
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.units import format_count
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor
@@ -33,7 +33,6 @@ from compose_sim.node.records.record import Place, Shape
 from compose_sim.node.records.replays import RecordedModels
 
 _MAX_METRIC = 8  # numbers: a metric
-_DRIFT = 0.01  # of how far the copy has moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ def replicated_tensors(case: Case) -> Result:
         first = _first(different[0])
         return failed(
             f"{ranks_text(first.ranks)} are one tensor-parallel group, but {len(different)} of {len(compared)} inputs that they "
-            f"declare replicated differ, from the first one ({'×'.join(map(str, first.shape))}): they are fed different samples",
+            f"declare replicated differ, from the first one ({shape_text(first.shape)}): they are fed different samples",
             fix="Feed all ranks of a tensor-parallel group the same samples: give the sampler the data-parallel rank and size "
             '(`num_replicas=mesh["dp"].size(), rank=mesh["dp"].get_local_rank()`), not the global ones.',
             at=first.at,
@@ -81,7 +80,7 @@ def _first(by_rank: dict[int, ReplicatedTensor]) -> ReplicatedTensor:
 
 
 def _drifted(found: DriftingCopy) -> Result:
-    size = "×".join(map(str, found.copy.shape))
+    size = shape_text(found.copy.shape)
     return failed(
         f"{ranks_text(found.ranks)} hold different parts of the model, such as parameter {found.part.name}, and add up activations in "
         f"every step{where(found.at)}, but parameter {found.copy.name} ({size}), which began equal on all of them, drifts apart: they "
@@ -119,7 +118,7 @@ def drifting_copy(observed: Observed) -> DriftingCopy | None:
 
 
 def _adding_activations(observed: Observed, optimizer: Optimizer) -> dict[Ranks, Place | None]:
-    """Return the groups that all-reduce what is no gradient before and during the backward passes of each step, and where."""
+    """Return the groups that all-reduce activations before and during the backward passes of each step, and where."""
     shapes = {row.shape for row in optimizer.rows}
     found: dict[Ranks, list[Collective]] = {}
     for each in observed.ranks[min(optimizer.steps[1])].of(Collective):
@@ -150,7 +149,7 @@ def _drifts(optimizer: Optimizer, row: int, ranks: Ranks) -> bool:
     last = optimizer.steps[max(optimizer.steps)]
     begun, *ends = (optimizer.steps[1][ranks[0]].before[row] or (), *(last[rank].after[row] or () for rank in ranks))
     apart = max(distance(ends[0], each) for each in ends)
-    return apart > _DRIFT * max(distance(begun, each) for each in ends)
+    return apart > DRIFT * max(distance(begun, each) for each in ends)
 
 
 _MIN_EXCHANGES = 3  # exchanges of samples between experts

@@ -29,8 +29,14 @@ from compose_sim.core.checks.sketches import (
     optimizers,
     weights,
 )
-from compose_sim.core.checks.tolerances import MIN_ELEMENTS, MIN_STEPS, ROUNDING_16_BIT, ROUNDING_COMBINATION
-from compose_sim.core.checks.wording import names_text, ranks_text
+from compose_sim.core.checks.tolerances import (
+    CLIP_FACTOR,
+    MIN_ELEMENTS,
+    MIN_STEPS,
+    ROUNDING_16_BIT,
+    ROUNDING_COMBINATION,
+)
+from compose_sim.core.checks.wording import names_text, ranks_text, shape_text
 from compose_sim.core.units import format_count
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SHARDED, DetachedInLoss, SketchedStep
@@ -62,7 +68,8 @@ def gradient_mean(case: Case) -> Result:
     """Compare the gradients that were used with those that each rank computed before any reduction."""
     found = optimizers(case.observed)
     if not found:
-        return not_applicable(_why_nothing(case))
+        is_seen = case.observed.first(OptimizerStep) is not None
+        return not_applicable("only `composesim check` records gradients" if is_seen else "no optimizer step was seen")
     joins = any(each.enabled for each in case.observed.of(Join))
     for each in found:
         problem = _copy(each) or _crossed(each) or added_weights(each) or _wrong_reduction(each, joins=joins)
@@ -88,18 +95,12 @@ def _lost_in_gather(case: Case) -> Result | None:
             if len(found) >= least:
                 op, shape, at = found[0]
                 return warned(
-                    f"{op} gathers a tensor ({'×'.join(map(str, shape))}) {which} gradient {len(found)} times, and returns none: "
+                    f"{op} gathers a tensor ({shape_text(shape)}) {which} gradient {len(found)} times, and returns none: "
                     "a loss over the gathered tensors ignores how each rank's part changes the others' terms",
                     fix=fix,
                     at=at,
                 )
     return None
-
-
-def _why_nothing(case: Case) -> str:
-    if case.observed.first(OptimizerStep):
-        return "only `composesim check` records gradients"
-    return "no optimizer step was seen"
 
 
 def _is_judged(reduction: Reduction) -> bool:
@@ -177,11 +178,8 @@ def _partners(optimizer: Optimizer, row: int) -> Iterator[tuple[int, Ranks]]:
         return
     used, own = steps[first].used[row] or (), steps[first].own[row] or ()
     for other in range(min(len(optimizer.rows), _MAX_ROWS)):
-        if (
-            other == row
-            or optimizer.rows[other].shape != optimizer.rows[row].shape
-            or not _is_replica(optimizer, other)
-        ):
+        is_alike = optimizer.rows[other].shape == optimizer.rows[row].shape and _is_replica(optimizer, other)
+        if other == row or not is_alike:
             continue
         for choice in product((row, other), repeat=len(others)):
             average = mean([own, *(steps[rank].own[at] or () for rank, at in zip(others, choice, strict=True))])
@@ -202,7 +200,7 @@ def _is_replica(optimizer: Optimizer, row: int) -> bool:
 
 
 def _wrong_reduction(optimizer: Optimizer, *, joins: bool) -> Result | None:
-    """Judge the reductions of each group of ranks; in `join()`, DDP divides by all ranks, also once some have no batches left."""
+    """Judge the reductions of each group of ranks; in `join()`, DDP divides by all ranks even if some have no batches left."""
     groups: dict[Ranks, list[Reduction]] = {}
     most = max((len(each.ranks) for each in optimizer.reductions), default=0)
     for each in optimizer.reductions:
@@ -263,7 +261,7 @@ def _clipped_early(reductions: Sequence[Reduction]) -> Result | None:
         each
         for each in known
         if all(0 < weight < 1 + ROUNDING_16_BIT for weight in each.weights)
-        and max(each.weights) > 1.05 * min(each.weights)
+        and max(each.weights) > (1 + CLIP_FACTOR) * min(each.weights)
     ]
     if len(shrunk) < MIN_STEPS or len(shrunk) < len(known):
         return None
@@ -276,7 +274,7 @@ def _clipped_early(reductions: Sequence[Reduction]) -> Result | None:
     )
 
 
-ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # whose steps do not depend on a constant factor
+ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # a constant factor does not change their steps
 _FIX_DIVIDE = "Divide by the number of ranks after the sum: `p.grad /= dist.get_world_size()`, or reduce with `op=dist.ReduceOp.AVG`."
 _FIX_ONCE = "Divide once: DistributedDataParallel and ReduceOp.AVG already take the mean over ranks."
 
@@ -285,11 +283,7 @@ def scaled(reductions: Sequence[Reduction]) -> Result | None:
     """Find a gradient that is the same multiple of the mean at every step, if nothing else explains the factor."""
     factors = [each.factor for each in reductions if each.factor is not None]
     size, first = len(reductions[0].ranks), reductions[0].step
-    if (
-        len(factors) < min(MIN_STEPS, len(reductions))
-        or len(factors) < 2
-        or max(factors) > (1 + ROUNDING_16_BIT) * min(factors)
-    ):
+    if len(factors) < max(2, min(MIN_STEPS, len(reductions))) or max(factors) > (1 + ROUNDING_16_BIT) * min(factors):
         return None
     times = median(factors)
     # The ranks' losses are means over their samples, times a number, added up over backward passes.
@@ -297,21 +291,19 @@ def scaled(reductions: Sequence[Reduction]) -> Result | None:
     of_loss = scales.pop() if len(scales) == 1 else 0.0
     if abs(of_loss - 1) > ROUNDING_16_BIT or any(each.step.in_backward for each in reductions):
         return None
-    wrong = (
-        size
-        if abs(times - size) < ROUNDING_16_BIT * size
-        else 1 / size
-        if abs(times - 1 / size) < ROUNDING_16_BIT / size
-        else None
-    )
-    if wrong is None:
+    if abs(times - size) >= ROUNDING_16_BIT * size and abs(times - 1 / size) >= ROUNDING_16_BIT / size:
         return None
     who = ranks_text(reductions[0].ranks)
-    text = f"at each of {len(factors)} steps the gradient that was used is {_multiple_text(times)} the mean of those that {who} computed"
     why = "gradients are added but not divided" if times > 1 else "gradients are divided by the number of ranks twice"
     fix = _FIX_DIVIDE if times > 1 else _FIX_ONCE
     unsure = first.type.startswith(ADAPTIVE) or any(each.step.in_forward for each in reductions)
-    return (warned if unsure else failed)(f"{text}: {why}", fix=fix, at=first.at, ranks=reductions[0].ranks)
+    return (warned if unsure else failed)(
+        f"at each of {len(factors)} steps the gradient that was used is {_multiple_text(times)} the mean of those that {who} "
+        f"computed: {why}",
+        fix=fix,
+        at=first.at,
+        ranks=reductions[0].ranks,
+    )
 
 
 def summed_in_part(optimizer: Optimizer) -> Result | None:
@@ -319,7 +311,7 @@ def summed_in_part(optimizer: Optimizer) -> Result | None:
     steps = list(optimizer.steps.values())
     ranks = tuple(sorted(steps[0])) if steps else ()
     if len(steps) < MIN_STEPS or len(ranks) < 2 or any(row.model is not None for row in optimizer.rows):
-        return None  # of a model that DDP wraps, all gradients are reduced alike
+        return None  # DDP reduces all gradients of a model alike
     if any(each.in_backward for by_rank in steps for each in by_rank.values()) or all(
         each.in_forward for each in (by_rank[min(by_rank)] for by_rank in steps)
     ):

@@ -220,8 +220,8 @@ def same_randomness(case: Case) -> Result:
     if not together:
         return not_applicable("there is only one rank")
     purposes: list[tuple[str, dict[int, _Draws], list[Pair], Place | None]] = [
-        ("the model's forward (dropout)", _in_forward(case), together, None),
-        ("what is done to a batch before the model's forward", _in_loop(case), together, None),
+        ("the model's forward (dropout)", _in_loop(case, forward=True), together, None),
+        ("what is done to a batch before the model's forward", _in_loop(case, forward=False), together, None),
     ]
     for by_rank in training_loaders(case):
         draws = {rank: _in_fetches(case, loader) for rank, loader in by_rank.items()}
@@ -250,32 +250,16 @@ def _both(draws: Mapping[int, _Draws], pair: Pair) -> list[tuple[int, int]]:
     return [(left[key], right[key]) for key in left if key in right]
 
 
-def _is_many(drew: int | None, forward: TrainingForward) -> bool:
-    """Return whether this is more than a single decision, which all ranks may have to make alike."""
-    return (drew or 0) >= max(_MIN_NUMBERS, len(forward.rows or ()))
-
-
-def _in_forward(case: Case) -> dict[int, _Draws]:
-    return {
-        rank.rank: {
-            (each.model, each.ranks, each.forward): each.state
-            for each in rank.of(TrainingForward)
-            if _is_many(each.drew, each)
-        }
-        for rank in case.observed
-    }
-
-
-def _in_loop(case: Case) -> dict[int, _Draws]:
-    """Return the states between taking a batch and giving it to the model."""
-    return {
-        rank.rank: {
-            (each.model, each.ranks, each.forward): each.loop
-            for each in rank.of(TrainingForward)
-            if each.loader is not None and each.loop is not None and _is_many(each.loop_drew, each)
-        }
-        for rank in case.observed
-    }
+def _in_loop(case: Case, *, forward: bool) -> dict[int, _Draws]:
+    """Return the states in which the model's forward begins, or those between taking a batch and giving it to the model."""
+    draws: dict[int, _Draws] = {rank.rank: {} for rank in case.observed}
+    for each in case.observed.of(TrainingForward):
+        drew, state = (each.drew, each.state) if forward else (each.loop_drew, each.loop)
+        # All ranks may have to make a single decision alike.
+        is_many = (drew or 0) >= max(_MIN_NUMBERS, len(each.rows or ()))
+        if is_many and state is not None and (forward or each.loader is not None):
+            draws[each.rank][each.model, each.ranks, each.forward] = state
+    return draws
 
 
 def _in_fetches(case: Case, loader: Loader) -> _Draws:

@@ -415,12 +415,8 @@ def _reduces_often(observed: Observed) -> Result | None:
         count = max(counts)
         accumulates = count >= _MIN_REDUCTIONS or abs(times.get(optimizer, 0.0) - 1) < LOSS_FACTOR
         step = steps[0][0]
-        if (
-            len(counts) == 1
-            and count > 1
-            and accumulates
-            and not any(each.retained or each.within > 1 for each, _ in steps)
-        ):
+        is_meant = any(each.retained or each.within > 1 for each, _ in steps)
+        if len(counts) == 1 and count > 1 and accumulates and not is_meant:
             return warned(
                 f"each step is preceded by {count} backward passes, and each of them reduces all gradients: {count} all-reduces of "
                 "the model per step, where one is enough",

@@ -79,7 +79,7 @@ def metric_local(case: Case) -> Result:
 
 
 def _not_judged(observed: Observed) -> str:
-    """Say where ranks add up numbers of which nothing shows whether they are sums, or means that need the ranks' counts as weights."""
+    """Name a line where ranks add up numbers that may be sums, or means that need the ranks' counts as weights."""
     for each in observed.of(Collective):
         added = each.op == "all_reduce" and each.reduce in (None, "SUM", "AVG") and each.at is not None
         if added and len(each.values) == 1 and not each.values[0].is_integer():
@@ -168,8 +168,8 @@ def _own_evaluation(observed: Observed, printed: Sequence[MetricLine]) -> Result
 def _evaluations(rank: RankObserved) -> Iterator[tuple[EpochProgress, bool]]:
     """Yield each finished epoch without training, and whether nothing was exchanged in it and until training continued."""
     finished: list[EpochProgress] = []
-    begun: dict[int, EpochProgress] = {}  # by loader: the epoch that was not seen to be exhausted
-    exchanged: dict[int, bool] = {}  # by loader: whether anything was since the epoch began
+    begun: dict[int, EpochProgress] = {}  # loader -> the epoch that was not seen to be exhausted
+    exchanged: dict[int, bool] = {}  # loader -> whether ranks exchanged anything since the epoch began
     counted = _counted(rank)
     for each in rank.records:
         if _exchanges(each):

@@ -74,7 +74,7 @@ class _Way:
     closed: bool  # whether all of it was recorded
     raised: bool  # whether an exception ended the script, maybe between two epochs
     last: tuple[Loader, Epoch]
-    epochs: dict[tuple[int, int], Epoch]  # by the position of the loader among all, and by number
+    epochs: dict[tuple[int, int], Epoch]  # the loader's position and the epoch's number -> epoch
 
 
 @check("uneven-inputs", "Do all ranks train on equally many batches?", may_follow=("rank-confusion",))
@@ -310,11 +310,11 @@ def _ended_by_others(rank: RankObserved) -> bool:
 
 
 def _may_be_a_branch(ended: list[RankObserved], further: list[RankObserved]) -> bool:
-    """Return whether rank 0 (of each node) may have issued what no other rank does within the loop: then counts mean nothing."""
+    """Return whether rank 0 (of each node) may have issued collectives of its own within the loop: then counts mean nothing."""
     if any(rank.local_rank for rank in ended):
         return False
     if any(rank.rank for rank in ended) and not any(rank.local_rank for rank in further):
-        return False  # with one rank per node, such a branch takes rank 0 alone, or all ranks
+        return False  # if nodes have one rank, only rank 0 or all ranks take such a branch
     places = [[each.at for each in rank.of(Collective, DdpForward)] for rank in ended]
     return any(at and at[-1] not in at[:-1] for at in places)
 
@@ -375,9 +375,7 @@ def departure(case: Case) -> Departure | None:
     places = {rank.rank: _places(case, rank) for rank in case.observed}
     steps = {rank.rank: sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed}
     seen = sorted({place for mine in places.values() for place in mine[:1]})
-    if all(
-        len(mine) != 1 for mine in places.values()
-    ):  # of all ranks that still run, it is known who called what waits
+    if all(len(mine) != 1 for mine in places.values()):  # the callers of each waiting line are known too
         seen += sorted({place for mine in places.values() for place in mine[1:]} - set(seen))
     for file, line in seen:
         tree = parsed(source_of(case, file))
@@ -451,7 +449,7 @@ def _holds(node: ast.stmt, line: int) -> bool:
 
 
 def _exits(loop: ast.AST, *, nested: bool | None = False) -> Iterator[tuple[int, str]]:
-    """Yield the statements that leave a loop, or skip the rest of one pass; with None, those of the loops in it as well."""
+    """Yield the statements that leave a loop, or skip the rest of one pass; with None, also those of the loops in it."""
     for node in ast.iter_child_nodes(loop):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             continue

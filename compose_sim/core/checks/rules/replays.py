@@ -10,7 +10,7 @@ from compose_sim.core.checks import Case, Result, check, failed, not_applicable,
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
 from compose_sim.core.checks.sketches import optimizers
-from compose_sim.core.checks.tolerances import ROUNDING_16_BIT
+from compose_sim.core.checks.tolerances import BY_PRECISION, PARALLEL, ROUNDING_16_BIT, WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.units import format_count
 from compose_sim.node.records.gradients import SketchedStep
@@ -30,7 +30,7 @@ from compose_sim.node.records.replays import (
 _FIX_SCALE = "See loss-scale."
 _ONLY_CHECK = "only `composesim check` replays the script"
 _CLEAR = 5.0  # times the tolerance
-_CLEAR_16_BIT = 0.25  # in low precision
+_CLEAR_16_BIT = 0.25  # the same in low precision
 
 
 @check(
@@ -196,8 +196,6 @@ def _worst(steps: Sequence[ReplayedStep]) -> str:
 
 
 _MAX_RANKS_ALONE = 8
-_PARALLEL = 0.999
-_LOOSER = {"float32": 1.0, "tf32": 10.0, "low": 50.0}  # times the tolerance, by precision
 _OUTSIDE = ("ZeroRedundancyOptimizer", "PostLocalSGDOptimizer")
 
 
@@ -319,7 +317,7 @@ def _has_gradient(step: ReplayedStep) -> bool:
 
 def tolerance_of(step: ReplayedStep, case: Case) -> float:
     """Return how far a step may differ: the user's tolerance, or more if numbers are computed with fewer digits."""
-    return case.tolerance * _LOOSER[step.precision]
+    return case.tolerance * BY_PRECISION[step.precision]
 
 
 def beyond_tolerance(steps: Sequence[ReplayedStep], case: Case) -> list[ReplayedStep]:
@@ -334,7 +332,7 @@ def constant_factor(steps: Sequence[ReplayedStep], case: Case) -> Factor | None:
         if min(ratios) <= 0:
             continue
         slack = max(tolerance_of(step, case) for step in own)
-        same = all((step.cosine or 0.0) > min(_PARALLEL, 1.0 - slack / 5) for step in own)
+        same = all((step.cosine or 0.0) > min(PARALLEL, 1.0 - slack / 5) for step in own)
         even = max(ratios) / min(ratios) < 1.0 + ROUNDING_16_BIT + slack
         value = median(ratios)
         if same and even and abs(value - 1.0) > max(0.05, 3 * slack):
@@ -371,7 +369,7 @@ def explained(factor: Factor) -> str:
         return ""
     if size == 1:
         return "the loss may be a sum over batches of one sample, which is their mean"
-    found = [each for each in factor.step.divisors if min(abs(each - size), abs(each - size * several)) < 1e-3]
+    found = [each for each in factor.step.divisors if min(abs(each - size), abs(each - size * several)) < WHOLE_NUMBER]
     return f"the loss is a sum divided by {found[0]:g}, the size of one rank's batch" if found else ""
 
 
@@ -379,7 +377,7 @@ def needs_alone(case: Case) -> bool:
     """Return whether to repeat each rank's batches alone: with all of them together, the steps differ for no simple reason."""
     world_size = case.observed.world_size
     steps = comparable(steps_of(case.single))
-    makes_batches = not any(step.fetched for step in case.observed.of(RecordedStep))  # which no rank does alone
+    makes_batches = not any(step.fetched for step in case.observed.of(RecordedStep))  # no rank can repeat that alone
     if not steps_of(case.single) or world_size > _MAX_RANKS_ALONE or noise(case.observed) or makes_batches:
         return False
     if not steps:

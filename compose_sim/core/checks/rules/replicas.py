@@ -246,10 +246,7 @@ def _explain_by_steps(case: Case, found: Difference) -> tuple[str, str] | None:
     counts = _step_counts(case, found)
     if case.verdict == "passed" and len(set(counts.values())) > 1 and not has_uneven_join(case.observed):
         listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
-        return (
-            f"ranks made different numbers of steps ({listed})",
-            FIX_TOGETHER,
-        )
+        return f"ranks made different numbers of steps ({listed})", FIX_TOGETHER
     rates: dict[int, dict[int, tuple[float, ...]]] = {}
     for each in case.observed.of(OptimizerStep):
         if each.optimizer == found.optimizer and each.nth <= found.nth and each.rates:

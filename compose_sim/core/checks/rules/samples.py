@@ -218,7 +218,7 @@ _SLICED = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonSamples:
-    """What two ranks have in common: `common` of the `of` samples of the rank with fewer, first in this epoch."""
+    """The samples of two ranks: `common` of the `of` samples of the rank with fewer are the same, first in this epoch."""
 
     common: int
     of: int
@@ -373,11 +373,11 @@ _FIX_EPOCH = "Call `sampler.set_epoch(epoch)` with the same number on every rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """What shows that an index is not the same sample on two ranks."""
+    """The evidence that an index is not the same sample on two ranks."""
 
     ranks: tuple[int, int]
     moved: tuple[int, int] | None  # the indices of one sample on both ranks; None if the ranks have no sample in common
-    count: int  # of the samples, or of the indices, that show it
+    count: int  # how many samples or indices show it
 
 
 def find_mismatch(case: Case, by_rank: Mapping[int, Loader]) -> Mismatch | None:

@@ -29,9 +29,11 @@ from compose_sim.core.checks.source import NORM_OF_SHARDS, find_hints
 from compose_sim.core.checks.tolerances import (
     LOSS_FACTOR,
     MIN_STEPS,
+    RATE_FACTOR,
     ROUNDING_32_BIT_SUM,
     ROUNDING_64_BIT,
     ROUNDING_COMBINATION,
+    SHARD_FACTOR,
 )
 from compose_sim.core.checks.wording import where
 from compose_sim.core.events.observations import Observed, RankObserved
@@ -43,7 +45,6 @@ from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Place
 from compose_sim.node.records.replays import RecordedModels, RecordedStep, ReplayedStep, Settings
 
-_SHARDS_APART = 1.01
 _FIX_WHOLE = (
     "Clip by the norm over all ranks: with FSDP2 `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)`, with "
     "FullyShardedDataParallel `model.clip_grad_norm_(max_norm)`."
@@ -104,7 +105,7 @@ def _local_norm(case: Case) -> Result | None:
         for by_rank in factors.values()
         if len(by_rank) > 1
         and min(by_rank.values()) > 0
-        and max(by_rank.values()) > _SHARDS_APART * min(by_rank.values())
+        and max(by_rank.values()) > (1 + SHARD_FACTOR) * min(by_rank.values())
     ]
     if len(different) < MIN_STEPS:
         return None
@@ -158,7 +159,6 @@ def _scaled_apart(case: Case) -> Result | None:
     return None
 
 
-_ROUNDED_RATE = 1.05  # above the world size, for learning rates that were rounded
 _MAX_TERMS = 2  # half of a loss may be its weight, as of two directions of a contrastive loss
 _RATES = {"lr": "the learning rate", "initial_lr": "initial_lr", "max_lr": "max_lr"}
 
@@ -229,12 +229,12 @@ def _accumulated(case: Case) -> Result | None:
 def _never_divided(case: Case) -> Result | None:
     """Find backward passes of a step, each of the mean over a batch of one loader, that nothing divides by their number."""
     if len(training_loaders(case) or loaders(case)) != 1:
-        return None  # such as one for each domain, whose losses are added
+        return None  # loaders of several domains, whose losses are added
     steps = [each for each in case.observed.of(RecordedStep) if each.rank == 0]
     for step, total in _added_up(case):
         own = [each.fetched for each in steps if each.optimizer == step.optimizer]
         batches = {later - earlier for earlier, later in pairwise(own)}
-        is_adaptive = step.type.startswith(ADAPTIVE)  # which undoes a factor
+        is_adaptive = step.type.startswith(ADAPTIVE)  # it undoes a factor
         if abs(total - step.backwards) < LOSS_FACTOR and batches == {step.backwards} and not is_adaptive:
             return warned(
                 f"each step adds up {step.backwards} backward passes, each of the mean over a batch, and nothing divides by "
@@ -348,7 +348,7 @@ def _rate_scaled_twice(steps: Sequence[ReplayedStep], world_size: int) -> str:
         for group, (single, recorded) in enumerate(pairs):
             all_steps = [step.recorded_settings[group] for step in own if group < len(step.recorded_settings)]
             for name, one, many in (*_fixed_rates(single, recorded, all_steps), *_settled_rate(own, group)):
-                if one > 0 and many / one > world_size * _ROUNDED_RATE:
+                if one > 0 and many / one > world_size * (1 + RATE_FACTOR):
                     return (
                         f"{name} is {one:.3g} at world size 1 and {many:.3g} at world size {world_size}: it grows {many / one:.3g} "
                         f"times for {world_size} times as many samples, so it is scaled more than once"
@@ -426,8 +426,6 @@ def _steps(rank: RankObserved) -> list[tuple[SketchedStep, Exchanged]]:
 def _sums(exchanged: Sequence[Exchanged], world_size: int) -> Iterator[float]:
     """Yield the sums over ranks of the numbers that all of them exchanged."""
     for together in zip(*exchanged, strict=False):
-        if (
-            len(together[0].group) == world_size
-            and len({(each.op, each.at, len(each.values)) for each in together}) == 1
-        ):
+        calls = {(each.op, each.at, len(each.values)) for each in together}
+        if len(together[0].group) == world_size and len(calls) == 1:
             yield from map(sum, zip(*(each.values for each in together), strict=True))

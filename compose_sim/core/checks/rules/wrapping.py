@@ -261,11 +261,8 @@ def _apart(case: Case) -> Result | None:
         parameters, statistics = each.held("parameter"), each.held("buffer")
         names = [name for name, held in statistics[min(statistics)].items() if held]
         different = [name for name in names if len({mine[name] for mine in statistics.values()}) > 1]
-        if (
-            each.first.wrapped
-            or not different
-            or any(held != parameters[min(parameters)] for held in parameters.values())
-        ):
+        is_equal = all(held == parameters[min(parameters)] for held in parameters.values())
+        if each.first.wrapped or not different or not is_equal:
             continue
         return warned(
             f"after step {each.first.steps} {ranks_text(each.by_rank)} evaluate a {each.first.type} with equal weights but different "
