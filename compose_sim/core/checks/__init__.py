@@ -1,7 +1,7 @@
 """Judge whether distributed code is right, after a run.
 
-A check is one value, a `Check`: its id, its question, its preconditions and the rule that answers it. The decorator `check` makes one
-of a function in `rules/`, and `run.py` lists and runs them all. Each has a page `docs/checks/<id>.md`.
+A check is one value, a `ScriptCheck`: its id, its question, its preconditions and the rule that answers it. The decorator `check`
+makes one of a function in `rules/`, and `run.py` lists and runs them all. Each has a page `docs/checks/<id>.md`.
 
 Only rules pronounce results. What they share (`sketches`, `replica_diff`, `source`) returns facts.
 """
@@ -106,7 +106,7 @@ DDP_MODEL = Precondition(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class ScriptCheck:
     """One check: a question about a finished run, and the rule that answers it."""
 
     id: str
@@ -123,6 +123,8 @@ class Check:
 
 def check(
     id: str, question: str, *preconditions: Precondition, may_follow: tuple[str, ...] = ()
-) -> Callable[[Callable[[Case], Result]], Check]:
+) -> Callable[[Callable[[Case], Result]], ScriptCheck]:
     """Make a check of the rule that follows."""
-    return lambda rule: Check(id=id, question=question, rule=rule, preconditions=preconditions, may_follow=may_follow)
+    return lambda rule: ScriptCheck(
+        id=id, question=question, rule=rule, preconditions=preconditions, may_follow=may_follow
+    )

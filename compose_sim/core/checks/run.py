@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, WARNED, Case, Check, Result, not_applicable
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, WARNED, Case, Result, ScriptCheck, not_applicable
 from compose_sim.core.checks.rules import (
     checkpoints,
     collectives,
@@ -31,7 +31,7 @@ from compose_sim.node.records.script import FeatureOff
 
 BROKEN = "this check itself is broken"
 # In the order of IDS: causes are listed before their consequences.
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[ScriptCheck, ...] = (
     progress.hang,
     collectives.collective_mismatch,
     machines.rank_confusion,
@@ -58,7 +58,7 @@ CHECKS: tuple[Check, ...] = (
     machines.wasted_time,
     progress.teardown,
 )
-BY_ID: Mapping[str, Check] = {each.id: each for each in CHECKS}
+BY_ID: Mapping[str, ScriptCheck] = {each.id: each for each in CHECKS}
 # A warning of matches-single says that each rank's gradient is right for the parameters that all of them have.
 _NO_CAUSE_OF_A_WARNING: Mapping[str, tuple[str, ...]] = {"matches-single": ("params-in-sync",)}
 # The checks that compare each of them; the first one gives the reason if none of them could.
@@ -135,7 +135,7 @@ def why_inconclusive(
     return found.text if is_strict else ""
 
 
-def _judge(check: Check, case: Case) -> Result:
+def _judge(check: ScriptCheck, case: Case) -> Result:
     if case.why_not and check.id != "hang":
         return replace(not_applicable(case.why_not), id=check.id)
     if case.observed.first(FeatureOff) or (case.single and case.single.first(FeatureOff)):
@@ -143,7 +143,7 @@ def _judge(check: Check, case: Case) -> Result:
     return _judge_or_break(check, case)
 
 
-def _judge_as_far_as_recorded(check: Check, case: Case) -> Result:
+def _judge_as_far_as_recorded(check: ScriptCheck, case: Case) -> Result:
     """Judge, unless the check looks at records that part of the ranks' observers did not write."""
     seen = case.observed.watched()
     single = case.single.watched() if case.single else None
@@ -153,7 +153,7 @@ def _judge_as_far_as_recorded(check: Check, case: Case) -> Result:
     return replace(not_applicable(why), id=check.id) if why else result
 
 
-def _judge_or_break(check: Check, case: Case) -> Result:
+def _judge_or_break(check: ScriptCheck, case: Case) -> Result:
     try:
         return check.judge(case)
     except Exception as error:  # noqa: BLE001 - an error in one check must not cost the user the report

@@ -18,8 +18,8 @@ from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import FaultReport, Report
 from compose_sim.core.units import format_count
 from compose_sim.node.records.devices_and_files import FileUse
-from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
 from compose_sim.node.records.models import DdpModel
+from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
 from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
 from compose_sim.node.records.record import Record
 

@@ -70,12 +70,9 @@ def sampler_overlap(case: Case) -> Result:
         )
     looked_at: list[CommonSamples] = []
     for by_rank in training:
-        recoded = _other_codes(by_rank)
-        if recoded:
-            return recoded
-        mismatch = find_mismatch(case, by_rank)
+        mismatch = _other_codes(by_rank) or _other_samples(case, by_rank)
         if mismatch:
-            return _other_samples(mismatch, by_rank)
+            return mismatch
         decided = compare_all(case, by_rank)
         overlapping = [pair for pair, each in decided.items() if each.is_overlap]
         if overlapping and _is_convincing(by_rank, overlapping, decided):
@@ -141,29 +138,6 @@ def _other_codes(by_rank: dict[int, Loader]) -> Result | None:
                     ranks=(first, rank),
                 )
     return None
-
-
-def _other_samples(mismatch: Mismatch, by_rank: dict[int, Loader]) -> Result:
-    """Report that ranks divide indices, which are other samples on each rank."""
-    left, right = mismatch.ranks
-    loader = by_rank[left]
-    if mismatch.moved is None:
-        return warned(
-            f"{loader} divides its indices among {loader.info.sampling.num_replicas} ranks, but none of {mismatch.count} indices "
-            f"that ranks {left} and {right} both had is the same sample: each rank divides data of which only it knows",
-            fix="Divide the data once: give every rank all of it and a DistributedSampler, or each rank a part and no such "
-            "sampler.",
-            at=loader.place,
-            ranks=mismatch.ranks,
-        )
-    ours, theirs = mismatch.moved
-    return failed(
-        f"an index of {loader} is another sample on each rank: the sample with index {ours} on rank {left} has index {theirs} on "
-        f"rank {right}, as have {mismatch.count - 1} others, so samples are used twice or never",
-        fix=_FIX_ORDER,
-        at=loader.place,
-        ranks=mismatch.ranks,
-    )
 
 
 def _judge_by_hand(case: Case, together: list[Pair], same: SketchedStep | None) -> Result:
@@ -371,17 +345,8 @@ _FIX_SEED = (
 _FIX_EPOCH = "Call `sampler.set_epoch(epoch)` with the same number on every rank."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mismatch:
-    """The evidence that an index is not the same sample on two ranks."""
-
-    ranks: tuple[int, int]
-    moved: tuple[int, int] | None  # the indices of one sample on both ranks; None if the ranks have no sample in common
-    count: int  # how many samples or indices show it
-
-
-def find_mismatch(case: Case, by_rank: Mapping[int, Loader]) -> Mismatch | None:
-    """Return the first two ranks on which indices are other samples; None if there are none, or if that cannot be decided."""
+def _other_samples(case: Case, by_rank: Mapping[int, Loader]) -> Result | None:
+    """Find two ranks on which an index is another sample; None also if that cannot be decided."""
     ranks = [rank for rank, loader in sorted(by_rank.items()) if _is_divided(loader)]
     rows = {rank: _rows(by_rank[rank]) for rank in ranks if drew_random(case, by_rank[rank]) is not True}
     for left, right in pairs(case, by_rank):
@@ -389,10 +354,29 @@ def find_mismatch(case: Case, by_rank: Mapping[int, Loader]) -> Mismatch | None:
             ours, theirs = by_rank[left].info, by_rank[right].info
             alike = (ours.data, ours.length) == (theirs.data, theirs.length)
             replicas = ours.sampling.num_replicas or 1
-            found = _compare((left, right), rows[left], rows[right], replicas) if alike else None
+            found = _compare_indices(rows[left], rows[right], replicas) if alike else None
             if found:
-                return found
+                return _divided_wrongly(by_rank[left], right, *found)
     return None
+
+
+def _divided_wrongly(loader: Loader, other: int, moved: tuple[int, int] | None, count: int) -> Result:
+    """Report that ranks divide indices, which are other samples on each rank; with `moved`, the indices of one of them on both."""
+    if moved is None:
+        return warned(
+            f"{loader} divides its indices among {loader.info.sampling.num_replicas} ranks, but none of {count} indices "
+            f"that ranks {loader.rank} and {other} both had is the same sample: each rank divides data of which only it knows",
+            fix="Divide the data once: give every rank all of it and a DistributedSampler, or each rank a part and no such sampler.",
+            at=loader.place,
+            ranks=(loader.rank, other),
+        )
+    return failed(
+        f"an index of {loader} is another sample on each rank: the sample with index {moved[0]} on rank {loader.rank} has index "
+        f"{moved[1]} on rank {other}, as have {count - 1} others, so samples are used twice or never",
+        fix=_FIX_ORDER,
+        at=loader.place,
+        ranks=(loader.rank, other),
+    )
 
 
 def _is_divided(loader: Loader) -> bool:
@@ -411,10 +395,15 @@ def _rows(loader: Loader) -> dict[int, set[int]]:
     return found
 
 
-def _compare(
-    ranks: tuple[int, int], ours: Mapping[int, set[int]], theirs: Mapping[int, set[int]], replicas: int
-) -> Mismatch | None:
-    """Compare what the indices of both ranks had, or else the contents that both had: these may occur twice in right data too."""
+def _compare_indices(
+    ours: Mapping[int, set[int]], theirs: Mapping[int, set[int]], replicas: int
+) -> tuple[tuple[int, int] | None, int] | None:
+    """
+    Return the indices of one sample on both ranks, and how many samples have moved likewise; None unless that is proven.
+
+    The contents of equal indices are compared, or else the indices of equal contents, which may occur twice in right data too. If the
+    ranks have no sample in common, there are no such indices, and the indices that both had are counted.
+    """
     if any(len(rows) > 1 for mine in (ours, theirs) for rows in mine.values()):
         return None  # samples are not the same in every epoch, as with augmentation
     both = ours.keys() & theirs.keys()
@@ -427,9 +416,9 @@ def _compare(
     meet = len(left) < len(ours) or len(right) < len(theirs)  # equal contents on one rank
     proven = len(other) >= _MIN_SAMPLES or not (meet or _may_be_twins(moved, len(ours), replicas))
     if proven and len(moved) >= _MIN_SAMPLES and 2 * len(moved) > len(shared):
-        return Mismatch(ranks=ranks, moved=moved[0], count=len(moved))
+        return moved[0], len(moved)
     if len(both) >= 2 * _MIN_SAMPLES and set().union(*ours.values()).isdisjoint(set().union(*theirs.values())):
-        return Mismatch(ranks=ranks, moved=None, count=len(both))
+        return None, len(both)
     return None
 
 
