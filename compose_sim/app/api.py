@@ -9,8 +9,6 @@ from typing import Any, Literal, TypeVar, overload
 
 from pydantic import ValidationError
 
-from compose_sim.app.check import check as check_session
-from compose_sim.app.check import check_request
 from compose_sim.app.function_run import RankValues, run_function
 from compose_sim.app.listener import Listener, OutputListener, QuietListener
 from compose_sim.app.request import Request, read_request
@@ -155,6 +153,9 @@ def check(
         EngineError: The engine could not start it.
         KeyboardInterrupt: Ctrl-C or SIGTERM ended the check. The nodes are removed.
     """
+    from compose_sim.app.check import check as check_session  # with all checks, which `run` has time to import later
+    from compose_sim.app.check import check_request
+
     settings = {"only": only, "skip": skip, "steps": steps, "tolerance": tolerance}
     given = {name: value for name, value in settings.items() if value is not None}
     cluster = {"nodes": nodes, "nproc_per_node": nproc_per_node, "engine": engine}

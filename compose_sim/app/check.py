@@ -11,10 +11,11 @@ from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.checks import Case
 from compose_sim.core.checks.rules.replays import needs_alone, reason_against, was_replayed
-from compose_sim.core.checks.run import chosen, coverage, run_checks, why_inconclusive
+from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
 from compose_sim.core.checks.source import find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
+from compose_sim.core.request.check_ids import chosen
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES, VerdictWord
 from compose_sim.engine.host.script_sources import read_sources
@@ -69,9 +70,8 @@ class CheckedRun:
         self._settings = session.request.spec.check
         self._replays = bool(_NEED_A_REPLAY & set(chosen(self._settings.only, self._settings.skip)))
         self._engine: Engine | None = None  # which the replays share
-        self._sources = read_sources(
-            session.request.folder, str(session.request.spec.script or ""), _search_path(session)
-        )
+        script = str(session.request.spec.script or "")
+        self._sources = read_sources(session.request.folder, script, _search_path(session))
         self._hints = tuple(find_hints(self._sources))
         for hint in self._hints:
             listener.progress(f"note: {hint}")
@@ -80,10 +80,8 @@ class CheckedRun:
         """Run, replay and judge. An interrupted replay costs only the checks that need it."""
         session, interrupted = self._session, False
         self._record()
-        with (
-            shared(session.engine) if self._replays else nullcontext() as self._engine,
-            session.running(self._listener),
-        ):
+        sharing = shared(session.engine) if self._replays else nullcontext()
+        with sharing as self._engine, session.running(self._listener):
             case = replace(read_case(session.folder.path, session.report), sources=self._sources)
             if self._settings.tolerance is not None:
                 case = replace(case, tolerance=self._settings.tolerance)

@@ -24,7 +24,7 @@ from compose_sim.core.checks.rules import (
 )
 from compose_sim.core.checks.unrecorded import why_not_judged
 from compose_sim.core.report.report import Coverage
-from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.request.check_ids import chosen
 from compose_sim.node.records.gradients import ParameterNames
 from compose_sim.node.records.process_groups import InitProcessGroup, ProcessGroup
 from compose_sim.node.records.script import FeatureOff
@@ -96,11 +96,6 @@ def confirmed(results: list[Result]) -> list[Result]:
         else result
         for result in results
     ]
-
-
-def chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ids of the chosen checks, in the order of IDS."""
-    return tuple(name for name in IDS if (not only or name in only) and name not in skip)
 
 
 def first_cause(name: str, failures: Collection[str], *, is_warning: bool = False) -> str:

@@ -35,6 +35,11 @@ IDS = (
 )
 
 
+def chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the ids of the chosen checks, in the order of IDS."""
+    return tuple(name for name in IDS if (not only or name in only) and name not in skip)
+
+
 def known_check(name: str) -> str:
     """Return the id; raise SpecError that suggests the nearest one if it does not exist."""
     problem = unknown_check(name)
